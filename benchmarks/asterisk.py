@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.data.media.audio import read_sound
+from headway.data.media.audio import read_audio
 
 RATE = 16_000
 TEXTS = "core-sounds-en.txt"
@@ -59,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> None:
     found, parts, start = prompts(given.folder), [], 0
     lines: dict[str, list[str]] = {"all": [], "train": [], "valid": []}
     for path, text in found:
-        samples_S = read_sound(path, RATE)
+        samples_S = read_audio(path, RATE)
         parts.append(np.round(np.clip(samples_S, -1, 1) * 32767).astype(np.int16))
         end = start + len(samples_S)
         line = f"prompts.npy\t{start / RATE:.6f}\t{end / RATE:.6f}\t{RATE}\t{text}\n"

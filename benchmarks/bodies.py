@@ -39,7 +39,7 @@ from typing import Any
 import torch
 
 from benchmarks import bodies_growth, bodies_speed, machine
-from headway.models.summary import count, outline
+from headway.models.summary import count_parameters, meta_model
 from headway.settings.load import model_settings, parse_override
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -440,7 +440,7 @@ def size(task: Task, model: dict[str, Any]) -> int:
         whole |= {"heads": ["classes"], "n_labels": 2, "n_segments": 0, "positions": "none"}
     elif not model:
         whole["positions"] = "rotary"
-    return count(outline(model_settings(whole)))
+    return count_parameters(meta_model(model_settings(whole)))
 
 
 # -- data
@@ -448,7 +448,7 @@ def size(task: Task, model: dict[str, Any]) -> int:
 
 def prepared(task: Task, options: argparse.Namespace) -> None:
     """Vocabulary and numbers of a set, made once, so that no training spends its minutes on it."""
-    from headway.api import Wish
+    from headway.api import TrainRequest
     from headway.progress import SILENT
     from headway.training.run import Training
 
@@ -456,15 +456,15 @@ def prepared(task: Task, options: argparse.Namespace) -> None:
     if whole.is_dir():
         return
     files = dict(files_of(task, options)["train"])
-    wish = Wish(
+    wish = TrainRequest(
         task=task.task, data=files.pop("data", None), valid=files.pop("valid", None), needs=files,
         settings=settings_of(task, "transformer", options),
         start="none" if task.task == "classify" else None,
     )  # fmt: skip
-    asked, tables = wish.asked(scratch)
+    asked, tables = wish.overrides(scratch)
     run = wish.run(asked, "prepared", quiet=True)
     scratch.mkdir(parents=True, exist_ok=True)
-    training = Training(settings=run, out=scratch, device="cpu", given=tables, quiet=True)
+    training = Training(settings=run, out=scratch, device="cpu", bound_data=tables, quiet=True)
     training.task.prepare(training.settings, scratch, SILENT)
     (scratch / "data").rename(whole)
     shutil.rmtree(scratch)

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import bodies_speed, machine
 from headway.models.build import build_model
-from headway.models.parts.front import compute_in
+from headway.models.parts.front import set_compute_dtype
 from headway.nn.attention import attend
 from headway.nn.layout import Layout
 from headway.settings.load import model_settings
@@ -66,7 +66,7 @@ def one_length(settings: Any, n_tokens: int, rounds: int, device: torch.device) 
     torch.manual_seed(0)
     model = build_model(settings, device=device)
     if device.type == "cuda":
-        compute_in(model, torch.bfloat16)  # as training does
+        set_compute_dtype(model, torch.bfloat16)  # as training does
     tokens_N = torch.randint(0, settings.vocab_size, (n_tokens,), device=device)
 
     def step() -> None:

@@ -84,16 +84,16 @@ def of_run(folder: Path, task: str, test: Mapping[str, str], device: str) -> dic
     import headway
     from headway.settings.folder import load_run
     from headway.tasks.task import find_task
-    from headway.training.distributed import Ranks
-    from headway.training.trainer import Worker
+    from headway.training.distributed import Distributed
+    from headway.training.trainer import Trainer
 
     settings = load_run(folder)
     found = {"train_tokens_per_s": 0.0}
     if settings.train.steps:
         prepared = find_task(settings).load_prepared(folder)
         if device == "cpu":
-            found["step_bytes"] = step_bytes(Worker(settings, prepared, Ranks.start(device)))
-        worker = Worker(settings, prepared, Ranks.start(device), compiled=False)
+            found["step_bytes"] = step_bytes(Trainer(settings, prepared, Distributed.start(device)))
+        worker = Trainer(settings, prepared, Distributed.start(device), compiled=False)
         found["train_tokens_per_s"] = worker.time(for_s=TRIAL_S).tokens_per_s
         del worker
     gc.collect()
@@ -104,11 +104,11 @@ def of_run(folder: Path, task: str, test: Mapping[str, str], device: str) -> dic
 def step_bytes(worker: Any) -> float:
     """What a step needs, counted: weights, gradients, what the optimiser keeps, and what the first
     part of a step keeps for the way back. What a process takes is mostly libraries."""
-    from headway.training.feed import Cursor, part_tokens, walk
+    from headway.training.feed import Cursor, iter_steps, part_tokens
     from headway.training.step import Step
 
     train, objective, ranks = worker.settings.train, worker.objective, worker.ranks
-    rows, _ = next(walk(objective, Cursor()))
+    rows, _ = next(iter_steps(objective, Cursor()))
     part = objective.parts(rows, part_tokens(train.micro_tokens, train.batch_tokens, ranks))[0]
     batch = objective.batch(part, ranks.device, None)
     step = Step(worker.model, worker.loss_of, worker.optimizer, ranks, clip=train.clip)

@@ -52,7 +52,7 @@ def prepared(folder: Path) -> float:
 
 def batching(pairs: Columns, folder: Path) -> float:
     """Target tokens a second that one thread puts into batches of 25,000."""
-    words = load_prepared(folder / "run").words
+    words = load_prepared(folder / "run").vocabularies
     made = WriteItems.of(SourceCuts(pairs["source"], words.source), pairs["target"], words.target)
     rows = np.random.default_rng(0).permutation(len(made))[:50_000]
     parts = np.array_split(rows, 50)

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from benchmarks.machine import pick_device, save
 from examples.made.folder import new_array, write_lines
 from headway.cli.main import main as headway
-from headway.data.example import media_examples
-from headway.data.media.open_item import Form
+from headway.data.media.open_item import ItemFormat
+from headway.data.source import media_examples
 from headway.settings.data import DataSettings
 
 ARMS = ("scratch", "frozen", "tuned")
@@ -50,7 +50,7 @@ def as_list(paths: Sequence[str], folder: Path, name: str) -> Path:
 
 def _stacked(paths: Sequence[str], folder: Path, name: str) -> list[dict[str, Any]]:
     items = list(media_examples(paths, DataSettings(), "pictures", "label"))
-    form = Form("pictures")
+    form = ItemFormat("pictures")
     shape = _turned(items[0].medium.read(form).values).shape
     rows = []
     with new_array(folder / f"{name}.npy", (len(items), *shape), np.uint8) as stack:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from benchmarks.machine import alternating, describe, peaks, pick_device, save
 from headway.models.build import build_model
-from headway.models.parts.front import compute_in
+from headway.models.parts.front import set_compute_dtype
 from headway.nn.layout import Layout, loss_weights
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.settings.model import DecoderSettings
 from headway.settings.presets import preset
 from headway.training.cuda_graph import GraphedStep
@@ -49,7 +49,7 @@ def ours(settings: DecoderSettings, tokens_BT: Tensor, *, fast: bool) -> Step:
     device = tokens_BT.device
     model: Any = build_model(settings, device=device)
     if device.type == "cuda":
-        compute_in(model, torch.bfloat16)
+        set_compute_dtype(model, torch.bfloat16)
     if fast:
         model.stack.compile_blocks()
     optimizer = adamw(model, fast)
@@ -64,7 +64,7 @@ def ours(settings: DecoderSettings, tokens_BT: Tensor, *, fast: bool) -> Step:
     inputs_N = tokens_BT[:, :-1].flatten().contiguous()
     labels_N = tokens_BT[:, 1:].flatten().contiguous()
     weights_N = loss_weights([length] * n_sequences, n_sequences * length).to(device)
-    plain = Smoothing(1.0, 0.0)
+    plain = LabelSmoothing(1.0, 0.0)
 
     def step(batch: Batch) -> Tensor:
         x_ND = model(batch.inputs_N, layout)

@@ -26,14 +26,14 @@ from headway.interop.graphs import record
 from headway.interop.graphs.graphs import graphs_of
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
-from headway.models.parts.front import compute_in
+from headway.models.parts.front import set_compute_dtype
 from headway.models.seq2seq import Seq2Seq
 from headway.nn import dropout, embedding, linear, loss, norms
 from headway.nn.attention import attend
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.linear import pack, unpack
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.settings.data import TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.presets import preset
@@ -54,7 +54,7 @@ def training_step(name: str, tokens: int) -> Work:
 
     def step() -> None:
         x_ND = model(source_N, layout, target_N, layout)
-        model.head.loss(x_ND, said_N, Smoothing(1.0, 0.0), None)[0].backward()
+        model.head.loss(x_ND, said_N, LabelSmoothing(1.0, 0.0), None)[0].backward()
         model.zero_grad(set_to_none=True)
 
     return step
@@ -166,7 +166,7 @@ def beam_steps(name: str, tokens: int) -> tuple[Work, Work]:
 
     def search(back_ends: dict[str, attend.BackEnd]) -> Work:
         model = build_model(settings, seed=0, device=device).eval()
-        compute_in(model, torch.bfloat16)
+        set_compute_dtype(model, torch.bfloat16)
         asked = DecodeSettings(beam=4, max_len=tokens)
         searcher = Searcher([model], asked, Specials(bos=1, eos=2, unk=0))
 

@@ -23,12 +23,12 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.machine import alternating, pick_device, save
-from headway.data.media.audio import read_sound, stream_windows
+from headway.data.media.audio import read_audio, stream_windows
 from headway.data.media.resample import resample
-from headway.models.parts.audio import SoundFront
+from headway.models.parts.audio import AudioFront
 from headway.nn.augment import SpecAugment
 from headway.nn.mel import mel_filters
-from headway.settings.audio import SoundSettings
+from headway.settings.audio import AudioSettings
 
 RATE = 16_000
 FORMATS = ("wav", "flac", "ogg", "mp3")
@@ -69,7 +69,7 @@ def reading(folder: Path, seconds: float) -> dict[str, Callable[[], object]]:
     for ending in FORMATS:
         path = folder / f"a.{ending}"
         write(path, samples_S, RATE)
-        systems[f"decode {ending}"] = lambda path=path: read_sound(path, RATE)
+        systems[f"decode {ending}"] = lambda path=path: read_audio(path, RATE)
     for rate in (8_000, 44_100, 48_000):
         other_S = recording(seconds, rate)
         systems[f"resample {rate} to 16000"] = lambda x=other_S, r=rate: resample(x, r, RATE)
@@ -83,7 +83,7 @@ def reading(folder: Path, seconds: float) -> dict[str, Callable[[], object]]:
 
 def frames(device: torch.device, seconds: float) -> dict[str, Callable[[], object]]:
     samples_S = recording(seconds)
-    front = SoundFront(SoundSettings(), 8).to(device)
+    front = AudioFront(AudioSettings(), 8).to(device)
     sound, _ = front.collate(pieces(samples_S), device)
     whole_S = torch.from_numpy(samples_S).to(device)
     filters_QF, window_W = mel_filters(RATE, 400, 80).to(device), torch.hann_window(400).to(device)

@@ -56,8 +56,8 @@ from benchmarks.sentences import (
     spread_batches,
 )
 from headway.models.build import build_model
-from headway.models.parts.front import compute_in
-from headway.nn.loss import Smoothing
+from headway.models.parts.front import set_compute_dtype
+from headway.nn.loss import LabelSmoothing
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.presets import preset
 from headway.training.cuda_graph import GraphedStep
@@ -115,12 +115,12 @@ def headway_round(settings: Seq2SeqSettings, work: Work, device: torch.device, w
     """One pass over all batches."""
     model: Any = build_model(settings, device=device)
     if device.type == "cuda":
-        compute_in(model, torch.bfloat16)
+        set_compute_dtype(model, torch.bfloat16)
     if way != EAGER:
         model.encoder.compile_blocks()
         model.decoder.compile_blocks()
     adam = optimiser(model, way == GRAPHED)
-    smoothing = Smoothing.of(0.1, settings.vocab_size)
+    smoothing = LabelSmoothing.of(0.1, settings.vocab_size)
 
     def step(batch: FlatBatch) -> Tensor:
         x_ND = model(batch.source_M, batch.source, batch.target_N, batch.target)

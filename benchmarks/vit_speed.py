@@ -27,16 +27,16 @@ from benchmarks.machine import alternating, peaks, pick_device, save
 from headway.interop.hf.vit import VIT
 from headway.interop.name_pairs import to_theirs
 from headway.models.build import build_model
-from headway.models.parts.front import compute_in
-from headway.models.parts.vision import Pictures
-from headway.models.vision import Viewer
+from headway.models.parts.front import set_compute_dtype
+from headway.models.parts.vision import ImageBatch
+from headway.models.vision import ImageEncoder
 from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
 from headway.settings.train import TrainSettings
-from headway.settings.vision import PictureEncoderSettings, PictureSettings
+from headway.settings.vision import ImageEncoderSettings, ImageSettings
 from headway.tasks.objective import TaskLoss
 from headway.training.cuda_graph import GraphedStep
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.step import Step
 
@@ -52,35 +52,35 @@ MODES = {
 
 @dataclass(frozen=True)
 class Batch:
-    pictures: Pictures
+    pictures: ImageBatch
     labels_B: Tensor
 
 
-def example(settings: PictureEncoderSettings, n: int, device: torch.device) -> Batch:
+def example(settings: ImageEncoderSettings, n: int, device: torch.device) -> Batch:
     draw = torch.Generator().manual_seed(0)
     size = (n, 1, 3, settings.picture.height, settings.picture.width)
     x_BTCYX = torch.randint(0, 256, size, dtype=torch.uint8, generator=draw)
     labels_B = torch.randint(settings.n_labels, (n,), generator=draw)
-    return Batch(Pictures((x_BTCYX.to(device),)), labels_B.to(device))
+    return Batch(ImageBatch((x_BTCYX.to(device),)), labels_B.to(device))
 
 
-def our_model(settings: PictureEncoderSettings, device: torch.device, fast: bool) -> Any:
+def our_model(settings: ImageEncoderSettings, device: torch.device, fast: bool) -> Any:
     model: Any = build_model(settings, device=device)
-    assert isinstance(model, Viewer)
+    assert isinstance(model, ImageEncoder)
     if device.type == "cuda":
-        compute_in(model, torch.bfloat16)
+        set_compute_dtype(model, torch.bfloat16)
     if fast:
         model.stack.compile_blocks()  # type: ignore[operator]
     return model
 
 
-def fixed_layout(settings: PictureEncoderSettings, n: int, device: torch.device) -> Layout:
+def fixed_layout(settings: ImageEncoderSettings, n: int, device: torch.device) -> Layout:
     picture = settings.picture
     rows = picture.rows_of(1, picture.height, picture.width)
     return Layout.of([rows] * n, device=device)
 
 
-def our_step(settings: PictureEncoderSettings, batch: Batch, *, fast: bool) -> Work:
+def our_step(settings: ImageEncoderSettings, batch: Batch, *, fast: bool) -> Work:
     """The optimiser step of `headway train`."""
     n, device = len(batch.labels_B), batch.labels_B.device
     model = our_model(settings, device, fast).train()
@@ -94,7 +94,7 @@ def our_step(settings: PictureEncoderSettings, batch: Batch, *, fast: bool) -> W
         loss = F.nll_loss(logs_BC, given.labels_B, reduction="sum")
         return TaskLoss(loss, loss.detach())
 
-    step = Step(model, loss_of, optimizer, Ranks(device=device), recorded=fast)
+    step = Step(model, loss_of, optimizer, Distributed(device=device), use_cuda_graph=fast)
 
     def work() -> None:
         step.add(batch, n)
@@ -103,7 +103,7 @@ def our_step(settings: PictureEncoderSettings, batch: Batch, *, fast: bool) -> W
     return work
 
 
-def their_model(settings: PictureEncoderSettings, device: torch.device) -> Any:
+def their_model(settings: ImageEncoderSettings, device: torch.device) -> Any:
     """With the weights that ours begins with."""
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -139,7 +139,7 @@ def pixels(batch: Batch) -> Tensor:
 
 
 def their_step(
-    settings: PictureEncoderSettings, batch: Batch, *, mode: dict[str, Any] | None, lasting: bool
+    settings: ImageEncoderSettings, batch: Batch, *, mode: dict[str, Any] | None, lasting: bool
 ) -> Work:
     """`mode`: None is without compiling; `lasting`: channels last."""
     device = batch.labels_B.device
@@ -170,7 +170,7 @@ def their_step(
 
 
 @torch.no_grad()
-def our_pass(settings: PictureEncoderSettings, batch: Batch, *, fast: bool) -> Work:
+def our_pass(settings: ImageEncoderSettings, batch: Batch, *, fast: bool) -> Work:
     device = batch.labels_B.device
     model = our_model(settings, device, fast).eval()
     if device.type == "cuda":
@@ -187,7 +187,7 @@ def our_pass(settings: PictureEncoderSettings, batch: Batch, *, fast: bool) -> W
 
 
 def their_pass(
-    settings: PictureEncoderSettings, batch: Batch, *, mode: dict[str, Any] | None
+    settings: ImageEncoderSettings, batch: Batch, *, mode: dict[str, Any] | None
 ) -> Work:
     device = batch.labels_B.device
     model = their_model(settings, device).eval()
@@ -207,7 +207,7 @@ def their_pass(
     return work
 
 
-def flops(settings: PictureEncoderSettings) -> float:
+def flops(settings: ImageEncoderSettings) -> float:
     """Of a forward pass of one picture: products of weights, and attention."""
     rows = settings.picture.rows_of(1, settings.picture.height, settings.picture.width)
     d = settings.d_model
@@ -240,7 +240,7 @@ def measure(
     return table
 
 
-def difference(settings: PictureEncoderSettings, device: torch.device) -> float:
+def difference(settings: ImageEncoderSettings, device: torch.device) -> float:
     """Of the scores of both in fp32, to see that they compute the same thing."""
     few = example(settings, 4, device)
     mine: Any = build_model(settings, device=device).eval()
@@ -268,8 +268,8 @@ def report(table: dict[str, dict[str, Any]], n: int, work: float, peak: float) -
     return ours / theirs
 
 
-def tiny(settings: PictureEncoderSettings) -> PictureEncoderSettings:
-    picture = PictureSettings(height=32, width=32, patch=8)
+def tiny(settings: ImageEncoderSettings) -> ImageEncoderSettings:
+    picture = ImageSettings(height=32, width=32, patch=8)
     return replace(settings, d_model=64, n_layers=2, n_heads=2, d_ff=128, n_labels=10,
                    picture=picture)  # fmt: skip
 
@@ -285,7 +285,7 @@ def main(words: Sequence[str] | None = None) -> None:
                         choices=list(MODES), help="max-autotune takes minutes more")  # fmt: skip
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the code")
     args = parser.parse_args(words)
-    device, settings = args.device, PictureEncoderSettings()
+    device, settings = args.device, ImageEncoderSettings()
     if args.tiny:
         settings, args.pictures, args.read, args.rounds, args.inner = tiny(settings), 4, 4, 2, 1
     fast = device.type == "cuda"

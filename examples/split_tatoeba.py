@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.hashing import Texts, fold_hashes
+from headway.data.hashing import CharacterCodes, fold_hashes
 from headway.data.split import choose_rows
 
 HELD_OUT = 2000
@@ -41,7 +41,7 @@ def main(pairs_file: Path, folder: Path) -> None:
 
 def held_out(pairs: list[tuple[str, ...]]) -> NDArray[np.bool_]:
     """True for the pairs that are set aside, as training chooses its validation data."""
-    first, second = (fold_hashes(Texts.of(side)) for side in zip(*pairs, strict=True))
+    first, second = (fold_hashes(CharacterCodes.of(side)) for side in zip(*pairs, strict=True))
     return choose_rows(first, second, HELD_OUT)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import headway
-from headway.errors import ConfigError, DataError, UserError, said_in_python
+from headway.errors import ConfigError, DataError, UserError, in_python_syntax
 from headway.settings.folder import load_run
 from headway.tasks import items
 from headway.tasks.answers import (
@@ -375,7 +375,7 @@ def test_options_have_types(options: dict[str, object], facts: str) -> None:
     ],
 )
 def test_errors_in_python_name_arguments(said: str, in_python: str) -> None:
-    assert said_in_python(said) == in_python
+    assert in_python_syntax(said) == in_python
 
 
 def test_errors_in_python_name_no_options(runs: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from headway.errors import ConfigError, DataError, FolderError, Stopped, UserErr
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.train import TrainSettings
-from headway.training.run_folder import Home
+from headway.training.run_folder import RunFolder
 from headway.web.pack import unpack
 from tests.facts import figures, missing, naming
 
@@ -82,7 +82,7 @@ def test_a_table_in_memory_becomes_a_run_and_leaves_no_trace(
     kept = load_run_settings(out / "config.toml", [])
     assert kept.labels == ("neg", "pos", "so")
     assert (kept.data.text_field, kept.data.label_field) == ("review", "stars")
-    assert kept.asked.whence("train.steps") == "train(settings=…)"
+    assert kept.asked.origin("train.steps") == "train(settings=…)"
     assert (out / "model.safetensors").exists()
     assert (out / "report.html").exists()
     assert [e["step"] for e in entries(out) if e["kind"] == "valid"] == [3, 6]
@@ -396,26 +396,26 @@ def test_pictures_in_memory_are_trained_on_and_found_again(tmp_path: Path) -> No
 
 def test_validation_data_is_called_as_the_training_data_is(tmp_path: Path) -> None:
     """A file without names for its columns, and a table with some of its own."""
-    from headway.data.in_memory import given
+    from headway.data.bound_data import bind_data
 
     lines = "".join(f"{row['review']}\t{row['stars']}\n" for row in TEXTS)
     (tmp_path / "a.tsv").write_text(lines)
-    rows = given("classify", tmp_path / "a.tsv")
-    valid = rows.beside(given("classify", TEXTS, {"text": "review", "label": "stars"}))
+    rows = bind_data("classify", tmp_path / "a.tsv")
+    valid = rows.match_columns(bind_data("classify", TEXTS, {"text": "review", "label": "stars"}))
     valid.write(tmp_path, "valid")
     first = json.loads((tmp_path / "valid.jsonl").read_text().splitlines()[0])
     assert first == {"text": TEXTS[0]["review"], "label": TEXTS[0]["stars"]}
     with pytest.raises(ConfigError, match=naming("text media")):
-        given("fill", tmp_path / "a.tsv").beside(given("fill", [{"image": b"x"}]))
+        bind_data("fill", tmp_path / "a.tsv").match_columns(bind_data("fill", [{"image": b"x"}]))
 
 
 def test_a_restart_keeps_the_data_in_the_run_folder(tmp_path: Path) -> None:
     out = teach(tmp_path / "run", settings={"train.steps": 1})
     kept = load_run_settings(out / "config.toml", [])
     given = DataSettings(text=(str(out / "given" / "rows.jsonl"),))
-    Home(out).check(replace(kept, data=given), restart=True)
+    RunFolder(out).check(replace(kept, data=given), restart=True)
     assert [path.name for path in out.iterdir()] == ["given"]
-    Home(out).check(replace(kept, data=DataSettings(text=("other.tsv",))), restart=True)
+    RunFolder(out).check(replace(kept, data=DataSettings(text=("other.tsv",))), restart=True)
     assert list(out.iterdir()) == []
 
 

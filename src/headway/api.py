@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.data.in_memory import ROWS, VALID, Given, given, named_files
+from headway.data.bound_data import ROWS, VALID, BoundData, bind_data, named_files
 from headway.errors import ConfigError, FolderError, InPython, columns_by_argument, suggest
-from headway.settings.asked import FROM_PYTHON, Asked
 from headway.settings.data import GIVEN, INPUTS
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
+from headway.settings.overrides import FROM_PYTHON, Overrides
 from headway.settings.recipes import recipe_path
-from headway.settings.run import RunSettings, asked_of
+from headway.settings.run import RunSettings, overrides_of
 from headway.settings.synonyms import setting_here, setting_with, training_setting
 from headway.tasks.specs import SEEN_AS, SPECS, Spec, spec_of
 from headway.training.arguments import (
-    beginning,
+    check_task_name,
     check_training,
-    check_word,
-    report_of,
+    data_report,
+    implied_settings,
     settings_for,
     with_budget,
 )
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from headway.run import Run
     from headway.tasks.custom_metrics import Given as OwnMetric
     from headway.tasks.custom_metrics import Own
-    from headway.training.log import Heard
+    from headway.training.log import LogCallback
 
-Needs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+ColumnOrFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """The name of a column, or one or several files."""
 
-Settings = Mapping[str, Any] | RunSettings
+SettingsLike = Mapping[str, Any] | RunSettings
 """Settings by dotted key (`{"train.lr": 1e-3}`), as nested mappings, or as an object."""
 
-_ALONE = threading.RLock()
+_TRAINING_LOCK = threading.RLock()
 """Allows one training at a time, because seeds and the number of threads are process-wide."""
 
 
@@ -61,15 +61,15 @@ def train(
     teacher: str | os.PathLike[str] | None = None,
     preset: str | None = None,
     recipe: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
+    settings: SettingsLike | None = None,
     device: str = "auto",
     budget: str | float | None = None,
     restart: bool = False,
     quiet: bool = False,
-    on: Heard | None = None,
+    on: LogCallback | None = None,
     metrics: Mapping[str, OwnMetric] | None = None,
     parts: Parts | None = None,
-    **needs: Needs,
+    **needs: ColumnOrFiles,
 ) -> Run:
     """Train a model in the folder `out`, or resume the training there, and return the trained run.
 
@@ -88,11 +88,11 @@ def train(
     started = time.monotonic()
     _check_arguments(out, on, metrics)
     out = Path(out)
-    wish = Wish(
+    wish = TrainRequest(
         task=task, data=data, valid=valid, needs=needs, settings=settings, preset=preset,
         recipe=recipe, start=start, teacher=teacher,
     )  # fmt: skip
-    asked, tables = wish.asked(out)
+    asked, tables = wish.overrides(out)
     if parts is not None:
         asked |= _with_parts(parts, asked)
     by = asked.get("train.metric") if asked.get("train.metric") in (metrics or {}) else None
@@ -108,13 +108,13 @@ def train(
         run, budget_s = with_budget(run, said, "train(budget=…)", goes_on)
     from headway.training.run import Training
 
-    with _ALONE:
+    with _TRAINING_LOCK:
         training = Training(
             settings=run, out=out, device=device, budget_s=budget_s, restart=restart,
-            given=tables, quiet=quiet, on=on, own=own, by=by or "",
+            bound_data=tables, quiet=quiet, on=on, custom_metrics=own, custom_selection=by or "",
             call=f"headway.train(…, out={os.fspath(out)!r})", started=started,
         )  # fmt: skip
-        with undisturbed(training.ranks.device), columns_by_argument(data, _settings(settings)):
+        with preserved_state(training.ranks.device), columns_by_argument(data, _settings(settings)):
             troubles = training.train()
     if "model.safetensors" in training.unwritten:
         raise FolderError(
@@ -138,32 +138,32 @@ def check(
     valid: object = None,
     start: str | os.PathLike[str] | None = None,
     teacher: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
+    settings: SettingsLike | None = None,
     quiet: bool = True,
-    **needs: Needs,
+    **needs: ColumnOrFiles,
 ) -> Report:
     """Check data before training, as `headway check` does, and return a report with `ok`,
     `findings`, `columns` and `fingerprint`. The arguments are those of `train`."""
-    wish = Wish(
+    wish = TrainRequest(
         task=task, data=data, valid=valid, needs=needs, settings=settings, start=start,
         teacher=teacher,
     )  # fmt: skip
-    asked, tables = wish.asked(Path())
+    asked, tables = wish.overrides(Path())
     run = wish.run(asked, "check(…)", quiet)
     with columns_by_argument(data, _settings(settings)):
-        return report_of(run, tables, quiet=quiet)
+        return data_report(run, tables, quiet=quiet)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class TrainRequest:
     """Arguments shared by `train`, `check` and their commands: the task, the data, the settings and
     the runs to start from or to distil."""
 
     task: str | None
     data: object = None
     valid: object = None
-    needs: Mapping[str, Needs] = field(default_factory=dict)
-    settings: Settings | None = None
+    needs: Mapping[str, ColumnOrFiles] = field(default_factory=dict)
+    settings: SettingsLike | None = None
     preset: str | None = None
     recipe: str | os.PathLike[str] | None = None
     start: object = None
@@ -175,30 +175,30 @@ class Wish:
     """Name of the command, such as `headway train`; empty in Python. With it, the recorded origin
     of each setting is an option instead of a Python argument."""
 
-    def asked(self, out: Path) -> tuple[Asked, dict[str, Given]]:
+    def overrides(self, out: Path) -> tuple[Overrides, dict[str, BoundData]]:
         """Return the settings, and the data that a run in `out` has to store."""
         if not self.command and any(map(self._is_setting, self.needs)):
-            return self._with_settings_apart().asked(out)
+            return self._with_separate_settings().overrides(out)
         if self.task is not None:
-            check_word(self.task)
+            check_task_name(self.task)
         elif self.recipe is None:
             raise ConfigError(
                 f"no task is given. Name a task ({', '.join(SPECS)}), or a --recipe NAME."
             )
-        said = _settings(self.settings) | Asked.from_words(self.words)
+        said = _settings(self.settings) | Overrides.from_arguments(self.words)
         if self.preset is not None:
-            said |= Asked({"model.preset": self.preset}, "train(preset=…)")
+            said |= Overrides({"model.preset": self.preset}, "train(preset=…)")
         if self.data is not None:
-            found, tables = self._given(said, out)
+            found, tables = self._bind(said, out)
         elif self.valid is not None:
             raise ConfigError(
                 "--valid needs training data that follows the task. If the training files are "
                 "given by options, use --valid-text, --valid-source and --valid-target."
             )
         else:
-            found, tables = Asked(), {}
+            found, tables = Overrides(), {}
             for key, one in named_files(self.needs).items():
-                found |= Asked({f"data.{key}": one}, self._place(key))
+                found |= Overrides({f"data.{key}": one}, self._place(key))
         for key in found:
             if key in said and str(said[key]) != str(found[key]):  # a column may have a number
                 text = (
@@ -215,7 +215,7 @@ class Wish:
             return False
         return name not in INPUTS and bool(training_setting(name) or setting_here(name))
 
-    def _with_settings_apart(self) -> Wish:
+    def _with_separate_settings(self) -> TrainRequest:
         """Return a copy in which keywords such as `epochs=3` are settings (`train.epochs`). A name
         of another library raises an error with the name in headway."""
         settings = _settings(self.settings)
@@ -230,7 +230,7 @@ class Wish:
                 raise ConfigError(
                     f"{key} is given twice: by {name}= and by settings. Leave one of them out."
                 )
-            settings |= Asked({key: value}, f"train({name}=…)")
+            settings |= Overrides({key: value}, f"train({name}=…)")
         needs = {name: one for name, one in self.needs.items() if not self._is_setting(name)}
         return replace(self, settings=settings, needs=needs)
 
@@ -238,14 +238,14 @@ class Wish:
         name = name.removesuffix("_field")
         return f"--{name.replace('_', '-')}" if self.command else f"train({name}=…)"
 
-    def _given(self, said: Asked, out: Path) -> tuple[Asked, dict[str, Given]]:
+    def _bind(self, said: Overrides, out: Path) -> tuple[Overrides, dict[str, BoundData]]:
         needs = dict[str, Any](self.needs)
         if needs.get("fields"):
-            said |= Asked({"data.fields": listed(needs["fields"])})
-        begun = beginning(self.task, _name(self.start), _name(self.teacher), said)
+            said |= Overrides({"data.fields": ensure_list(needs["fields"])})
+        begun = implied_settings(self.task, _name(self.start), _name(self.teacher), said)
         task = begun.get("task", self.task)
         if task is None and self.recipe is not None:
-            task = Asked.from_file(recipe_path(os.fspath(self.recipe))).get("task")
+            task = Overrides.from_file(recipe_path(os.fspath(self.recipe))).get("task")
         fields = said.get("data.fields", begun.get("data.fields"))
         if fields is not None:
             needs.setdefault("fields", fields)
@@ -257,17 +257,17 @@ class Wish:
         media = any(row.reads == "media" for row in rows)
         if "data.path_field" in said and media and not {*SEEN_AS.values(), "path"} & set(needs):
             needs["path"] = str(said["data.path_field"])
-        tables = {ROWS: given(task, self.data, needs, what=what)}
+        tables = {ROWS: bind_data(task, self.data, needs, what=what)}
         if self.valid is not None:
-            held = given(task, self.valid, needs, like=tables[ROWS], what=what)
-            tables[VALID] = tables[ROWS].beside(held)
-        asked = Asked()
+            held = bind_data(task, self.valid, needs, like=tables[ROWS], what=what)
+            tables[VALID] = tables[ROWS].match_columns(held)
+        asked = Overrides()
         for name, one in tables.items():
             for key, value in one.settings(out / GIVEN, name).items():
-                asked |= Asked({f"data.{key}": value}, self.command or "train(data)")
+                asked |= Overrides({f"data.{key}": value}, self.command or "train(data)")
         return asked, tables
 
-    def run(self, asked: Asked, whence: str, quiet: bool) -> RunSettings:
+    def run(self, asked: Overrides, whence: str, quiet: bool) -> RunSettings:
         path = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
         start, teacher = _name(self.start), _name(self.teacher)
         return settings_for(
@@ -305,17 +305,17 @@ def _check_metric(metric: str | None, spec: Spec) -> None:
         )
 
 
-def _with_parts(parts: Parts, asked: Asked) -> Asked:
+def _with_parts(parts: Parts, asked: Overrides) -> Overrides:
     """Register custom parts. The run stores only their name, because code is not saved."""
-    from headway.models.parts.custom import know
+    from headway.models.parts.custom import register_parts
 
     if "model.parts" in asked:
         raise ConfigError(
             f"the setting model.parts ({asked['model.parts']!r}) cannot be given together with "
             "parts=, which sets it. Leave it out."
         )
-    know(parts)
-    return Asked({"model.parts": parts.name}, "train(parts=…)")
+    register_parts(parts)
+    return Overrides({"model.parts": parts.name}, "train(parts=…)")
 
 
 def _with_metrics(
@@ -328,20 +328,20 @@ def _with_metrics(
     own = own_metrics(metrics, spec_of(run))
     said = {f"metrics.{name}": "lower" if one.metric.lower else "higher"
             for name, one in own.items()}  # fmt: skip
-    asked = run.asked | Asked(said, "train(metrics=…)")
+    asked = run.asked | Overrides(said, "train(metrics=…)")
     if by is not None:
-        asked |= Asked({"train.metric": by}, FROM_PYTHON)
+        asked |= Overrides({"train.metric": by}, FROM_PYTHON)
     return replace(run, asked=asked), own
 
 
-def _settings(settings: Settings | None) -> Asked:
-    if settings is None or isinstance(settings, Asked):
-        return settings or Asked()
+def _settings(settings: SettingsLike | None) -> Overrides:
+    if settings is None or isinstance(settings, Overrides):
+        return settings or Overrides()
     if not isinstance(settings, RunSettings | Mapping):
         raise ConfigError(f'settings={settings!r} must be a mapping, such as {{"train.lr": 1e-3}}.')
     if not isinstance(settings, RunSettings):
-        return Asked({key: _plain(value) for key, value in settings.items()}, FROM_PYTHON)
-    return asked_of(settings).without("task")
+        return Overrides({key: _plain(value) for key, value in settings.items()}, FROM_PYTHON)
+    return overrides_of(settings).without("task")
 
 
 def _plain(value: Any) -> Any:
@@ -360,7 +360,7 @@ def _name(run: object) -> str | None:
 
 
 @contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
+def preserved_state(device: torch.device) -> Iterator[None]:
     """Context for training, with gradients enabled. On exit it restores the random state and the
     number of threads of the process."""
     import torch

@@ -41,7 +41,7 @@ class DataError(UserError):
     """Data that cannot be read, or cannot be used for training."""
 
 
-class NoColumn(ConfigError, DataError):
+class MissingColumnError(ConfigError, DataError):
     """A column is missing: the file may be the wrong one, or settings must name the column."""
 
     def __init__(self, text: str, file: str = "", options: Mapping[str, str] | None = None) -> None:
@@ -84,7 +84,7 @@ class InPython(ContextDecorator):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, UserError) and error.args:
-            text = error.python or said_in_python(str(error.args[0]))
+            text = error.python or in_python_syntax(str(error.args[0]))
             error.args = (text, *error.args[1:])
 
 
@@ -94,13 +94,13 @@ def columns_by_argument(data: object, said: Container[str] = ()) -> Iterator[Non
     it, unless `said` contains a setting for it."""
     try:
         yield
-    except NoColumn as error:
+    except MissingColumnError as error:
         if data is not None:
             error.args = (error.by_option(said), *error.args[1:])
         raise
 
 
-_SAID = re.compile(
+_OPTION = re.compile(
     r"headway [a-z]+ [^`\n)]*?(?=[`\n)]|\.(?:\s|$)|$)"  # a whole command stays one
     r"|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)"
     r"(?: (?P<value>(?!(?:a|an|and|another|as|does|goes|has|is|it|names|or|out|shows|takes|to|"
@@ -111,7 +111,7 @@ _CALLS = {"stream": "write()", "format": "save()"}
 _SWITCHES = ("restart", "int8", "alignments", "scores", "lowercase", "tokenised")
 
 
-def said_in_python(text: str) -> str:
+def in_python_syntax(text: str) -> str:
     """Rewrite options in a message as Python arguments: `--n-best 3` as `n_best=3`, `--from RUN`
     as `start=…`. Whole commands stay as they are."""
 
@@ -132,7 +132,7 @@ def said_in_python(text: str) -> str:
         quoted = value if value[0] == "'" or value.isdecimal() else f'"{value}"'
         return f"{name}={quoted}"
 
-    return _SAID.sub(say, text)
+    return _OPTION.sub(say, text)
 
 
 def out_of_memory(error: BaseException) -> bool:

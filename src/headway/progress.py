@@ -43,10 +43,10 @@ SHOWN = {
 }
 
 OnProgress = Callable[[int, int], None]
-"""Progress callback, called with the amount done and the total, as `Stage.update` is."""
+"""Progress callback, called with the amount done and the total, as `ProgressStage.update` is."""
 
 
-def unheard(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """Progress callback that does nothing."""
 
 
@@ -66,15 +66,15 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] | None = None,
         beat: float | None = BEAT,
-        heard: OnProgress | None = None,
+        on_update: OnProgress | None = None,
     ) -> None:
-        self.enabled, self.heard = enabled, heard
+        self.enabled, self.on_update = enabled, on_update
         self.stream = sys.stderr if stream is None else stream
         self.clock = time.monotonic if clock is None else clock
-        self.stages: list[Stage] = []
+        self.stages: list[ProgressStage] = []
         """Open stages; the last one is the innermost, and is shown."""
 
-        self._training = Stage(self, "step", total=0, patience=0.0, beats=False)
+        self._training = ProgressStage(self, "step", total=0, patience=0.0, beats=False)
         self._bar: RichProgress | None = None
         self._beat = beat
         self._heart: _Heart | None = None
@@ -82,7 +82,7 @@ class Progress:
 
     def start(self, total_steps: int, done: int = 0) -> None:
         """Begin training, of which `done` steps were made before it was resumed."""
-        self._training = Stage(
+        self._training = ProgressStage(
             self, "step", total=total_steps, done=done, patience=0.0, beats=False
         )
         if self.enabled:
@@ -101,12 +101,12 @@ class Progress:
         *,
         done: int = 0,
         beats: bool = True,
-    ) -> Stage:
+    ) -> ProgressStage:
         """Return a context for one piece of work, with its `total` in `unit` if that is known. The
         amount `done` before does not count in the estimate of the time left.
 
         With `beats` the stage is also shown while it reports no progress."""
-        return Stage(self, what, total=total, done=done, unit=unit, beats=beats)
+        return ProgressStage(self, what, total=total, done=done, unit=unit, beats=beats)
 
     def expect(self, total_steps: int) -> None:
         """Change the number of training steps."""
@@ -145,13 +145,13 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _enter(self, stage: Stage) -> None:
+    def _enter(self, stage: ProgressStage) -> None:
         with self._lock:
             self.stages.append(stage)
             if self._beat is not None and self._heart is None:
                 self._heart = _Heart(self.tick, self._beat)
 
-    def _leave(self, stage: Stage) -> None:
+    def _leave(self, stage: ProgressStage) -> None:
         with self._lock:
             if stage not in self.stages:
                 return  # `close` removed it already
@@ -168,7 +168,7 @@ class Progress:
             self._heart.stop()
             self._heart = None
 
-    def _show(self, stage: Stage) -> None:
+    def _show(self, stage: ProgressStage) -> None:
         now = self.clock()
         if now - stage.opened < stage.patience:
             return
@@ -190,7 +190,7 @@ class Progress:
                 self._bar.start()
         return self._bar is not None
 
-    def _draw(self, stage: Stage) -> None:
+    def _draw(self, stage: ProgressStage) -> None:
         assert self._bar is not None
         text = visible(stage.line(room=self._bar.console.width - NARROW_BAR - 1))
         if stage.task is None:
@@ -201,7 +201,7 @@ class Progress:
         print(visible(text), file=self.stream, flush=True)
 
 
-class Stage:
+class ProgressStage:
     """One piece of work. Report progress with `update`; without updates, the elapsed time is
     shown."""
 
@@ -223,10 +223,10 @@ class Stage:
         self.opened = progress.clock()
         self.shown_at, self.shown_done = float("-inf"), -1
         self.task: TaskID | None = None
-        self._since, self._heard = (self.opened, done), self.opened
+        self._since, self._on_update = (self.opened, done), self.opened
 
-    def __enter__(self) -> Stage:
-        self.opened = self._heard = self.progress.clock()
+    def __enter__(self) -> ProgressStage:
+        self.opened = self._on_update = self.progress.clock()
         self._since = (self.opened, self.done)
         if self.progress.enabled:
             self.progress._enter(self)
@@ -238,14 +238,14 @@ class Stage:
     def update(self, done: int, total: int | None = None, **numbers: float) -> None:
         """Report the amount done. A `total` that is new or has changed restarts the estimate of the
         time left."""
-        if self.progress.heard is not None:
-            self.progress.heard(done, total or 0)
+        if self.progress.on_update is not None:
+            self.progress.on_update(done, total or 0)
         if not self.progress.enabled:
             return
         with self.progress._lock:
             if done < self.done or (total is not None and total != self.total):
-                self._since = (self._heard, 0)
-            self.done, self._heard = done, self.progress.clock()
+                self._since = (self._on_update, 0)
+            self.done, self._on_update = done, self.progress.clock()
             self.total = self.total if total is None else total
             self.numbers |= numbers
             self.progress._show(self)

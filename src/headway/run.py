@@ -20,7 +20,7 @@ from headway.errors import DataError, InPython, UserError, columns_by_argument, 
 from headway.progress import SILENT, Progress
 from headway.settings.data import FILES, INPUTS, DataSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.ensemble import check_held, check_together
+from headway.settings.ensemble import check_device_and_precision, check_ensemble
 from headway.settings.folder import (
     CONFIG,
     RUNS,
@@ -31,8 +31,8 @@ from headway.settings.folder import (
     run_folders,
     shipped_names,
 )
-from headway.settings.listed import listed
-from headway.settings.run import Resolved, RunSettings, media_front
+from headway.settings.listed import ensure_list
+from headway.settings.run import Resolved, RunSettings, media_settings
 from headway.settings.synonyms import OF_RUN, OF_USE, PROBABILITIES
 from headway.tasks.engines import check_engine
 from headway.tasks.specs import METRICS, OPTIONS, Metric, Need, metrics_asked, spec_of
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
     from headway.tasks.task import Predictor, Use
     from headway.tokens.tokenizer import Tokenizer
 
-Errors = Literal["raise", "keep"]
-One = str | bytes | PathLike[str] | Mapping[str, object]
+ErrorMode = Literal["raise", "keep"]
+SingleInput = str | bytes | PathLike[str] | Mapping[str, object]
 """Types that are always one input, independent of the task."""
 
 
-OF_THE_COMMAND = frozenset(one.name for one in OPTIONS.values() if one.command)
+COMMAND_OPTIONS = frozenset(one.name for one in OPTIONS.values() if one.command)
 """Options that exist only on the command line, because Python has other means."""
 
-WISHES = frozenset({"prefix", "required", "banned"})
+CONSTRAINTS = frozenset({"prefix", "required", "banned"})
 """Options that constrain an output: texts that it must begin with, contain, or not contain."""
 
 
@@ -99,9 +99,9 @@ def load(
             )
     run = Run(names, device=device, precision=precision, engine=engine)
     if parts is not None:
-        from headway.models.parts.custom import know
+        from headway.models.parts.custom import register_parts
 
-        know(parts, run.settings.model.parts, run.name)
+        register_parts(parts, run.settings.model.parts, run.name)
     return run
 
 
@@ -144,16 +144,16 @@ class Run:
         settings: Resolved | None = None,
     ) -> None:
         """`settings`: those of the first model, if they were read before, and perhaps changed."""
-        check_held(device, precision)
+        check_device_and_precision(device, precision)
         check_engine(engine)
         known = tuple(map(str, names))
         folders = tuple(run_folders(known))
         settings = load_run(folders[0]) if settings is None else settings
-        check_together(folders, [settings, *map(load_run, folders[1:])])
+        check_ensemble(folders, [settings, *map(load_run, folders[1:])])
         for folder in folders:
             if engine == "torch":
                 file_in(folder, WEIGHTS)
-            if media_front(settings) is None:
+            if media_settings(settings) is None:
                 file_in(folder, TOKENIZER)
         options = {"device": device, "precision": precision, "engine": engine}
         values = (None, threading.RLock(), options, folders, known, settings)
@@ -266,12 +266,12 @@ class Run:
 
     def to(self, device: str) -> Run:
         """Return a copy on another device; this run stays on its device."""
-        return _again(self.names, {**self._options, "device": device})
+        return _rebuild(self.names, {**self._options, "device": device})
 
     def with_settings(self, settings: Resolved) -> Run:
         """Return a copy with other settings. It shares the loaded models unless the precision
         differs."""
-        run, held = _again(self.names, self._options, settings), self._held
+        run, held = _rebuild(self.names, self._options, settings), self._held
         if held is not None and held.precision == settings.decode.precision:
             object.__setattr__(run, "_held", held)
         return run
@@ -288,14 +288,14 @@ class Run:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[..., Run], tuple[object, ...]]:
-        return _again, (self.names, self._options)
+        return _rebuild, (self.names, self._options)
 
     # -- predictions
 
     @overload
     def __call__(self, x: list[object] | tuple[object, ...], /, **options: object) -> Answers: ...
     @overload
-    def __call__(self, x: One, /, **options: object) -> Answer: ...
+    def __call__(self, x: SingleInput, /, **options: object) -> Answer: ...
     @overload
     def __call__(self, x: object, /, **options: object) -> Answer | Answers: ...
     @InPython()
@@ -316,7 +316,7 @@ class Run:
 
     @InPython()
     def stream(
-        self, xs: Iterable[object], /, *, errors: Errors = "raise", **options: object
+        self, xs: Iterable[object], /, *, errors: ErrorMode = "raise", **options: object
     ) -> Stream:
         """Yield predictions one after another, in the order of the inputs, holding few inputs in
         memory. The inputs may be any iterable, such as an open file or a table.
@@ -404,7 +404,7 @@ class Run:
     ) -> Stream:  # fmt: skip
         """Yield predictions for one input, or for `several`. For a table, options may name
         columns."""
-        from headway.data.prediction_files import input_words
+        from headway.data.predict_input import input_words
         from headway.tasks.answer_stream import Stream
         from headway.tasks.inputs import Inputs, is_rows
 
@@ -433,14 +433,14 @@ class Run:
     ) -> Stream:  # fmt: skip
         """Yield predictions for the inputs of a file or a pipe. An input that cannot be read yields
         its error. With `live`, each prediction is returned as soon as it is ready."""
-        from headway.data.prediction_files import Input
+        from headway.data.predict_input import InputRow
         from headway.tasks.answer_stream import Stream
         from headway.tasks.inputs import Asked
         from headway.tasks.task import Use
 
         use = Use(self.opened, self.settings, options, progress)
         asked = (
-            Asked(one.question, row=one.row) if isinstance(one, Input) else Asked(one)
+            Asked(one.question, row=one.row) if isinstance(one, InputRow) else Asked(one)
             for one in questions
         )
         return Stream(use, asked, keep=True, again=False, live=live)
@@ -468,9 +468,9 @@ class Run:
         decode = (
             {field.name for field in fields(DecodeSettings)} if spec.decode is None else spec.decode
         )
-        own = spec.options - OF_THE_COMMAND
+        own = spec.options - COMMAND_OPTIONS
         if "constraints" in own:
-            own = own - {"constraints"} | WISHES
+            own = own - {"constraints"} | CONSTRAINTS
         return tuple(sorted((decode - {"precision"}) | own))
 
     def use(self, options: Mapping[str, object], more: Mapping[str, object] | None = None) -> Use:
@@ -501,9 +501,9 @@ class Run:
         if decode:
             settings = replace(settings, decode=replace(settings.decode, **decode))
         rest = {name: one for name, one in options.items() if name not in names}
-        wish = {name: rest.pop(name) for name in WISHES & rest.keys()}
+        wish = {name: rest.pop(name) for name in CONSTRAINTS & rest.keys()}
         if wish:
-            rest["wish"] = _wish(wish)
+            rest["wish"] = _constraint(wish)
         for name in ("draft",):
             if rest.get(name) is not None:
                 rest[name] = str(getattr(rest[name], "folder", rest[name]))
@@ -519,15 +519,15 @@ class Run:
         known = self.options()
         needs: dict[str, Any] = {k: v for k, v in options_and_needs.items() if k not in known}
         options = {name: one for name, one in options_and_needs.items() if name in known}
-        from headway.data.in_memory import in_files
+        from headway.data.bound_data import as_files
         from headway.tasks.task import find_task
 
         use = self.use(options)
-        use = replace(use, progress=Progress(enabled=False, heard=use.opened.give_way))
+        use = replace(use, progress=Progress(enabled=False, on_update=use.opened.give_way))
         task = find_task(self.settings)
         if data is not None:
             usual, what = self.settings.data, spec_of(self.settings).modality
-            files = in_files(self.task, data, needs, usual, what)
+            files = as_files(self.task, data, needs, usual, what)
             with columns_by_argument(data), files as found, use.opened.lock:
                 return task.evaluation(use, test_set(usual, found))
         for name in needs:
@@ -595,7 +595,7 @@ class Run:
             if example is None:
                 raise UserError(f"{self.name} has no example input. Pass one: run.look(x).")
             return example
-        front = media_front(self.settings)
+        front = media_settings(self.settings)
         if front is None:
             if isinstance(x, Mapping):
                 return self._line(x)
@@ -693,15 +693,15 @@ def test_files(
 ) -> DataSettings:
     """Data settings of a test set on disk, read like the training data: files whose columns `needs`
     may name, or files that `needs` names (`source=…, target=…`)."""
-    from headway.data.in_memory import given, named_files
+    from headway.data.bound_data import bind_data, named_files
 
     if not paths:
         return test_set(settings.data, named_files(needs))
-    found = given(settings.task, paths, needs, settings.data, what=spec_of(settings).modality)
+    found = bind_data(settings.task, paths, needs, settings.data, what=spec_of(settings).modality)
     return test_set(settings.data, found.settings(Path()))
 
 
-def _again(
+def _rebuild(
     names: tuple[str, ...], options: Mapping[str, str], settings: Resolved | None = None
 ) -> Run:
     return Run(
@@ -713,12 +713,14 @@ def _again(
 def _texts(name: str, value: object) -> tuple[str, ...]:
     """Values of an option that takes one text or several."""
     found = (value,) if isinstance(value, str) else value
-    if not isinstance(found, Iterable) or not all(isinstance(one, str) for one in listed(found)):
+    if not isinstance(found, Iterable) or not all(
+        isinstance(one, str) for one in ensure_list(found)
+    ):
         raise OptionError(f"{name}={value!r} must be a text or a list of texts: {name}=[…].")
     return tuple(found)
 
 
-def _wish(wish: Mapping[str, object]) -> object:
+def _constraint(wish: Mapping[str, object]) -> object:
     from headway.decode.constraints import TextWish
 
     prefix = wish.get("prefix") or ""

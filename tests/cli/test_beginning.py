@@ -9,14 +9,14 @@ import pytest
 from headway.cli.main import main
 from headway.errors import ConfigError
 from headway.settings.run import run_settings
-from headway.training.arguments import check_beginning
+from headway.training.arguments import check_implied
 from tests.facts import missing
 
 
 def error_of(task: str = "classify", **values: object) -> str:
     settings = run_settings({"task": task, "data": {"text": ["a.tsv"]}, **values})
     with pytest.raises(ConfigError) as caught:
-        check_beginning(settings)
+        check_implied(settings)
     return str(caught.value)
 
 

@@ -13,7 +13,7 @@ import typer
 
 import headway
 from headway.cli.evaluate import FLAGS, evaluate
-from headway.cli.flags import declare
+from headway.cli.flags import add_command
 from headway.cli.main import main
 from headway.decode.writer import Writer
 from headway.errors import UserError
@@ -40,7 +40,7 @@ Command = Callable[..., str]
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
     app = typer.Typer()
-    declare(app, evaluate, FLAGS)
+    add_command(app, evaluate, FLAGS)
 
     def run(*words: object) -> str:
         capsys.readouterr()

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from headway.cli.factors import FLAGS, factors
-from headway.cli.flags import declare
+from headway.cli.flags import add_command
 from headway.errors import ConfigError, DataError, FolderError, UserError
 from headway.inside.measure.factors.dictionary import Factors
 from tests.facts import figures, missing, naming
@@ -17,7 +17,7 @@ from ..inside.test_factors import LINES
 from ..interop.padded_runs import tiny_run
 
 app = typer.Typer()
-declare(app, factors, FLAGS)
+add_command(app, factors, FLAGS)
 SMALL = ["n=12", "k=3", "steps=10", "browse=300"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import main
-from headway.models.summary import count, outline
+from headway.models.summary import count_parameters, meta_model
 from headway.settings.folder import SHIPPED, load_run, shipped_names
 from tests.facts import figures, missing
 
@@ -27,7 +27,7 @@ def test_models_that_come_with_headway_have_size_score_and_date(capsys: Output) 
     for name in shipped_names():
         one, settings = found[name], load_run(name)
         assert one["task"] == settings.task
-        assert one["parameters"] == count(outline(settings.model))
+        assert one["parameters"] == count_parameters(meta_model(settings.model))
         assert one["bytes"] == (SHIPPED / name / "model.safetensors").stat().st_size
         assert isinstance(one["score"], float)
         assert str(one["date"]).startswith("20")

@@ -14,7 +14,7 @@ from headway.inside.capture.forward import say
 from headway.inside.capture.reading import read
 from headway.inside.measure.pruning import prune_heads
 from headway.inside.measure.pruning_curve import load_found
-from headway.models.summary import count
+from headway.models.summary import count_parameters
 from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
 from tests.facts import figures, missing
@@ -50,7 +50,7 @@ def test_a_share_of_the_heads_goes(run: Path, capsys: pytest.CaptureFixture[str]
     before, after = open_plain(run), open_plain(out)
     assert after.shape.n_kept_heads == 12 - 5
     head = 4 * before.shape.d_model * before.shape.head_width
-    assert count(before.model) - count(after.model) == 5 * head
+    assert count_parameters(before.model) - count_parameters(after.model) == 5 * head
     assert {path.name for path in out.iterdir()} == {
         "config.toml", "model.safetensors", "tokenizer.json",
     }  # fmt: skip

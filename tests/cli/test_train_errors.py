@@ -392,7 +392,7 @@ def test_a_wrong_word_is_named(error_of: Failing, words: list[str], facts: str, 
 
 
 @pytest.mark.parametrize(
-    "place", ["headway.tasks.translate.prepare", "headway.training.run.choose"]
+    "place", ["headway.tasks.translate.prepare", "headway.training.run.load_final_weights"]
 )
 def test_an_interrupt_ends_with_75_and_the_same_command_resumes(
     here: Path, place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

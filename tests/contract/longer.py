@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.data.media.image import Reading
-from headway.data.media.open_item import Form, read_media
+from headway.data.media.image import DecodedMedia
+from headway.data.media.open_item import ItemFormat, read_media
 from headway.data.media.open_item import register as register_files
-from headway.data.store import Prepared
+from headway.data.store import PreparedData
 from headway.errors import DataError
 from headway.tasks.label import Label
 from headway.tasks.specs import LABEL, LabelSettings, Need, Spec, scored
@@ -26,7 +26,7 @@ ENDING = ".duel"
 PAUSE_S = 0.05
 
 
-def read_duel(path: str, form: Form) -> Reading:
+def read_duel(path: str, form: ItemFormat) -> DecodedMedia:
     """The kind of data: how one is opened."""
     try:
         names = Path(path).read_text(encoding="utf-8").split("\n")
@@ -37,14 +37,14 @@ def read_duel(path: str, form: Form) -> Reading:
         raise DataError(f"{path} must name two recordings, one in each line.")
     one, other = (read_media(str(Path(path).parent / name), form).values for name in names)
     samples = np.concatenate([one, np.zeros(int(PAUSE_S * form.rate), one.dtype), other])
-    return Reading(samples, len(samples), 0)
+    return DecodedMedia(samples, len(samples), 0)
 
 
 @dataclass(frozen=True)
 class Longer(Label):
     """The task: what a label has, and of its own only how much there is to learn from."""
 
-    def describe(self, prepared: Prepared) -> str:
+    def describe(self, prepared: PreparedData) -> str:
         return f"{prepared.train.n:,} duels"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.errors import UserError
-from headway.run import OF_THE_COMMAND, WISHES
+from headway.run import COMMAND_OPTIONS, CONSTRAINTS
 from headway.tasks.specs import Spec
 from tests.facts import naming
 
@@ -128,9 +128,9 @@ def call(asked: Tiny, folder: Path, name: str, way: Way) -> tuple[Any, Any]:
 
 def offered(row: Spec) -> set[str]:
     """What calls of its runs may say, by the table."""
-    own = row.options - OF_THE_COMMAND
+    own = row.options - COMMAND_OPTIONS
     return row.decode - {"precision"} | (
-        own - {"constraints"} | WISHES if "constraints" in own else own
+        own - {"constraints"} | CONSTRAINTS if "constraints" in own else own
     )
 
 

@@ -16,7 +16,7 @@ import torch
 import headway
 from headway.metrics import classification
 from headway.models.folder import model_weights
-from headway.models.parts.output_heads import soften
+from headway.models.parts.output_heads import apply_temperature
 from headway.settings.run import read_resolved, resolved_toml
 from headway.tasks.items import Pass
 from headway.tasks.losses import plain
@@ -170,7 +170,7 @@ def test_a_temperature_divides_all_scores_of_labels_and_changes_no_label(
     if found.temperature.share is None and tiny.row.answers != "labels":
         assert list(found.answers) == list(before.answers)
     model = copy.deepcopy(tiny.model)
-    soften(model, found.temperature.value, found.temperature.share)
+    apply_temperature(model, found.temperature.value, found.temperature.share)
     with torch.no_grad():
         after = tiny.task.evaluate(Pass(model, CPU))
     assert_same(dict(after), dict(found))

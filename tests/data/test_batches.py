@@ -74,7 +74,7 @@ def sentences(n: int, longest: int) -> list[tuple[int, int]]:
 def test_mixed_steps_fill_one_fixed_form_but_for_a_twentieth(
     n_pairs: int, micro_tokens: int
 ) -> None:
-    made = replace(plan(sentences(n_pairs, 300), tokens=25_000), pool=1)
+    made = replace(plan(sentences(n_pairs, 300), tokens=25_000), bucket_steps=1)
     made = replace(made, source_tokens=made.source_limit(made.step_limit))
     source, target = made.part_limits(micro_tokens)
     fixed = fixed_shapes(made, source, target, 300)
@@ -95,7 +95,7 @@ def test_mixed_steps_fill_one_fixed_form_but_for_a_twentieth(
 def test_fixed_shapes_hold_every_part_of_every_step(
     lengths: list[tuple[int, int]], tokens: int, pool: int
 ) -> None:
-    made = replace(plan(lengths, tokens=90), pool=pool)
+    made = replace(plan(lengths, tokens=90), bucket_steps=pool)
     fixed = fixed_shapes(made, tokens, tokens, longest=31)
     for rows in made.epoch(3):
         for part in made.cut(rows, tokens, tokens):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from headway.data.binding_table import Tables
+from headway.data.binding_table import TrainingTables
 from headway.data.check_report import Report
-from headway.data.example import Source
-from headway.data.prediction_files import questions
+from headway.data.predict_input import questions
+from headway.data.source import DataSource
 from headway.settings.run import RunSettings, run_settings
 from headway.tasks.specs import spec_of
 from tests.facts import missing
@@ -25,9 +25,9 @@ def settings_of(task: str, **data: Any) -> RunSettings:
     return run_settings({"task": task, "data": data})
 
 
-def tables_of(task: str, **data: Any) -> Tables:
+def tables_of(task: str, **data: Any) -> TrainingTables:
     settings = settings_of(task, **data)
-    return Tables.of(settings, spec_of(settings), {})
+    return TrainingTables.of(settings, spec_of(settings), {})
 
 
 def test_columns_are_shown_with_an_example_and_the_classes(write: Write) -> None:
@@ -79,7 +79,7 @@ def test_column_names_of_a_run_come_before_the_usual_ones(
     run = RunSettings(task="classify", data=kept.data, asked=asked.asked)
     both = write("a.csv", ["text,opinion,stars", "no,yes,1"])
     assert list(questions(both, "labelled", run)) == ["yes"]
-    assert [one.text("text") for one in Source("labelled", run, (both,))] == ["yes"]
+    assert [one.text("text") for one in DataSource("labelled", run, (both,))] == ["yes"]
     usual = write("b.tsv", ["text\tlabel", "no\t1"])
     assert list(questions(usual, "labelled", run)) == ["no"]
 
@@ -90,7 +90,7 @@ def test_folders_and_lists_of_media_are_shown_too(tmp_path: Path) -> None:
         Image.new("L", (4, 4)).save(tmp_path / "in" / name / "a.png")
     data = {"media": [str(tmp_path / "in")]}
     settings = run_settings({"task": "classify", "data": data, "classify": {"what": "pictures"}})
-    [line] = Tables.of(settings, spec_of(settings), {}).lines(Report(2))
+    [line] = TrainingTables.of(settings, spec_of(settings), {}).lines(Report(2))
     assert line.split()[0] == "in"
     assert not missing(line.splitlines()[0], 2)
     assert "cat 1, dog 1" in line
@@ -123,13 +123,13 @@ def test_labels_of_media_are_shown_as_what_they_are_learned(
     data = {"media": [str(tmp_path / "m.jsonl")]}
     own = {"what": "pictures", "answer": answer}
     settings = run_settings({"task": "classify", "data": data, "classify": own})
-    tables = Tables.of(settings, spec_of(settings), {})
+    tables = TrainingTables.of(settings, spec_of(settings), {})
     assert tables.columns["label"] == kind
     assert not missing(tables.lines(Report(1))[2], kind)
 
 
 def test_only_some_of_many_files_are_shown() -> None:
-    lines = Tables((), tuple("abcdef")).lines(Report(6))
+    lines = TrainingTables((), tuple("abcdef")).lines(Report(6))
     assert lines[:3] == ["a", "b", "c"]
     [rest] = lines[3:]
     assert not missing(rest, 3)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import main
-from headway.data import example as reading
+from headway.data import source as reading
 from headway.data.check import check
 from headway.data.check_report import Finding, Report, counted
-from headway.data.example import Source, pair_source
 from headway.data.language_id import Profiles
-from headway.data.survey import survey
+from headway.data.scan import scan_examples
+from headway.data.source import DataSource, pair_source
 from headway.settings.run import run_settings
 from tests.facts import figures, missing
 
@@ -40,7 +40,7 @@ def found(write: Write) -> Callable[..., dict[str, Finding]]:
 
 
 def report_of(write: Write, pairs: Pairs, valid: Pairs | None = None) -> Report:
-    def files(name: str, pairs: Pairs) -> Source:
+    def files(name: str, pairs: Pairs) -> DataSource:
         source = write(f"{name}.de", [one for one, _ in pairs])
         target = write(f"{name}.en", [other for _, other in pairs])
         return pair_source(RUN, (), (source,), (target,))
@@ -48,10 +48,10 @@ def report_of(write: Write, pairs: Pairs, valid: Pairs | None = None) -> Report:
     return checked(files("train", pairs), None if valid is None else files("valid", valid))
 
 
-def checked(training: Source, validation: Source | None = None) -> Report:
+def checked(training: DataSource, validation: DataSource | None = None) -> Report:
     profiles = Profiles()
-    seen = survey(training, profiles=profiles)
-    held = None if validation is None else survey(validation, profiles=profiles, learn=False)
+    seen = scan_examples(training, profiles=profiles)
+    held = None if validation is None else scan_examples(validation, profiles=profiles, learn=False)
     return check(seen, held)
 
 

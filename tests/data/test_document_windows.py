@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from headway.data.batches import StepPlan
 from headway.data.document_windows import (
-    Cut,
+    DocumentWindows,
     cut_documents,
-    drawn_cut,
-    whole_cut,
+    fixed_windows,
+    random_windows,
     window_limit,
     window_shapes,
 )
@@ -21,15 +21,15 @@ from headway.nn.layout import Layout
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=30)
 
 
-def cut_of(lengths: list[int], epoch: int, context: int = 8, seed: int = 3) -> Cut:
-    return drawn_cut(np.array(lengths), context, seed, epoch)
+def cut_of(lengths: list[int], epoch: int, context: int = 8, seed: int = 3) -> DocumentWindows:
+    return random_windows(np.array(lengths), context, seed, epoch)
 
 
-def plan_of(cut: Cut, step: int) -> StepPlan:
+def plan_of(cut: DocumentWindows, step: int) -> StepPlan:
     return StepPlan.of_lengths(cut.length, step, seed=3)
 
 
-def covered(cut: Cut, n_documents: int) -> list[list[int]]:
+def covered(cut: DocumentWindows, n_documents: int) -> list[list[int]]:
     """The tokens of each document in the order of its windows."""
     found: list[list[int]] = [[] for _ in range(n_documents)]
     for document, start, length in zip(cut.document, cut.start, cut.length, strict=True):
@@ -43,7 +43,7 @@ def test_every_token_is_in_one_window_and_no_window_over_the_context(
 ) -> None:
     phase = np.array([random.randrange(context) for _ in lengths])  # type: ignore[attr-defined]
     for cut in (cut_documents(np.array(lengths), context, phase),
-                whole_cut(np.array(lengths), context)):  # fmt: skip
+                fixed_windows(np.array(lengths), context)):  # fmt: skip
         assert covered(cut, len(lengths)) == [list(range(n)) for n in lengths]
         assert cut.length.min() >= 1
         assert cut.length.max() <= context

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data import files
-from headway.data.example import Example, Source
 from headway.data.readers import lines as documents
 from headway.data.readers.lines import PIECE, SEPARATOR
+from headway.data.source import DataSource, Example
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
@@ -33,7 +33,7 @@ def read(text: str, folder: Path, name: str = "a.txt", **changes: Any) -> list[s
 
 def pieces_of(path: Path, **changes: Any) -> list[Example]:
     settings = RunSettings(task="complete", data=DataSettings(**changes))
-    return list(Source("documents", settings, (str(path),)))
+    return list(DataSource("documents", settings, (str(path),)))
 
 
 def whole(pieces: list[Example]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.data.fingerprint import wanted_inputs
+from headway.data.fingerprint import data_inputs
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
 
@@ -12,6 +12,6 @@ from headway.settings.run import RunSettings
 def test_a_setting_that_came_later_does_not_make_older_data_another() -> None:
     """Runs whose data was prepared before `data.bad` go on, unless it is used."""
     settings = RunSettings(task="classify")
-    assert "bad" not in wanted_inputs(settings)["data"]
+    assert "bad" not in data_inputs(settings)["data"]
     skips = replace(settings, data=DataSettings(bad="skip"))
-    assert wanted_inputs(skips)["data"]["bad"] == "skip"
+    assert data_inputs(skips)["data"]["bad"] == "skip"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.data.example import answered, sources
-from headway.data.media.store import PictureStore
-from headway.data.store import ImpossibleData, Prepared
+from headway.data.media.store import ImageStore
+from headway.data.source import resolve_answer, sources
+from headway.data.store import ImpossibleData, PreparedData
 from headway.errors import DataError
 from headway.progress import SILENT
 from headway.settings.run import RunSettings, load_run_settings
@@ -36,26 +36,26 @@ def texts(n: int = 40) -> list[dict[str, Any]]:
     return [{"text": f"text of {'abcdefghij'[i % 10]} {i}", "label": SETS[i % 4]} for i in range(n)]
 
 
-def prepared(settings: RunSettings, folder: Path) -> Prepared:
-    found: Prepared = find_task(settings).prepare(settings, folder, SILENT)
+def prepared(settings: RunSettings, folder: Path) -> PreparedData:
+    found: PreparedData = find_task(settings).prepare(settings, folder, SILENT)
     return found
 
 
-def sets_of(found: Prepared) -> set[tuple[str, ...]]:
+def sets_of(found: PreparedData) -> set[tuple[str, ...]]:
     store = found.train["labels"]
     return {tuple(found.labels[i] for i in store[row].tolist()) for row in range(found.train.n)}
 
 
 def test_lists_of_labels_select_the_multi_label_task(tmp_path: Path) -> None:
     settings = settings_for(written(tmp_path / "t.jsonl", texts()))
-    assert answered("labelled", settings).classify.answer == "labels"
+    assert resolve_answer("labelled", settings).classify.answer == "labels"
     found = prepared(settings, tmp_path)
     assert found.labels == ("art", "food")
     assert sets_of(found) == {("art",), ("art", "food"), (), ("food",)}
     assert "label" not in found.train
     one = [{**row, "label": "x"} for row in texts()]
     plain = settings_for(written(tmp_path / "one.jsonl", one))
-    assert answered("labelled", plain).classify.answer == "label"
+    assert resolve_answer("labelled", plain).classify.answer == "label"
 
 
 def test_cells_are_split_at_the_separator(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_pictures_have_several_labels_too(tmp_path: Path, pictures: list[dict[st
     path = written(tmp_path / "p.jsonl", pictures)
     settings = settings_for(path, files="data.media", **{"classify.what": "pictures"})
     found = prepared(settings, tmp_path / "run")
-    assert isinstance(found.train["image"], PictureStore)
+    assert isinstance(found.train["image"], ImageStore)
     assert sets_of(found) == {("art",), ("art", "food"), (), ("food",)}
     assert {one["label"] for one in found.valid_examples} <= {"art", "art, food", "", "food"}
 

@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.hashing import Texts
+from headway.data.hashing import CharacterCodes
 from headway.data.language_id import MIN_PROFILE, Profiles, Trigrams
 
 from .conftest import sentences
 
 
 def folded(texts: list[str]) -> Trigrams:
-    return Trigrams.of(Texts.of(texts).folded())
+    return Trigrams.of(CharacterCodes.of(texts).folded())
 
 
 def learned() -> Profiles:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.data.masking import Draws, Masker, Texts
+from headway.data.masking import CounterRandom, FlatTexts, TokenMasker
 from headway.settings.data import TokenizerSettings
 from headway.tasks.specs import FillSettings
 from headway.tokens.tokenizer import MASK, Tokenizer
@@ -29,10 +29,12 @@ def pieces() -> Tokenizer:
     return train_on_texts(["aaaa bbbb cc", *WORDS], settings, 100, [MASK])
 
 
-def texts_of(tokenizer: Tokenizer, lines: list[str]) -> Texts:
+def texts_of(tokenizer: Tokenizer, lines: list[str]) -> FlatTexts:
     ids = tokenizer.encode_batch(lines)
     flat = np.array([token for text in ids for token in text], np.int64)
-    return Texts(flat, np.array([len(text) for text in ids], np.int64), np.arange(len(flat)) + 1000)
+    return FlatTexts(
+        flat, np.array([len(text) for text in ids], np.int64), np.arange(len(flat)) + 1000
+    )
 
 
 def random_lines(n: int, seed: int = 0) -> list[str]:
@@ -43,64 +45,68 @@ def random_lines(n: int, seed: int = 0) -> list[str]:
 @pytest.mark.parametrize("share", [0.15, 0.3])
 def test_the_share_holds_and_no_text_is_left_out(words: Tokenizer, share: float) -> None:
     texts = texts_of(words, random_lines(2000))
-    hidden = Masker(words, FillSettings(mask=share)).hidden(texts, Draws(1, 0))
+    hidden = TokenMasker(words, FillSettings(mask=share)).choose(texts, CounterRandom(1, 0))
     firsts = np.cumsum(texts.lengths) - texts.lengths
     counts = np.add.reduceat(hidden, firsts)
     assert counts.min() == 1
     assert (counts <= np.maximum(1, np.ceil(share * texts.lengths))).all()
     expected = np.maximum(1.0, share * texts.lengths).sum()
     assert abs(hidden.sum() / expected - 1) < 0.08
-    assert (counts == Masker(words, FillSettings(mask=share)).counts(
-        texts.lengths, texts.places[firsts], Draws(1, 0))).all()  # fmt: skip
+    assert (counts == TokenMasker(words, FillSettings(mask=share)).counts(
+        texts.lengths, texts.places[firsts], CounterRandom(1, 0))).all()  # fmt: skip
 
 
 def test_every_place_has_the_same_chance(words: Tokenizer) -> None:
     texts = texts_of(words, [" ".join(WORDS[:10])] * 4000)
-    hidden = Masker(words, FillSettings(mask=0.3)).hidden(texts, Draws(3, 2)).reshape(-1, 10)
+    hidden = (
+        TokenMasker(words, FillSettings(mask=0.3))
+        .choose(texts, CounterRandom(3, 2))
+        .reshape(-1, 10)
+    )
     assert np.abs(hidden.mean(0) - 0.3).max() < 0.03
 
 
 def test_most_become_the_mask_some_a_random_token_and_some_stay(words: Tokenizer) -> None:
     texts = texts_of(words, random_lines(3000))
-    masker = Masker(words, FillSettings(mask=0.3))
-    hidden = masker.hidden(texts, Draws(1, 0))
-    read = masker.replaced(texts, hidden, Draws(1, 0))
+    masker = TokenMasker(words, FillSettings(mask=0.3))
+    hidden = masker.choose(texts, CounterRandom(1, 0))
+    read = masker.apply(texts, hidden, CounterRandom(1, 0))
     assert (read[~hidden] == texts.tokens[~hidden]).all()
     masked = (read[hidden] == words.mask).mean()
     same = (read[hidden] == texts.tokens[hidden]).mean()
     assert abs(masked - 0.8) < 0.02
-    assert abs(same - 0.1 - 0.1 / len(masker.plain)) < 0.02
+    assert abs(same - 0.1 - 0.1 / len(masker.replacements)) < 0.02
     other = read[hidden & (read != words.mask) & (read != texts.tokens)]
     assert not np.isin(other, list(words.specials)).any()
-    assert len(set(other.tolist())) == len(masker.plain)
+    assert len(set(other.tolist())) == len(masker.replacements)
 
 
 def test_it_is_the_same_every_time_and_in_any_company(words: Tokenizer) -> None:
-    masker = Masker(words, FillSettings())
+    masker = TokenMasker(words, FillSettings())
     texts = texts_of(words, random_lines(50))
     ends = np.cumsum(texts.lengths)
-    part = Texts(texts.tokens[ends[9] : ends[19]], texts.lengths[10:20],
+    part = FlatTexts(texts.tokens[ends[9] : ends[19]], texts.lengths[10:20],
                  texts.places[ends[9] : ends[19]])  # fmt: skip
-    draws = Draws(4, 7)
-    whole, alone = masker.hidden(texts, draws), masker.hidden(part, draws)
+    draws = CounterRandom(4, 7)
+    whole, alone = masker.choose(texts, draws), masker.choose(part, draws)
     assert (whole[ends[9] : ends[19]] == alone).all()
-    assert (masker.replaced(texts, whole, draws)[ends[9] : ends[19]]
-            == masker.replaced(part, alone, draws)).all()  # fmt: skip
-    for other in (Draws(4, 8), Draws(5, 7)):
-        assert (masker.hidden(texts, other) != whole).any()
+    assert (masker.apply(texts, whole, draws)[ends[9] : ends[19]]
+            == masker.apply(part, alone, draws)).all()  # fmt: skip
+    for other in (CounterRandom(4, 8), CounterRandom(5, 7)):
+        assert (masker.choose(texts, other) != whole).any()
 
 
 def test_whole_words_are_hidden_whole(pieces: Tokenizer) -> None:
     texts = texts_of(pieces, random_lines(300))
     settings: dict[str, Any] = {"mask": 0.2, "whole_words": True}
-    hidden = Masker(pieces, FillSettings(**settings)).hidden(texts, Draws(0, 0))
+    hidden = TokenMasker(pieces, FillSettings(**settings)).choose(texts, CounterRandom(0, 0))
     starts = pieces.word_starts(texts.tokens)
     starts[np.cumsum(texts.lengths)[:-1]] = True
     word = np.cumsum(starts) - 1
     of_word = np.bincount(word, hidden) / np.bincount(word)
     assert set(of_word.tolist()) == {0.0, 1.0}
     assert np.bincount(word).max() > 2
-    plain = Masker(pieces, FillSettings(mask=0.2)).hidden(texts, Draws(0, 0))
+    plain = TokenMasker(pieces, FillSettings(mask=0.2)).choose(texts, CounterRandom(0, 0))
     broken = np.bincount(word, plain) / np.bincount(word)
     assert len(set(broken.tolist())) > 2
     firsts = np.cumsum(texts.lengths) - texts.lengths
@@ -109,8 +115,8 @@ def test_whole_words_are_hidden_whole(pieces: Tokenizer) -> None:
 
 def test_the_draws_are_uniform_and_independent_of_each_other() -> None:
     places = np.arange(20_000)
-    first, second = (Draws(1, 0).uniform(purpose, places) for purpose in (0, 1))
-    for values in (first, second, Draws(2, 0).uniform(0, places)):
+    first, second = (CounterRandom(1, 0).uniform(purpose, places) for purpose in (0, 1))
+    for values in (first, second, CounterRandom(2, 0).uniform(0, places)):
         assert values.min() >= 0.0
         assert values.max() < 1.0
         assert np.abs(np.histogram(values, 10, (0, 1))[0] / 2000 - 1).max() < 0.1

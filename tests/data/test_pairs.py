@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headway.data import example as reading
-from headway.data.example import Example, in_example_blocks, sources
-from headway.data.misalignment import first_slip
+from headway.data import source as reading
+from headway.data.misalignment import first_misaligned_row
 from headway.data.pairs import read_pairs
 from headway.data.readers.lines import UnequalCounts
+from headway.data.source import Example, in_example_blocks, sources
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
@@ -149,9 +149,9 @@ def test_the_first_missing_line_is_found_by_lengths(seed: int, places: list[int]
     source = draw.integers(20, 150, 1000).astype(float)
     target = np.maximum(source * draw.normal(1.1, 0.15, 1000), 1)
     left = np.delete(target, places)
-    for slip in (first_slip(source, left), first_slip(left, source)):
+    for slip in (first_misaligned_row(source, left), first_misaligned_row(left, source)):
         assert abs(slip - 300) <= 4
-    assert first_slip(source, target[:980]) == 980  # cut short at the end
+    assert first_misaligned_row(source, target[:980]) == 980  # cut short at the end
 
 
 def test_files_of_no_pairs_give_none(write: Write, tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from headway.data.bind import Column, is_header_for
-from headway.data.example import Source, needed, sources
 from headway.data.files import open_lines, parts
-from headway.data.fingerprint import wanted_inputs
+from headway.data.fingerprint import data_inputs
 from headway.data.pairs import read_pairs
 from headway.data.prepare import prepare
 from headway.data.readers.open import open_table
+from headway.data.source import DataSource, needed, sources
 from headway.errors import ConfigError, DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings, run_settings
@@ -30,7 +30,7 @@ Write = Callable[[str, list[str]], str]
 
 def texts(*paths: object, **changes: Any) -> list[tuple[str, str]]:
     data = DataSettings(**changes)
-    source = Source("labelled", RunSettings(task="classify", data=data), tuple(map(str, paths)))
+    source = DataSource("labelled", RunSettings(task="classify", data=data), tuple(map(str, paths)))
     return [(one.text("text"), one.text("label")) for one in source]
 
 
@@ -246,12 +246,12 @@ def test_texts_in_a_folder_for_each_class_are_read(tmp_path: Path) -> None:
     assert found == [("neg", "bad"), ("pos", "good\nfilm"), ("pos", "fine")]
     paths = parts(settings.data.text)
     assert paths == list(settings.data.text)
-    before = wanted_inputs(settings)
+    before = data_inputs(settings)
     for name in (".DS_Store", "pos/.DS_Store", "pos/_notes", "urls.txt"):
         (tmp_path / "train" / name).write_text("not read")
-    assert wanted_inputs(settings) == before
+    assert data_inputs(settings) == before
     (tmp_path / "train" / "pos" / "1.txt").write_text("other")
-    assert wanted_inputs(settings) != before
+    assert data_inputs(settings) != before
     documents = RunSettings(task="complete", data=settings.data)
     with pytest.raises(DataError, match=naming("train/*/*.txt")):
         list(sources("documents", documents)[0])

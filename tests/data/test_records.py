@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headway.data.example import Example, Source, TextKind
+from headway.data.source import DataSource, Example, TextKind
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
@@ -21,7 +21,7 @@ Write = Callable[[str, list[str]], str]
 
 def examples(path: str, kind: TextKind = "labelled", **changes: Any) -> list[Example]:
     settings = RunSettings(task="classify", data=DataSettings(text=(path,), **changes))
-    return list(Source(kind, settings, (path,)))
+    return list(DataSource(kind, settings, (path,)))
 
 
 def read(path: str, **changes: Any) -> list[tuple[Any, ...]]:

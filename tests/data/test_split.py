@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headway.data.check import repeats
-from headway.data.hashing import LONGEST, Texts, fold_hashes
+from headway.data.check import duplicates
+from headway.data.hashing import LONGEST, CharacterCodes, fold_hashes
 from headway.data.split import choose_rows, groups
 from headway.errors import DataError
 from tests.facts import naming
@@ -25,15 +25,15 @@ TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
 @unhurried
 @given(TEXTS)
 def test_hashes_are_equal_exactly_for_equal_texts(texts: list[str]) -> None:
-    hashes = Texts.of(texts).hashes().tolist()
+    hashes = CharacterCodes.of(texts).hashes().tolist()
     assert len(set(zip(texts, hashes, strict=True))) == len(set(texts)) == len(set(hashes))
 
 
 @unhurried
 @given(TEXTS)
 def test_the_hash_of_a_text_does_not_depend_on_its_neighbours(texts: list[str]) -> None:
-    together = [Texts.of(texts), Texts.of(texts).folded()]
-    alone = [Texts.of([text]) for text in texts]
+    together = [CharacterCodes.of(texts), CharacterCodes.of(texts).folded()]
+    alone = [CharacterCodes.of([text]) for text in texts]
     assert [int(one.hashes()[0]) for one in alone] == together[0].hashes().tolist()
     assert [int(one.folded().hashes()[0]) for one in alone] == together[1].hashes().tolist()
 
@@ -41,19 +41,21 @@ def test_the_hash_of_a_text_does_not_depend_on_its_neighbours(texts: list[str]) 
 def validation_rows(pairs: list[tuple[str, str]], size: int) -> NDArray[np.bool_]:
     """Of pairs of texts."""
     sources, targets = zip(*pairs, strict=True)
-    return choose_rows(fold_hashes(Texts.of(sources)), fold_hashes(Texts.of(targets)), size)
+    return choose_rows(
+        fold_hashes(CharacterCodes.of(sources)), fold_hashes(CharacterCodes.of(targets)), size
+    )
 
 
 def test_long_texts_are_distinguished_by_start_and_length() -> None:
     start = "x" * LONGEST
     texts = ["", "x", start, start + "y", start + "yy", "y" + start]
-    assert len(set(Texts.of(texts).hashes().tolist())) == len(texts)
+    assert len(set(CharacterCodes.of(texts).hashes().tolist())) == len(texts)
 
 
 def test_case_punctuation_and_blanks_are_folded_away_but_for_texts_of_nothing_else() -> None:
     same = ["Don't stop!", "DON’T  STOP", "dont\u00a0stop…", "\x01don´t, stop.\x01"]
     others = ["Do not stop", "Dont stöp", "?!", "!?", "", " ", "😀", "1", "2"]
-    hashes = fold_hashes(Texts.of(same + others)).tolist()
+    hashes = fold_hashes(CharacterCodes.of(same + others)).tolist()
     assert len(set(hashes[: len(same)])) == 1
     assert len(set(hashes)) == 1 + len(others)
 
@@ -78,7 +80,7 @@ NUMBERED = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=
 @given(NUMBERED)
 def test_groups_are_the_connected_components(numbers: list[tuple[int, int]]) -> None:
     pairs = [(f"s{a}", f"t{b}") for a, b in numbers]
-    source, target = (fold_hashes(Texts.of(side)) for side in zip(*pairs, strict=True))
+    source, target = (fold_hashes(CharacterCodes.of(side)) for side in zip(*pairs, strict=True))
     assert groups(source, target).tolist() == components(pairs)
 
 
@@ -143,7 +145,7 @@ def test_check_and_split_take_few_bytes_a_pair() -> None:
     factor = np.uint64(0x9E3779B97F4A7C15)
     source, target = (draw.integers(0, 5 * n, n).astype(np.uint64) * factor for _ in range(2))
     for most, work in (
-        (25, lambda: repeats(source)),
+        (25, lambda: duplicates(source)),
         (65, lambda: choose_rows(source, target, 2000)),
     ):
         tracemalloc.start()

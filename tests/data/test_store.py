@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.data import example, workers
 from headway.data import prepare as preparing
+from headway.data import source, workers
 from headway.data.prepare import prepare
-from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
+from headway.data.store import DATA, ImpossibleData, PreparedData, load_prepared
 from headway.data.token_store import TokenStore, lengths_file, token_dtype, tokens_file
 from headway.errors import ConfigError, DataError, FolderError
 from headway.settings.run import RunSettings, run_settings
 from headway.storage import identity
 from headway.tokens.trainer import train_vocabularies
-from headway.tokens.word_cache import Flat
+from headway.tokens.word_cache import FlatIds
 from tests.facts import figures, naming
 
 from .conftest import sentences
@@ -33,7 +33,7 @@ Write = Callable[[str, list[str]], str]
 Pairs = list[tuple[str, str]]
 
 
-def write_tokens(name: Path, dtype: str, blocks: Iterable[Flat]) -> int:
+def write_tokens(name: Path, dtype: str, blocks: Iterable[FlatIds]) -> int:
     """The two files of a store. Returns how many tokens it has."""
     n_tokens = 0
     with tokens_file(name).open("wb") as tokens, lengths_file(name).open("wb") as lengths:
@@ -63,7 +63,7 @@ def shuffled() -> Pairs:
     return pairs
 
 
-def texts(prepared: Prepared, which: str) -> Pairs:
+def texts(prepared: PreparedData, which: str) -> Pairs:
     """The pairs of a store, from their tokens."""
     pairs = getattr(prepared, which)
     return [
@@ -83,7 +83,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_sequences_come_back_from_the_store(tmp_path: Path, dtype: str) -> None:
     sequences = [[1, 2, 3], [], [65_535], [7] * 100, []]
     parts = (sequences[:2], [], sequences[2:])
-    assert write_tokens(tmp_path / "x", dtype, map(Flat.of, parts)) == 104
+    assert write_tokens(tmp_path / "x", dtype, map(FlatIds.of, parts)) == 104
     kept = TokenStore.open(tmp_path / "x", dtype)
     assert [kept[i].tolist() for i in range(kept.n)] == sequences
     assert kept.lengths.tolist() == [3, 0, 1, 100, 0]
@@ -205,7 +205,7 @@ def test_the_same_command_finds_the_data_prepared(
     settings = run(tsv(shuffled()))
     first = prepare("pairs", settings, tmp_path / "run")
     before = contents(tmp_path / "run" / DATA)
-    monkeypatch.setattr(preparing, "Build", None)  # would fail
+    monkeypatch.setattr(preparing, "DataBuilder", None)  # would fail
     again = prepare("pairs", settings, tmp_path / "run")
     assert contents(tmp_path / "run" / DATA) == before
     assert again.fingerprint == first.fingerprint
@@ -255,7 +255,7 @@ def test_data_prepared_by_the_first_version_is_reused(
     old = {"version": 1, "inputs": inputs, "dtypes": ["<u2", "<u2"], "dropped": {}, "files": files}
     old["fingerprint"] = hashlib.sha256(json.dumps(old, sort_keys=True).encode()).hexdigest()
     (data / "manifest.json").write_text(json.dumps(old, indent=1), encoding="utf-8")
-    monkeypatch.setattr(preparing, "Build", None)  # would fail
+    monkeypatch.setattr(preparing, "DataBuilder", None)  # would fail
     found = prepare("pairs", settings, tmp_path)
     assert found.fingerprint == old["fingerprint"] != now.fingerprint
     assert found.valid_pairs == now.valid_pairs
@@ -266,7 +266,7 @@ def test_the_number_of_workers_changes_nothing(
     tmp_path: Path, tsv: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = run(tsv([*shuffled(), ("", "x"), ("日本", "Japan")]), {"kind": "characters"})
-    monkeypatch.setattr(example, "BLOCK", 40)
+    monkeypatch.setattr(source, "BLOCK", 40)
     alone = prepare("pairs", settings, tmp_path / "1")
     monkeypatch.setattr(workers, "ALONE", 2)
     monkeypatch.setattr(workers, "cores", lambda: 3)

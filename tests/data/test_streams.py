@@ -7,13 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.data.causal_lm import USUAL, DocumentStream, FieldStream, Marks, mark_names
-from headway.data.document_windows import drawn_cut, whole_cut
+from headway.data.causal_lm import (
+    DEFAULT_EPOCH,
+    DocumentStream,
+    FieldMarks,
+    FieldStream,
+    mark_names,
+)
+from headway.data.document_windows import fixed_windows, random_windows
 from headway.data.token_store import TokenStore
 
 BOS, EOS = 1, 2
 DOCUMENTS = st.lists(st.lists(st.integers(10, 99), max_size=20), min_size=1, max_size=8)
-MARKS = {"title": Marks(3, 4), "date": Marks(5, 6), "body": Marks(7, 8)}
+MARKS = {"title": FieldMarks(3, 4), "date": FieldMarks(5, 6), "body": FieldMarks(7, 8)}
 
 
 def store(documents: list[list[int]]) -> TokenStore:
@@ -43,7 +49,7 @@ def test_every_token_is_predicted_once_from_the_one_before_it(
     """Also by the windows of an epoch, which come in any order."""
     stream = DocumentStream(store(documents), BOS, EOS)
     assert stream.lengths(epoch).tolist() == [len(document) + 1 for document in documents]
-    cut = drawn_cut(stream.lengths(epoch), context, 0, epoch)
+    cut = random_windows(stream.lengths(epoch), context, 0, epoch)
     order = np.random.default_rng(epoch).permutation(len(cut))
     inputs, labels = stream.read(epoch, cut.document[order], cut.start[order], cut.length[order])
     assert len(inputs) == len(labels) == cut.length.sum()
@@ -88,7 +94,7 @@ def test_kept_fields_are_enclosed_in_their_markers(
     documents: list[dict[str, list[int]]], epoch: int, drop: float
 ) -> None:
     stream = fields_of(documents, drop)
-    for at in (epoch, USUAL):
+    for at in (epoch, DEFAULT_EPOCH):
         lengths = stream.lengths(at)
         for number, document in enumerate(documents):
             tokens = stream.document(at, number).tolist()
@@ -96,7 +102,7 @@ def test_kept_fields_are_enclosed_in_their_markers(
             found = parsed(tokens)
             assert found.items() <= document.items()
             assert bool(found) == bool(document)  # at least one field stays
-            if at == USUAL:
+            if at == DEFAULT_EPOCH:
                 assert list(found) == [name for name in MARKS if name in document]
             elif drop == 0.0:
                 assert found == document
@@ -123,10 +129,10 @@ def test_choices_change_with_the_epoch_and_the_seed_and_with_nothing_else() -> N
     assert [fields_of(documents, seed=1).document(0, n).tolist() for n in range(30)] != read[0]
 
 
-@pytest.mark.parametrize("epoch", [0, USUAL])
+@pytest.mark.parametrize("epoch", [0, DEFAULT_EPOCH])
 def test_windows_of_fields_are_slices_of_documents(epoch: int) -> None:
     stream = fields_of(some_fields(12))
-    cut = whole_cut(stream.lengths(epoch), 5)
+    cut = fixed_windows(stream.lengths(epoch), 5)
     inputs, labels = stream.read(epoch, cut.document, cut.start, cut.length)
     whole = [stream.document(epoch, number).tolist() for number in range(12)]
     assert inputs.tolist() == [token for document in whole for token in document[:-1]]

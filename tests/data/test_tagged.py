@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.data.example import Example, Source
-from headway.data.tag_schemes import Detection, Scheme, to_bio
+from headway.data.source import DataSource, Example
+from headway.data.tag_schemes import TagScheme, TagSchemeDetector, to_bio
 from headway.errors import DataError
 from headway.settings.run import RunSettings, run_settings
 from tests.facts import naming
@@ -23,9 +23,9 @@ Span = tuple[str, int]
 SPANS = st.lists(st.tuples(st.sampled_from(["PER", "LOC", "O"]), st.integers(1, 4)), max_size=8)
 
 
-def source(*paths: str, scheme: str = "auto", **data: Any) -> Source:
+def source(*paths: str, scheme: str = "auto", **data: Any) -> DataSource:
     values: dict[str, Any] = {"task": "tag", "data": {"text": list(paths), **data}}
-    found = Source("tagged", run_settings(values), paths)
+    found = DataSource("tagged", run_settings(values), paths)
     return replace(found, scheme=found.detected() if scheme == "auto" else scheme)  # type: ignore[arg-type]
 
 
@@ -34,7 +34,7 @@ def read(*paths: str, scheme: str = "auto", **data: Any) -> list[Example]:
 
 
 def words_of(found: list[Example]) -> list[list[str]]:
-    return [list(one.several("words")) for one in found]
+    return [list(one.strings("words")) for one in found]
 
 
 def spelled(spans: list[Span], scheme: str) -> list[str]:
@@ -67,9 +67,9 @@ def test_every_scheme_comes_out_as_bio(spans: list[Span], scheme: str) -> None:
 @given(st.lists(SPANS, min_size=1, max_size=5), st.sampled_from(["bio", "iob1", "bioes"]))
 def test_a_scheme_that_is_found_reads_the_tags_right(texts: list[list[Span]], scheme: str) -> None:
     """Where several fit, such as where no spans touch, all of them mean the same."""
-    detection = Detection()
+    detection = TagSchemeDetector()
     for i, spans in enumerate(texts):
-        detection.look(spelled(spans, scheme), f"f:{i}")
+        detection.add(spelled(spans, scheme), f"f:{i}")
     found = detection.scheme()
     for spans in texts:
         assert to_bio(spelled(spans, scheme), found) == (spelled(spans, "bio"), 0)
@@ -88,7 +88,7 @@ def test_a_scheme_that_is_found_reads_the_tags_right(texts: list[list[Span]], sc
     ],
 )
 def test_tags_that_do_not_fit_are_read_and_counted(
-    tags: list[str], scheme: Scheme, wanted: list[str], misfits: int
+    tags: list[str], scheme: TagScheme, wanted: list[str], misfits: int
 ) -> None:
     assert to_bio(tags, scheme) == (wanted, misfits)
 
@@ -96,14 +96,14 @@ def test_tags_that_do_not_fit_are_read_and_counted(
 def test_columns_are_read_with_tabs_or_blanks(write: Write) -> None:
     tabs = write("a.conll", ["New York\tB-LOC", "is\tO", "", " ", "en:en:x\tB-LOC", "en:\tO"])
     settings: RunSettings = run_settings({"task": "tag", "tag": {"prefix_strip": "en:"}})
-    [one, two] = Source("tagged", settings, (tabs,))
+    [one, two] = DataSource("tagged", settings, (tabs,))
     assert one.values == {
         "text": "New York is", "words": ["New York", "is"], "tags": ["B-LOC", "O"],
     }  # fmt: skip
     assert (one.place, two.place) == ("a.conll:1", "a.conll:5")
     assert two.values["words"] == ["en:x", "en:"]
     blanks = write("b.conll", ["-DOCSTART- -X- O", "EU NNP I-ORG", "-DOCSTART- -X- O", "x NN O"])
-    assert [one.several("tags") for one in read(blanks)] == [["B-ORG"], ["O"]]
+    assert [one.strings("tags") for one in read(blanks)] == [["B-ORG"], ["O"]]
     assert words_of(read(blanks)) == [["EU"], ["x"]]
     brackets = write("c.conll", ["{ O", "x B-X"])
     assert words_of(read(brackets)) == [["{", "x"]]
@@ -113,11 +113,11 @@ def test_columns_may_stand_in_any_order(write: Write) -> None:
     path = write("a.conll", ["B-X 1 Rome", "O 2 is", "", "O 1 so"])
     found = read(path, words_field="3", tags_field="1")
     assert words_of(found) == [["Rome", "is"], ["so"]]
-    assert [one.several("tags") for one in found] == [["B-X", "O"], ["O"]]
+    assert [one.strings("tags") for one in found] == [["B-X", "O"], ["O"]]
     lines = ["# sent_id = 1", "1-2\tdu\t_\t_", "1\tde\tde\tADP", "2\tle\tle\tDET", "", "1\tx\tx\tX"]
     found = read(write("a.conllu", lines))
     assert words_of(found) == [["de", "le"], ["x"]]
-    assert [one.several("tags") for one in found] == [["ADP", "DET"], ["X"]]
+    assert [one.strings("tags") for one in found] == [["ADP", "DET"], ["X"]]
     with pytest.raises(DataError, match=naming("a.conll", "data.words_field='4'")):
         read(path, words_field="4")
 
@@ -196,10 +196,10 @@ def test_mixed_schemes_are_shown_with_their_places(
 
 def test_a_span_without_an_end_does_not_go_with_bioes() -> None:
     """`B I O` is whole in BIO and has no end in BIOES, wherever the two stand."""
-    seen = Detection()
-    seen.look(["B-per", "I-per", "O"], "a.conll:1")
+    seen = TagSchemeDetector()
+    seen.add(["B-per", "I-per", "O"], "a.conll:1")
     assert seen.scheme() == "bio"
-    seen.look(["B-per", "E-per", "O", "S-per"], "b.conll:1")
+    seen.add(["B-per", "E-per", "O", "S-per"], "b.conll:1")
     with pytest.raises(DataError, match=r"E-per\b.*\bBIOES\b.*I-per\b.*a\.conll:1\b.*\bBIO\b"):
         seen.scheme()
 

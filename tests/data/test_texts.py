@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.data import encode, example
+from headway.data import encode, source
 from headway.data import prepare as preparing
 from headway.data.encode import Router
-from headway.data.example import Example
 from headway.data.prepare import evaluation_set, prepare
-from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
+from headway.data.source import Example
+from headway.data.store import DATA, ImpossibleData, PreparedData, load_prepared
 from headway.data.token_store import TokenStore
 from headway.errors import DataError
 from headway.settings.run import RunSettings, run_settings
@@ -41,7 +41,7 @@ def run(path: str, task: str = "complete", **sections: Any) -> RunSettings:
     return run_settings({"task": task, "data": data, "tokenizer": tokenizer, **sections})
 
 
-def decoded(prepared: Prepared, store: TokenStore) -> list[str]:
+def decoded(prepared: PreparedData, store: TokenStore) -> list[str]:
     return [prepared.tokenizer.decode(store[i].tolist()) for i in range(len(store))]
 
 
@@ -58,7 +58,7 @@ def story(write: Write, n: int = 60) -> str:
     return write("story.txt", [" ".join(ENGLISH[i : i + 5]) for i in range(n)])
 
 
-def names(prepared: Prepared | ImpossibleData) -> dict[str, Any]:
+def names(prepared: PreparedData | ImpossibleData) -> dict[str, Any]:
     return {finding.name: finding for finding in prepared.report.findings}
 
 
@@ -92,7 +92,7 @@ def test_pieces_of_a_document_give_the_tokens_of_the_whole(
     settings = run(path, tokenizer={"kind": kind})
     whole = prepare("documents", settings, tmp_path / "whole")
     monkeypatch.setattr("headway.data.readers.lines.PIECE", 97)
-    monkeypatch.setattr(example, "BLOCK", 3)
+    monkeypatch.setattr(source, "BLOCK", 3)
     tokenizer = whole.tokenizer
     pieces = prepare("documents", settings, tmp_path / "pieces", tokenizer=tokenizer)
     for split in ("train", "valid"):
@@ -285,7 +285,7 @@ def test_the_same_command_finds_the_data_and_any_change_makes_it_again(
     before = contents(out / DATA)
     (out / f"{DATA}.work").mkdir()  # left by a kill right behind the end
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "Build", None)  # would fail
+        patch.setattr(preparing, "DataBuilder", None)  # would fail
         again = prepare("tagged", settings, out)
     assert contents(out / DATA) == before
     assert [path.name for path in out.iterdir()] == [DATA]
@@ -315,7 +315,7 @@ class Killed(BaseException):
 
 def dying(last: int) -> Callable[..., None]:
     """What tokenises so many blocks and no more."""
-    add = encode.Encoder._add
+    add = encode.DatasetWriter._add
 
     def add_or_die(self: Any, *block: Any) -> None:
         if self.count.blocks == last:
@@ -330,7 +330,7 @@ def dying(last: int) -> Callable[..., None]:
 def test_a_kill_while_tokenising_costs_one_block(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, at: int, kind: Any
 ) -> None:
-    monkeypatch.setattr(example, "BLOCK", 40)
+    monkeypatch.setattr(source, "BLOCK", 40)
     monkeypatch.setattr(preparing, "RECORD_SECONDS", 0)
     lines = [*ENGLISH[:200], *["more of one document " * 40] * 100, *ENGLISH[200:]]
     path = write("a.txt", lines)
@@ -340,7 +340,7 @@ def test_a_kill_while_tokenising_costs_one_block(
         settings = run_settings({"data": data, "tokenizer": {"kind": "characters"}})
     whole = prepare(kind, settings, tmp_path / "whole")
     done: list[int] = []
-    add = encode.Encoder._add
+    add = encode.DatasetWriter._add
 
     def counted(self: Any, *block: Any) -> None:
         done.append(self.count.blocks)
@@ -349,13 +349,13 @@ def test_a_kill_while_tokenising_costs_one_block(
             self.files.sync()  # what came after the last record lies on the disk too
             raise Killed
 
-    monkeypatch.setattr(encode.Encoder, "_add", counted)
+    monkeypatch.setattr(encode.DatasetWriter, "_add", counted)
     out = tmp_path / "run"
     with pytest.raises(Killed):
         prepare(kind, settings, out)
     with pytest.raises(DataError, match=naming(out / DATA)):
         load_prepared(out)
-    monkeypatch.setattr(preparing, "survey", None)  # the check is not done again
+    monkeypatch.setattr(preparing, "scan_examples", None)  # the check is not done again
     monkeypatch.setattr(preparing, "train_on_texts", None)
     monkeypatch.setattr(preparing, "train_vocabularies", None)
     assert prepare(kind, settings, out).fingerprint == whole.fingerprint
@@ -368,12 +368,12 @@ def test_a_document_goes_on_behind_a_kill(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.data.readers.lines.PIECE", 97)
-    monkeypatch.setattr(example, "BLOCK", 10)
+    monkeypatch.setattr(source, "BLOCK", 10)
     settings = run(story(write))
     whole = prepare("documents", settings, tmp_path / "whole")
     for n in (3, 5):  # killed, and killed again
         with monkeypatch.context() as patch:
-            patch.setattr(encode.Encoder, "_add", dying(n))
+            patch.setattr(encode.DatasetWriter, "_add", dying(n))
             with pytest.raises(Killed):
                 prepare("documents", settings, tmp_path / "run")
     assert prepare("documents", settings, tmp_path / "run").fingerprint == whole.fingerprint
@@ -385,7 +385,7 @@ def test_other_settings_after_a_kill_restart_preparation(
     settings, other = run(story(write)), run(story(write), tokenizer={"lowercase": True})
     whole = prepare("documents", other, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(encode.Encoder, "_add", dying(0))
+        patch.setattr(encode.DatasetWriter, "_add", dying(0))
         with pytest.raises(Killed):
             prepare("documents", settings, tmp_path / "run")
     assert prepare("documents", other, tmp_path / "run").fingerprint == whole.fingerprint
@@ -418,7 +418,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
         data = {"task": "complete", "data": {"text": [path], "unit": "line"}}
     data["tokenizer"] = {"vocab_size": 400}
     settings, out = run_settings(data), tmp_path / "run"
-    monkeypatch.setattr(example, "BLOCK", 20)
+    monkeypatch.setattr(source, "BLOCK", 20)
     wanted = prepare(kind, settings, tmp_path / "whole").fingerprint
     for moment in (0.1, 0.3):
         child = subprocess.Popen(

@@ -9,7 +9,7 @@ import torch
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.settings.model import Seq2SeqSettings
 
 BOS, EOS, UNK = 1, 2, 0
@@ -47,7 +47,7 @@ def copier(steps: int = 80, seed: int = 0) -> Seq2Seq:
         labels_N = torch.tensor([token for source in batch for token in source])
         inputs_N = torch.tensor([token for source in batch for token in [BOS, *source[:-1]]])
         loss = model.head.loss(
-            model(labels_N, layout, inputs_N, layout), labels_N, Smoothing(1.0, 0.0)
+            model(labels_N, layout, inputs_N, layout), labels_N, LabelSmoothing(1.0, 0.0)
         )
         (loss.sum / len(labels_N)).backward()
         optimizer.step()

@@ -20,7 +20,7 @@ from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.data import TokenizerSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.model import PictureSeq2SeqSettings, PictureSettings
+from headway.settings.model import ImageSeq2SeqSettings, ImageSettings
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.trainer import train_vocabularies
 
@@ -39,11 +39,11 @@ SETTINGS = {
 
 def captioner(vocab_size: int = 9, seed: int = 0, **picture: Any) -> Seq2Seq:
     """Random, with scores that depend on what is seen, and ends that come up."""
-    shape = PictureSettings(
+    shape = ImageSettings(
         **{"height": 12, "width": 8, "patch": PATCH, "class_token": False} | picture
     )
     model = build_model(
-        PictureSeq2SeqSettings(
+        ImageSeq2SeqSettings(
             picture=shape, vocab_size=vocab_size, d_model=16, n_layers=1, n_heads=2, d_ff=32,
             max_len=32, tie="none", head_bias=True, dropout=0.0,
         ),

@@ -147,11 +147,11 @@ def test_rows_come_and_go_without_moving_others() -> None:
         other = Cache(1, 2, 3)
         other.lengths = (2, 3)
         grid = torch.arange(start, start + 6.0).view(2, 3, 1, 1)
-        other.layers[0].kept = {KEYS: grid, VALUES: -grid}
+        other.layers[0].cells = {KEYS: grid, VALUES: -grid}
         rows.admit(other)
     assert rows.lengths == (2, 3, 2, 3)
     rows.select([0, 3, 2])  # the last takes the place of the one that goes
-    found = rows.layers[0].kept[KEYS]
+    found = rows.layers[0].cells[KEYS]
     assert found is not None
     assert found[:, :3, 0, 0].tolist() == [[0, 1, 2], [13, 14, 15], [10, 11, 12]]
     assert found.data_ptr() == rows.stores[0][KEYS].grid_BS.data_ptr()

@@ -11,7 +11,7 @@ import torch
 
 from headway.decode.precision import hold_in
 from headway.errors import UserError
-from headway.nn.int8 import Int8Embedding, Int8Linear, is_quick
+from headway.nn.int8 import Int8Embedding, Int8Linear, has_fast_int8
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run, run_folder
 from headway.tasks.complete_answers import completer_of
@@ -58,7 +58,7 @@ def translated(
     return [translation.text for translation in found]
 
 
-@pytest.mark.skipif(not is_quick(), reason="exact sums need products of small numbers")
+@pytest.mark.skipif(not has_fast_int8(), reason="exact sums need products of small numbers")
 def test_what_is_said_does_not_depend_on_the_batch() -> None:
     lines = [*LINES, *(f"Ich habe {n} Hunde und {n + 1} Katzen." for n in range(2, 8))]
     together = translated(lines, 4096)

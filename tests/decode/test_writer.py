@@ -27,7 +27,7 @@ from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import open_run
 from headway.tasks.write_answers import writer_of
-from headway.tokens.roles import Roles
+from headway.tokens.special_tokens import TokenRoles
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_vocabularies
 
@@ -324,7 +324,7 @@ def test_models_with_different_vocabularies_are_no_ensemble(tmp_path: Path) -> N
 
 
 def with_roles(**parts: object) -> Vocabularies:
-    roles = Roles(bos="<s>", eos="</s>", unk="<unk>", **parts)  # type: ignore[arg-type]
+    roles = TokenRoles(bos="<s>", eos="</s>", unk="<unk>", **parts)  # type: ignore[arg-type]
     inner = json.loads(vocab().target.to_json())
     text = json.dumps({"tokenizer": inner, "roles": roles.as_dict()})
     both = Tokenizer.from_json(text, "t")

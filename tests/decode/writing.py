@@ -13,7 +13,7 @@ from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.settings.data import TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import DecoderSettings
@@ -60,7 +60,7 @@ def _trained(steps: int, seed: int) -> Decoder:
     layout = Layout.of([len(text) - 1 for text in texts])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(steps):
-        loss = model.words.loss(model(tokens_N, layout), labels_N, Smoothing(1.0, 0.0))
+        loss = model.lm_head.loss(model(tokens_N, layout), labels_N, LabelSmoothing(1.0, 0.0))
         (loss.sum / len(labels_N)).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -111,10 +111,10 @@ def in_training(run: Run) -> tuple[Any, Any, nn.Module]:
 
 
 def _worker(run: Run) -> Any:
-    from headway.training.distributed import Ranks
-    from headway.training.trainer import Worker
+    from headway.training.distributed import Distributed
+    from headway.training.trainer import Trainer
 
-    worker = Worker(run.settings, run.prepared, Ranks(), None)
+    worker = Trainer(run.settings, run.prepared, Distributed(), None)
     fill_weights(worker.model)
     return worker
 
@@ -127,11 +127,11 @@ def shipped_folder(name: str) -> Path:
 
 def settings_of_text(text: str) -> dict[str, Any]:
     """The settings in the text of a config.toml, by dotted keys."""
-    from headway.settings.asked import flat
+    from headway.settings.overrides import flatten
 
     values = tomllib.loads(text)
     values.pop("format", None)  # describes the file, is not a setting
-    return flat(values)
+    return flatten(values)
 
 
 def reread(folder: Path) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import (
-    PictureEncoderSettings,
-    PictureSeq2SeqSettings,
-    PictureSettings,
-    SoundEncoderSettings,
-    SoundSeq2SeqSettings,
-    SoundSettings,
+    AudioEncoderSettings,
+    AudioSeq2SeqSettings,
+    AudioSettings,
+    ImageEncoderSettings,
+    ImageSeq2SeqSettings,
+    ImageSettings,
 )
-from headway.settings.run import RunSettings, media_front
+from headway.settings.run import RunSettings, media_settings
 from headway.tasks.opened import Opened
 from headway.tasks.specs import CaptionSettings, TranscribeSettings
 from headway.tokens.tokenizer import Vocabularies
@@ -34,9 +34,9 @@ LABELS = ("cat", "dog", "owl")
 SIZES: dict[str, Any] = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48}
 RATE = 8000
 
-PICTURE = PictureSettings(height=24, width=32, patch=8)
-VIDEO = PictureSettings(height=16, width=16, patch=8, frames=4, tubelet=2)
-SOUND = SoundSettings(rate=RATE, n_fft=200, hop=80, bands=20, max_rows=400)
+PICTURE = ImageSettings(height=24, width=32, patch=8)
+VIDEO = ImageSettings(height=16, width=16, patch=8, frames=4, tubelet=2)
+SOUND = AudioSettings(rate=RATE, n_fft=200, hop=80, bands=20, max_rows=400)
 
 
 def tokens() -> Vocabularies:
@@ -51,18 +51,18 @@ def media_run(task: str, **changes: Any) -> Opened:
     n_words = vocab.target.vocab_size
     writer = {**SIZES, "vocab_size": n_words, "max_len": 40}
     viewer = {**SIZES, "n_labels": len(LABELS)}
-    still = PictureSettings(**{**vars(PICTURE), "class_token": False})
-    moving = PictureSettings(**{**vars(VIDEO), "class_token": False})
+    still = ImageSettings(**{**vars(PICTURE), "class_token": False})
+    moving = ImageSettings(**{**vars(VIDEO), "class_token": False})
     models: dict[str, Any] = {
-        "see": lambda: PictureEncoderSettings(**{"picture": PICTURE} | viewer | changes),
-        "watch": lambda: PictureEncoderSettings(picture=VIDEO, **viewer | changes),
-        "caption": lambda: PictureSeq2SeqSettings(**{"picture": still} | writer | changes),
-        "captioned-video": lambda: PictureSeq2SeqSettings(picture=moving, **writer | changes),
-        "hear": lambda: SoundEncoderSettings(sound=SOUND, **viewer | changes),
-        "identify": lambda: SoundEncoderSettings(sound=SOUND, **viewer | changes),
-        "transcribe": lambda: SoundSeq2SeqSettings(**{"sound": SOUND} | writer | changes),
-        "transcribe-joint": lambda: SoundSeq2SeqSettings(sound=SOUND, ctc=True, **writer | changes),
-        "transcribe-ctc": lambda: SoundEncoderSettings(
+        "see": lambda: ImageEncoderSettings(**{"picture": PICTURE} | viewer | changes),
+        "watch": lambda: ImageEncoderSettings(picture=VIDEO, **viewer | changes),
+        "caption": lambda: ImageSeq2SeqSettings(**{"picture": still} | writer | changes),
+        "captioned-video": lambda: ImageSeq2SeqSettings(picture=moving, **writer | changes),
+        "hear": lambda: AudioEncoderSettings(sound=SOUND, **viewer | changes),
+        "identify": lambda: AudioEncoderSettings(sound=SOUND, **viewer | changes),
+        "transcribe": lambda: AudioSeq2SeqSettings(**{"sound": SOUND} | writer | changes),
+        "transcribe-joint": lambda: AudioSeq2SeqSettings(sound=SOUND, ctc=True, **writer | changes),
+        "transcribe-ctc": lambda: AudioEncoderSettings(
             sound=SOUND, heads=("ctc",), vocab_size=n_words, **SIZES | changes
         ),
     }
@@ -87,8 +87,8 @@ def media_run(task: str, **changes: Any) -> Opened:
 def item_for(run: Opened, seed: int = 0) -> NDArray[Any]:
     """Pixels or samples of the right shape."""
     random = np.random.default_rng(seed)
-    shape = media_front(run.settings)
-    if isinstance(shape, SoundSettings):
+    shape = media_settings(run.settings)
+    if isinstance(shape, AudioSettings):
         time = np.arange(int(0.9 * shape.rate)) / shape.rate
         tone = np.sin(2 * np.pi * (300 + 500 * time) * time) * np.sin(9 * time) ** 2
         return (0.4 * tone + 0.01 * random.normal(size=len(time))).astype(np.float32)
@@ -98,7 +98,7 @@ def item_for(run: Opened, seed: int = 0) -> NDArray[Any]:
 
 
 def media_for(run: Opened, seed: int = 0) -> Media:
-    shape = media_front(run.settings)
+    shape = media_settings(run.settings)
     assert shape is not None
     return Media.of("example", item_for(run, seed), shape)
 

@@ -18,7 +18,7 @@ from headway.inside.capture.reading import Output, read
 from headway.inside.capture.trace import trace
 from headway.inside.measure.lens import Lens, Tuned, lens, tune
 from headway.models.encoder import Encoder
-from headway.models.parts.output_heads import States
+from headway.models.parts.output_heads import HiddenStates
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import Opened, open_plain
 
@@ -107,7 +107,7 @@ def test_of_several_labels_each_is_judged_for_itself(opened: Give) -> None:
     torch.testing.assert_close(seen.probability_LRK[-1, 0], shares_C.sort(descending=True).values)
     states = found.states["self"][1]
     batch = Batch.of(run, [found.reading])
-    first = read_out(run, batch, States(states, batch.layout)).answers()
+    first = read_out(run, batch, HiddenStates(states, batch.layout)).answers()
     p_C, q_C = shares_C, first[0].double().sigmoid()
     apart = p_C * (p_C / q_C).log() + (1 - p_C) * ((1 - p_C) / (1 - q_C)).log()
     assert float(seen.kl_LR[1, 0]) == pytest.approx(float(apart.mean()), rel=1e-4)

@@ -19,7 +19,7 @@ from headway.inside.capture.trace import trace
 from headway.inside.measure.tuned_lens import Tuned
 from headway.inside.page.look import Extras, Looked
 from headway.inside.page.sections import look_of
-from headway.models.parts.output_heads import States
+from headway.models.parts.output_heads import HiddenStates
 from headway.nn.tap import record
 from headway.serve.application import make
 from headway.serve.looking import Looks, live_page
@@ -118,7 +118,7 @@ def test_the_lens_shows_what_each_layer_would_say(browser: Any, tmp_path: Path) 
     for layer, x_TD in enumerate(states, 1):
         normed_TD = norm(x_TD)
         batch = Batch.of(run, [reading])
-        layers_say = read_out(run, batch, States(normed_TD, batch.layout))
+        layers_say = read_out(run, batch, HiddenStates(normed_TD, batch.layout))
         scores_RC = scores_in(run, layers_say).detach()
         if layer == len(states):
             torch.testing.assert_close(scores_RC, said.scores_RC, rtol=1e-5, atol=1e-5)

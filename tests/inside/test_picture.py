@@ -60,11 +60,11 @@ def test_a_class_that_is_read_from_all_rows_is_their_mean() -> None:
 
 
 def test_a_distillation_token_is_half_of_the_answer() -> None:
-    from headway.settings.model import PictureSettings
+    from headway.settings.model import ImageSettings
 
     from .media_runs import PICTURE
 
-    picture = PictureSettings(**{**vars(PICTURE), "distil_token": True})
+    picture = ImageSettings(**{**vars(PICTURE), "distil_token": True})
     run = media_run("see", picture=picture, heads=("classes", "distilled"))
     seen = looked_at(run, media_for(run))
     made = section(seen)

@@ -25,8 +25,8 @@ from headway.inside.measure.pruning import (
     without,
 )
 from headway.inside.measure.truth.validate import with_fresh_weights
-from headway.models.summary import count
-from headway.nn.int8 import hold_int8
+from headway.models.summary import count_parameters
+from headway.nn.int8 import quantize_model
 from headway.settings.decode import DecodeSettings
 from headway.settings.kept_heads import ALL_HEADS
 from headway.settings.model import EncoderSettings, Seq2SeqSettings
@@ -54,7 +54,7 @@ def test_a_pruned_model_computes_what_the_masked_one_does(family: str, variant: 
         torch.testing.assert_close(torch.cat(scores(small, BATCH)), masked, atol=1e-6, rtol=1e-6)
         whole = torch.cat(scores(model, BATCH))
     assert (whole - masked).abs().max() > 1e-3, "these heads matter"
-    assert count(small) < count(model)
+    assert count_parameters(small) < count_parameters(model)
 
 
 def test_pruning_in_two_turns_is_pruning_at_once() -> None:
@@ -175,7 +175,7 @@ def test_a_pruned_model_computes_in_eight_bits() -> None:
     small = prune_heads(model, settings, some(settings))
     with torch.no_grad():
         plain = torch.cat(scores(small, BATCH))
-        hold_int8(small)
+        quantize_model(small)
         rounded = torch.cat(scores(small, BATCH))
     assert 0 < (plain - rounded).abs().max() < 0.15 * plain.abs().max()
 

@@ -26,7 +26,7 @@ from headway.inside.measure.pruning_curve import (
     order_units,
     save_found,
 )
-from headway.models.summary import count
+from headway.models.summary import count_parameters
 from headway.settings.data import DataSettings
 from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
@@ -125,7 +125,7 @@ def test_a_pruned_run_is_a_run(task: str, tmp_path: Path) -> None:
     save_pruned(run, gone, tmp_path / "small")
     small = open_plain(tmp_path / "small")
     assert small.shape.kept_heads == without(run.shape, gone)
-    assert count(small.model) < count(run.model)
+    assert count_parameters(small.model) < count_parameters(run.model)
     assert len(answers(tmp_path / "small", lines_for(task))) == len(lines_for(task))
     assert load_run(tmp_path / "small").labels == run.settings.labels
 

@@ -22,8 +22,8 @@ from headway.inside.measure.word_times import by_ctc, by_heads, ctc_logs, spoken
 from headway.inside.page.look import Page, facts_of, looked_at
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections import sound as sounds
-from headway.models.parts.audio import SoundFront
-from headway.settings.model import SoundSettings
+from headway.models.parts.audio import AudioFront
+from headway.settings.model import AudioSettings
 from headway.web.pack import unpack
 
 from .browser import open_page
@@ -46,7 +46,7 @@ def test_the_page_holds_the_numbers_of_the_trace(task: str) -> None:
         true_HRS = true_HTS.mean(1, keepdim=True) if task == "identify" else true_HTS[:, rows]
         np.testing.assert_allclose(weights_HRS, true_HRS.numpy(), rtol=1e-3, atol=1e-6)
     front = run.model.source_front if kind == "cross" else run.model.front
-    assert isinstance(front, SoundFront)
+    assert isinstance(front, AudioFront)
     mel_AF = front.mel(front.collate([item_for(run)])[0]).numpy()
     np.testing.assert_allclose(held["mel"], mel_AF, atol=1e-5 + np.ptp(mel_AF) / 500)
     assert abs(held["wave"]).max() == pytest.approx(1.0, abs=1e-3)
@@ -71,7 +71,7 @@ def test_a_recording_can_be_played_if_it_is_short() -> None:
 
 
 def test_silence_that_was_filled_in_is_not_shown() -> None:
-    padded = SoundSettings(**{**vars(SOUND), "pad_s": 3.0})
+    padded = AudioSettings(**{**vars(SOUND), "pad_s": 3.0})
     run = media_run("transcribe", sound=padded)
     media = media_for(run)
     assert (media.n_rows, media.heard_rows) == (150, 45)

@@ -15,7 +15,7 @@ from headway.inside.capture.forward import Batch, read_out, say, scores_in
 from headway.inside.capture.interventions import Change
 from headway.inside.capture.reading import Ask, read
 from headway.inside.capture.trace import TENSORS, Trace, trace
-from headway.models.parts.output_heads import States
+from headway.models.parts.output_heads import HiddenStates
 from headway.nn.tap import record
 from headway.tasks.opened import Opened, open_plain
 
@@ -95,7 +95,7 @@ def test_the_last_state_gives_the_answer(run: Opened) -> None:
     x_TD = states[-1] if part.stack.final_norm is None else part.stack.final_norm(states[-1])
     with torch.no_grad():
         batch = Batch.of(run, [found.reading])
-        scores_RC = scores_in(run, read_out(run, batch, States(x_TD, batch.layout)))
+        scores_RC = scores_in(run, read_out(run, batch, HiddenStates(x_TD, batch.layout)))
     torch.testing.assert_close(scores_RC, found.scores_RC)
     assert not torch.allclose(states[0], states[-1])
 

@@ -23,7 +23,7 @@ from headway.models.build import build_model
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
 from headway.tasks.opened import Opened, open_plain
-from headway.tokens.roles import Roles
+from headway.tokens.special_tokens import TokenRoles
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.vocabtxt import BERT_SPECIALS, vocab_txt
 
@@ -231,7 +231,7 @@ def chemist(folder: Path) -> Opened:
     """An untrained model that reads reactions atom by atom."""
     pieces = [*BERT_SPECIALS, *"CNOFSPIcnos()=#.123-+", "Br", "Cl", ">>", "[nH]", "[O-]", "[K+]"]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    roles = Roles(unk="[UNK]", bos="[CLS]", eos="[SEP]", mask="[MASK]")
+    roles = TokenRoles(unk="[UNK]", bos="[CLS]", eos="[SEP]", mask="[MASK]")
     made = Tokenizer(vocab_txt(folder / "vocab.txt"), roles=roles)
     settings = EncoderSettings(
         vocab_size=made.vocab_size, d_model=16, n_layers=1, n_heads=2, d_ff=16, max_len=64,

@@ -16,13 +16,13 @@ from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import file_in, load_run
 from headway.settings.model import (
+    AudioEncoderSettings,
+    AudioSeq2SeqSettings,
+    AudioSettings,
+    ImageEncoderSettings,
+    ImageSeq2SeqSettings,
+    ImageSettings,
     ModelSettings,
-    PictureEncoderSettings,
-    PictureSeq2SeqSettings,
-    PictureSettings,
-    SoundEncoderSettings,
-    SoundSeq2SeqSettings,
-    SoundSettings,
 )
 from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import Opened, open_run
@@ -52,20 +52,20 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 """A variant of the models for each task, and what it needs besides."""
 
 SMALL: dict[str, Any] = {"d_model": 32, "n_layers": 1, "n_heads": 4, "d_ff": 48, "dropout": 0.0}
-VIDEO = PictureSettings(
+VIDEO = ImageSettings(
     height=16, width=24, patch=8, frames=4, tubelet=2, channels=1, class_token=False
 )
-GRID = PictureSettings(height=17, width=24, stem="grid", stem_width=4, mean=(0.1, 0.2, 0.3))
-STEM = PictureSettings(height=17, width=16, patch=8, stem="conv", stem_width=4, channels=1)
-SOUND = SoundSettings(rate=8000, n_fft=200, hop=80, bands=20, scale="standard", max_rows=120)
+GRID = ImageSettings(height=17, width=24, stem="grid", stem_width=4, mean=(0.1, 0.2, 0.3))
+STEM = ImageSettings(height=17, width=16, patch=8, stem="conv", stem_width=4, channels=1)
+SOUND = AudioSettings(rate=8000, n_fft=200, hop=80, bands=20, scale="standard", max_rows=120)
 WHISPER = replace(SOUND, pad_s=0.5, positions="whisper", strides=(1, 2, 2), scale="whisper")
 WORDY: dict[str, Any] = {**SMALL, "vocab_size": 42, "max_len": 30}
 
 MEDIA: dict[str, tuple[str, ModelSettings]] = {
-    "see": ("classify", PictureEncoderSettings(**SMALL, picture=GRID, n_labels=3)),
+    "see": ("classify", ImageEncoderSettings(**SMALL, picture=GRID, n_labels=3)),
     "see distilled": (
         "classify",
-        PictureEncoderSettings(
+        ImageEncoderSettings(
             **SMALL,
             picture=replace(STEM, distil_token=True, stride=4),
             heads=("classes", "distilled"),
@@ -74,35 +74,35 @@ MEDIA: dict[str, tuple[str, ModelSettings]] = {
     ),
     "see vectors": (
         "classify",
-        PictureEncoderSettings(**SMALL, picture=replace(STEM, stem="patches"), heads=("pooled",)),
+        ImageEncoderSettings(**SMALL, picture=replace(STEM, stem="patches"), heads=("pooled",)),
     ),
     "watch": (
         "classify",
-        PictureEncoderSettings(
+        ImageEncoderSettings(
             **SMALL, picture=VIDEO, n_labels=3, pooling="mean", positions="rotary"
         ),
     ),
     "caption": (
         "caption",
-        PictureSeq2SeqSettings(**WORDY, picture=replace(GRID, class_token=False)),
+        ImageSeq2SeqSettings(**WORDY, picture=replace(GRID, class_token=False)),
     ),
-    "hear": ("classify", SoundEncoderSettings(**SMALL, sound=SOUND, n_labels=3)),
-    "identify": ("identify", SoundEncoderSettings(**SMALL, sound=SOUND, n_labels=3)),
+    "hear": ("classify", AudioEncoderSettings(**SMALL, sound=SOUND, n_labels=3)),
+    "identify": ("identify", AudioEncoderSettings(**SMALL, sound=SOUND, n_labels=3)),
     "identify margin": (
         "identify",
-        SoundEncoderSettings(**SMALL, sound=WHISPER, n_labels=3, pooling="first"),
+        AudioEncoderSettings(**SMALL, sound=WHISPER, n_labels=3, pooling="first"),
     ),
     "transcribe ctc": (
         "transcribe",
-        SoundEncoderSettings(**SMALL, sound=SOUND, heads=("ctc",), vocab_size=42),
+        AudioEncoderSettings(**SMALL, sound=SOUND, heads=("ctc",), vocab_size=42),
     ),
-    "transcribe": ("transcribe", SoundSeq2SeqSettings(**WORDY, sound=SOUND, ctc=True)),
-    "transcribe decoder": ("transcribe", SoundSeq2SeqSettings(**WORDY, sound=WHISPER)),
+    "transcribe": ("transcribe", AudioSeq2SeqSettings(**WORDY, sound=SOUND, ctc=True)),
+    "transcribe decoder": ("transcribe", AudioSeq2SeqSettings(**WORDY, sound=WHISPER)),
     "fill pictures": (
         "fill",
-        PictureEncoderSettings(**SMALL, picture=STEM, heads=("rebuild",), pooling="mean"),
+        ImageEncoderSettings(**SMALL, picture=STEM, heads=("rebuild",), pooling="mean"),
     ),
-    "fill sounds": ("fill", SoundEncoderSettings(**SMALL, sound=SOUND, heads=("rebuild",))),
+    "fill sounds": ("fill", AudioEncoderSettings(**SMALL, sound=SOUND, heads=("rebuild",))),
 }
 """Runs that look or listen, by name: their task and model, every front among them."""
 

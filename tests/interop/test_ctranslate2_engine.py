@@ -28,7 +28,7 @@ from headway.settings.folder import load_run
 from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import open_plain, open_run
 from headway.tasks.write_answers import writer_of
-from headway.tokens.roles import Roles
+from headway.tokens.special_tokens import TokenRoles
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_vocabularies
 
@@ -290,7 +290,7 @@ def test_prefixes_and_banned_words_go_through(translators: tuple[Path, Path]) ->
 def test_the_roles_of_tokens_are_kept(tmp_path: Path) -> None:
     """As BART has them: what a source and an output begin with, and what is never written."""
     plain = vocabularies().target
-    roles = Roles(
+    roles = TokenRoles(
         bos="<s>", eos="</s>", unk="<unk>", source_begin=" ki", target_begin=" ko", banned=(" ba",)
     )
     given = Tokenizer(tokenizers.Tokenizer.from_str(plain.library_json()), roles=roles)

@@ -17,7 +17,7 @@ from headway.interop.graphs.graphs import Graph, graphs_of
 from headway.interop.graphs.padded_batches import Array, prove_padded
 from headway.interop.proof import Proof
 from headway.settings.folder import load_run
-from headway.settings.run import media_front
+from headway.settings.run import media_settings
 from headway.tasks.engines import engine_of
 from headway.tasks.opened import Opened, open_plain
 
@@ -72,4 +72,4 @@ def test_sentences_are_for_models_that_read_some(tmp_path: Path) -> None:
     run = media_run(tmp_path / "run", "see")
     with pytest.raises(UserError, match="--sentences"):
         export_run(str(run), "onnx", tmp_path / "out", sentences=["a dog"])
-    assert media_front(open_plain(str(run)).settings) is not None
+    assert media_settings(open_plain(str(run)).settings) is not None

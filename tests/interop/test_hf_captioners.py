@@ -20,7 +20,7 @@ from headway.interop.importing import import_run
 from headway.nn.layout import Layout
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings
-from headway.settings.vision import PictureSeq2SeqSettings
+from headway.settings.vision import ImageSeq2SeqSettings
 from headway.tasks.opened import open_plain
 
 from .ours import tensors_named
@@ -78,14 +78,14 @@ def test_the_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> Non
 
 def test_only_differing_settings_of_the_decoder_are_stored(tmp_path: Path) -> None:
     other = architecture(saved(model_of("other sides"), tmp_path / "a")).model
-    assert isinstance(other, PictureSeq2SeqSettings)
+    assert isinstance(other, ImageSeq2SeqSettings)
     assert other.side("encoder").activation == "gelu"
     assert other.side("encoder").norm_eps == 1e-12
     own = (other.n_decoder_heads, other.d_decoder_ff, other.decoder_activation)
     assert own == (2, 24, "gelu-tanh")
     assert other.decoder_norm_eps == 1e-5
     same = architecture(saved(model_of("alike"), tmp_path / "b")).model
-    assert isinstance(same, PictureSeq2SeqSettings)
+    assert isinstance(same, ImageSeq2SeqSettings)
     assert same.side("encoder") == same.side("decoder")
     assert (same.n_decoder_heads, same.decoder_activation, same.tie) == (None, None, "none")
 
@@ -170,7 +170,7 @@ def test_a_captioner_without_an_architecture_is_an_error(
     changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     found = architecture(saved(model_of("alike"), tmp_path)).model
-    assert isinstance(found, PictureSeq2SeqSettings)
+    assert isinstance(found, ImageSeq2SeqSettings)
     if not changes:
         changes = {"picture": replace(found.picture, class_token=False)}
     settings = RunSettings(task="caption", model=replace(found, **changes))

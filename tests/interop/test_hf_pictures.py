@@ -21,7 +21,7 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import RunSettings, resolved_toml
-from headway.settings.vision import PictureEncoderSettings, PictureSettings
+from headway.settings.vision import ImageEncoderSettings, ImageSettings
 from headway.storage import replace_text
 from headway.tasks.opened import open_plain
 
@@ -171,7 +171,7 @@ def test_how_pixels_are_prepared_is_taken_over(
     folder, _ = folder_of(tmp_path, "vit", **facts)
     import_run(str(folder), tmp_path / "run")
     model = load_run(tmp_path / "run").model
-    assert isinstance(model, PictureEncoderSettings)
+    assert isinstance(model, ImageEncoderSettings)
     assert model.picture.mean == pytest.approx(mean)
     assert model.picture.std == pytest.approx(std)
 
@@ -179,7 +179,7 @@ def test_how_pixels_are_prepared_is_taken_over(
 def test_deit_without_a_file_has_the_mean_of_its_program(tmp_path: Path) -> None:
     folder, _ = folder_of(tmp_path, "deit")
     model = import_run(str(folder), tmp_path / "run").settings.model
-    assert isinstance(model, PictureEncoderSettings)
+    assert isinstance(model, ImageEncoderSettings)
     assert model.picture.mean == (0.485, 0.456, 0.406)
 
 
@@ -206,8 +206,8 @@ OURS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 def own_run(folder: Path, picture: dict[str, Any], sizes: dict[str, Any]) -> Path:
-    shape = PictureSettings(height=12, width=12, patch=4, **picture)
-    settings = PictureEncoderSettings(
+    shape = ImageSettings(height=12, width=12, patch=4, **picture)
+    settings = ImageEncoderSettings(
         d_model=32, n_layers=2, n_heads=4, d_ff=40, n_labels=3, picture=shape, **sizes
     )
     model = build_model(settings)
@@ -231,7 +231,7 @@ def test_a_run_of_our_own_gives_the_same_scores_in_transformers(name: str, tmp_p
     assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
     run = open_plain(str(tmp_path / "run"))
     shape = run.shape
-    assert isinstance(shape, PictureEncoderSettings)
+    assert isinstance(shape, ImageEncoderSettings)
     x_BTCYX = torch.from_numpy(np.stack(proof_pictures(shape.picture, 3)))
     facts = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
     mean, std = (torch.tensor(facts[f"image_{key}"])[:, None, None] for key in ("mean", "std"))

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from headway.errors import UserError
 from headway.interop.importing import import_run
-from headway.settings.vision import PictureEncoderSettings
+from headway.settings.vision import ImageEncoderSettings
 
 from .folders import bert_folder
 from .test_folders_to_answers import SEQ2SEQ, TRAINING, byte_pairs
@@ -216,7 +216,7 @@ def test_pixels_without_a_file_are_noted(tmp_path: Path) -> None:
     source, _ = folder_of(tmp_path / "with", "vit", **IMAGENET)
     done = import_run(str(source), tmp_path / "run2")
     assert done.notes == ()
-    assert isinstance(done.settings.model, PictureEncoderSettings)
+    assert isinstance(done.settings.model, ImageEncoderSettings)
     assert done.settings.model.picture.mean == pytest.approx(IMAGENET["image_mean"])
 
 

@@ -24,7 +24,7 @@ from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
 from headway.interop.proof_inputs import proof_sounds
 from headway.nn.layout import Layout
-from headway.settings.audio import SoundSeq2SeqSettings
+from headway.settings.audio import AudioSeq2SeqSettings
 from headway.tasks.opened import open_plain
 
 from ..facts import missing
@@ -365,7 +365,7 @@ def test_windows_longer_than_the_positions_are_an_error(tmp_path: Path) -> None:
 def test_the_sounds_of_a_proof_are_no_longer_than_the_window(tmp_path: Path) -> None:
     whisper_folder(tmp_path / "theirs")
     done = import_run(str(tmp_path / "theirs"), tmp_path / "run")
-    assert isinstance(done.settings.model, SoundSeq2SeqSettings)
+    assert isinstance(done.settings.model, AudioSeq2SeqSettings)
     assert done.settings.model.sound.pad_s == 1.0
     longest = max(map(len, proof_sounds(done.settings.model.sound)))
     assert longest == RATE
@@ -380,7 +380,7 @@ REAL, WORDS, PROMPTS = Path("data/tiny.en.pt"), Path("data/gpt2-tokenizer"), Pat
 @pytest.mark.slow
 @pytest.mark.skipif(not (REAL.is_file() and PROMPTS.is_dir()), reason="data/ has no tiny.en.pt")
 def test_tiny_en_transcribes_real_prompts_as_generate_does(tmp_path: Path) -> None:
-    from headway.data.media.audio import read_sound
+    from headway.data.media.audio import read_audio
 
     import_run(str(REAL), tmp_path / "run", tokenizer=WORDS)
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "hf")
@@ -392,7 +392,7 @@ def test_tiny_en_transcribes_real_prompts_as_generate_does(tmp_path: Path) -> No
     extractor = transformers.WhisperFeatureExtractor.from_pretrained(tmp_path / "hf")
     search = Searcher([run.model], run.settings.decode, Specials.of(run.vocab.target))
     for name in ("agent-alreadyon", "auth-incorrect", "vm-toforward"):
-        samples = (32767 * read_sound(PROMPTS / f"{name}.wav", RATE)).astype(np.int16)
+        samples = (32767 * read_audio(PROMPTS / f"{name}.wav", RATE)).astype(np.int16)
         given = features(extractor, [samples])
         [[best, *_]] = search([samples])
         assert best.tokens[1:] == theirs.generate(given)[0].tolist(), name

@@ -23,9 +23,9 @@ from headway.lab.optimal import (
 )
 from headway.lab.parallelism import shape, width_of
 from headway.models.build import build_model
-from headway.models.summary import count, outline
+from headway.models.summary import count_parameters, meta_model
 from headway.nn.attention.attention import Attention
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout
 from headway.nn.tap import record
 
@@ -89,7 +89,7 @@ def test_echoes_repeat() -> None:
 
 def test_fixed_attention_sees_places_and_never_what_is_written() -> None:
     torch.manual_seed(0)
-    attention = FixedAttention(Attention(8, 2, scope=Scope(causal=True)))
+    attention = FixedAttention(Attention(8, 2, scope=AttentionSpec(causal=True)))
     layout = Layout.of([12, 5])
     x_ND = torch.randn(17, 8)
     with record(attention, "weights") as seen:
@@ -120,5 +120,7 @@ def test_arms_have_as_many_parameters_to_three_percent(vocab: int) -> None:
     n = parameters_of(48, vocab)
     for arm, other in OTHERS.items():
         width = width_of(n_parameters=n, n_layers=LAYERS, vocab=vocab, by=1, **other)
-        own = count(outline(shape(width=width, n_layers=LAYERS, vocab=vocab, **other)))
+        own = count_parameters(
+            meta_model(shape(width=width, n_layers=LAYERS, vocab=vocab, **other))
+        )
         assert own == pytest.approx(n, rel=0.03), arm

@@ -9,7 +9,7 @@ import torch
 
 from headway.lab import parallelism
 from headway.lab.parallelism import EXPERIMENT, crossing, in_turns, shape, speeds, width_of
-from headway.models.summary import count, outline
+from headway.models.summary import count_parameters, meta_model
 
 LENGTHS = ("16", "64", "1024")
 
@@ -60,9 +60,9 @@ def test_what_is_timed_has_no_dropout() -> None:
 
 
 def test_bodies_have_as_many_parameters() -> None:
-    n = count(outline(shape("transformer", 32)))
+    n = count_parameters(meta_model(shape("transformer", 32)))
     for body in ("lstm", "gru", "convolution", "sha-rnn"):
-        there = count(outline(shape(body, width_of(body, n))))
+        there = count_parameters(meta_model(shape(body, width_of(body, n))))
         assert abs(there / n - 1) < 0.15, body
 
 

@@ -23,7 +23,7 @@ from headway.lab.roles import (
     in_grid,
 )
 from headway.models.build import build_model
-from headway.models.parts.custom import know
+from headway.models.parts.custom import register_parts
 from headway.nn.attention.attention import Attention, Memory
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
@@ -134,7 +134,7 @@ def test_each_arm_has_its_cross_attention() -> None:
     for arm, kind in kinds.items():
         own = ARMS[arm][1]
         assert own is not None
-        know(own)
+        register_parts(own)
         model: Any = build_model(
             Seq2SeqSettings(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, wiring="pre",
                             parts=own.name)
@@ -163,7 +163,7 @@ def test_the_size_of_what_is_made_hangs_on_no_number_of_the_device(kind: type[At
 
 def test_diagonal_writes_the_same_in_a_search_that_can_be_recorded() -> None:
     own = ARMS["diagonal"][1]
-    know(own)
+    register_parts(own)
     torch.manual_seed(0)
     model: Any = build_model(
         Seq2SeqSettings(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, wiring="pre",

@@ -18,7 +18,7 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import load_model, model_weights, save_model
-from headway.models.parts.counted import CountedWords
+from headway.models.parts.counted import NgramLMHead
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
@@ -49,7 +49,7 @@ def fitted(order: int = 4, seed: int = 0) -> Decoder:
 
 
 def table_of(model: Decoder) -> Any:
-    assert isinstance(model.head, CountedWords)
+    assert isinstance(model.head, NgramLMHead)
     return model.head.table
 
 
@@ -67,7 +67,7 @@ def test_scores_are_logs_of_chances_and_the_loss_is_theirs() -> None:
     torch.testing.assert_close(logs_NV.exp().sum(1), torch.ones(4))
     nll_N = torch.nn.functional.cross_entropy(logs_NV, text[1:], reduction="none")
     weights_N = torch.tensor([1.0, 0.0, 1.0, 0.5])
-    loss = model.words.loss(x_NK, text[1:], None, weights_N)
+    loss = model.lm_head.loss(x_NK, text[1:], None, weights_N)
     torch.testing.assert_close(loss.nll, (nll_N * weights_N).sum())
 
 
@@ -162,8 +162,8 @@ def test_an_ngram_model_has_no_hidden_states_to_inspect() -> None:
 def test_what_is_kept_of_a_token_is_its_number() -> None:
     model, cache = fitted(), Cache(1, 1, 4)
     model(torch.tensor([BOS, 3, 4]), cache.layout([3]), cache)
-    assert cache.layers[0].kept["tokens"][0, :4, 0].tolist() == [-1, BOS, 3, 4]
-    assert model.stack.blocks[0].numbers_kept() == (1, 0)
+    assert cache.layers[0].cells["tokens"][0, :4, 0].tolist() == [-1, BOS, 3, 4]
+    assert model.stack.blocks[0].cache_sizes() == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import headway
 from headway.errors import ConfigError, FolderError, Stopped, UserError
 from headway.models.build import build_model
 from headway.models.parts import custom
-from headway.models.parts.custom import Parts, know
-from headway.nn.attention.scope import Scope
+from headway.models.parts.custom import Parts, register_parts
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.block import PreNorm
 from headway.nn.layout import Layout
 from headway.settings.model import DecoderSettings
@@ -44,7 +44,7 @@ class Nowhere(nn.Module):
 @pytest.fixture(autouse=True)
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test begins in a process that was given none."""
-    monkeypatch.setattr(custom, "KNOWN", {})
+    monkeypatch.setattr(custom, "REGISTERED", {})
 
 
 def teach(out: Path, **more: Any) -> headway.Run:
@@ -55,11 +55,11 @@ def teach(out: Path, **more: Any) -> headway.Run:
 def test_each_part_takes_the_place_of_the_usual_one() -> None:
     places = []
 
-    def scope(usual: Scope, kind: str, layer: int) -> Scope:
+    def scope(usual: AttentionSpec, kind: str, layer: int) -> AttentionSpec:
         places.append((kind, layer))
         return replace(usual, scale=0.5 + layer)
 
-    know(Parts(name="own", block=NoSkip, positions=lambda *_: Nowhere(), scope=scope))
+    register_parts(Parts(name="own", block=NoSkip, positions=lambda *_: Nowhere(), scope=scope))
     model: Any = build_model(replace(SHAPE, parts="own"))
     assert [type(block) for block in model.stack.blocks] == [NoSkip, NoSkip]
     assert [block.attention.scope.scale for block in model.stack.blocks] == [0.5, 1.5]
@@ -96,7 +96,7 @@ def test_a_run_keeps_the_name_and_needs_its_parts_to_resume(tmp_path: Path) -> N
         assert torch.equal(tensor, again.model.state_dict()[name]), name
     assert again("the", max_len=3).text == whole("the", max_len=3).text
 
-    custom.KNOWN.clear()
+    custom.REGISTERED.clear()
     with pytest.raises(UserError, match=r"'no-skip'.*headway\.load\(.*parts=…"):
         headway.load(out).model  # noqa: B018
     with pytest.raises(FolderError, match=r"\brun\b.*'no-skip'.*'x'"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.models.parts.front import compute_in
+from headway.models.parts.front import set_compute_dtype
 from headway.nn.attention.attend import BACK_ENDS, attend
 from headway.nn.layout import Layout, loss_weights
 
@@ -300,11 +300,11 @@ def test_bf16_differs_from_fp32_by_its_rounding_alone(
 ) -> None:
     model, batch = tiny(family, variant, device=device), samples(LENGTHS)
     exact_NV = torch.cat(scores(model, batch))
-    compute_in(model, torch.bfloat16)
+    set_compute_dtype(model, torch.bfloat16)
     rounded_NV = torch.cat(scores(model, batch))
     assert rounded_NV.dtype == torch.bfloat16
     assert 1e-4 < relative_error(rounded_NV.float(), exact_NV) < BF16_ERROR
-    compute_in(model, None)
+    set_compute_dtype(model, None)
     assert torch.equal(torch.cat(scores(model, batch)), exact_NV)
 
 
@@ -342,7 +342,7 @@ def test_a_gpu_kernel_gives_the_scores_of_the_written_out_one_to_bf16(
         pytest.skip("the kernels know no position bias")
     use_back_end("explicit", monkeypatch)
     exact_NV = torch.cat(scores(model, batch))
-    compute_in(model, torch.bfloat16)
+    set_compute_dtype(model, torch.bfloat16)
     use_back_end(back_end, monkeypatch)
     assert relative_error(torch.cat(scores(model, batch)).float(), exact_NV) < BF16_ERROR
 
@@ -352,7 +352,7 @@ def test_a_model_uses_the_back_end_that_is_named(monkeypatch: pytest.MonkeyPatch
     seen = []
     for name, end in BACK_ENDS.items():
         watched = type(end)(
-            end.refuses, lambda *a, end=end, name=name: seen.append(name) or end.run(*a)
+            end.unsupported_reason, lambda *a, end=end, name=name: seen.append(name) or end.run(*a)
         )
         monkeypatch.setitem(BACK_ENDS, name, watched)
     use_back_end("explicit", monkeypatch)

@@ -12,15 +12,15 @@ import torch
 
 from headway.models.build import build_model
 from headway.nn.layout import Layout
-from headway.settings.model import EncoderSettings, PictureEncoderSettings, PictureSettings
+from headway.settings.model import EncoderSettings, ImageEncoderSettings, ImageSettings
 
 TEXT = EncoderSettings(
     vocab_size=11, d_model=16, n_layers=2, n_heads=4, d_ff=24, heads=("classes",), n_labels=3,
     attention_dropout=0.0, dropout=0.0, init="small",
 )  # fmt: skip
-PICTURE = PictureEncoderSettings(
+PICTURE = ImageEncoderSettings(
     d_model=16, n_layers=2, n_heads=4, d_ff=24, n_labels=3,
-    picture=PictureSettings(height=8, width=8, patch=4),
+    picture=ImageSettings(height=8, width=8, patch=4),
 )  # fmt: skip
 
 

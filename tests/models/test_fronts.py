@@ -12,18 +12,18 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from headway.models.build import build_model
-from headway.models.parts.audio import FlatConv, SoundFront, collate_sounds
-from headway.models.parts.vision import PictureFront, collate_pictures
+from headway.models.parts.audio import AudioFront, FlatConv, collate_audio
+from headway.models.parts.vision import ImageFront, collate_images
 from headway.nn.mel import log_mel
 from headway.settings.model import (
-    PictureEncoderSettings,
-    PictureSettings,
-    SoundEncoderSettings,
-    SoundSettings,
+    AudioEncoderSettings,
+    AudioSettings,
+    ImageEncoderSettings,
+    ImageSettings,
 )
 
-PICTURE = PictureSettings(height=8, width=12, patch=4, stem_width=6)
-SOUND = SoundSettings(rate=800, n_fft=40, hop=16, bands=6, max_rows=64)
+PICTURE = ImageSettings(height=8, width=12, patch=4, stem_width=6)
+SOUND = AudioSettings(rate=800, n_fft=40, hop=16, bands=6, max_rows=64)
 STEMS = ["patches", "conv", "grid"]
 
 
@@ -37,18 +37,18 @@ def recording(seed: int, length: int) -> NDArray[np.int16]:
     return draw.integers(-9000, 9000, length).astype(np.int16)
 
 
-def viewer(shape: PictureSettings) -> Any:
+def viewer(shape: ImageSettings) -> Any:
     pooling = "first" if shape.class_token else "mean"
     return build_model(
-        PictureEncoderSettings(
+        ImageEncoderSettings(
             d_model=16, n_layers=2, n_heads=2, d_ff=24, picture=shape, n_labels=5, pooling=pooling
         )
     ).eval()
 
 
-def listener(shape: SoundSettings = SOUND) -> Any:
+def listener(shape: AudioSettings = SOUND) -> Any:
     return build_model(
-        SoundEncoderSettings(d_model=16, n_layers=2, n_heads=2, d_ff=24, sound=shape)
+        AudioEncoderSettings(d_model=16, n_layers=2, n_heads=2, d_ff=24, sound=shape)
     ).eval()
 
 
@@ -80,8 +80,8 @@ def test_a_neighbour_of_the_same_size_changes_nothing_bit_for_bit() -> None:
 
 def test_patches_are_those_of_a_convolution() -> None:
     """The matrix over patches is the convolution that ViT is published with, in its order."""
-    shape = PictureSettings(height=9, width=13, patch=4, stride=3, class_token=False)
-    front = PictureFront(replace(shape, positions="none"), 16)
+    shape = ImageSettings(height=9, width=13, patch=4, stride=3, class_token=False)
+    front = ImageFront(replace(shape, positions="none"), 16)
     assert front.to_stream is not None
     group = torch.from_numpy(np.stack([picture(1, (9, 13)), picture(2, (9, 13))]))
     weight = front.to_stream.weight.unflatten(1, (3, 4, 4))
@@ -93,10 +93,10 @@ def test_patches_are_those_of_a_convolution() -> None:
 
 
 def test_tubelets_are_those_of_a_convolution_in_space_and_time() -> None:
-    shape = PictureSettings(
+    shape = ImageSettings(
         height=8, width=8, patch=4, frames=4, tubelet=2, class_token=False, positions="none"
     )
-    front = PictureFront(shape, 16)
+    front = ImageFront(shape, 16)
     assert front.to_stream is not None
     video = picture(1, (8, 8), frames=4)
     weight = front.to_stream.weight.unflatten(1, (3, 2, 4, 4))
@@ -115,7 +115,7 @@ def test_time_matters_in_videos() -> None:
 
 def test_the_class_token_is_first_and_the_distillation_token_second() -> None:
     shape = replace(PICTURE, distil_token=True)
-    front = PictureFront(shape, 16)
+    front = ImageFront(shape, 16)
     read, layout = front.collate([picture(1), picture(2)])
     x_ND = front(read, layout)
     assert front.first is not None
@@ -126,25 +126,25 @@ def test_the_class_token_is_first_and_the_distillation_token_second() -> None:
 
 
 def test_hidden_rows_know_their_place_and_nothing_else() -> None:
-    front = PictureFront(replace(PICTURE, class_token=False), 16, masks=True)
+    front = ImageFront(replace(PICTURE, class_token=False), 16, masks=True)
     one, layout = front.collate([picture(1)])
     other, _ = front.collate([picture(2)])
     hidden_N = torch.zeros(layout.n_rows, dtype=torch.bool)
     hidden_N[[1, 4]] = True
-    seen = [front(replace(read, hidden_N=hidden_N), layout) for read in (one, other)]
+    seen = [front(replace(read, masked_N=hidden_N), layout) for read in (one, other)]
     assert torch.equal(seen[0][hidden_N], seen[1][hidden_N])
     assert not torch.equal(seen[0][1], seen[0][4])
     assert (seen[0][~hidden_N] != seen[1][~hidden_N]).any(1).all()
 
 
 def test_floats_and_bytes_are_the_same_picture() -> None:
-    front = PictureFront(PICTURE, 16)
+    front = ImageFront(PICTURE, 16)
     group = torch.from_numpy(picture(1))[None]
     assert torch.equal(front.pixels(group), front.pixels(group.float() / 255))
 
 
 def test_black_pictures_fill_a_batch_up() -> None:
-    pictures, lengths = collate_pictures([picture(1)], PICTURE, n_sequences=3)
+    pictures, lengths = collate_images([picture(1)], PICTURE, n_sequences=3)
     assert lengths == [7]
     assert pictures.groups[0].shape == (3, 1, 3, 8, 12)
     assert not pictures.groups[0][1:].any()
@@ -161,7 +161,7 @@ def test_recordings_of_any_length_in_one_batch_are_heard_as_alone() -> None:
 
 
 def test_the_frames_of_a_batch_are_those_of_each_recording() -> None:
-    front = SoundFront(SOUND, 16)
+    front = AudioFront(SOUND, 16)
     items = [recording(n, n) for n in LENGTHS]
     sound, _ = front.collate(items)
     kind = {"rate": 800, "n_fft": 40, "hop": 16, "bands": 6}
@@ -174,7 +174,7 @@ def test_convolutions_stay_within_a_recording(strides: tuple[int, ...]) -> None:
     """As torch's convolution with a zero on either side, of each recording by itself."""
     shape = replace(SOUND, strides=strides)
     items = [recording(n, n) for n in LENGTHS]
-    sound, lengths = collate_sounds(items, shape)
+    sound, lengths = collate_audio(items, shape)
     frames = [shape.frames_of(n) for n in LENGTHS]
     x_AD = torch.randn(sum(frames), 6)
     expected = list(x_AD.split(frames))
@@ -194,15 +194,15 @@ def test_convolutions_stay_within_a_recording(strides: tuple[int, ...]) -> None:
 def test_silence_fills_recordings_up_where_the_model_wants_it() -> None:
     shape = replace(SOUND, pad_s=1.0)
     item = recording(1, 300)
-    sound, lengths = collate_sounds([item], shape)
+    sound, lengths = collate_audio([item], shape)
     assert len(sound.samples_S) == 800
     assert lengths == [25] == [shape.rows_of(300)]
     filled = np.pad(item, (0, 500))
-    assert torch.equal(sound.samples_S, collate_sounds([filled], SOUND)[0].samples_S)
+    assert torch.equal(sound.samples_S, collate_audio([filled], SOUND)[0].samples_S)
 
 
 def test_changed_frames_are_taken_as_they_are() -> None:
-    front = SoundFront(SOUND, 16)
+    front = AudioFront(SOUND, 16)
     sound, layout = front.collate([recording(1, 300)])
     same = front(replace(sound, mel_AF=front.mel(sound)), layout)
     assert torch.equal(front(sound, layout), same)
@@ -220,24 +220,24 @@ def test_the_hidden_states_have_the_requested_type() -> None:
 def test_a_recording_heard_quicker_is_shorter_and_higher() -> None:
     """A tone of 100 Hz heard a quarter quicker is one of 125 Hz, and lasts 1.6 s of 2."""
     shape = replace(SOUND, bands=12, n_fft=80)
-    front = SoundFront(shape, 16)
+    front = AudioFront(shape, 16)
     wave = np.sin(2 * np.pi * 100 * np.arange(1600) / 800).astype(np.float32)
     higher = np.sin(2 * np.pi * 125 * np.arange(1280) / 800).astype(np.float32)
     (quick, quick_rows), (plain, rows) = (
-        collate_sounds([wave], shape, [1.25]),
-        collate_sounds([higher], shape),
+        collate_audio([wave], shape, [1.25]),
+        collate_audio([higher], shape),
     )
     assert quick_rows == rows == [40]
     bands = [front.mel(sound)[4:-4].argmax(1) for sound in (quick, plain)]
     assert torch.equal(*bands)
-    usual = front.mel(collate_sounds([wave], shape)[0])[4:-4].argmax(1)
+    usual = front.mel(collate_audio([wave], shape)[0])[4:-4].argmax(1)
     assert (usual[: len(bands[0])] < bands[0]).all()
 
 
 def test_the_usual_speed_changes_nothing() -> None:
-    front = SoundFront(SOUND, 16)
+    front = AudioFront(SOUND, 16)
     items = [recording(n, n) for n in LENGTHS]
-    plain, lengths = collate_sounds(items, SOUND)
-    usual, same = collate_sounds(items, SOUND, [1.0] * len(items))
+    plain, lengths = collate_audio(items, SOUND)
+    usual, same = collate_audio(items, SOUND, [1.0] * len(items))
     assert lengths == same
     torch.testing.assert_close(front.mel(usual), front.mel(plain))

@@ -23,18 +23,18 @@ from headway.nn.layout import Layout
 from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import (
     FAMILY_SETTINGS,
+    AudioEncoderSettings,
+    AudioSeq2SeqSettings,
+    AudioSettings,
     DecoderSettings,
     EncoderSettings,
+    ImageEncoderSettings,
+    ImageSeq2SeqSettings,
+    ImageSettings,
     ModelSettings,
-    PictureEncoderSettings,
-    PictureSeq2SeqSettings,
-    PictureSettings,
     RelativeSettings,
     RopeSettings,
     Seq2SeqSettings,
-    SoundEncoderSettings,
-    SoundSeq2SeqSettings,
-    SoundSettings,
 )
 from headway.settings.value_types import setting_types
 
@@ -305,8 +305,8 @@ def test_changing_settings_checks_them_again() -> None:
 
 TINY: dict[str, Any] = {"d_model": 12, "n_layers": 2, "n_heads": 3, "d_ff": 10, "max_len": 8}
 TINY_WORDS = {"vocab_size": 11}
-TINY_PICTURE = PictureSettings(height=8, width=8, patch=4, stem_width=4)
-TINY_SOUND = SoundSettings(rate=800, n_fft=40, hop=16, bands=6, max_rows=64)
+TINY_PICTURE = ImageSettings(height=8, width=8, patch=4, stem_width=4)
+TINY_SOUND = AudioSettings(rate=800, n_fft=40, hop=16, bands=6, max_rows=64)
 TINY_OF: dict[str, dict[str, Any]] = {
     "picture-encoder": {"picture": TINY_PICTURE, "n_labels": 3},
     "picture-seq2seq": {"picture": replace(TINY_PICTURE, class_token=False), **TINY_WORDS},
@@ -450,7 +450,7 @@ def outputs(model: torch.nn.Module, wanted: ModelSettings) -> dict[str, torch.Te
     else:
         x_ND = model(source, source_layout)
     found = {"vectors": x_ND}
-    if isinstance(wanted, PictureEncoderSettings | SoundEncoderSettings):
+    if isinstance(wanted, ImageEncoderSettings | AudioEncoderSettings):
         assert len(x_ND) == source_layout.n_rows
         if "classes" in wanted.heads:
             found["classes"] = model.classes(x_ND, source_layout)
@@ -475,12 +475,12 @@ def outputs(model: torch.nn.Module, wanted: ModelSettings) -> dict[str, torch.Te
 def seen_or_heard(model: torch.nn.Module, wanted: ModelSettings) -> tuple[Any, Layout] | None:
     """Three pictures of two sizes, or three recordings, as the model reads them."""
     front = model.source_front if isinstance(wanted, Seq2SeqSettings) else model.front
-    if isinstance(wanted, PictureEncoderSettings | PictureSeq2SeqSettings):
+    if isinstance(wanted, ImageEncoderSettings | ImageSeq2SeqSettings):
         shape = wanted.picture
         sizes = [(8, 8), (12, 8), (8, 8)]
         size = (shape.frames, shape.channels)
         return front.collate([torch.full((*size, *two), 9, dtype=torch.uint8) for two in sizes])
-    if isinstance(wanted, SoundEncoderSettings | SoundSeq2SeqSettings):
+    if isinstance(wanted, AudioEncoderSettings | AudioSeq2SeqSettings):
         waves = [torch.sin(torch.arange(n) / 3).numpy() for n in (300, 1, 160)]
         return front.collate(waves)
     return None

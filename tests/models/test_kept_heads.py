@@ -10,7 +10,13 @@ import torch
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import load_model, save_model
-from headway.models.summary import cache_numbers, count, memory_numbers, outline, summarise
+from headway.models.summary import (
+    cache_numbers,
+    count_parameters,
+    memory_numbers,
+    meta_model,
+    summarise,
+)
 from headway.nn.attention.attention import Attention
 from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
@@ -45,12 +51,12 @@ def test_each_side_has_heads_of_its_own() -> None:
     for kind in ("decoder", "cross"):
         with pytest.raises(ConfigError, match=rf"kept_heads\.{kind}.*\b1\b.*\[2\].*\b0\b.*\b1\b"):
             replace(settings, kept_heads=KeptHeads(**{kind: ((2,),)}))
-    assert cache_numbers(outline(pruned)) == 2 * 2 * 16
-    assert memory_numbers(outline(pruned)) == 2 * 1 * 16
+    assert cache_numbers(meta_model(pruned)) == 2 * 2 * 16
+    assert memory_numbers(meta_model(pruned)) == 2 * 1 * 16
     whole, d = Seq2SeqSettings(**SIZES), SIZES["d_model"]
     layer = 8 * d * d + (2 * 48 + 1) * d + 48 + 3 * 2 * d  # of a decoder: two attentions, norms
     fewer = layer + (48 - 24) * (2 * d + 1)
-    assert count(build_model(whole)) - count(build_model(settings)) == fewer
+    assert count_parameters(build_model(whole)) - count_parameters(build_model(settings)) == fewer
 
 
 def test_settings_of_both_sides_apply_to_both() -> None:
@@ -92,7 +98,8 @@ def test_the_number_of_parameters_is_that_of_the_formula(bias: str) -> None:
     n_gone, width = 3 + 2, whole.head_width
     a_head = 4 * whole.d_model * width + len(set(bias) & set("qkv")) * width
     whole_count, small_count = (
-        count(build_model(each, device="meta")) for each in (whole, replace(whole, kept_heads=kept))
+        count_parameters(build_model(each, device="meta"))
+        for each in (whole, replace(whole, kept_heads=kept))
     )
     assert whole_count - small_count == n_gone * a_head
 
@@ -116,11 +123,13 @@ def test_settings_of_an_unpruned_model_have_no_kept_heads(tmp_path) -> None:
 def test_the_cache_of_a_token_has_the_keys_that_are_left() -> None:
     kept = KeptHeads(decoder=((0, 3), (1,)), cross=((0, 1, 2), (1,)))
     settings = Seq2SeqSettings(**SIZES, kept_heads=kept)
-    assert cache_numbers(outline(settings)) == 2 * 3 * settings.head_width
-    assert memory_numbers(outline(settings)) == 2 * 4 * settings.head_width
+    assert cache_numbers(meta_model(settings)) == 2 * 3 * settings.head_width
+    assert memory_numbers(meta_model(settings)) == 2 * 4 * settings.head_width
     whole = Seq2SeqSettings(**SIZES)
     assert (
-        cache_numbers(outline(whole)) == memory_numbers(outline(whole)) == 2 * 8 * whole.head_width
+        cache_numbers(meta_model(whole))
+        == memory_numbers(meta_model(whole))
+        == 2 * 8 * whole.head_width
     )
     assert summarise(settings, 64).activations.fused_bytes > 0
 

@@ -12,12 +12,12 @@ import torch
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import load_model, model_weights, save_weights
-from headway.models.parts.ngrams import SHARE, Ngrams, View, Vote, with_current_names
-from headway.models.parts.output_heads import Input, soften
+from headway.models.parts.ngrams import SHARE, Ngrams, NgramScores, TokenView, with_current_names
+from headway.models.parts.output_heads import ModelInput, apply_temperature
 from headway.nn.attention.padded import PaddedLayout
 from headway.nn.layout import Layout
-from headway.nn.logistic import Sparse, fit_logistic
-from headway.settings.facts import DeviceFacts, Facts
+from headway.nn.logistic import SparseFeatures, fit_logistic
+from headway.settings.facts import DatasetStats, DeviceInfo
 from headway.settings.folder import write_config
 from headway.settings.model import EncoderSettings
 from headway.settings.run import load_run_settings
@@ -28,9 +28,9 @@ from headway.tasks.readout import OneClass
 from headway.tasks.scores import NEURAL, NGRAMS, Temperature, fitted
 from headway.tasks.specs import spec_of
 from headway.tasks.task import find_task, make_task
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.resolve import resolve
-from headway.training.trainer import Worker
+from headway.training.trainer import Trainer
 from tests.models.variants import SIZES, flat
 from tests.training.labelled import (
     asked,
@@ -48,7 +48,7 @@ def table(*, of_texts: bool) -> Ngrams:
     """Every token is a word of its own, but 7, which goes on with one."""
     found = Ngrams(512, 3, 10, of_texts=of_texts)
     found.views_KV[:] = torch.arange(1, 11)
-    found.views_KV[View.BEGINS] = torch.arange(10) != 7
+    found.views_KV[TokenView.BEGINS] = torch.arange(10) != 7
     found.weight_GC.normal_(generator=torch.Generator().manual_seed(1))
     return found
 
@@ -87,7 +87,7 @@ def test_the_answer_averages_both_members_and_training_has_the_layers_alone() ->
     model.ngrams.views_KV[:] = torch.arange(1, settings.vocab_size + 1)
     model.ngrams.weight_GC.normal_(generator=torch.Generator().manual_seed(1))
     tokens_N, layout = flat(TEXTS, "cpu")
-    stream = Input(tokens_N, layout)
+    stream = ModelInput(tokens_N, layout)
     neural_BC = model.classes(model(tokens_N, layout), layout)
     read = OneClass().read(model, stream)
     torch.testing.assert_close(read.neural.answers(), neural_BC)
@@ -107,7 +107,7 @@ def test_the_table_is_fitted_before_the_first_step(task: str, tmp_path: Path) ->
         text = write_conll(tmp_path / "texts.conll", people())
     settings, prepared = resolved(make_task(spec_of(task)), asked(task, text), tmp_path)
     heard: list[str] = []
-    worker = Worker(settings, prepared, Ranks(), heard.append)
+    worker = Trainer(settings, prepared, Distributed(), heard.append)
     assert any("n-grams" in line for line in heard)
     model: Any = worker.model.eval()
     items = worker.objective.valid_items
@@ -126,15 +126,15 @@ def test_views_tell_case_shape_and_words(tmp_path: Path) -> None:
     words = prepared.tokenizer
     views_KV = token_views(words, words.vocab_size)
     (title, *_), (small, *_) = (words.encode(one) for one in ("Ok", "ok"))
-    assert views_KV[View.PIECE, title] != views_KV[View.PIECE, small]
-    assert views_KV[View.FOLDED, title] == views_KV[View.FOLDED, small]
-    assert views_KV[View.SHAPE, title] != views_KV[View.SHAPE, small]
-    assert views_KV[View.BEGINS, title] == 1
+    assert views_KV[TokenView.PIECE, title] != views_KV[TokenView.PIECE, small]
+    assert views_KV[TokenView.FOLDED, title] == views_KV[TokenView.FOLDED, small]
+    assert views_KV[TokenView.SHAPE, title] != views_KV[TokenView.SHAPE, small]
+    assert views_KV[TokenView.BEGINS, title] == 1
 
 
 def test_telling_features_may_weigh_more() -> None:
     """Of a feature of one class and one of both, the first decides, the sooner if it may."""
-    rows = Sparse(torch.tensor([0, 2, 0, 2, 1, 2, 1, 2]), torch.tensor([0, 2, 4, 6]), 3)
+    rows = SparseFeatures(torch.tensor([0, 2, 0, 2, 1, 2, 1, 2]), torch.tensor([0, 2, 4, 6]), 3)
     labels_N = torch.tensor([0, 0, 1, 1])
     plain, telling = (
         fit_logistic(rows, labels_N, 2, telling=one).weight_FC for one in (False, True)
@@ -147,9 +147,9 @@ def test_telling_features_may_weigh_more() -> None:
 def chosen(*words: str, task: str = "classify", n_tokens: int = 100_000, n: int = 2) -> Any:
     settings = load_run_settings(None, [f"task={task}", *words])
     labels = tuple(f"B-{i}" for i in range(n))
-    facts = Facts(n=5000, n_tokens=n_tokens, longest=40, vocab_size=900, labels=labels)
+    facts = DatasetStats(n=5000, n_tokens=n_tokens, longest=40, vocab_size=900, labels=labels)
     assert find_task(settings)
-    return resolve(settings, facts, DeviceFacts()).model
+    return resolve(settings, facts, DeviceInfo()).model
 
 
 def test_little_text_without_a_pretrained_model_gets_ngrams() -> None:
@@ -173,7 +173,7 @@ def test_ngrams_of_numbers_are_ridge_regression_and_have_a_share(tmp_path: Path)
     text = write_tsv(tmp_path / "texts.tsv", [(a, str(len(a))) for a, _ in sentiments()])
     wanted = asked("classify", text, classify__answer="number", model__ngrams=512)
     settings, prepared = resolved(make_task(spec_of("classify")), wanted, tmp_path)
-    worker = Worker(settings, prepared, Ranks(), lambda text: None)
+    worker = Trainer(settings, prepared, Distributed(), lambda text: None)
     asking = Pass(worker.model.eval(), torch.device("cpu"), calibrate=True)
     with torch.no_grad():
         found = worker.objective.evaluate(asking)
@@ -193,12 +193,12 @@ def test_temperature_and_share_are_kept_in_the_weights(share: float) -> None:
     settings = EncoderSettings(**SIZES, heads=("classes",), n_labels=3, ngrams=512)
     model: Any = build_model(settings, seed=2).eval()
     model.ngrams.weight_GC.normal_(generator=torch.Generator().manual_seed(1))
-    stream = Input(*flat(TEXTS, "cpu"))
+    stream = ModelInput(*flat(TEXTS, "cpu"))
     before = OneClass().read(model, stream)
     assert before.ngrams is not None
-    mixed = Vote(before.ngrams.scores_RC, torch.tensor(share))
-    wanted_BC = mixed.averaged(before.neural.answers()) / 2
-    soften(model, 2.0, share)
+    mixed = NgramScores(before.ngrams.scores_RC, torch.tensor(share))
+    wanted_BC = mixed.blend(before.neural.answers()) / 2
+    apply_temperature(model, 2.0, share)
     torch.testing.assert_close(OneClass().read(model, stream).answers(), wanted_BC)
 
 
@@ -214,7 +214,7 @@ def test_models_with_the_table_inside_the_head_answer_as_before(tmp_path: Path) 
     }
     save_weights(tmp_path, weights)
     write_config(tmp_path, to_toml(settings))
-    stream = Input(*flat(TEXTS, "cpu"))
+    stream = ModelInput(*flat(TEXTS, "cpu"))
     rows_BD = stream.layout.pooled(model(stream.values, stream.layout), settings.pooling)
     before_BC = torch.lerp(
         model.heads["classes"].linear(rows_BD), model.ngrams(stream.values, stream.layout), 0.6

@@ -11,7 +11,7 @@ from headway.errors import ConfigError, UserError
 from headway.models.build import build_model
 from headway.models.parts.output_heads import LabelHead
 from headway.nn.layout import Layout
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.settings.model import DecoderSettings, EncoderSettings
 from headway.settings.presets import PRESETS
 from tests.models.variants import SIZES, flat, tiny
@@ -100,7 +100,7 @@ def test_the_loss_of_masked_rows_is_that_of_their_scores() -> None:
     x_ND = model(*flat(TEXTS, "cpu"))
     rows, targets, weights = torch.tensor([1, 4, 6]), torch.tensor([9, 5, 1]), torch.ones(3)
     weights[1] = 0.0
-    found = model.words.loss(x_ND[rows], targets, Smoothing(1.0, 0.0), weights)
+    found = model.words.loss(x_ND[rows], targets, LabelSmoothing(1.0, 0.0), weights)
     logs_RV = model.scores(x_ND[rows]).log_softmax(-1)
     by_hand = -(logs_RV[0, 9] + logs_RV[2, 1])
     torch.testing.assert_close(found.sum, by_hand)

@@ -14,8 +14,8 @@ from headway.models.summary import (
     _kept,
     activations,
     cache_numbers,
-    count,
-    outline,
+    count_parameters,
+    meta_model,
     parts,
     summarise,
 )
@@ -28,8 +28,8 @@ TINY = ["transformer-test", "encoder-test", "decoder-test", "stories260K"]
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_parts_add_up_to_the_whole(name: str) -> None:
-    model = outline(preset(name))
-    assert sum(part.parameters for part in parts(model)) == count(model)
+    model = meta_model(preset(name))
+    assert sum(part.parameters for part in parts(model)) == count_parameters(model)
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,13 @@ def test_the_parts_add_up_to_the_whole(name: str) -> None:
     ],
 )
 def test_a_preset_has_exactly_its_parameters(name: str, parameters: int) -> None:
-    assert count(outline(preset(name))) == parameters
+    assert count_parameters(meta_model(preset(name))) == parameters
 
 
 def test_a_shared_weight_counts_once_and_names_its_other_part() -> None:
-    listed = {(part.child, part.kind): part for part in parts(outline(preset("transformer-base")))}
+    listed = {
+        (part.child, part.kind): part for part in parts(meta_model(preset("transformer-base")))
+    }
     assert listed["source_front", "tokens"].parameters == 37_000 * 512
     for shares in (("target_front", "tokens"), ("head", "linear")):
         assert listed[shares].parameters == 0
@@ -54,19 +56,21 @@ def test_a_shared_weight_counts_once_and_names_its_other_part() -> None:
 
 
 def test_a_part_that_shares_its_matrix_still_counts_its_own_bias() -> None:
-    listed = {(part.child, part.kind): part for part in parts(outline(preset("bert-base")))}
+    listed = {(part.child, part.kind): part for part in parts(meta_model(preset("bert-base")))}
     d, words = 768, 30_522
     assert listed["heads", "words"].parameters == d * d + d + 2 * d + words
     assert listed["heads", "words"].shared_with == "front.tokens"
 
 
 def test_layers_are_split_into_attention_feed_forward_and_norms() -> None:
-    listed = {(part.child, part.kind): part for part in parts(outline(preset("transformer-base")))}
+    listed = {
+        (part.child, part.kind): part for part in parts(meta_model(preset("transformer-base")))
+    }
     assert listed["decoder", "attention"].parameters == 6 * 4 * 512 * 512
     assert listed["decoder", "cross attention"].parameters == 6 * 4 * 512 * 512
     assert listed["encoder", "feed-forward"].parameters == 6 * (2 * 512 * 2048 + 2048 + 512)
     assert listed["decoder", "norms"].parameters == 6 * 3 * 2 * 512
-    pre = {part.kind: part.parameters for part in parts(outline(preset("decoder-test")))}
+    pre = {part.kind: part.parameters for part in parts(meta_model(preset("decoder-test")))}
     assert pre["norms"] == (2 * 2 + 1) * 2 * 32  # the final norm is one of them
 
 
@@ -85,7 +89,7 @@ def test_activations_counted_without_memory_are_those_of_a_real_step(
     name: str, positions: str
 ) -> None:
     settings = replace(preset(name), positions=positions, max_len=64, attention_dropout=0.0)
-    counted = activations(outline(settings), settings, batch_tokens=128)
+    counted = activations(meta_model(settings), settings, batch_tokens=128)
     assert (counted.sequences, counted.length) == (2, 64)
     assert counted.fused_bytes == kept_by_a_real_step(settings, [64, 64])
 
@@ -93,7 +97,7 @@ def test_activations_counted_without_memory_are_those_of_a_real_step(
 @pytest.mark.parametrize("name", TINY)
 def test_attention_dropout_on_a_cpu_keeps_the_attention_weights(name: str) -> None:
     settings = replace(preset(name), attention_dropout=0.1)
-    counted = activations(outline(settings), settings, batch_tokens=60)
+    counted = activations(meta_model(settings), settings, batch_tokens=60)
     assert counted.written_out_bytes == kept_by_a_real_step(settings, [60])
     assert counted.written_out_bytes > counted.fused_bytes
 
@@ -102,23 +106,23 @@ def test_where_torch_has_no_fused_attention_on_a_cpu_more_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = preset("decoder-test")
-    fused = activations(outline(settings), settings, 64).fused_bytes
+    fused = activations(meta_model(settings), settings, 64).fused_bytes
     monkeypatch.setattr(summary, "FUSED", "no_such_attention")
-    assert activations(outline(settings), settings, 64).fused_bytes > fused
+    assert activations(meta_model(settings), settings, 64).fused_bytes > fused
 
 
 def test_weights_are_no_activations_so_twice_the_batch_keeps_twice_the_memory() -> None:
     settings = preset("decoder-test")
-    once = activations(outline(settings), settings, batch_tokens=64)
-    twice = activations(outline(settings), settings, batch_tokens=128)
+    once = activations(meta_model(settings), settings, batch_tokens=64)
+    twice = activations(meta_model(settings), settings, batch_tokens=128)
     assert twice.fused_bytes == 2 * once.fused_bytes
 
 
 def test_a_batch_is_cut_into_equal_sequences_that_the_model_can_take() -> None:
     settings = preset("decoder-test")
-    counted = activations(outline(settings), settings, batch_tokens=100)
+    counted = activations(meta_model(settings), settings, batch_tokens=100)
     assert (counted.sequences, counted.length) == (2, 50)
-    assert activations(outline(settings), settings, batch_tokens=1).length == 1
+    assert activations(meta_model(settings), settings, batch_tokens=1).length == 1
 
 
 @pytest.mark.parametrize(
@@ -133,7 +137,7 @@ def test_a_batch_is_cut_into_equal_sequences_that_the_model_can_take() -> None:
 def test_a_cache_holds_keys_and_values_of_the_key_value_heads_of_every_decoder_layer(
     name: str, numbers: int
 ) -> None:
-    assert cache_numbers(outline(preset(name))) == numbers
+    assert cache_numbers(meta_model(preset(name))) == numbers
 
 
 def test_a_summary_costs_no_memory_even_for_a_large_model() -> None:
@@ -146,5 +150,5 @@ def test_a_summary_costs_no_memory_even_for_a_large_model() -> None:
 def test_sizes_too_large_for_any_memory_are_an_error() -> None:
     for vocab_size in (10**16, 10**30):
         with pytest.raises(UserError) as caught:
-            outline(replace(preset("gpt2"), vocab_size=vocab_size))
+            meta_model(replace(preset("gpt2"), vocab_size=vocab_size))
         assert "\n" not in str(caught.value)

@@ -13,7 +13,7 @@ from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.settings.body import with_body
 from headway.settings.model import (
     DecoderSettings,
@@ -207,4 +207,4 @@ def loss_of(
     if isinstance(model, Encoder):
         x_ND, head = head.before_words(x_ND), head.words
     targets_N = (tokens_N + 1) % VOCAB
-    return head.loss(x_ND, targets_N, Smoothing.of(0.1, VOCAB), weights_N).sum
+    return head.loss(x_ND, targets_N, LabelSmoothing.of(0.1, VOCAB), weights_N).sum

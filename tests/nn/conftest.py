@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from headway.nn.attention.attend import attend_explicit
 from headway.nn.attention.attention import Attention
-from headway.nn.attention.scope import Scope
-from headway.nn.block import WIRINGS
+from headway.nn.attention.scope import AttentionSpec
+from headway.nn.block import BLOCK_LAYOUTS
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 from headway.nn.norms import LayerNorm
 from headway.nn.positions import Alibi, Relative, Rotary, rope_rates
 from headway.nn.stack import Stack
 
-Run = Callable[[Tensor, Tensor, Tensor, Layout, Layout, Scope], Tensor]
+Run = Callable[[Tensor, Tensor, Tensor, Layout, Layout, AttentionSpec], Tensor]
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 """How far two ways of computing the same thing may be apart, anywhere."""
@@ -40,7 +40,7 @@ class Attended(NamedTuple):
 
 
 def attended(
-    run: Run, tensors: tuple[Tensor, ...], queries: Layout, keys: Layout, scope: Scope
+    run: Run, tensors: tuple[Tensor, ...], queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Attended:
     """Run and pull back a fixed random gradient, to q, k, v and the parameters of the bias."""
     leaves = {
@@ -70,7 +70,7 @@ def random_qkv(
 
 
 def explicit(
-    q: Tensor, k: Tensor, v: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q: Tensor, k: Tensor, v: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     return attend_explicit(q, k, v, queries, keys, scope)[0]
 
@@ -79,7 +79,7 @@ def assert_same_as_explicit(
     run: Run,
     queries: Layout,
     keys: Layout,
-    scope: Scope,
+    scope: AttentionSpec,
     heads: Heads = (4, 2, 16),
     dtype: torch.dtype = torch.float32,
 ) -> None:
@@ -95,7 +95,7 @@ def assert_same_as_explicit(
 
 
 def assert_near_explicit(
-    run: Run, queries: Layout, keys: Layout, scope: Scope, heads: Heads = (4, 2, 64)
+    run: Run, queries: Layout, keys: Layout, scope: AttentionSpec, heads: Heads = (4, 2, 64)
 ) -> None:
     """A bf16 kernel against the definition in fp32: the error is a hundredth of the whole."""
     tensors = tuple(x.bfloat16() for x in random_qkv(queries, keys, heads, torch.float32))
@@ -158,9 +158,9 @@ def small_stack(
     elif positions == "relative":
         bias = Relative(4, 8, 16, causal=causal)
     rotary = Rotary(lambda: rope_rates(4, 10_000.0), 4) if positions == "rotary" else None
-    own = Scope(causal=causal, window=window, bias=bias)
+    own = AttentionSpec(causal=causal, window=window, bias=bias)
     blocks = [
-        WIRINGS[wiring](
+        BLOCK_LAYOUTS[wiring](
             Attention(16, 4, n_kv_heads=n_kv_heads, bias="qkvo", scope=own, rotary=rotary),
             FeedForward(16, 32, "gelu"),
             lambda: LayerNorm(16),

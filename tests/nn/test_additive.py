@@ -6,7 +6,7 @@ import torch
 
 from headway.nn.attention.additive import AdditiveAttention
 from headway.nn.attention.attention import Memory
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout
 from headway.nn.sha_rnn import Boom, SingleHead
 from headway.nn.tap import record
@@ -41,7 +41,7 @@ def test_a_query_without_keys_gets_zeros_and_finite_gradients() -> None:
 
 def test_a_single_head_attends_to_rows_scaled_by_gates() -> None:
     torch.manual_seed(0)
-    part = SingleHead(4, Scope(causal=True))
+    part = SingleHead(4, AttentionSpec(causal=True))
     with torch.no_grad():
         part.key_gate.normal_()
         part.value_gate.normal_()

@@ -18,7 +18,7 @@ from headway.nn.attention import varlen
 from headway.nn.attention.attend import BACK_ENDS, attend, attend_explicit
 from headway.nn.attention.dense import attend_dense
 from headway.nn.attention.padded import PaddedLayout
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout
 from headway.nn.positions import Alibi
 from tests.nn import flash_twin
@@ -26,7 +26,7 @@ from tests.nn import flash_twin
 MakeQkv = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
-def by_loops(q_THK: Tensor, k_SGK: Tensor, v_SGK: Tensor, scope: Scope) -> Tensor:
+def by_loops(q_THK: Tensor, k_SGK: Tensor, v_SGK: Tensor, scope: AttentionSpec) -> Tensor:
     """Attention of one sequence, a number at a time."""
     n_queries, n_heads, width = q_THK.shape
     n_keys, n_kv_heads, _ = k_SGK.shape
@@ -57,18 +57,18 @@ def by_loops(q_THK: Tensor, k_SGK: Tensor, v_SGK: Tensor, scope: Scope) -> Tenso
 @pytest.mark.parametrize(
     "scope",
     [
-        Scope(),
-        Scope(causal=True),
-        Scope(window=2),
-        Scope(causal=True, window=2),
-        Scope(bias=Alibi(4).double()),
-        Scope(scale=1.0),
+        AttentionSpec(),
+        AttentionSpec(causal=True),
+        AttentionSpec(window=2),
+        AttentionSpec(causal=True, window=2),
+        AttentionSpec(bias=Alibi(4).double()),
+        AttentionSpec(scale=1.0),
     ],
     ids=["plain", "causal", "window", "causal window", "alibi", "scale"],
 )
 @pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
 def test_the_definition_equals_attention_by_loops(
-    scope: Scope, n_kv_heads: int, make_qkv: MakeQkv
+    scope: AttentionSpec, n_kv_heads: int, make_qkv: MakeQkv
 ) -> None:
     queries, keys = Layout.of([2, 0, 3]), Layout.of([4, 2, 3])
     q, k, v = make_qkv(queries, keys, (4, n_kv_heads, 6), torch.float64)
@@ -82,7 +82,7 @@ def test_the_definition_equals_attention_by_loops(
 def test_the_weights_are_handed_out_and_sum_to_one(make_qkv: MakeQkv, device: torch.device) -> None:
     queries, keys = Layout.of([2, 3], device), Layout.of([4, 3], device)
     q, k, v = make_qkv(queries, keys, (4, 2, 6), torch.float32)
-    _, weights = attend_explicit(q, k, v, queries, keys, Scope(causal=True))
+    _, weights = attend_explicit(q, k, v, queries, keys, AttentionSpec(causal=True))
     assert [tuple(w_HTS.shape) for w_HTS in weights] == [(4, 2, 4), (4, 3, 3)]
     for w_HTS in weights:
         torch.testing.assert_close(w_HTS.sum(-1), torch.ones_like(w_HTS[..., 0]))
@@ -103,9 +103,11 @@ def test_a_query_without_any_key_gets_zeros(
         assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("scope", [Scope(causal=True), Scope(window=1)], ids=["causal", "window"])
+@pytest.mark.parametrize(
+    "scope", [AttentionSpec(causal=True), AttentionSpec(window=1)], ids=["causal", "window"]
+)
 def test_the_definition_gives_zeros_to_a_query_that_may_see_no_key(
-    scope: Scope, make_qkv: MakeQkv, same_as_explicit: Callable[..., None]
+    scope: AttentionSpec, make_qkv: MakeQkv, same_as_explicit: Callable[..., None]
 ) -> None:
     queries, keys = Layout.of([3, 2]), Layout.of([1, 2])
     leaves = [x.requires_grad_() for x in make_qkv(queries, keys, (2, 2, 8), torch.float32)]
@@ -120,13 +122,13 @@ def test_the_definition_gives_zeros_to_a_query_that_may_see_no_key(
 def test_the_definition_takes_a_batch_of_no_sequences(make_qkv: MakeQkv) -> None:
     nobody = Layout.of([])
     q, k, v = make_qkv(nobody, nobody, (2, 2, 8), torch.float32)
-    assert attend_explicit(q, k, v, nobody, nobody, Scope())[0].shape == (0, 2, 8)
+    assert attend_explicit(q, k, v, nobody, nobody, AttentionSpec())[0].shape == (0, 2, 8)
 
 
 def test_naming_a_back_end_runs_that_one(make_qkv: MakeQkv, device: torch.device) -> None:
     layout = Layout.of([3, 2], device)
     q, k, v = make_qkv(layout, layout, (4, 2, 8), torch.float32)
-    scope = Scope(causal=True)
+    scope = AttentionSpec(causal=True)
     wanted = {
         "dense": attend_dense(q, k, v, layout, layout, scope),
         "explicit": attend_explicit(q, k, v, layout, layout, scope)[0],
@@ -160,7 +162,9 @@ def chosen(_with_triton: None, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         answer = replace(back_end, run=lambda *_, name=name: name)
         monkeypatch.setitem(BACK_ENDS, name, answer)
 
-    def choice(q: Any, queries: Layout, keys: Layout | None = None, scope: Scope = Scope()) -> str:
+    def choice(
+        q: Any, queries: Layout, keys: Layout | None = None, scope: AttentionSpec = AttentionSpec()
+    ) -> str:
         return attend(q, q, q, queries, queries if keys is None else keys, scope)
 
     return choice
@@ -173,34 +177,40 @@ GAPPED = Layout.in_cache([1, 2], 3)
 @pytest.mark.parametrize(
     ("wanted", "q", "queries", "keys", "scope"),
     [
-        ("short", on_cuda(), SENTENCES, None, Scope(causal=True)),
-        ("short", on_cuda(dtype=torch.float16), SENTENCES, None, Scope(window=3)),
-        ("short", on_cuda(), SENTENCES, None, Scope(dropout=0.1)),
-        ("short", on_cuda(), SENTENCES, Layout.in_cache([30, 128], 200), Scope(causal=True)),
-        ("short", on_cuda(width=16), SENTENCES, None, Scope()),
-        ("short", on_cuda(requires_grad=True), SENTENCES, None, Scope(causal=True)),
-        ("dense", on_cuda(requires_grad=True), SENTENCES, SENTENCES.pick([1, 1]), Scope()),
-        ("short", on_cuda(), Layout.of([64, 64]), None, Scope()),
-        ("grid", on_cuda(), Layout.of([197, 197]), None, Scope()),
-        ("varlen", on_cuda(), Layout.of([197, 197]), None, Scope(window=9)),
-        ("varlen", on_cuda(width=256), Layout.of([197, 197]), None, Scope()),
-        ("varlen", on_cuda(), Layout.of([197, 196]), None, Scope()),
-        ("varlen", on_cuda(), PAGES, None, Scope(causal=True)),
-        ("varlen", on_cuda(), SENTENCES, PAGES, Scope()),
-        ("varlen", on_cuda(), PAGES, SENTENCES, Scope()),
-        ("varlen", on_cuda(width=8), SENTENCES, None, Scope()),
-        ("varlen", on_cuda(width=256), SENTENCES, None, Scope()),
-        ("varlen", on_cuda(), PAGES, None, Scope(dropout=0.1)),
-        ("varlen", on_cuda(), Layout.of([197, 197]), None, Scope(dropout=0.1)),
-        ("dense", on_cuda(width=256), PAGES, None, Scope(dropout=0.1)),
-        ("dense", on_cuda(), SENTENCES, None, Scope(bias=Alibi(4))),
-        ("dense", on_cuda(), PAGES, None, Scope(bias=Alibi(4))),
-        ("dense", on_cuda(), SENTENCES, Layout.in_cache([30, 129], 200), Scope()),
-        ("dense", on_cuda(width=12), SENTENCES, None, Scope()),
-        ("dense", on_cuda(width=264), SENTENCES, None, Scope()),
-        ("dense", on_cuda(dtype=torch.float32), SENTENCES, None, Scope()),
-        ("dense", torch.zeros(1, 4, 64), SENTENCES, None, Scope()),
-        ("dense", torch.zeros(1, 4, 64, dtype=torch.bfloat16), SENTENCES, None, Scope()),
+        ("short", on_cuda(), SENTENCES, None, AttentionSpec(causal=True)),
+        ("short", on_cuda(dtype=torch.float16), SENTENCES, None, AttentionSpec(window=3)),
+        ("short", on_cuda(), SENTENCES, None, AttentionSpec(dropout=0.1)),
+        (
+            "short",
+            on_cuda(),
+            SENTENCES,
+            Layout.in_cache([30, 128], 200),
+            AttentionSpec(causal=True),
+        ),
+        ("short", on_cuda(width=16), SENTENCES, None, AttentionSpec()),
+        ("short", on_cuda(requires_grad=True), SENTENCES, None, AttentionSpec(causal=True)),
+        ("dense", on_cuda(requires_grad=True), SENTENCES, SENTENCES.pick([1, 1]), AttentionSpec()),
+        ("short", on_cuda(), Layout.of([64, 64]), None, AttentionSpec()),
+        ("grid", on_cuda(), Layout.of([197, 197]), None, AttentionSpec()),
+        ("varlen", on_cuda(), Layout.of([197, 197]), None, AttentionSpec(window=9)),
+        ("varlen", on_cuda(width=256), Layout.of([197, 197]), None, AttentionSpec()),
+        ("varlen", on_cuda(), Layout.of([197, 196]), None, AttentionSpec()),
+        ("varlen", on_cuda(), PAGES, None, AttentionSpec(causal=True)),
+        ("varlen", on_cuda(), SENTENCES, PAGES, AttentionSpec()),
+        ("varlen", on_cuda(), PAGES, SENTENCES, AttentionSpec()),
+        ("varlen", on_cuda(width=8), SENTENCES, None, AttentionSpec()),
+        ("varlen", on_cuda(width=256), SENTENCES, None, AttentionSpec()),
+        ("varlen", on_cuda(), PAGES, None, AttentionSpec(dropout=0.1)),
+        ("varlen", on_cuda(), Layout.of([197, 197]), None, AttentionSpec(dropout=0.1)),
+        ("dense", on_cuda(width=256), PAGES, None, AttentionSpec(dropout=0.1)),
+        ("dense", on_cuda(), SENTENCES, None, AttentionSpec(bias=Alibi(4))),
+        ("dense", on_cuda(), PAGES, None, AttentionSpec(bias=Alibi(4))),
+        ("dense", on_cuda(), SENTENCES, Layout.in_cache([30, 129], 200), AttentionSpec()),
+        ("dense", on_cuda(width=12), SENTENCES, None, AttentionSpec()),
+        ("dense", on_cuda(width=264), SENTENCES, None, AttentionSpec()),
+        ("dense", on_cuda(dtype=torch.float32), SENTENCES, None, AttentionSpec()),
+        ("dense", torch.zeros(1, 4, 64), SENTENCES, None, AttentionSpec()),
+        ("dense", torch.zeros(1, 4, 64, dtype=torch.bfloat16), SENTENCES, None, AttentionSpec()),
     ],
 )
 def test_the_first_back_end_that_can_is_taken(
@@ -208,7 +218,7 @@ def test_the_first_back_end_that_can_is_taken(
     q: Any,
     queries: Layout,
     keys: Layout | None,
-    scope: Scope,
+    scope: AttentionSpec,
     chosen: Callable[..., str],
 ) -> None:
     assert chosen(q, queries, keys, scope) == wanted
@@ -239,19 +249,24 @@ def test_wide_heads_of_the_fixed_form_ask_for_no_lengths(chosen: Callable[..., s
     assert chosen(on_cuda(width=312), sentences) == "wide"
     assert chosen(on_cuda(width=136), sentences) == "wide"
     assert chosen(on_cuda(width=256), pages) == "varlen"
-    assert chosen(on_cuda(width=256), pages, scope=Scope(dropout=0.1)) == "wide"
+    assert chosen(on_cuda(width=256), pages, scope=AttentionSpec(dropout=0.1)) == "wide"
     assert chosen(on_cuda(width=312), pages) == "wide"
     assert chosen(on_cuda(width=312), sentences, GAPPED) == "dense"
 
 
 @pytest.mark.parametrize(
     "scope",
-    [Scope(), Scope(causal=True), Scope(window=2), Scope(causal=True, window=2, scale=1.0)],
+    [
+        AttentionSpec(),
+        AttentionSpec(causal=True),
+        AttentionSpec(window=2),
+        AttentionSpec(causal=True, window=2, scale=1.0),
+    ],
     ids=["plain", "causal", "window", "causal window"],
 )
 @pytest.mark.parametrize("n_kv_heads", [2, 1])
 def test_wide_heads_on_a_grid_equal_the_definition_forward_and_backward(
-    scope: Scope, n_kv_heads: int, make_qkv: MakeQkv, device: torch.device
+    scope: AttentionSpec, n_kv_heads: int, make_qkv: MakeQkv, device: torch.device
 ) -> None:
     sizes = {"n_sequences": 6, "longest": 5, "device": device}
     queries = Layout.fixed([2, 3, 1], n_rows=9, **sizes)
@@ -276,26 +291,32 @@ def test_wide_heads_on_a_grid_equal_the_definition_forward_and_backward(
 @pytest.mark.parametrize(
     ("back_end", "q", "keys", "scope", "reason"),
     [
-        ("short", torch.zeros(1, 4, 64), SENTENCES, Scope(), r"\bCUDA\b.*\bcpu\b"),
-        ("short", on_cuda(dtype=torch.float32), SENTENCES, Scope(), "float32"),
-        ("short", on_cuda(), PAGES, Scope(), r"\b129\b"),
-        ("short", on_cuda(), SENTENCES, Scope(bias=Alibi(4)), r"\bbias\b"),
-        ("short", on_cuda(requires_grad=True), GAPPED, Scope(), r"\bgaps\b"),
-        ("short", on_cuda(width=8), SENTENCES, Scope(), r"\b8\b.*\b16\b.*\b128\b"),
-        ("grid", on_cuda(), PAGES, Scope(), r"\bsequence"),
-        ("wide", on_cuda(width=312), PAGES, Scope(), r"\bdense\b"),
-        ("padded", torch.zeros(1, 4, 64), PAGES, Scope(), r"\bpadding\b"),
-        ("varlen", torch.zeros(1, 4, 64), PAGES, Scope(), r"\bCUDA\b.*\bcpu\b"),
-        ("varlen", on_cuda(dtype=torch.float64), PAGES, Scope(), "float64"),
-        ("varlen", on_cuda(), GAPPED, Scope(), r"\bgaps\b"),
-        ("varlen", on_cuda(), PAGES.pick([1, 0]), Scope(), r"\bgaps\b"),
-        ("varlen", on_cuda(), PAGES, Scope(bias=Alibi(4)), r"\bbias\b"),
-        ("varlen", on_cuda(width=256), PAGES, Scope(dropout=0.1), r"\b256\b.*\b192\b.*dropout"),
-        ("varlen", on_cuda(width=20), PAGES, Scope(), r"\b20\b.*\b8\b.*\b256\b"),
+        ("short", torch.zeros(1, 4, 64), SENTENCES, AttentionSpec(), r"\bCUDA\b.*\bcpu\b"),
+        ("short", on_cuda(dtype=torch.float32), SENTENCES, AttentionSpec(), "float32"),
+        ("short", on_cuda(), PAGES, AttentionSpec(), r"\b129\b"),
+        ("short", on_cuda(), SENTENCES, AttentionSpec(bias=Alibi(4)), r"\bbias\b"),
+        ("short", on_cuda(requires_grad=True), GAPPED, AttentionSpec(), r"\bgaps\b"),
+        ("short", on_cuda(width=8), SENTENCES, AttentionSpec(), r"\b8\b.*\b16\b.*\b128\b"),
+        ("grid", on_cuda(), PAGES, AttentionSpec(), r"\bsequence"),
+        ("wide", on_cuda(width=312), PAGES, AttentionSpec(), r"\bdense\b"),
+        ("padded", torch.zeros(1, 4, 64), PAGES, AttentionSpec(), r"\bpadding\b"),
+        ("varlen", torch.zeros(1, 4, 64), PAGES, AttentionSpec(), r"\bCUDA\b.*\bcpu\b"),
+        ("varlen", on_cuda(dtype=torch.float64), PAGES, AttentionSpec(), "float64"),
+        ("varlen", on_cuda(), GAPPED, AttentionSpec(), r"\bgaps\b"),
+        ("varlen", on_cuda(), PAGES.pick([1, 0]), AttentionSpec(), r"\bgaps\b"),
+        ("varlen", on_cuda(), PAGES, AttentionSpec(bias=Alibi(4)), r"\bbias\b"),
+        (
+            "varlen",
+            on_cuda(width=256),
+            PAGES,
+            AttentionSpec(dropout=0.1),
+            r"\b256\b.*\b192\b.*dropout",
+        ),
+        ("varlen", on_cuda(width=20), PAGES, AttentionSpec(), r"\b20\b.*\b8\b.*\b256\b"),
     ],
 )
 def test_an_unsupported_call_names_the_back_end_and_the_reason(
-    back_end: str, q: Any, keys: Layout, scope: Scope, reason: str
+    back_end: str, q: Any, keys: Layout, scope: AttentionSpec, reason: str
 ) -> None:
     queries = Layout.of(keys.known_lengths())
     with pytest.raises(UserError, match=f"'{back_end}'.*{reason}"):
@@ -314,12 +335,17 @@ def test_an_unknown_back_end_gets_a_suggestion() -> None:
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 @pytest.mark.parametrize(
     "scope",
-    [Scope(), Scope(causal=True), Scope(causal=True, window=2), Scope(bias=Alibi(4))],
+    [
+        AttentionSpec(),
+        AttentionSpec(causal=True),
+        AttentionSpec(causal=True, window=2),
+        AttentionSpec(bias=Alibi(4)),
+    ],
     ids=["plain", "causal", "window", "alibi"],
 )
 @pytest.mark.parametrize("n_kv_heads", [4, 2])
 def test_a_grid_with_padding_gives_what_its_real_rows_give_alone(
-    scope: Scope, n_kv_heads: int, left: bool, make_qkv: MakeQkv
+    scope: AttentionSpec, n_kv_heads: int, left: bool, make_qkv: MakeQkv
 ) -> None:
     lengths = [3, 5, 1]
     flat = Layout.of(lengths)
@@ -344,10 +370,10 @@ RATE = 0.3
                         "varlen", "varlen, causal"])  # fmt: skip
 def dropping(
     request: pytest.FixtureRequest, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Any, Layout, Scope]:
+) -> tuple[Any, Layout, AttentionSpec]:
     """A back end, many twins of one sequence, and a scope."""
     name, _, form = request.param.partition(", ")
-    scope = Scope(dropout=RATE, causal=form == "causal")
+    scope = AttentionSpec(dropout=RATE, causal=form == "causal")
     if name == "short":
         pytest.importorskip("triton")
         if device.type == "cpu" and torch.cuda.is_available():
@@ -379,7 +405,7 @@ def grid(x_NHK: Tensor) -> Tensor:
     return x_NHK[len(x_NHK) % 8 :].unflatten(0, (-1, 8))
 
 
-def left_weights(run: Any, layout: Layout, scope: Scope, seed: int = 0) -> Tensor:
+def left_weights(run: Any, layout: Layout, scope: AttentionSpec, seed: int = 0) -> Tensor:
     """(twins, T, H, S) after dropout."""
     torch.manual_seed(1)
     tensors = twins(layout)
@@ -387,7 +413,9 @@ def left_weights(run: Any, layout: Layout, scope: Scope, seed: int = 0) -> Tenso
     return grid(run(*tensors, layout, layout, scope))[..., :8]
 
 
-def test_dropout_keeps_the_expectation_and_the_rate(dropping: tuple[Any, Layout, Scope]) -> None:
+def test_dropout_keeps_the_expectation_and_the_rate(
+    dropping: tuple[Any, Layout, AttentionSpec],
+) -> None:
     run, layout, scope = dropping
     left = left_weights(run, layout, scope)
     whole = left_weights(run, layout, scope.without_dropout())
@@ -403,7 +431,7 @@ def test_dropout_keeps_the_expectation_and_the_rate(dropping: tuple[Any, Layout,
 
 
 def test_every_sequence_head_and_call_draws_its_own_mask(
-    dropping: tuple[Any, Layout, Scope],
+    dropping: tuple[Any, Layout, AttentionSpec],
 ) -> None:
     run, layout, scope = dropping
     left = left_weights(run, layout, scope) == 0
@@ -413,7 +441,7 @@ def test_every_sequence_head_and_call_draws_its_own_mask(
     assert torch.equal(left, left_weights(run, layout, scope) == 0)  # and the seed decides
 
 
-def test_backward_uses_the_mask_of_forward(dropping: tuple[Any, Layout, Scope]) -> None:
+def test_backward_uses_the_mask_of_forward(dropping: tuple[Any, Layout, AttentionSpec]) -> None:
     """Read the mask out with unit values, then write the same attention down with it."""
     run, layout, scope = dropping
     kept = (left_weights(run, layout, scope) != 0).double() / (1 - RATE)

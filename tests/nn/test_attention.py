@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headway.nn.attention.attend import attend_explicit
 from headway.nn.attention.attention import Attention, Memory
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.norms import RMSNorm
@@ -25,12 +25,12 @@ def rotary() -> Rotary:
 
 MAKERS: dict[str, Callable[[], Attention]] = {
     "plain": lambda: Attention(16, 4),
-    "causal": lambda: Attention(16, 4, scope=Scope(causal=True)),
+    "causal": lambda: Attention(16, 4, scope=AttentionSpec(causal=True)),
     "grouped": lambda: Attention(16, 4, n_kv_heads=2, bias="qkvo"),
     "wide heads": lambda: Attention(16, 4, d_head=6, bias="o"),
-    "window": lambda: Attention(16, 4, scope=Scope(causal=True, window=2)),
-    "rotary": lambda: Attention(16, 4, rotary=rotary(), scope=Scope(causal=True)),
-    "alibi": lambda: Attention(16, 4, scope=Scope(bias=Alibi(4))),
+    "window": lambda: Attention(16, 4, scope=AttentionSpec(causal=True, window=2)),
+    "rotary": lambda: Attention(16, 4, rotary=rotary(), scope=AttentionSpec(causal=True)),
+    "alibi": lambda: Attention(16, 4, scope=AttentionSpec(bias=Alibi(4))),
     "normed": lambda: Attention(16, 4, qk_norm=(RMSNorm(4), RMSNorm(4)), bias="qv"),
 }
 
@@ -181,7 +181,7 @@ def test_it_equals_projections_and_attention_written_out(crossing: bool, shake: 
             bias="qkvo",
             qk_norm=(norm_q, norm_k),
             rotary=part,
-            scope=Scope(causal=not crossing),
+            scope=AttentionSpec(causal=not crossing),
         )
     )
     layout, memory_layout = Layout.of([4, 2]), Layout.of([3, 5])
@@ -261,14 +261,14 @@ def test_the_scale_keeps_the_variance_of_scores_at_one(width: int) -> None:
     q, k = torch.randn(2, 200, 1, width)
     for scale, wanted in ((None, 1.0), (1.0, float(width))):
         # log(weight) is the score less a number for each row.
-        _, (weights_HTS,) = attend_explicit(q, k, k, layout, layout, Scope(scale=scale))
-        scores_TS = (q[:, 0] @ k[:, 0].T) * Scope(scale=scale).scale_for(width)
+        _, (weights_HTS,) = attend_explicit(q, k, k, layout, layout, AttentionSpec(scale=scale))
+        scores_TS = (q[:, 0] @ k[:, 0].T) * AttentionSpec(scale=scale).scale_for(width)
         assert scores_TS.var().item() == pytest.approx(wanted, rel=0.15)
         torch.testing.assert_close(weights_HTS[0], scores_TS.softmax(-1))
 
 
 def test_attention_dropout_is_on_in_training_and_off_in_use(shake: Shake) -> None:
-    attention = shake(Attention(16, 4, scope=Scope(dropout=0.5)))
+    attention = shake(Attention(16, 4, scope=AttentionSpec(dropout=0.5)))
     plain = Attention(16, 4)
     plain.load_state_dict(attention.state_dict())
     x_ND, layout = torch.randn(6, 16), Layout.of([4, 2])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from headway.nn.augment import Augment, mix_pictures
+from headway.nn.augment import Augment, mix_images
 from headway.nn.augment.augment import erase
 from headway.nn.augment.geometry import shift, to_turn, warp
 from headway.nn.augment.mixing import beta
@@ -216,7 +216,7 @@ def test_labels_follow_pixels(mixup: float, cutmix: float, n: int) -> None:
     """Picture k is even and as bright as k says, so its pixels tell what it was made of."""
     bright = torch.arange(n) / n
     images = bright[:, None, None, None, None].expand(n, 1, 1, 10, 10)
-    result = mix_pictures(images, torch.eye(n), mixup=mixup, cutmix=cutmix)
+    result = mix_images(images, torch.eye(n), mixup=mixup, cutmix=cutmix)
     torch.testing.assert_close(result.targets_BC.sum(1), torch.ones(n))
     assert (result.targets_BC >= 0).all()
     assert sorted(result.partner_B.tolist()) == list(range(n))

@@ -129,10 +129,10 @@ def test_a_cached_token_is_not_computed_again(make_stack: MakeStack) -> None:
     cache = Cache(N_LAYERS, n_rows=1, capacity=8)
     x_TD = torch.randn(4, 16)
     feed(stack, cache, [x_TD[:3]])
-    before = cache.layers[0].kept["keys"][:, :3].clone()
+    before = cache.layers[0].cells["keys"][:, :3].clone()
     (out_1D,) = feed(stack, cache, [x_TD[3:]])
     assert out_1D.shape == (1, 16)
-    assert torch.equal(cache.layers[0].kept["keys"][:, :3], before)
+    assert torch.equal(cache.layers[0].cells["keys"][:, :3], before)
 
 
 def test_room_is_made_once_and_doubled_when_it_was_too_little(make_stack: MakeStack) -> None:
@@ -144,7 +144,7 @@ def test_room_is_made_once_and_doubled_when_it_was_too_little(make_stack: MakeSt
     for row in range(8):
         (out_1D,) = feed(stack, cache, [x_TD[row : row + 1]])
         close(out_1D, whole[row : row + 1])
-        pointers.append(cache.layers[0].kept["keys"].data_ptr())
+        pointers.append(cache.layers[0].cells["keys"].data_ptr())
     assert cache.capacity == 12
     assert len(set(pointers)) <= 3  # for 3, for 6 and for 12 rows
     assert pointers[0] == pointers[2]
@@ -225,13 +225,13 @@ def test_rows_that_do_not_move_are_not_copied(rows: list[int], make_stack: MakeS
     cache = Cache(N_LAYERS, n_rows=3, capacity=8)
     feed(make_stack(), cache, list(torch.randn(3, 4, 16)))
     layer = cache.layers[1]
-    pointers = layer.kept["keys"].data_ptr(), layer.kept["values"].data_ptr()
-    before = layer.kept["keys"].clone()
+    pointers = layer.cells["keys"].data_ptr(), layer.cells["values"].data_ptr()
+    before = layer.cells["keys"].clone()
     cache.select(rows)
-    assert (layer.kept["keys"].data_ptr(), layer.kept["values"].data_ptr()) == pointers
-    assert len(layer.kept["keys"]) == len(rows)
+    assert (layer.cells["keys"].data_ptr(), layer.cells["values"].data_ptr()) == pointers
+    assert len(layer.cells["keys"]) == len(rows)
     for row, origin in enumerate(rows):
-        assert torch.equal(layer.kept["keys"][row, :4], before[origin, :4])
+        assert torch.equal(layer.cells["keys"][row, :4], before[origin, :4])
 
 
 def test_only_the_tokens_of_moved_rows_are_copied(make_stack: MakeStack) -> None:
@@ -240,10 +240,10 @@ def test_only_the_tokens_of_moved_rows_are_copied(make_stack: MakeStack) -> None
     feed(make_stack(), cache, list(torch.randn(3, 4, 16)))
     layer = cache.layers[0]
     for row in range(3):
-        layer.kept["keys"][row, 4:] = 100.0 + row
+        layer.cells["keys"][row, 4:] = 100.0 + row
     cache.select([1, 1, 0])
     for row in range(3):
-        assert (layer.kept["keys"][row, 4:] == 100.0 + row).all()
+        assert (layer.cells["keys"][row, 4:] == 100.0 + row).all()
 
 
 def test_a_trimmed_guess_is_forgotten(make_stack: MakeStack) -> None:

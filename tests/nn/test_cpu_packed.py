@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from headway.nn.cpu_packed import MOST, can_pack, in_few_sizes, sizes
+from headway.nn.cpu_packed import MOST, can_pack, in_fixed_sizes, sizes
 from headway.nn.linear import Linear, pack, packing
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this machine's torch has no oneDNN")
@@ -102,7 +102,7 @@ def test_rows_are_computed_in_few_sizes_and_give_the_same(rows: int) -> None:
             seen.append(len(part))
             return torch.ops.mkldnn._linear_pointwise(part, copy, None, "none", [], "")
 
-        ours = in_few_sizes(x, product)
+        ours = in_fixed_sizes(x, product)
         assert seen == sizes(rows)
         assert ours.shape == (rows, 40)
         torch.testing.assert_close(ours, x @ weight.T)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.nn.crf import FORBIDDEN, allowed_transitions, is_scheme, log_likelihood, viterbi
+from headway.nn.crf import FORBIDDEN, allowed_transitions, has_span_tags, log_likelihood, viterbi
 from headway.nn.layout import Layout
 
 C = 3
@@ -125,8 +125,8 @@ def test_the_rules_of_bioes() -> None:
 
 def test_plain_tags_may_follow_each_other_in_any_order() -> None:
     assert not allowed_transitions(("NOUN", "VERB", "O")).any()
-    assert is_scheme(BIO)
-    assert not is_scheme(("NOUN", "IN"))
+    assert has_span_tags(BIO)
+    assert not has_span_tags(("NOUN", "IN"))
 
 
 @pytest.mark.parametrize("n", [1, 300])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.nn.ctc import Aligned, PrefixScorer, align, ctc_loss
+from headway.nn.ctc import CtcAlignment, PrefixScorer, align, ctc_loss
 from headway.nn.layout import Layout
 
 V, BLANK, END = 3, 3, 2
@@ -137,7 +137,7 @@ def test_prefix_scores_of_long_recordings_stay_exact() -> None:
     expected = -ctc_loss(
         scores_MV.double(), Layout.of([2000]), torch.tensor(text), Layout.of([len(text)]), 4
     ).nll_B
-    assert scorer.whole(state).item() == pytest.approx(expected.item(), rel=1e-9)
+    assert scorer.final_scores(state).item() == pytest.approx(expected.item(), rel=1e-9)
 
 
 def ways_of(text: tuple[int, ...], n_rows: int) -> list[tuple[int, ...]]:
@@ -165,7 +165,7 @@ def test_the_best_way_is_the_best_of_all(text: tuple[int, ...]) -> None:
         score = {w: sum(log_AV[t, s].item() for t, s in enumerate(w)) for w in ways_of(text, 6)}
         best = max(score, key=lambda way: score[way])
         found = align(log_AV, text, BLANK)
-        assert found == Aligned(*runs(best), pytest.approx(score[best]))
+        assert found == CtcAlignment(*runs(best), pytest.approx(score[best]))
 
 
 def test_a_text_longer_than_the_rows_has_no_way() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.nn.attention import dense
 from headway.nn.attention.dense import attend_dense, group_by_length
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout
 from headway.nn.positions import Alibi, Relative
 
@@ -80,7 +80,9 @@ def test_outputs_and_gradients_equal_the_definition(
     for causal, window, bias in product((False, True), (None, 2), BIASES.values()):
         for dtype, heads in TYPED_HEADS:
             part = bias(causal)
-            scope = Scope(causal=causal, window=window, bias=part and part.to(device, dtype))
+            scope = AttentionSpec(
+                causal=causal, window=window, bias=part and part.to(device, dtype)
+            )
             same_as_explicit(attend_dense, queries, keys, scope, heads, dtype)
 
 
@@ -119,7 +121,7 @@ def test_any_batch_equals_the_definition(
     from_heads = {"no bias": None, "alibi": Alibi(n_heads[0])}
     q_lengths, k_lengths, causal, window = batch
     part = from_heads.get(bias, Relative(n_heads[0], 8, 6, causal=causal).double())
-    scope = Scope(causal=causal, window=window, bias=part, scale=scale)
+    scope = AttentionSpec(causal=causal, window=window, bias=part, scale=scale)
     queries, keys = Layout.of(q_lengths), Layout.of(k_lengths)
     if form == "in a cache":
         keys = Layout.in_cache(k_lengths, max(k_lengths) + 1)
@@ -158,30 +160,32 @@ def test_equal_lengths_are_viewed_and_not_copied(
         "in a cache": Layout.in_cache([4, 6], 8, device),
     }[keys]
     tensors = make_qkv(queries, of_keys, (4, 2, 8), torch.float32)
-    attend_dense(*tensors, queries, of_keys, Scope(causal=True))
+    attend_dense(*tensors, queries, of_keys, AttentionSpec(causal=True))
     for mine, theirs in zip(tensors, seen, strict=True):
         assert theirs.data_ptr() == mine.data_ptr()
     ragged = Layout.of([3, 2], device)
     with pytest.raises(AssertionError, match="gathered"):  # the test itself can fail
-        attend_dense(*make_qkv(ragged, ragged, (4, 2, 8), torch.float32), ragged, ragged, Scope())
+        attend_dense(
+            *make_qkv(ragged, ragged, (4, 2, 8), torch.float32), ragged, ragged, AttentionSpec()
+        )
 
 
 @pytest.mark.parametrize(
     ("queries", "keys", "scope", "needs_mask"),
     [
-        (Layout.of([3, 3]), None, Scope(causal=True), False),
-        (Layout.of([3, 3]), None, Scope(), False),
-        (Layout.of([3, 2]), None, Scope(causal=True), False),
-        (Layout.of([1, 1]), Layout.in_cache([4, 4], 6), Scope(causal=True), False),
-        (Layout.of([3, 2]), None, Scope(), True),
-        (Layout.of([1, 1]), Layout.in_cache([4, 3], 6), Scope(causal=True), True),
-        (Layout.of([3, 3]), None, Scope(causal=True, window=2), True),
+        (Layout.of([3, 3]), None, AttentionSpec(causal=True), False),
+        (Layout.of([3, 3]), None, AttentionSpec(), False),
+        (Layout.of([3, 2]), None, AttentionSpec(causal=True), False),
+        (Layout.of([1, 1]), Layout.in_cache([4, 4], 6), AttentionSpec(causal=True), False),
+        (Layout.of([3, 2]), None, AttentionSpec(), True),
+        (Layout.of([1, 1]), Layout.in_cache([4, 3], 6), AttentionSpec(causal=True), True),
+        (Layout.of([3, 3]), None, AttentionSpec(causal=True, window=2), True),
     ],
 )
 def test_a_mask_is_made_only_where_one_is_needed(
     queries: Layout,
     keys: Layout | None,
-    scope: Scope,
+    scope: AttentionSpec,
     needs_mask: bool,
     make_qkv: Callable[..., tuple[Tensor, ...]],
     monkeypatch: pytest.MonkeyPatch,
@@ -205,12 +209,12 @@ def test_rows_that_belong_to_no_sequence_are_not_seen(
     queries = Layout.of([2, 2] if form == "in a cache" else [2, 1], device)
     keys = Layout.in_cache([2, 4], 6, device)
     q, k, v = make_qkv(queries, keys, (2, 2, 8), torch.float32)
-    before = attend_dense(q, k, v, queries, keys, Scope(causal=True))
+    before = attend_dense(q, k, v, queries, keys, AttentionSpec(causal=True))
     free = [2, 3, 4, 5, 10, 11]
     k[free], v[free] = 1e4, 1e4
-    assert torch.equal(attend_dense(q, k, v, queries, keys, Scope(causal=True)), before)
+    assert torch.equal(attend_dense(q, k, v, queries, keys, AttentionSpec(causal=True)), before)
     v[0] += 1.0
-    assert not torch.equal(attend_dense(q, k, v, queries, keys, Scope(causal=True)), before)
+    assert not torch.equal(attend_dense(q, k, v, queries, keys, AttentionSpec(causal=True)), before)
 
 
 @pytest.mark.parametrize("lengths", [[3, 3], [3, 2, 5]], ids=["equal", "ragged"])
@@ -219,10 +223,10 @@ def test_a_neighbour_with_other_content_changes_nothing_bit_for_bit(
 ) -> None:
     layout = Layout.of(lengths)
     q, k, v = make_qkv(layout, layout, (2, 2, 8), torch.float32)
-    before = layout.split(attend_dense(q, k, v, layout, layout, Scope()))
+    before = layout.split(attend_dense(q, k, v, layout, layout, AttentionSpec()))
     for x in (q, k, v):
         x[: lengths[0]].normal_()
-    after = layout.split(attend_dense(q, k, v, layout, layout, Scope()))
+    after = layout.split(attend_dense(q, k, v, layout, layout, AttentionSpec()))
     assert not torch.equal(before[0], after[0])
     for mine, still_mine in zip(before[1:], after[1:], strict=True):
         assert torch.equal(mine, still_mine)
@@ -263,7 +267,9 @@ def test_a_ragged_batch_is_computed_on_little_more_than_its_tokens(
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
     lengths = [1 + (137 * i) % 300 for i in range(120)]  # short and long ones mixed
     layout = Layout.of(lengths)
-    attend_dense(*make_qkv(layout, layout, (1, 1, 2), torch.float32), layout, layout, Scope())
+    attend_dense(
+        *make_qkv(layout, layout, (1, 1, 2), torch.float32), layout, layout, AttentionSpec()
+    )
     assert 2 * sum(lengths) <= sum(cells) <= 1.25 * 2 * sum(lengths) + dense.SMALL
     assert len(cells) <= 12
 
@@ -271,8 +277,8 @@ def test_a_ragged_batch_is_computed_on_little_more_than_its_tokens(
 def test_many_groups_equal_the_definition(device: torch.device, same_as_explicit: Check) -> None:
     layout = Layout.of([300, 1, 150, 290, 40, 7, 160, 2, 41, 80], device)
     assert len(group_by_length(layout.known_lengths(), layout.known_lengths())) >= 3
-    same_as_explicit(attend_dense, layout, layout, Scope(causal=True), (2, 1, 8))
-    same_as_explicit(attend_dense, layout, layout, Scope(), (2, 1, 8))
+    same_as_explicit(attend_dense, layout, layout, AttentionSpec(causal=True), (2, 1, 8))
+    same_as_explicit(attend_dense, layout, layout, AttentionSpec(), (2, 1, 8))
 
 
 def test_a_plan_is_made_once_for_a_pair_of_layouts(
@@ -289,9 +295,9 @@ def test_a_plan_is_made_once_for_a_pair_of_layouts(
     monkeypatch.setattr(dense, "group_by_length", counted)
     queries, keys, others = Layout.of([3, 2]), Layout.of([2, 4]), Layout.of([1, 5])
     for _ in range(3):
-        same_as_explicit(attend_dense, queries, queries, Scope())
-        same_as_explicit(attend_dense, queries, keys, Scope())
-        same_as_explicit(attend_dense, queries, others, Scope())
+        same_as_explicit(attend_dense, queries, queries, AttentionSpec())
+        same_as_explicit(attend_dense, queries, keys, AttentionSpec())
+        same_as_explicit(attend_dense, queries, others, AttentionSpec())
     assert len(made) == 3
 
 
@@ -307,8 +313,8 @@ def test_queries_before_all_keys_get_zeros_and_finite_gradients(
 ) -> None:
     queries, keys = Layout.of(lengths, device), Layout.of([1, 1], device)
     part = BIASES[bias](False)
-    scope = Scope(causal=True) if form == "causal" else Scope(window=1)
-    scope = Scope(causal=scope.causal, window=scope.window, bias=part and part.to(device))
+    scope = AttentionSpec(causal=True) if form == "causal" else AttentionSpec(window=1)
+    scope = AttentionSpec(causal=scope.causal, window=scope.window, bias=part and part.to(device))
     leaves = [x.requires_grad_() for x in make_qkv(queries, keys, (4, 2, 8), torch.float32)]
     out_NHK = attend_dense(*leaves, queries, keys, scope)
     seeing = queries.last_N().tolist()  # only the last query of each stands at its key
@@ -324,7 +330,7 @@ def test_fully_masked_keys_get_no_gradient(
 ) -> None:
     queries, keys = Layout.of([2, 1], device), Layout.in_cache([2, 1], 3, device)
     q, k, v = (x.requires_grad_() for x in make_qkv(queries, keys, (2, 2, 8), torch.float32))
-    out_NHK = attend_dense(q, k, v, queries, keys, Scope())
+    out_NHK = attend_dense(q, k, v, queries, keys, AttentionSpec())
     dk, dv = torch.autograd.grad(out_NHK.square().sum(), (k, v))
     for gradient in (dk, dv):
         assert not gradient[[2, 4, 5]].any()
@@ -337,7 +343,7 @@ def test_a_batch_without_visible_keys_gives_zeros(
 ) -> None:
     queries, keys = Layout.of(lengths[0]), Layout.of(lengths[1])
     leaves = [x.requires_grad_() for x in make_qkv(queries, keys, (2, 2, 8), torch.float32)]
-    out_NHK = attend_dense(*leaves, queries, keys, Scope())
+    out_NHK = attend_dense(*leaves, queries, keys, AttentionSpec())
     assert out_NHK.shape == leaves[0].shape
     assert not out_NHK.any()
     for gradient in torch.autograd.grad(out_NHK.sum(), leaves, allow_unused=True):
@@ -348,4 +354,4 @@ def test_sequences_that_share_keys_add_up_their_gradients(
     device: torch.device, same_as_explicit: Check
 ) -> None:
     queries, keys = Layout.of([2, 3, 1], device), Layout.of([4, 2], device).pick([0, 0, 1])
-    same_as_explicit(attend_dense, queries, keys, Scope())
+    same_as_explicit(attend_dense, queries, keys, AttentionSpec())

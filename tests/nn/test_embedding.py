@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headway.nn import embedding
 from headway.nn.embedding import look_up
-from headway.nn.loss import Smoothing, vocabulary_loss
+from headway.nn.loss import LabelSmoothing, vocabulary_loss
 
 N_WORDS, WIDTH = 11, 4
 SOURCE, TARGET, LABELS = (torch.tensor(x) for x in ([1, 5, 5, 0], [2, 5, 10], [3, 3, 9]))
-SMOOTHING = Smoothing.of(0.1, N_WORDS)
+SMOOTHING = LabelSmoothing.of(0.1, N_WORDS)
 Look = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -120,19 +120,19 @@ def test_a_matrix_that_does_not_learn_is_only_read() -> None:
 
 def test_a_matrix_that_is_gone_is_forgotten() -> None:
     gc.collect()
-    before = len(embedding._waiting)
+    before = len(embedding._deferred)
     weight = matrix()
     tied_loss(weight, look_up).backward()
-    assert len(embedding._waiting) == before + 1
+    assert len(embedding._deferred) == before + 1
     del weight
     gc.collect()
-    assert len(embedding._waiting) == before
+    assert len(embedding._deferred) == before
 
 
 def test_where_torch_does_not_tell_the_backward_pass_rows_are_looked_up_as_it_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(embedding, "CAN_WAIT", False)
+    monkeypatch.setattr(embedding, "CAN_DEFER", False)
     ours, theirs = (weight := matrix()), copy.deepcopy(weight)
     with Watch() as watch:
         tied_loss(ours, look_up).backward()

@@ -12,12 +12,18 @@ from torch import Tensor, nn
 from headway.nn import int8
 from headway.nn.attention.attention import Attention
 from headway.nn.embedding import Embedding
-from headway.nn.int8 import Int8Embedding, Int8Linear, Rounded, hold_int8, is_quick
+from headway.nn.int8 import (
+    Int8Embedding,
+    Int8Linear,
+    QuantizedMatrix,
+    has_fast_int8,
+    quantize_model,
+)
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
 from headway.nn.lora import LoraLinear
 
-quick = pytest.mark.skipif(not is_quick(), reason="this processor has no such products")
+quick = pytest.mark.skipif(not has_fast_int8(), reason="this processor has no such products")
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +39,7 @@ def layer(bias: bool = True, n_in: int = 24, n_out: int = 40) -> Linear:
 
 def by_hand(x_ND: Tensor, weight_FD: Tensor, bias_F: Tensor | None) -> Tensor:
     """In whole numbers of fp64, which are exact."""
-    weight, levels = Rounded.of(weight_FD, int8.WEIGHT_LEVELS), int8.LEVELS
+    weight, levels = QuantizedMatrix.quantize(weight_FD, int8.WEIGHT_LEVELS), int8.LEVELS
     largest_N1 = x_ND.abs().amax(1, keepdim=True).double()
     whole_ND = (x_ND / largest_N1.float() * levels).round().double()
     sums_NF = whole_ND @ weight.whole_FD.double().T
@@ -95,11 +101,13 @@ def test_rows_of_zeros_and_no_rows_at_all() -> None:
 def test_weights_lose_no_more_than_half_a_step(levels: int) -> None:
     weight_FD = torch.randn(30, 50) * torch.logspace(-4, 2, 30)[:, None]
     step_F1 = weight_FD.abs().amax(1, keepdim=True) / levels
-    rounded = Rounded.of(weight_FD, levels)
-    assert ((rounded.wide() - weight_FD).abs() <= step_F1 * 0.5001).all()
-    again = Rounded.of(rounded.wide(), levels)  # as a file of eight bits is read
+    rounded = QuantizedMatrix.quantize(weight_FD, levels)
+    assert ((rounded.dequantize() - weight_FD).abs() <= step_F1 * 0.5001).all()
+    again = QuantizedMatrix.quantize(
+        rounded.dequantize(), levels
+    )  # as a file of eight bits is read
     assert torch.equal(again.whole_FD, rounded.whole_FD)
-    assert not Rounded.of(torch.zeros(2, 3)).wide().any()
+    assert not QuantizedMatrix.quantize(torch.zeros(2, 3)).dequantize().any()
 
 
 def test_a_held_weight_can_be_seen() -> None:
@@ -116,10 +124,12 @@ def test_looked_up_rows_are_those_of_the_rounded_table() -> None:
 
 
 def test_a_processor_without_them_widens_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8, "is_quick", lambda: False)
+    monkeypatch.setattr(int8, "has_fast_int8", lambda: False)
     plain, x_ND = layer(), torch.randn(4, 24)
     ours = Int8Linear(plain)
-    expected = nn.functional.linear(x_ND, Rounded.of(plain.weight).wide(), plain.bias)
+    expected = nn.functional.linear(
+        x_ND, QuantizedMatrix.quantize(plain.weight).dequantize(), plain.bias
+    )
     torch.testing.assert_close(ours(x_ND), expected)
     part = slice(7, None)
     assert plain.bias is not None
@@ -132,8 +142,8 @@ def test_without_one_of_torchs_products_weights_are_widened(
 ) -> None:
     gone = (getattr(torch.ops, library), "no_such_product")
     monkeypatch.setattr(int8, "PRODUCTS", (*int8.PRODUCTS, gone))
-    assert not is_quick()
-    assert type(int8.matrix(layer().weight)) is int8.Matrix
+    assert not has_fast_int8()
+    assert type(int8.int8_matrix(layer().weight)) is int8.Int8Matrix
 
 
 def test_shared_parts_stay_shared_and_no_wide_matrix_is_left() -> None:
@@ -142,7 +152,7 @@ def test_shared_parts_stay_shared_and_no_wide_matrix_is_left() -> None:
     words.weight = table.weight
     model = nn.ModuleDict({"table": table, "a": nn.Sequential(shared), "b": nn.Sequential(shared)})
     model["words"] = words
-    hold_int8(model)
+    quantize_model(model)
     assert model["a"].get_submodule("0") is model["b"].get_submodule("0")
     assert isinstance(model["words"], Int8Linear)
     assert isinstance(model["table"], Int8Embedding)
@@ -166,7 +176,7 @@ def test_what_lora_learned_is_part_of_the_rounded_weight() -> None:
     tuned.lora_b.normal_()
     x_ND = torch.randn(5, 24)
     expected, model = tuned(x_ND), nn.Sequential(tuned)
-    hold_int8(model)
+    quantize_model(model)
     assert (model(x_ND) - expected).norm() < 0.03 * expected.norm()
 
 
@@ -177,6 +187,6 @@ def test_attention_never_unpacks_its_weights(bias: str, monkeypatch: pytest.Monk
     model = nn.Sequential(attention)
     x_ND, layout = torch.randn(5, 16), Layout.of([2, 3])
     expected_ND = attention(x_ND, layout)
-    hold_int8(model)
+    quantize_model(model)
     monkeypatch.setattr(Int8Linear, "weight", property(lambda self: pytest.fail("unpacked")))
     assert (attention(x_ND, layout) - expected_ND).abs().max() < 0.05

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headway.nn.kneser_ney import FALLBACK, NONE, KneserNey, discounts_of, recent
+from headway.nn.kneser_ney import FALLBACK, NONE, KneserNey, discounts_of, preceding_tokens
 
 START, END = 0, 1
 FOLDER = Path(__file__).parent / "kneser_ney"
@@ -32,12 +32,14 @@ def fitted(texts: Texts, vocab_size: int, order: int) -> KneserNey:
 
 
 def chances_after(model: KneserNey, tokens: list[int]) -> torch.Tensor:
-    return model.chances(contexts(model, tokens)[-1:])[0]
+    return model.all_probs(contexts(model, tokens)[-1:])[0]
 
 
 def contexts(model: KneserNey, tokens: list[int], lengths: list[int] | None = None) -> torch.Tensor:
     places = [place for length in lengths or [len(tokens)] for place in range(length)]
-    return model.contexts(recent(torch.tensor(tokens), torch.tensor(places), model.order - 1))
+    return model.contexts(
+        preceding_tokens(torch.tensor(tokens), torch.tensor(places), model.order - 1)
+    )
 
 
 def drawn(n: int, vocab_size: int, seed: int = 0) -> Texts:
@@ -100,10 +102,10 @@ def test_probabilities_add_up_to_one(order: int) -> None:
     read, said, lengths = flat(drawn(30, 14, seed=1))
     read, said = read % 12, said % 12
     x_NK = contexts(model, read.tolist(), lengths)
-    p_NV = model.chances(x_NK)
+    p_NV = model.all_probs(x_NK)
     torch.testing.assert_close(p_NV.sum(1), torch.ones(len(read)))
     assert float(p_NV.min()) > 0
-    alone_N = model.chance(x_NK, torch.tensor(said))
+    alone_N = model.token_probs(x_NK, torch.tensor(said))
     torch.testing.assert_close(alone_N, p_NV[torch.arange(len(said)), torch.tensor(said)])
 
 
@@ -142,7 +144,7 @@ def slow(texts: Texts, vocab_size: int, order: int, context: tuple[int, ...], to
 def test_as_with_dictionaries() -> None:
     texts, order = drawn(60, 9, seed=2), 3
     model = fitted(texts, 9, order)
-    found = model.chances(contexts(model, [START, 3, 4, 8]))
+    found = model.all_probs(contexts(model, [START, 3, 4, 8]))
     seen = [(START,), (START, 3), (3, 4), (4, 8)]
     for row, context in enumerate(seen):
         for token in range(9):

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.nn import loss as loss_file
-from headway.nn.loss import Smoothing, vocabulary_loss
+from headway.nn.loss import LabelSmoothing, vocabulary_loss
 
 N_ROWS, WIDTH, N_WORDS = 7, 5, 11
 EPS = 0.1
-PAPER = Smoothing.of(EPS, N_WORDS)
+PAPER = LabelSmoothing.of(EPS, N_WORDS)
 THEIRS = {"paper": EPS * N_WORDS / (N_WORDS - 1), "torch": EPS}
 """The paper spreads the amount over the wrong words, torch over all; the same form otherwise."""
 
@@ -56,7 +56,7 @@ def aligned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
 def test_it_equals_cross_entropy_with_the_matching_smoothing(kind: str, bias: bool) -> None:
     leaves, targets_N = parts(bias=bias), targets()
-    ours = vocabulary_loss(*leaves, targets_N, Smoothing.of(EPS, N_WORDS, kind))
+    ours = vocabulary_loss(*leaves, targets_N, LabelSmoothing.of(EPS, N_WORDS, kind))
     scores_NV = F.linear(*leaves)
     wanted = F.cross_entropy(scores_NV, targets_N, reduction="sum", label_smoothing=THEIRS[kind])
     nll = F.cross_entropy(scores_NV, targets_N, reduction="sum")
@@ -67,7 +67,7 @@ def test_it_equals_cross_entropy_with_the_matching_smoothing(kind: str, bias: bo
 @pytest.mark.usefixtures("chunk")
 def test_without_smoothing_loss_and_likelihood_are_one() -> None:
     leaves, targets_N = parts(), targets()
-    ours = vocabulary_loss(*leaves, targets_N, Smoothing.of(0.0, N_WORDS))
+    ours = vocabulary_loss(*leaves, targets_N, LabelSmoothing.of(0.0, N_WORDS))
     wanted = F.cross_entropy(F.linear(*leaves), targets_N, reduction="sum")
     assert_equal([ours.sum, ours.nll], [wanted, wanted])
     assert_equal(gradients(ours.sum, leaves), gradients(wanted, leaves))
@@ -76,17 +76,17 @@ def test_without_smoothing_loss_and_likelihood_are_one() -> None:
 
 def test_the_smoothed_targets_are_a_distribution() -> None:
     for kind in THEIRS:
-        right, wrong = Smoothing.of(EPS, N_WORDS, kind)
+        right, wrong = LabelSmoothing.of(EPS, N_WORDS, kind)
         assert right + (N_WORDS - 1) * wrong == pytest.approx(1.0, abs=1e-12)
-    assert Smoothing.of(EPS, N_WORDS).right == 1 - EPS
+    assert LabelSmoothing.of(EPS, N_WORDS).right == 1 - EPS
     with pytest.raises(ValueError, match=r"'papper'.*'paper'.*'torch'"):
-        Smoothing.of(EPS, N_WORDS, "papper")
+        LabelSmoothing.of(EPS, N_WORDS, "papper")
 
 
 @pytest.mark.usefixtures("chunk")
 def test_a_row_of_weight_zero_is_as_if_it_were_not_there() -> None:
     x_ND, weight_VD, bias_V = parts()
-    targets_N, smoothing = targets(), Smoothing.of(EPS, N_WORDS)
+    targets_N, smoothing = targets(), LabelSmoothing.of(EPS, N_WORDS)
     weights_N = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     ours = vocabulary_loss(x_ND, weight_VD, bias_V, targets_N, smoothing, weights_N)
     real_N = weights_N.bool()
@@ -100,7 +100,7 @@ def test_a_row_of_weight_zero_is_as_if_it_were_not_there() -> None:
 
 def test_a_row_of_weight_two_counts_twice() -> None:
     x_ND, weight_VD, bias_V = parts()
-    targets_N, smoothing = targets(), Smoothing.of(EPS, N_WORDS)
+    targets_N, smoothing = targets(), LabelSmoothing.of(EPS, N_WORDS)
     twice = vocabulary_loss(
         x_ND, weight_VD, bias_V, targets_N, smoothing, torch.full((N_ROWS,), 2.0)
     )
@@ -112,7 +112,7 @@ def test_a_row_of_weight_two_counts_twice() -> None:
 
 def test_gradients_pass_the_check_by_finite_differences() -> None:
     leaves, targets_N = parts(), targets()
-    smoothing = Smoothing.of(EPS, N_WORDS)
+    smoothing = LabelSmoothing.of(EPS, N_WORDS)
 
     def summed(*tensors: Tensor) -> Tensor:
         return vocabulary_loss(*tensors, targets_N, smoothing).sum
@@ -125,7 +125,7 @@ def test_what_needs_no_gradient_gets_none(frozen: int) -> None:
     leaves = parts()
     leaves[frozen] = leaves[frozen].detach()
     others = [leaf for i, leaf in enumerate(leaves) if i != frozen]
-    targets_N, smoothing = targets(), Smoothing.of(EPS, N_WORDS, "torch")
+    targets_N, smoothing = targets(), LabelSmoothing.of(EPS, N_WORDS, "torch")
     ours = vocabulary_loss(*leaves, targets_N, smoothing).sum
     wanted = F.cross_entropy(F.linear(*leaves), targets_N, reduction="sum", label_smoothing=EPS)
     assert_equal(gradients(ours, others), gradients(wanted, others))
@@ -133,9 +133,9 @@ def test_what_needs_no_gradient_gets_none(frozen: int) -> None:
 
 def test_it_can_be_measured_without_gradients() -> None:
     leaves, targets_N = parts(), targets()
-    with_gradient = vocabulary_loss(*leaves, targets_N, Smoothing.of(EPS, N_WORDS))
+    with_gradient = vocabulary_loss(*leaves, targets_N, LabelSmoothing.of(EPS, N_WORDS))
     with torch.no_grad():
-        without = vocabulary_loss(*leaves, targets_N, Smoothing.of(EPS, N_WORDS))
+        without = vocabulary_loss(*leaves, targets_N, LabelSmoothing.of(EPS, N_WORDS))
     assert not without.sum.requires_grad
     assert torch.equal(without.sum, with_gradient.sum)
     assert torch.equal(without.nll, with_gradient.nll)
@@ -147,14 +147,14 @@ def test_measuring_makes_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loss_file, "_product", fail)
     with torch.no_grad():
-        vocabulary_loss(*parts(), targets(), Smoothing.of(EPS, N_WORDS))
+        vocabulary_loss(*parts(), targets(), LabelSmoothing.of(EPS, N_WORDS))
 
 
 def test_a_batch_without_rows_has_loss_zero_and_no_gradient() -> None:
     _, weight_VD, bias_V = parts()
     x_ND = torch.empty(0, WIDTH, dtype=torch.float64, requires_grad=True)
     nothing_N = torch.empty(0, dtype=torch.long)
-    ours = vocabulary_loss(x_ND, weight_VD, bias_V, nothing_N, Smoothing.of(EPS, N_WORDS))
+    ours = vocabulary_loss(x_ND, weight_VD, bias_V, nothing_N, LabelSmoothing.of(EPS, N_WORDS))
     assert ours.sum.item() == ours.nll.item() == 0.0
     for gradient in torch.autograd.grad(ours.sum, [x_ND, weight_VD, bias_V], allow_unused=True):
         assert gradient is None or not gradient.any()
@@ -166,7 +166,7 @@ def test_a_bf16_stream_gives_fp32_loss_and_fp32_weight_gradients(device: torch.d
     leaves = [x_ND.bfloat16(), weight_VD, bias_V]
     leaves = [leaf.detach().requires_grad_() for leaf in leaves]
     targets_N = targets().to(device)
-    ours = vocabulary_loss(*leaves, targets_N, Smoothing.of(EPS, N_WORDS, "torch"))
+    ours = vocabulary_loss(*leaves, targets_N, LabelSmoothing.of(EPS, N_WORDS, "torch"))
     wide = [x.float() for x in (leaves[0], leaves[1].bfloat16(), leaves[2].bfloat16())]
     wanted = F.cross_entropy(F.linear(*wide), targets_N, reduction="sum", label_smoothing=EPS)
     assert ours.sum.dtype == ours.nll.dtype == torch.float32
@@ -186,7 +186,7 @@ def test_on_every_device_it_equals_cross_entropy(
     leaves = [leaf.detach().to(device).requires_grad_() for leaf in parts(dtype)]
     targets_N = targets().to(device)
     weights_N = torch.tensor([1.0, 0.0, 1.0, 2.0, 1.0, 1.0, 1.0], device=device)
-    ours = vocabulary_loss(*leaves, targets_N, Smoothing.of(EPS, N_WORDS, "torch"), weights_N)
+    ours = vocabulary_loss(*leaves, targets_N, LabelSmoothing.of(EPS, N_WORDS, "torch"), weights_N)
     losses_N = F.cross_entropy(F.linear(*leaves), targets_N, reduction="none", label_smoothing=EPS)
     wanted = (losses_N * weights_N).sum()
     torch.testing.assert_close(ours.sum, wanted, rtol=1e-6 if atol > 1e-6 else 0.0, atol=atol)
@@ -195,7 +195,7 @@ def test_on_every_device_it_equals_cross_entropy(
 
 def test_a_graph_that_is_kept_gives_the_same_gradients_again() -> None:
     leaves = parts()
-    ours = vocabulary_loss(*leaves, targets(), Smoothing.of(EPS, N_WORDS)).sum * 3
+    ours = vocabulary_loss(*leaves, targets(), LabelSmoothing.of(EPS, N_WORDS)).sum * 3
     first = [g.clone() for g in torch.autograd.grad(ours, leaves, retain_graph=True)]
     assert_equal(list(torch.autograd.grad(ours, leaves)), first)
 
@@ -212,7 +212,7 @@ def test_chunks_are_few_and_of_one_size(
 def test_scores_far_from_zero_lose_nothing() -> None:
     weight_VD = torch.eye(WIDTH, dtype=torch.float32)
     x_ND = torch.tensor([[1e4, 1e4 - 2, 0.0, -1e4, 1e4 - 1]], requires_grad=True)
-    ours = vocabulary_loss(x_ND, weight_VD, None, torch.tensor([1]), Smoothing.of(0.0, WIDTH))
+    ours = vocabulary_loss(x_ND, weight_VD, None, torch.tensor([1]), LabelSmoothing.of(0.0, WIDTH))
     wanted = F.cross_entropy(x_ND.double(), torch.tensor([1]), reduction="sum")
     torch.testing.assert_close(ours.sum.double(), wanted, rtol=0.0, atol=2e-3)
     (found,), (theirs,) = (torch.autograd.grad(loss, [x_ND]) for loss in (ours.sum, wanted))

@@ -13,7 +13,7 @@ from headway.nn.augment import SpecAugment
 from headway.nn.mel import (
     FRAMES_AT_ONCE,
     LogMel,
-    Scale,
+    LogMelScaling,
     log_mel,
     mel_filters,
 )
@@ -63,7 +63,7 @@ def test_thirty_seconds_are_as_whisper_hears_them() -> None:
     ("rate", "n_fft", "hop", "bands"), [(16_000, 400, 160, 80), (8000, 201, 90, 40)]
 )
 def test_a_flat_batch_gives_each_recording_what_it_gets_alone(
-    scale: Scale, rate: int, n_fft: int, hop: int, bands: int
+    scale: LogMelScaling, rate: int, n_fft: int, hop: int, bands: int
 ) -> None:
     """Of any length: many windows, shorter than half of one, a single sample."""
     sizes = [3000, 401, 400, 201, 200, 100, 3, 2, 1, 5001]

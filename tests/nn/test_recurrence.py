@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
-from headway.nn.recurrence import LATEST, FirstState, Packed, Recurrence
+from headway.nn.recurrence import LATEST, InitialState, PackedOrder, Recurrence
 from headway.nn.stack import Stack
 from headway.training.cuda_graph import copy_into
 
@@ -69,7 +69,7 @@ def test_the_fixed_form_is_torchs_layer_too_and_asks_the_host_for_no_lengths(
 @kinds
 def test_the_fixed_form_begins_with_the_last_state_of_a_memory(kind: str) -> None:
     size = Recurrence.state_size(4, lstm=kind == "lstm")
-    part = Recurrence(4, kind, first=FirstState(4, size, both_ends=True)).double()
+    part = Recurrence(4, kind, first=InitialState(4, size, both_ends=True)).double()
     x_ND, x_MD = torch.randn(2, 8, 4, dtype=torch.double)
     shape = {"n_rows": 8, "n_sequences": 4, "longest": 5}
     fixed = Memory(x_MD, Layout.fixed([4, 1], **shape))
@@ -79,7 +79,7 @@ def test_the_fixed_form_begins_with_the_last_state_of_a_memory(kind: str) -> Non
 
 
 def test_packed_rows_are_first_tokens_then_second_ones() -> None:
-    packed = Packed.of_lengths([2, 0, 3], torch.device("cpu"))
+    packed = PackedOrder.of_lengths([2, 0, 3], torch.device("cpu"))
     assert packed.sizes.tolist() == [2, 2, 1]
     assert packed.rows_N.tolist() == [2, 0, 3, 1, 4]  # the longest first
     assert packed.place_N[packed.rows_N].tolist() == [0, 1, 2, 3, 4]
@@ -112,12 +112,12 @@ def test_long_texts_are_continued_and_taken_back(kind: str) -> None:
 
 
 def test_a_decoder_begins_with_both_ends_of_what_was_read_both_ways() -> None:
-    first = FirstState(4, 3, both_ends=True)
+    first = InitialState(4, 3, both_ends=True)
     x_MD, layout = torch.randn(5, 4), Layout.of([2, 3])
     ends = torch.cat([x_MD[[0, 2]], x_MD[[1, 4]]], dim=1)
     got = first(Memory(x_MD, layout))
     torch.testing.assert_close(got, torch.tanh(first.to_state(ends)))
-    one = FirstState(4, 3, both_ends=False)
+    one = InitialState(4, 3, both_ends=False)
     got = one(Memory(x_MD, layout))
     torch.testing.assert_close(got, torch.tanh(one.to_state(x_MD[[1, 4]])))
 

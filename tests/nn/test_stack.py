@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headway.nn.attention.attention import Memory
-from headway.nn.block import WIRINGS
+from headway.nn.block import BLOCK_LAYOUTS
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.stack import Stack
@@ -16,7 +16,7 @@ from headway.nn.stack import Stack
 MakeStack = Callable[..., Stack]
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
+@pytest.mark.parametrize("wiring", BLOCK_LAYOUTS)
 @pytest.mark.parametrize("cross", [False, True], ids=["no memory", "memory"])
 def test_a_stack_is_its_blocks_in_order_then_the_norm(
     wiring: str, cross: bool, make_stack: MakeStack, device: torch.device

@@ -10,7 +10,7 @@ from torch import nn
 
 from headway.errors import UserError
 from headway.nn.attention.attention import Attention
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout
 from headway.nn.stack import Stack
 from headway.nn.tap import Tap, record
@@ -146,7 +146,7 @@ def test_gradients_are_kept_where_asked_for(make_stack: MakeStack) -> None:
 
 
 def test_gradients_of_weights_are_what_a_change_of_a_weight_does() -> None:
-    attention = Attention(8, 2, scope=Scope(causal=True))
+    attention = Attention(8, 2, scope=AttentionSpec(causal=True))
     x_ND, layout = torch.randn(3, 8), Layout.of([3])
     with record(attention, "weights", "v", gradients=True) as seen:
         attention(x_ND, layout).sum().backward()

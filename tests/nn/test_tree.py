@@ -8,15 +8,15 @@ from torch import Tensor
 
 from headway.errors import UserError
 from headway.nn.attention.attend import attend
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout, Tree
 from headway.nn.positions import Alibi
 
 B, W, STEPS, HEADS, WIDTH = 3, 2, 5, 4, 8
 SCOPES = {
-    "causal": Scope(causal=True),
-    "window": Scope(causal=True, window=3),
-    "bias": Scope(causal=True, bias=Alibi(HEADS)),
+    "causal": AttentionSpec(causal=True),
+    "window": AttentionSpec(causal=True, window=3),
+    "bias": AttentionSpec(causal=True, bias=Alibi(HEADS)),
 }
 
 
@@ -56,4 +56,4 @@ def test_kernels_for_plain_text_do_not_support_tree_attention() -> None:
     q_NHK, k_MHK, v_MHK, _, queries, keys = setup()
     for name in ("short", "varlen"):
         with pytest.raises(UserError, match=f"'{name}'"):
-            attend(q_NHK, k_MHK, v_MHK, queries, keys, Scope(), name)
+            attend(q_NHK, k_MHK, v_MHK, queries, keys, AttentionSpec(), name)

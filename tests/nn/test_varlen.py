@@ -13,22 +13,22 @@ from torch.utils.checkpoint import checkpoint
 
 from headway.nn.attention import varlen as back_end
 from headway.nn.attention.attend import attend
-from headway.nn.attention.scope import Scope, allowed_TS
+from headway.nn.attention.scope import AttentionSpec, allowed_TS
 from headway.nn.attention.varlen import attend_varlen, varlen_backward, varlen_forward
 from headway.nn.layout import Layout
 from headway.training.cuda_graph import GraphedStep
-from headway.training.step import Scaled
+from headway.training.step import ScaledBatch
 from tests.nn import flash_twin
 
 Check = Callable[..., None]
 MakeQkv = Callable[..., tuple[Tensor, Tensor, Tensor]]
 LENGTHS = [1, 17, 128, 129, 300, 64]
 SCOPES = {
-    "both ways": Scope(),
-    "causal": Scope(causal=True),
-    "window": Scope(window=20),
-    "causal window": Scope(causal=True, window=20),
-    "scaled": Scope(scale=0.3),
+    "both ways": AttentionSpec(),
+    "causal": AttentionSpec(causal=True),
+    "window": AttentionSpec(window=20),
+    "causal window": AttentionSpec(causal=True, window=20),
+    "scaled": AttentionSpec(scale=0.3),
 }
 RATE = 0.3
 
@@ -81,7 +81,9 @@ def test_the_operators_of_this_torch_take_what_they_are_given() -> None:
 # On a GPU, in the type it is made for.
 
 
-def varlen(q: Tensor, k: Tensor, v: Tensor, queries: Layout, keys: Layout, scope: Scope) -> Tensor:
+def varlen(
+    q: Tensor, k: Tensor, v: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
+) -> Tensor:
     return attend(q, k, v, queries, keys, scope, back_end="varlen")
 
 
@@ -106,15 +108,15 @@ def test_queries_are_the_last_of_more_keys(near_explicit: Check) -> None:
 def test_the_fixed_form_and_sequences_without_keys(near_explicit: Check) -> None:
     sizes = {"n_rows": 1024, "n_sequences": 20, "longest": 300, "device": "cuda"}
     queries = Layout.fixed(LENGTHS, **sizes)
-    near_explicit(varlen, queries, queries, Scope(causal=True))
+    near_explicit(varlen, queries, queries, AttentionSpec(causal=True))
     keys = Layout.fixed([0, *LENGTHS[:-1]], **sizes)
-    near_explicit(varlen, queries, keys, Scope())
+    near_explicit(varlen, queries, keys, AttentionSpec())
 
 
 # Dropout on a GPU. With unit vectors as values, what comes out is the weights that dropout left.
 
 
-def dropped_weights(q: Tensor, k: Tensor, layout: Layout, scope: Scope) -> Tensor:
+def dropped_weights(q: Tensor, k: Tensor, layout: Layout, scope: AttentionSpec) -> Tensor:
     """The weights after dropout (N H S): keys are read out a head's width at a time, each time
     with the same seed and so with the same mask."""
     width, parts = q.shape[-1], []
@@ -127,7 +129,7 @@ def dropped_weights(q: Tensor, k: Tensor, layout: Layout, scope: Scope) -> Tenso
     return torch.cat(parts, -1)[..., : layout.longest].float()
 
 
-def whole_weights(q: Tensor, k: Tensor, layout: Layout, scope: Scope) -> list[Tensor]:
+def whole_weights(q: Tensor, k: Tensor, layout: Layout, scope: AttentionSpec) -> list[Tensor]:
     """The softmax of each sequence in fp32 (H T S)."""
     found = []
     for q_THK, k_THK in zip(layout.split(q.float()), layout.split(k.float()), strict=True):
@@ -143,7 +145,7 @@ def whole_weights(q: Tensor, k: Tensor, layout: Layout, scope: Scope) -> list[Te
 def test_dropout_has_its_rate_and_backward_uses_the_mask_of_forward(
     causal: bool, width: int, make_qkv: MakeQkv
 ) -> None:
-    scope, layout = Scope(causal=causal, dropout=RATE), Layout.of(LENGTHS, "cuda")
+    scope, layout = AttentionSpec(causal=causal, dropout=RATE), Layout.of(LENGTHS, "cuda")
     tensors = [x.bfloat16() for x in make_qkv(layout, layout, (4, 4, width), torch.float32)]
     left_NHS = dropped_weights(*tensors[:2], layout, scope)
     assert torch.equal(left_NHS, dropped_weights(*tensors[:2], layout, scope))
@@ -195,7 +197,7 @@ class OneStep:
         unit_NK = torch.eye(64, device="cuda", dtype=torch.bfloat16)[self.layout.positions_N]
         self.v = unit_NK[:, None].expand(self.q.shape).contiguous()
         self.dout = torch.randn_like(self.q)
-        self.scope = Scope(causal=causal, dropout=RATE)
+        self.scope = AttentionSpec(causal=causal, dropout=RATE)
         self.dv, self.out = torch.zeros_like(self.v), torch.zeros_like(self.q)
 
     def attended(self, v: Tensor) -> Tensor:
@@ -224,11 +226,11 @@ class OneStep:
 def test_in_a_cuda_graph_every_replay_draws_new_masks_from_the_seed(make_qkv: MakeQkv) -> None:
     step = OneStep(make_qkv)
 
-    def recorded(_: Scaled) -> Tensor:
+    def recorded(_: ScaledBatch) -> Tensor:
         step.run()
         return step.out
 
-    play = GraphedStep(recorded, Scaled(None, torch.ones((), device="cuda")))
+    play = GraphedStep(recorded, ScaledBatch(None, torch.ones((), device="cuda")))
     masks = []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn.attention.attention import Attention, Memory
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.block import Block, PostNorm, PreNorm
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
@@ -37,14 +37,14 @@ each_wiring = pytest.mark.parametrize("wiring", [PostNorm, PreNorm])
 def our_block(
     wiring: type[PostNorm | PreNorm], activation: str, *, bias: bool = True, cross: bool = False
 ) -> Block:
-    def attention(scope: Scope) -> Attention:
+    def attention(scope: AttentionSpec) -> Attention:
         return Attention(D, HEADS, bias="qkvo" if bias else "", scope=scope)
 
     return wiring(
-        attention(Scope(causal=cross)),
+        attention(AttentionSpec(causal=cross)),
         FeedForward(D, FF, activation, bias=bias),
         lambda: LayerNorm(D, EPS),
-        cross=attention(Scope()) if cross else None,
+        cross=attention(AttentionSpec()) if cross else None,
     )
 
 

@@ -22,7 +22,7 @@ from headway.serve.chat import checked_messages, prompt_ids, template_values
 from headway.serve.limits import Limits
 from headway.serve.template import ChatTemplate
 from headway.settings.folder import CHAT_TEMPLATE
-from headway.tokens.marked import Marked
+from headway.tokens.chat_tokens import ChatTokenEncoder
 from tests.interop.theirs import GPT2, LLAMA, reference, saved
 
 from .conftest import serving
@@ -120,10 +120,10 @@ def test_message_text_never_becomes_a_special_token(tmp_path: Path) -> None:
     plain = prompt_of(run, [{"role": "user", "content": "a"}])
     marks = {run.tokenizer.special(name) for name in MARKS}
     assert sum(one in marks for one in ids) == sum(one in marks for one in plain) == 4
-    marked = Marked(run.tokenizer)
+    marked = ChatTokenEncoder(run.tokenizer)
     shown = run.tokenizer.decode([one for one in ids if one not in marks])
     assert evil.removesuffix("\uffff") in shown
-    assert marked.shielded("no marks < here |") == "no marks < here |"
+    assert marked.escape("no marks < here |") == "no marks < here |"
 
 
 def test_a_chat_over_http_is_what_generate_writes(tmp_path: Path) -> None:

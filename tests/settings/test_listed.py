@@ -22,7 +22,7 @@ from headway.metrics.translation import bleu, chrf, exact_match
 from headway.models.folder import load_model
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import SHIPPED, load_run, load_settings, run_folder, run_folders
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 from headway.tasks.complete_answers import completer_of
 from headway.tasks.opened import open_plain, open_run
 from headway.tasks.task import Use, find_task
@@ -34,10 +34,10 @@ CPU = torch.device("cpu")
 
 
 def test_a_text_or_a_path_is_one_and_a_list_stays_as_it_is(tmp_path: Path) -> None:
-    assert (listed("ab"), listed(tmp_path)) == (["ab"], [tmp_path])
+    assert (ensure_list("ab"), ensure_list(tmp_path)) == (["ab"], [tmp_path])
     lines = iter(["a", "b"])
-    assert listed(lines) is lines
-    assert listed(("a", "b")) == ("a", "b")
+    assert ensure_list(lines) is lines
+    assert ensure_list(("a", "b")) == ("a", "b")
 
 
 @pytest.fixture(scope="module")

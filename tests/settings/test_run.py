@@ -11,10 +11,10 @@ import pytest
 
 from headway.cli.main import main
 from headway.errors import ConfigError, DataError
-from headway.settings.asked import Asked, flat, nest
-from headway.settings.augment import OF_PICTURES, OF_SOUNDS, AugmentSettings
+from headway.settings.augment import FOR_AUDIO, FOR_IMAGES, AugmentSettings
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
+from headway.settings.overrides import Overrides, flatten, nest
 from headway.settings.presets import preset
 from headway.settings.recipes import FOLDER, about, in_folder, recipe_names, recipe_path
 from headway.settings.run import (
@@ -49,7 +49,7 @@ def test_every_setting_comes_back() -> None:
         train=TrainSettings(steps=10, lr=1 / 3, warmup=0, compile="no", ema=0.999, patience=3),
         decode=DecodeSettings(beam=6, groups=3, max_len=9, length_penalty="none"),
         fingerprint="0123abc",
-        asked=Asked(
+        asked=Overrides(
             {"train.lr": 1 / 3, "data.source": ["a", 'b"c'], "x": True, "train.ema": "none"}
         ),
     )
@@ -164,8 +164,8 @@ def test_the_same_number_written_otherwise_is_no_difference(a: str, b: str) -> N
 
 def test_tables_become_dotted_keys() -> None:
     tables: dict[str, Any] = {"a": {"b": {"c": 1}}, "d": (1, 2), "e": None, "f": {}}
-    assert flat(tables) == {"a.b.c": 1, "d": [1, 2], "e": "none"}
-    assert nest(flat(tables)) == {"a": {"b": {"c": 1}}, "d": [1, 2], "e": "none"}
+    assert flatten(tables) == {"a.b.c": 1, "d": [1, 2], "e": "none"}
+    assert nest(flatten(tables)) == {"a": {"b": {"c": 1}}, "d": [1, 2], "e": "none"}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_changes_of_both_kinds_are_taken_where_the_kind_is_not_known_yet() -> No
 
 def test_every_change_is_of_pictures_or_of_recordings() -> None:
     names = [field.name for field in fields(AugmentSettings)]
-    assert [*OF_PICTURES, *OF_SOUNDS] == names
+    assert [*FOR_IMAGES, *FOR_AUDIO] == names
 
 
 def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:

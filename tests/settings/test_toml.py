@@ -16,12 +16,12 @@ from headway.settings.kept_heads import KeptHeads
 from headway.settings.load import model_settings
 from headway.settings.model import (
     FAMILY_SETTINGS,
+    AudioSettings,
     EncoderSettings,
+    ImageSettings,
     ModelSettings,
-    PictureSettings,
     RelativeSettings,
     RopeSettings,
-    SoundSettings,
 )
 from headway.settings.presets import PRESETS
 from headway.settings.run import load_model_settings
@@ -69,7 +69,7 @@ def any_settings(draw: st.DrawFn) -> ModelSettings:
         values["n_labels"] = 5 if "tags" in values["heads"] else 0
     if family.startswith("picture"):
         size, tubelet = draw(st.integers(32, 300)), draw(st.integers(1, 3))
-        values["picture"] = PictureSettings(
+        values["picture"] = ImageSettings(
             height=size,
             frames=2 * tubelet,
             tubelet=tubelet,
@@ -80,7 +80,7 @@ def any_settings(draw: st.DrawFn) -> ModelSettings:
         )
     if family.startswith("sound"):
         strides = draw(st.sampled_from([(1, 2), (4,), (2, 2, 1)]))
-        values["sound"] = SoundSettings(strides=strides, pad_s=draw(SHARE), positions="none")
+        values["sound"] = AudioSettings(strides=strides, pad_s=draw(SHARE), positions="none")
     if family.endswith("-encoder"):
         values["positions"] = draw(st.sampled_from(["none", "alibi"]))
         values.pop("rope", None)

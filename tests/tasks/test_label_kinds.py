@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from headway.data.store import Columns
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
-from headway.models.parts.output_heads import LabelHead, start_at
-from headway.nn.loss import Smoothing
+from headway.models.parts.output_heads import LabelHead, set_class_prior
+from headway.nn.loss import LabelSmoothing
 from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.answers import Show
 from headway.tasks.label_kinds import ANumber, OneLabel, SeveralLabels
@@ -142,7 +142,7 @@ def test_priors_are_the_scores_of_frequencies_alone() -> None:
     truth = SEVERAL.truth(several([0], [0], [0, 1], []))
     shares_C = SEVERAL.shares(torch.tensor(SEVERAL.prior(truth, None))).tolist()
     assert shares_C == pytest.approx([4 / 6, 2 / 6, 1 / 6])
-    one = OneLabel(("a", "b"), Smoothing(1.0, 0.0))
+    one = OneLabel(("a", "b"), LabelSmoothing(1.0, 0.0))
     labels_N = np.array([0] * 8 + [1] * 2)
     shares_C = one.shares(torch.tensor(one.prior(labels_N, None))).tolist()
     assert shares_C == pytest.approx([9 / 12, 3 / 12])
@@ -154,10 +154,10 @@ def test_fresh_heads_start_at_the_priors_and_others_keep_their_biases() -> None:
     heads = nn.ModuleDict({"classes": LabelHead(4, 3, 0.0), "tags": LabelHead(4, 3, 0.0, True)})
     for head in heads.values():
         nn.init.zeros_(head.linear.bias)
-    start_at(heads, np.array([1.0, 2.0, 3.0]))
+    set_class_prior(heads, np.array([1.0, 2.0, 3.0]))
     assert heads["classes"].linear.bias.tolist() == [1.0, 2.0, 3.0]
     assert heads["tags"].linear.bias.tolist() == [0.0, 0.0, 0.0]
-    start_at(heads, np.array([7.0, 7.0, 7.0]))
+    set_class_prior(heads, np.array([7.0, 7.0, 7.0]))
     assert heads["classes"].linear.bias.tolist() == [1.0, 2.0, 3.0]
 
 

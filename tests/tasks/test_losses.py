@@ -14,8 +14,8 @@ from torch import nn
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
-from headway.settings.asked import Asked
 from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.overrides import Overrides
 from headway.settings.run import load_run_settings, resolved_toml
 from headway.settings.start import DistilSettings
 from headway.storage import replace_text
@@ -24,9 +24,9 @@ from headway.tasks.losses import cosine_loss, distil, plain, rdrop, soft_loss
 from headway.tasks.objective import Objective, TaskLoss
 from headway.tasks.specs import SPECS
 from headway.tasks.task import find_task
-from headway.training.arguments import beginning, check_beginning
-from headway.training.distributed import Ranks
-from headway.training.trainer import Worker
+from headway.training.arguments import check_implied, implied_settings
+from headway.training.distributed import Distributed
+from headway.training.trainer import Trainer
 
 from ..training import every
 from ..training.every import CPU, DATA, Made
@@ -175,7 +175,7 @@ def test_a_student_is_not_read_twice_as_well() -> None:
 def test_terms_without_a_teacher_or_beside_its_writing_are_an_error() -> None:
     settings = load_run_settings(None, ["distil.soft=1"], {"task": "classify"})
     with pytest.raises(ConfigError, match=r"distil\.soft.*--teacher"):
-        check_beginning(settings)
+        check_implied(settings)
     with pytest.raises(ConfigError, match=r"distil\.soft.*\btranslate\b"):
         load_run_settings(None, ["distil.soft=1"], {"task": "translate", "distil.teacher": "x"})
     given = {"task": "translate", "distil.teacher": "x"}
@@ -197,7 +197,7 @@ def test_a_run_of_any_task_can_teach(tiny: Any, name: str, tmp_path: Path) -> No
     """From a finished run to the first step of its student."""
     teacher = saved(tiny(name), tmp_path / "teacher")
     student = every.make(name, tmp_path / "student", teacher)
-    worker = Worker(student.settings, student.prepared, Ranks(), lambda text: None)
+    worker = Trainer(student.settings, student.prepared, Distributed(), lambda text: None)
     assert worker.teacher is not None
     found = worker.loss_of(worker.model.train(), batch_of(worker.objective))
     found.sum.backward()
@@ -210,7 +210,7 @@ def test_a_student_reads_as_its_teacher_does(tiny: Any, tmp_path: Path) -> None:
     angles = replace(made.settings.identify, margin=0.2, scale=20.0)
     by_angle = replace(made, settings=replace(made.settings, identify=angles))
     teacher = saved(by_angle, tmp_path / "teacher")
-    given = beginning("distil", None, str(teacher), Asked({}))
+    given = implied_settings("distil", None, str(teacher), Overrides({}))
     assert given["identify.margin"] == 0.2
     assert given["identify.scale"] == 20.0
     settings = replace(made.settings, distil=DistilSettings(teacher=str(teacher)))

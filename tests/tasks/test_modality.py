@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headway
-from headway.data.in_memory import given, in_files
+from headway.data.bound_data import as_files, bind_data
 from headway.errors import ConfigError, UserError
 from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.label import Label
@@ -120,13 +120,13 @@ def test_data_in_memory_is_inspected_if_it_is_in_files(tmp_path: Path) -> None:
 def test_a_run_sets_the_modality_of_its_test_data(tmp_path: Path) -> None:
     """An imported one has no data of its own to tell it by."""
     folder = str(picture(tmp_path / "x" / "a.png").parents[1])
-    with in_files("classify", folder, what="pictures") as found:
+    with as_files("classify", folder, what="pictures") as found:
         assert found == {"media": [folder]}
     names = {"path": ["a.png"], "label": ["x"]}
-    assert given("classify", names, what="pictures").files == "media"
+    assert bind_data("classify", names, what="pictures").files == "media"
     with pytest.raises(ConfigError, match=r"text=.*'path'"):
-        given("classify", names, what="text")
-    assert given("classify", names, {"text": "path"}, what="text").files == "text"
+        bind_data("classify", names, what="text")
+    assert bind_data("classify", names, {"text": "path"}, what="text").files == "text"
 
 
 @pytest.mark.parametrize(

@@ -284,9 +284,9 @@ def test_a_setting_that_is_changed_while_playing_reads_no_weights_unless_it_is_t
     run = runs / "translate"
     player = Player(load(run, device="cpu"), [])
     for line in ("ba de", "/set decode.beam=1", "ba de"):
-        player.take(line)
+        player.process(line)
     assert reads == [run]
-    player.take("/set decode.precision=int8")
-    player.take("ba de")
+    player.process("/set decode.precision=int8")
+    player.process("ba de")
     assert reads == [run, run]
     assert "error" not in capsys.readouterr().err

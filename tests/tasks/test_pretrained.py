@@ -10,9 +10,9 @@ import pytest
 import headway
 from headway.cli.main import main
 from headway.errors import ConfigError
-from headway.settings.asked import Asked
 from headway.settings.data import DataSettings
 from headway.settings.folder import SHIPPED, TOKENIZER, load_run, shipped_names
+from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings
 from headway.tasks.pretrained import knows, pretrained_for
 from headway.tasks.specs import ENGLISH
@@ -77,7 +77,7 @@ def test_explicit_settings_replace_the_usual_start(
     asked: dict[str, object], starts: bool, tmp_path: Path
 ) -> None:
     data = DataSettings(text=(str(written(tmp_path, ENGLISH_TEXTS)),))
-    settings = RunSettings(task="classify", data=data, asked=Asked(asked))
+    settings = RunSettings(task="classify", data=data, asked=Overrides(asked))
     assert pretrained_for(settings) == (ENGLISH if starts else "")
 
 

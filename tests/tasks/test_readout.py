@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from headway.models.build import build_model
-from headway.models.parts.output_heads import Angles, Input, States
+from headway.models.parts.output_heads import CosineHead, HiddenStates, ModelInput
 from headway.nn.layout import Layout
 from headway.tasks.losses import plain, rdrop
 from headway.tasks.readout import EachRow, OneClass, OneVector, Readout, readout_of
@@ -108,9 +108,9 @@ def test_an_early_end_is_read_as_all_states_are(tiny: Any) -> None:
     items = [made.prepared.train.pictures[row] for row in range(3)]
     given, layout = model.front.collate(items)
     with torch.no_grad():
-        early = OneClass().read(model, Input(given, layout))
+        early = OneClass().read(model, ModelInput(given, layout))
         x_ND = model(given, layout)
-        whole = OneClass().of(model, States(x_ND, layout))
+        whole = OneClass().of(model, HiddenStates(x_ND, layout))
         starts_B = layout.starts_B.long()
         heads = [model.heads[head](x_ND[starts_B + n]) for n, head in enumerate(shape.heads)]
         assert early.states_ND is None
@@ -124,8 +124,8 @@ def test_an_early_end_is_read_as_all_states_are(tiny: Any) -> None:
 def test_angles_are_cosines_with_the_vectors_of_classes(tiny: Any) -> None:
     model: Any = tiny("identify").model.eval()
     x_RD = torch.randn(4, tiny("identify").settings.model.d_model)
-    read = OneClass(scale=7.0).of(model, States(x_RD, Layout.of([1] * 4)))
-    assert isinstance(read.scores, Angles)
+    read = OneClass(scale=7.0).of(model, HiddenStates(x_RD, Layout.of([1] * 4)))
+    assert isinstance(read.scores, CosineHead)
     weight_CD = model.heads["classes"].linear.weight
     cosines = F.cosine_similarity(x_RD[:, None], weight_CD[None], dim=-1)
     torch.testing.assert_close(read.answers(), 7.0 * cosines)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from headway.errors import ConfigError
-from headway.settings.asked import Asked
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run
 from headway.settings.model import FAMILY_SETTINGS
+from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml, run_settings
 from headway.tasks.specs import (
     ALIASES,
@@ -195,7 +195,7 @@ def test_settings_in_old_words_are_those_in_new_ones(word: str, tmp_path: Path) 
     recipe.write_text(f'task = "{word}"\n\n[{word}]\nbalance = true\n')
     found = load_run_settings(recipe, ["data.media=[x]"], is_recipe=True)
     assert found == wanted
-    assert found.asked.whence("classify.what") == "recipe.toml"
+    assert found.asked.origin("classify.what") == "recipe.toml"
     assert load_run_settings(recipe, [], {"task": "classify"}).classify == wanted.classify
 
 
@@ -233,18 +233,18 @@ def test_a_setting_in_an_old_section_has_its_line(tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text('task = "see"\n\n[see]\nbalance = true\n')
     asked = load_run_settings(recipe, [], is_recipe=True).asked
-    assert asked.whence("classify.balance") == "r.toml, line 4"
+    assert asked.origin("classify.balance") == "r.toml, line 4"
 
 
 @pytest.mark.parametrize("teacher", ["see", "caption-videos", "fill-sounds"])
 def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) -> None:
     """Also where both tasks have one name, and the files would say otherwise."""
     shutil.copy(GOLDEN / f"{teacher}.toml", tmp_path / "config.toml")
-    media = Asked({"data.media": ["x.png"]})
+    media = Overrides({"data.media": ["x.png"]})
     settings = settings_for("distil", media, teacher=str(tmp_path), quiet=True)
     assert spec_of(settings).modality == spec_of(load_run(tmp_path)).modality
     with pytest.raises(ConfigError, match=r"\bFILES\b"):
-        settings_for("distil", Asked({"data.text": ["x"]}), teacher=str(tmp_path), quiet=True)
+        settings_for("distil", Overrides({"data.text": ["x"]}), teacher=str(tmp_path), quiet=True)
 
 
 def test_only_pictures_have_a_teacher_of_their_token() -> None:

@@ -19,7 +19,7 @@ import tokenizers
 import transformers
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
-from headway.data.fingerprint import wanted_inputs
+from headway.data.fingerprint import data_inputs
 from headway.errors import DataError
 from headway.settings.data import TokenizerSettings
 from headway.settings.run import RunSettings
@@ -536,7 +536,7 @@ def test_every_format_trains_a_new_model(
         for text in (TORTURE | SPELLED).values():
             assert again.encode(text) == made.encode(text)
             assert max(made.encode(text), default=0) < made.vocab_size
-        assert wanted_inputs(RunSettings(task="complete", tokenizer=given))["tokenizer"]["file"]
+        assert data_inputs(RunSettings(task="complete", tokenizer=given))["tokenizer"]["file"]
     both = train_vocabularies([], [], TokenizerSettings(file=str(tmp_path / "marian")), 0)
     assert not both.joint
     with pytest.raises(DataError, match=naming(tmp_path / "marian")):

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer as Library
 from headway.errors import DataError
 from headway.tokens import bytepairs
 from headway.tokens.foreign import load_foreign
-from headway.tokens.json_facts import SUBWORD_CUTS, WORD_CUTS
-from headway.tokens.json_limits import MOST_TOKENS, check_tokenizer, runs_away
+from headway.tokens.json_limits import MOST_TOKENS, check_tokenizer, may_backtrack_forever
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.tokenizer_json import SUBWORD_CUTS, WORD_CUTS
 from tests.facts import naming
 
 WORDS = {"</s>": 0, "<unk>": 1, "a": 2, "b": 3}
@@ -75,7 +75,7 @@ def test_a_pattern_with_exponential_backtracking_is_an_error_at_once(regex: str)
     ],
 )  # fmt: skip
 def test_patterns_of_real_tokenizers_are_read(regex: str) -> None:
-    assert not runs_away(regex)
+    assert not may_backtrack_forever(regex)
     Tokenizer.from_json(json.dumps(facts(pre_tokenizer=split(regex))), "in.json")
 
 

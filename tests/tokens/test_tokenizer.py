@@ -72,7 +72,7 @@ def test_any_text_comes_back_as_normalised(kind: str, normalisation: str, lowerc
 @pytest.mark.parametrize("normalisation", ["none", "nfc", "nfkd"])
 def test_encoding_by_words_gives_the_same_ids(kind: str, normalisation: str) -> None:
     tokenizer = trained(kind=kind, normalisation=normalisation, lowercase=True)
-    assert tokenizer._facts.cuts_at_spaces == (kind in ("bpe", "unigram", "words"))
+    assert tokenizer._tokenizer_json.cuts_at_spaces == (kind in ("bpe", "unigram", "words"))
 
     @settings(deadline=None, max_examples=100)
     @given(st.lists(TEXTS, max_size=4))

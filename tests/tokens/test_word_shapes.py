@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from headway.settings.data import TokenizerSettings
-from headway.settings.text import SHAPES, Shape
+from headway.settings.text import SHAPES, WordShape
 from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.trainer import train_on_texts
 from headway.tokens.word_shapes import word_shape
 
 WORDS = {
-    Shape.LOWER: ["rome", "o'clock", "東京", "ß"],
-    Shape.CAPITALISED: ["Rome", "“Élan”", "Jean-luc", "Ǆungla", "ǅungla"],
-    Shape.CAPITALS: ["USA", "U.S.", "AC/DC"],
-    Shape.MIXED: ["iPhone", "McDonald", "Jean-Luc", "eBay"],
-    Shape.WITH_DIGITS: ["B2B", "3rd", "covid-19"],
-    Shape.NUMBER: ["2019", "3.75", "1,204", "٣"],
-    Shape.SIGNS: [".", "--", "🙂", ""],
-    Shape.CAPITAL: ["I", "J.", "(A)"],
+    WordShape.LOWER: ["rome", "o'clock", "東京", "ß"],
+    WordShape.CAPITALISED: ["Rome", "“Élan”", "Jean-luc", "Ǆungla", "ǅungla"],
+    WordShape.CAPITALS: ["USA", "U.S.", "AC/DC"],
+    WordShape.MIXED: ["iPhone", "McDonald", "Jean-Luc", "eBay"],
+    WordShape.WITH_DIGITS: ["B2B", "3rd", "covid-19"],
+    WordShape.NUMBER: ["2019", "3.75", "1,204", "٣"],
+    WordShape.SIGNS: [".", "--", "🙂", ""],
+    WordShape.CAPITAL: ["I", "J.", "(A)"],
 }
 
 
@@ -27,22 +27,22 @@ def trained(*, lowercase: bool) -> Tokenizer:
     return train_on_texts(["The dog saw the USA, and I saw it in 2019."] * 3, wanted, 300)
 
 
-@pytest.mark.parametrize("shape", Shape)
-def test_words_have_shapes(shape: Shape) -> None:
+@pytest.mark.parametrize("shape", WordShape)
+def test_words_have_shapes(shape: WordShape) -> None:
     assert {word: word_shape(word) for word in WORDS[shape]} == dict.fromkeys(WORDS[shape], shape)
 
 
 def test_numbers_of_shapes_stay() -> None:
     """Weights of runs rest on them."""
-    assert [shape.name for shape in SHAPES] == [shape.name for shape in Shape]
-    assert [*Shape] == list(range(8))
+    assert [shape.name for shape in SHAPES] == [shape.name for shape in WordShape]
+    assert [*WordShape] == list(range(8))
 
 
 def test_word_shapes_are_computed_where_case_is_lost() -> None:
     sentences = [["The", "dog"], [], ["USA", "2019", "."]]
     cased, lower = (trained(lowercase=lowercase) for lowercase in (False, True))
-    assert cased.tells_case
-    assert not lower.tells_case
+    assert cased.is_cased
+    assert not lower.is_cased
     assert cased.encode_words(sentences).shapes is None
     found = lower.encode_words(sentences)
     assert found.shapes is not None
@@ -52,4 +52,4 @@ def test_word_shapes_are_computed_where_case_is_lost() -> None:
 
 def test_a_vocabulary_without_latin_letters_tells_case() -> None:
     wanted = TokenizerSettings(kind="words")
-    assert train_on_texts(["Мама мыла раму"] * 3, wanted, 300).tells_case
+    assert train_on_texts(["Мама мыла раму"] * 3, wanted, 300).is_cased

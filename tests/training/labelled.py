@@ -16,10 +16,10 @@ from headway.progress import SILENT, Progress
 from headway.settings.run import Resolved, RunSettings, load_run_settings
 from headway.tasks.task import Task
 from headway.training.checkpoint import Checkpoints
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.log import RunLog
 from headway.training.resolve import resolve_run
-from headway.training.trainer import Worker
+from headway.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 TINY = {"model.n_layers": 1, "model.d_model": 32, "model.n_heads": 2, "model.d_ff": 64}
@@ -79,9 +79,9 @@ def resolved(kind: Task, settings: RunSettings, folder: Path) -> tuple[Resolved,
 
 def trained(
     settings: RunSettings, prepared: Any, folder: Path, stop: Callable[[], bool] = lambda: False
-) -> Worker:
+) -> Trainer:
     """The model after all steps, or after as many as there were until a stop."""
-    worker = Worker(settings, prepared, Ranks(), lambda text: None)
+    worker = Trainer(settings, prepared, Distributed(), lambda text: None)
     checkpoints = Checkpoints(folder, 3, lambda text: None)
     log = RunLog(folder, Progress(enabled=False))
     loop = worker.loop(checkpoints, log, stop, folder)

@@ -22,7 +22,7 @@ from headway.training.budget import (
     Decision,
     Final,
     Journal,
-    Wanted,
+    UnlimitedEvaluations,
 )
 
 
@@ -87,7 +87,7 @@ class World:
     def run(self) -> float:
         machine = Machine(self.slow)
         machine.work(self.before)
-        wanted = Wanted(
+        wanted = UnlimitedEvaluations(
             n_quick=self.n_quick, n_valid=self.n_valid,
             eval_every=self.eval_every, save_every=self.save_every, warmup=self.warmup,
             careful=self.planned,
@@ -151,7 +151,7 @@ class World:
             try:
                 machine.work(examples * each, deadline)
             except TooLate:
-                examples = budget.broken_off(step, examples, machine.now() - start)
+                examples = budget.aborted(step, examples, machine.now() - start)
                 continue
             budget.evaluated(examples, machine.now() - start)
             self.evaluations[step] = examples
@@ -302,7 +302,7 @@ def test_an_evaluation_that_crawls_is_broken_off_until_it_is_small_enough(
     """Nobody knows what an example takes, or it is thought to take a twentieth of that."""
     world = World(120.0, 0.1, example=1.0, rehearsed=example_s is not None)
     tries: list[tuple[int, int]] = []
-    real = Budget.broken_off
+    real = Budget.aborted
 
     def noted(self: Budget, step: int, examples: int, seconds: float) -> int:
         tries.append((examples, real(self, step, examples, seconds)))

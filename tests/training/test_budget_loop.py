@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headway.errors import Stopped
 from headway.nn.stack import Stack
-from headway.training.budget import PLAN, Budget, Decision, Journal, Wanted
+from headway.training.budget import PLAN, Budget, Decision, Journal, UnlimitedEvaluations
 from headway.training.loop import Loop, interrupting
 from headway.training.schedule import learning_rate, schedule_steps
 
@@ -55,7 +55,7 @@ def loop_of(
     task.on_loss = on_loss
     folder.mkdir(exist_ok=True)
     loop = toy_loop(folder, task=task, steps=100, dropout=0.1)
-    wanted = Wanted(n_quick=N, n_valid=N)
+    wanted = UnlimitedEvaluations(n_quick=N, n_valid=N)
     loop.budget = Budget(TOTAL, wanted, Journal(folder / PLAN), started=0.0, now=clock.now)
     loop.budget.timed(step_s(0.0), 4 * step_s(0.0) / N)
     loop.budget.save_s = 0.0

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from headway.data.store import Prepared
+from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
-from headway.models.parts.front import compute_in
-from headway.models.parts.vision import Pictures
+from headway.models.parts.front import set_compute_dtype
+from headway.models.parts.vision import ImageBatch
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT
-from headway.settings.asked import Asked
 from headway.settings.augment import AugmentSettings
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.load import model_settings
-from headway.settings.model import PictureSettings
+from headway.settings.model import ImageSettings
+from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings
 from headway.tasks.caption import Caption
 from headway.tasks.items import Pass
@@ -31,8 +31,8 @@ from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import Chosen, Part
 from headway.tasks.specs import CaptionSettings, spec_of
 from headway.tasks.write import Writing
-from headway.training.distributed import Ranks
-from headway.training.feed import Cursor, step_item, walk
+from headway.training.distributed import Distributed
+from headway.training.feed import Cursor, iter_steps, step_item
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
 
@@ -48,10 +48,10 @@ ASKED = {
 def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSettings:
     data = DataSettings(media=(str(media),), valid_media=(str(valid or media),))
     words = TokenizerSettings(kind="words")
-    return RunSettings(task="caption", data=data, tokenizer=words, asked=Asked(ASKED | more))
+    return RunSettings(task="caption", data=data, tokenizer=words, asked=Overrides(ASKED | more))
 
 
-def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[Prepared, Writing]:
+def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedData, Writing]:
     kind = Caption(spec_of("caption"))
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
@@ -61,7 +61,7 @@ def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[Prepared, Wr
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Writing]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, Writing]:
     folder = tmp_path_factory.mktemp("captions")
     valid = write_scenes(folder, 12, seed=1, name="valid")
     return prepared_and_task(folder, settings_of(write_scenes(folder, 40), valid))
@@ -83,7 +83,7 @@ def alone(task: Writing, model: Seq2Seq, row: int) -> tuple[float, float]:
     texts = task.prepared.train["text"]
     assert texts is not None
     ids = texts[row].tolist()
-    picture = torch.tensor(np.array(task.prepared.train.pictures[row]))
+    picture = torch.tensor(np.array(task.prepared.train.images[row]))
     given, layout = model.source_front.collate([picture])
     read = torch.tensor([task.tokenizer.bos, *ids])
     x_ND = model(given, layout, read, model.target_front.collate([read.tolist()])[1])
@@ -94,7 +94,7 @@ def alone(task: Writing, model: Seq2Seq, row: int) -> tuple[float, float]:
     return float((right - wrong) * nll - wrong * logs_NV.sum()), float(nll)
 
 
-def test_the_loss_is_the_sum_over_pictures(made: tuple[Prepared, Writing]) -> None:
+def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedData, Writing]) -> None:
     _, task = made
     model = model_of(task)
     rows = np.array([3, 7, 1])
@@ -124,14 +124,14 @@ def check_fixed_changes_nothing(task: Writing, micro_tokens: int, rows: list[int
 
 
 def test_fixed_shapes_change_neither_loss_nor_gradient(
-    made: tuple[Prepared, Writing],
+    made: tuple[PreparedData, Writing],
 ) -> None:
     """With fewer pictures than there is room for: the rest is filled and weighs nothing."""
     check_fixed_changes_nothing(made[1], 40, [5, 2])
 
 
 def test_every_batch_of_an_epoch_has_the_fixed_shapes(
-    made: tuple[Prepared, Writing],
+    made: tuple[PreparedData, Writing],
 ) -> None:
     _, task = made
     seen: list[int] = []
@@ -140,7 +140,7 @@ def test_every_batch_of_an_epoch_has_the_fixed_shapes(
         for part in task.parts(step, 16):
             batch = task.batch(part, CPU, task.fixed(16))
             pictures, words = batch.streams
-            assert isinstance(pictures.values, Pictures)
+            assert isinstance(pictures.values, ImageBatch)
             shapes.add((pictures.values.groups[0].shape, pictures.layout.n_sequences,
                         pictures.layout.n_rows, words.values.shape,
                         words.layout.n_sequences))  # fmt: skip
@@ -152,7 +152,7 @@ def test_every_batch_of_an_epoch_has_the_fixed_shapes(
     assert sorted(seen) == list(range(40))
 
 
-def test_captions_are_augmented_in_training_alone(made: tuple[Prepared, Writing]) -> None:
+def test_captions_are_augmented_in_training_alone(made: tuple[PreparedData, Writing]) -> None:
     prepared, task = made
     changed = replace(task.settings, augment=AugmentSettings(erase=0.99))
     noisy = Caption(spec_of("caption")).objective(changed, prepared)
@@ -166,7 +166,7 @@ def test_captions_are_augmented_in_training_alone(made: tuple[Prepared, Writing]
 
 
 def test_words_are_hidden_from_the_decoder_in_training_alone(
-    made: tuple[Prepared, Writing],
+    made: tuple[PreparedData, Writing],
 ) -> None:
     prepared, task = made
     blind = Caption(spec_of("caption")).objective(
@@ -205,7 +205,7 @@ def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
     _, task = prepared_and_task(tmp_path / "run", settings_of(media, valid))
     rows, references = task.exam.sources.rows, task.exam.references
     assert task.prepared.valid.n == 4
-    seen = [task.prepared.valid.pictures[row][0].transpose(1, 2, 0) for row in rows]
+    seen = [task.prepared.valid.images[row][0].transpose(1, 2, 0) for row in rows]
     which = [next(i for i, one in enumerate(pictures) if (one == x).all()) for x in seen]
     texts = [
         {"red left of blue", "blue right of red"},
@@ -216,7 +216,7 @@ def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
-    made: tuple[Prepared, Writing],
+    made: tuple[PreparedData, Writing],
 ) -> None:
     _, task = made
     model = model_of(task).eval()
@@ -261,7 +261,7 @@ def write_texts(folder: Path, texts: list[str], size: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSettings]:
+def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunSettings]:
     """Pictures of 256 rows each: more than the kernel of short sequences takes in one tile."""
     folder = tmp_path_factory.mktemp("fine")
     texts = ["red", "red left of blue", "green and blue left of red and green", "blue left"]
@@ -270,7 +270,7 @@ def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSetting
     return Caption(spec_of("caption")).prepare(settings, folder, SILENT), settings
 
 
-def fine_task(made: tuple[Prepared, RunSettings], device: torch.device) -> Writing:
+def fine_task(made: tuple[PreparedData, RunSettings], device: torch.device) -> Writing:
     prepared, settings = made
     settings = resolve_run(settings, prepared, device)
     train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, pool=1)
@@ -278,7 +278,7 @@ def fine_task(made: tuple[Prepared, RunSettings], device: torch.device) -> Writi
 
 
 def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
-    fine: tuple[Prepared, RunSettings],
+    fine: tuple[PreparedData, RunSettings],
 ) -> None:
     task = fine_task(fine, CPU)
     fixed = task.fixed(16 * 256)
@@ -312,7 +312,7 @@ def test_dummy_words_after_real_captions_change_neither_loss_nor_gradient(
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSettings]:
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunSettings]:
     """3,600 pictures and captions of lengths like those of made scenes."""
     folder = tmp_path_factory.mktemp("many")
     n_words = np.random.default_rng(0).normal(7.8, 2.6, 3600).round().astype(int).clip(3, 14)
@@ -324,10 +324,10 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSetting
 @pytest.mark.parametrize("n_parts", [1, 2])
 @pytest.mark.parametrize(("patch", "batch_tokens"), [(2, 16_384), (4, 16_384), (1, 65_536)])
 def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
-    many: tuple[Prepared, RunSettings], patch: int, batch_tokens: int, n_parts: int
+    many: tuple[PreparedData, RunSettings], patch: int, batch_tokens: int, n_parts: int
 ) -> None:
     prepared, settings = many
-    front = PictureSettings(height=16, width=16, patch=patch)
+    front = ImageSettings(height=16, width=16, patch=patch)
 
     def new_task() -> Writing:
         model = model_settings({"family": "picture-seq2seq", "picture": asdict(front)})
@@ -351,7 +351,7 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
         assert (used <= room).all()
         assert used.sum() / (len(parts) * room.sum()) > 0.95
         assert (used.sum(1) / room.sum()).min() > 0.9
-    resumed = islice(walk(new_task(), Cursor(0, 2)), len(task.epoch(0)))
+    resumed = islice(iter_steps(new_task(), Cursor(0, 2)), len(task.epoch(0)))
     expected = [*task.epoch(0)[2:], *task.epoch(1)]
     for (rows, _), others in zip(resumed, expected, strict=False):
         assert rows.rows.tolist() == others.rows.tolist()
@@ -359,7 +359,7 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
 
 @pytest.mark.gpu
 def test_recorded_steps_of_large_pictures_follow_plain_ones(
-    fine: tuple[Prepared, RunSettings],
+    fine: tuple[PreparedData, RunSettings],
 ) -> None:
     device = torch.device("cuda")
     task = fine_task(fine, device)
@@ -367,12 +367,12 @@ def test_recorded_steps_of_large_pictures_follow_plain_ones(
     logged = []
     for recorded in (False, True):
         model = build_model(task.settings.model, device=device, seed=1)
-        compute_in(model, torch.bfloat16)
+        set_compute_dtype(model, torch.bfloat16)
         adam = torch.optim.AdamW(model.parameters(), fused=True, capturable=recorded)
-        ranks = Ranks(device=device)
-        step = Step(model, plain_loss(task), adam, ranks, recorded=recorded)
+        ranks = Distributed(device=device)
+        step = Step(model, plain_loss(task), adam, ranks, use_cuda_graph=recorded)
         losses = []
-        for rows, after in islice(walk(task, Cursor()), 20):
+        for rows, after in islice(iter_steps(task, Cursor()), 20):
             micro = 16 * 256
             item = step_item(task, rows, after, micro, ranks, task.fixed(micro))
             for batch in item.batches:

@@ -223,7 +223,7 @@ def test_a_passing_one_is_resumed_from_but_not_kept(run: Path) -> None:
     loaded = Checkpoints(run, keep=2, log=quiet).newest()
     assert same(loaded, snapshot(3))
     assert loaded is not None
-    assert loaded.passing
+    assert loaded.transient
     made.save(snapshot(4))
     assert names(run) == ["step-1", "step-2", "step-4"]  # 1 is the best
     made.save(snapshot(4), passing=True)

@@ -11,8 +11,8 @@ import pytest
 
 from headway.cli.main import main
 from headway.errors import ConfigError
-from headway.models.summary import count, outline
-from headway.settings.facts import DeviceFacts, Facts
+from headway.models.summary import count_parameters, meta_model
+from headway.settings.facts import DatasetStats, DeviceInfo
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.presets import preset
 from headway.settings.run import Resolved, RunSettings, load_run_settings
@@ -29,24 +29,24 @@ from headway.training.estimate import (
 from headway.training.resolve import micro_tokens, resolve
 from headway.training.run import _what_fits
 from headway.training.schedule import learning_rate, peak_lr
-from headway.training.trainer import Worker
+from headway.training.trainer import Trainer
 from tests.data.conftest import sentences
 
-CPU = DeviceFacts()
-GPU = DeviceFacts(type="cuda", free_bytes=80 << 30, bf16=True)
+CPU = DeviceInfo()
+GPU = DeviceInfo(type="cuda", free_bytes=80 << 30, bf16=True)
 
 
 def planned(
-    *words: str, n_pairs: int = 5000, source: int = 300, target: int = 300, on: DeviceFacts = CPU
+    *words: str, n_pairs: int = 5000, source: int = 300, target: int = 300, on: DeviceInfo = CPU
 ) -> Resolved:
     """Of so many pairs of ten tokens and an end."""
     settings = load_run_settings(None, ["task=translate", *words])
-    facts = Facts(
+    facts = DatasetStats(
         n=n_pairs,
         n_tokens=11 * n_pairs,
         vocab_size=target,
         source_vocab_size=0 if source == target else source,
-        begun=origin_of(settings),
+        parent=origin_of(settings),
     )
     return resolve(settings, facts, on)
 
@@ -333,7 +333,7 @@ def test_a_step_that_only_prepares_the_others_does_not_count() -> None:
 
 def test_memory_is_that_of_weights_moments_and_activations() -> None:
     settings = planned("model.preset=transformer-test")
-    n = count(outline(model_of(settings)))
+    n = count_parameters(meta_model(model_of(settings)))
     needed = memory_needed(settings)
     assert 16 * n < needed < 16 * n + (1 << 30)
     fewer = replace(settings, train=replace(settings.train, micro_tokens=1024))
@@ -364,7 +364,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (tmp_path / name).write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     timing = Timing(step_s=0.5, example_s=0.2, tokens_per_s=4000.0)
-    monkeypatch.setattr(Worker, "time", lambda self, for_s, now: timing)
+    monkeypatch.setattr(Trainer, "time", lambda self, for_s, now: timing)
     files = ["--source", "de", "--target", "en", "--device", "cpu"]
     return ["train", "translate", *files, "tokenizer.kind=words", "data.valid_size=10"]
 
@@ -397,11 +397,11 @@ def test_a_trial_that_took_long_is_not_made_again(
 ) -> None:
     timing, made = Timing(12.0, 0.001, 170.0, long=True), list[float]()
 
-    def time(self: Worker, for_s: float, now: object) -> Timing:
+    def time(self: Trainer, for_s: float, now: object) -> Timing:
         made.append(for_s)
         return timing
 
-    monkeypatch.setattr(Worker, "time", time)
+    monkeypatch.setattr(Trainer, "time", time)
     words = [*command, "model.preset=transformer-test", "--budget", "1m", "--dry-run"]
     assert main(words) == 0
     out, err = capsys.readouterr()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from headway.data.media.store import PictureStore
+from headway.data.media.store import ImageStore
 from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
-from headway.models.vision import Viewer
-from headway.nn.loss import Smoothing
+from headway.models.vision import ImageEncoder
+from headway.nn.loss import LabelSmoothing
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import load_run_settings, resolved_toml
 from headway.tasks.intake import intake_of
@@ -29,8 +29,8 @@ from headway.tasks.readout import readout_of
 from headway.tasks.specs import spec_of
 from headway.tasks.task import make_task
 from headway.tasks.thumbnails import data_uri, thumbnails
-from headway.training.distributed import Ranks
-from headway.training.trainer import Worker
+from headway.training.distributed import Distributed
+from headway.training.trainer import Trainer
 from tests.training.labelled import resolved, same_after_stops, trained
 from tests.training.shown import SIDES, asked, picture, write_pictures, write_videos
 
@@ -129,7 +129,7 @@ def test_mixed_pictures_share_their_targets(pictures: str, tmp_path: Path) -> No
     task = Labelling(settings, prepared)
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
-    assert isinstance(model, Viewer)
+    assert isinstance(model, ImageEncoder)
     targets_BC = task.vary(model.train(), task.batch(part, CPU, None)).targets
     assert targets_BC.sum(1).allclose(torch.ones(len(targets_BC)))
     assert ((targets_BC > 0.01) & (targets_BC < 0.99)).any()
@@ -185,7 +185,7 @@ def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_pa
     task = Labelling(settings, prepared)
     assert task.teacher is not None
     student = build_model(settings.model, seed=1)
-    assert isinstance(student, Viewer)
+    assert isinstance(student, ImageEncoder)
     student.train()
     [part] = task.parts(task.epoch(0)[0], 1000)
     batch = task.batch(part, CPU, None)
@@ -228,9 +228,9 @@ def test_without_a_teacher_both_heads_learn_the_label(
 def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path) -> None:
     settings = asked("classify", pictures, classify__teacher=str(learned), **TAUGHT)
     settings, prepared = resolved(SEE, settings, tmp_path)
-    worker = Worker(settings, prepared, Ranks(), lambda text: None)
+    worker = Trainer(settings, prepared, Distributed(), lambda text: None)
     model = worker.model.eval()
-    assert isinstance(model, Viewer)
+    assert isinstance(model, ImageEncoder)
     item = prepared.valid.pictures[0]
     given, layout = model.front.collate([item])  # type: ignore[operator]
     with torch.no_grad():
@@ -293,7 +293,7 @@ def test_a_run_starts_from_another_with_its_form_and_other_classes(
     assert picture_shape(settings).patch == 2
     settings, prepared = resolved(SEE, settings, tmp_path)
     said: list[str] = []
-    Worker(settings, prepared, Ranks(), said.append)
+    Trainer(settings, prepared, Distributed(), said.append)
     assert settings.labels == ("bottom", "left", "right")
     assert "classes" in said[0]
 
@@ -301,7 +301,7 @@ def test_a_run_starts_from_another_with_its_form_and_other_classes(
 def test_pictures_of_what_is_confused() -> None:
     draw = np.random.default_rng(0)
     sides = [SIDES[i % 3] for i in range(12)]
-    store = PictureStore.of([picture(side, draw)[None, None] for side in sides])
+    store = ImageStore.of([picture(side, draw)[None, None] for side in sides])
     labels_N = np.arange(12) % 3
     shares_NC = np.full((12, 3), 0.01)
     shares_NC[np.arange(12), labels_N] = 0.9
@@ -338,6 +338,6 @@ def test_the_right_class_among_the_likeliest() -> None:
     assert top_share(logs_NC, labels_N, 2) == pytest.approx(2 / 3)
     assert top_share(logs_NC, labels_N, 3) == 1.0
     wide_NC = np.pad(logs_NC, ((0, 0), (0, 4)), constant_values=-9.0)
-    target = OneLabel(tuple("abcdefg"), Smoothing(1.0, 0.0))
+    target = OneLabel(tuple("abcdefg"), LabelSmoothing(1.0, 0.0))
     values = target.values(np.exp(wide_NC), np.array([0, 6, 1]))
     assert values["top5"] == pytest.approx(200 / 3)

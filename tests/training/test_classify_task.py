@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.data.store import ImpossibleData, Prepared
+from headway.data.store import ImpossibleData, PreparedData
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
-from headway.models.parts.output_heads import soften
+from headway.models.parts.output_heads import apply_temperature
 from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.settings.folder import load_run
@@ -45,7 +45,7 @@ from tests.training.labelled import (
 
 CLASSIFY = make_task(spec_of("classify"))
 
-Made = tuple[RunSettings, Prepared]
+Made = tuple[RunSettings, PreparedData]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def part_of(rows: Any) -> Part:
     return Part(Chosen(0, rows), len(rows))
 
 
-def labeller(model: nn.Module, prepared: Prepared, settings: Any) -> Labeller:
+def labeller(model: nn.Module, prepared: PreparedData, settings: Any) -> Labeller:
     opened = Opened.of(Path(), settings, model, prepared.vocab)
     return Labeller(Use(opened, settings))
 
@@ -85,7 +85,7 @@ def scores_of(model: Any, tokens_N: Tensor, layout: Layout) -> Tensor:
     return torch.lerp(neural_BC, model.ngrams(tokens_N, layout), float(model.ngrams.share))
 
 
-def tokens_of(prepared: Prepared, row: int, split: str = "train") -> list[int]:
+def tokens_of(prepared: PreparedData, row: int, split: str = "train") -> list[int]:
     tokenizer = prepared.tokenizer
     return [tokenizer.bos, *getattr(prepared, split)["text"][row].tolist(), tokenizer.eos]
 
@@ -244,11 +244,11 @@ def test_a_temperature_is_for_each_window_as_the_weights_have_it(tmp_path: Path)
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), *long])
     settings, prepared = resolved(CLASSIFY, asked("classify", text, model__max_len=16), tmp_path)
     task, model = Labelling(settings, prepared), model_of(settings)
-    soften(model, 0.2)
+    apply_temperature(model, 0.2)
     said = Said.by(Pass(model, CPU), task.target, settings, task.valid_items)
     owner = task.valid_items.owner
     assert len(owner) > said.n == prepared.valid.n
-    soften(model, 3.0)
+    apply_temperature(model, 3.0)
     after = Said.by(Pass(model, CPU), task.target, settings, task.valid_items)
     np.testing.assert_allclose(said.shares(3.0), after.shares(), rtol=1e-4)
     assert np.abs(said.shares() - after.shares()).max() > 0.01

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.data.causal_lm import USUAL
-from headway.data.store import Prepared
+from headway.data.causal_lm import DEFAULT_EPOCH
+from headway.data.store import PreparedData
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
@@ -30,16 +30,16 @@ from headway.tasks.items import READ_AT_ONCE, Batch, Draw, Pass
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import Part
 from headway.tasks.specs import spec_of
-from headway.training.distributed import Ranks
-from headway.training.initial_weights import begin
+from headway.training.distributed import Distributed
+from headway.training.initial_weights import initialize_weights
 from headway.training.optim import build_optimizer
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
-from headway.training.trainer import Worker
+from headway.training.trainer import Trainer
 from tests.training.labelled import CPU, asked, resolved, same_after_stops, trained
 
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
-Made = tuple[RunSettings, Prepared]
+Made = tuple[RunSettings, PreparedData]
 
 
 def write_lines(path: Path, n: int = 60) -> str:
@@ -129,7 +129,7 @@ def test_another_document_of_the_batch_changes_no_bit_of_mine(plain: Made) -> No
     store = prepared.train["text"]
     for other in set(documents[1:].tolist()) - {documents[0]}:
         changed[store.offsets[other] : store.offsets[other + 1]] = prepared.tokenizer.encode("tree")
-    train = prepared.train.changed({"text": TokenStore(changed, store.lengths)})
+    train = prepared.train.with_stores({"text": TokenStore(changed, store.lengths)})
     task_after = ContinueTask(settings, replace(prepared, train=train))
     before, after = (t.batch(part, CPU, None) for t in (task, task_after))
     assert not torch.equal(before.streams[0].values, after.streams[0].values)
@@ -212,11 +212,11 @@ def test_validation_is_the_sum_over_windows(made: Made) -> None:
     task, model = task_of(made), model_of(settings).eval()
     nll, n, source = 0.0, 0, task.valid_items.source
     with torch.no_grad():
-        for number, length in enumerate(source.lengths(USUAL).tolist()):
+        for number, length in enumerate(source.lengths(DEFAULT_EPOCH).tolist()):
             for start in range(0, length, 16):
                 size = min(16, length - start)
                 inputs, labels = source.read(
-                    USUAL, np.array([number]), np.array([start]), np.array([size])
+                    DEFAULT_EPOCH, np.array([number]), np.array([start]), np.array([size])
                 )
                 logs_NV = model.scores(model(torch.from_numpy(inputs), Layout.of([size])))
                 target = torch.from_numpy(labels)
@@ -286,7 +286,7 @@ def test_a_little_text_is_learned_by_heart(tmp_path: Path) -> None:
     settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
     task, model = ContinueTask(settings, prepared), model_of(settings)
     step = Step(
-        model, plain_loss(task), build_optimizer(model, settings.train, device="cpu"), Ranks()
+        model, plain_loss(task), build_optimizer(model, settings.train, device="cpu"), Distributed()
     )
     for epoch in range(10):
         for examples in task.epoch(epoch):
@@ -328,7 +328,7 @@ def test_what_is_left_open_is_chosen(tmp_path: Path, fields: bool) -> None:
     prepared = Continue(spec_of("complete")).prepare(plain, tmp_path, SILENT)
     found = resolve_run(plain, prepared, CPU)
     assert isinstance(found.model, DecoderSettings)
-    longest = int(ContinueTask(found, prepared).train_items.source.lengths(USUAL).max())
+    longest = int(ContinueTask(found, prepared).train_items.source.lengths(DEFAULT_EPOCH).max())
     assert found.model.max_len == longest
     assert (found.model.positions, found.model.dropout) == ("rotary", 0.2)
     assert (found.train.metric, found.train.optimizer) == ("loss", "muon")
@@ -377,7 +377,7 @@ def test_word_vectors_start_the_model_and_stay_where_they_are_frozen(
     )  # fmt: skip
     settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
     said: list[str] = []
-    fresh = Worker(settings, prepared, Ranks(), said.append).model
+    fresh = Trainer(settings, prepared, Distributed(), said.append).model
     n = prepared.tokenizer.vocab_size
     [line] = said
     assert vectors in line
@@ -405,4 +405,4 @@ def test_word_vectors_of_another_width_are_refused(tmp_path: Path, vectors: str)
     )
     settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
     with pytest.raises(DataError, match=r"model\.d_model=16\b.*model\.d_model=32\b"):
-        begin(model_of(settings), settings, prepared, lambda text: None)
+        initialize_weights(model_of(settings), settings, prepared, lambda text: None)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from headway.cli.main import main
-from headway.data.causal_lm import USUAL, FieldStream, Marks
+from headway.data.causal_lm import DEFAULT_EPOCH, FieldMarks, FieldStream
 from headway.data.store import load_prepared
 from headway.data.token_store import TokenStore
 from headway.models.build import build_model
@@ -35,7 +35,7 @@ from headway.tokens.trainer import train_on_texts
 from tests.training.test_complete import write_fields, write_lines
 
 BOS, EOS = 1, 2
-MARKS = {"title": Marks(3, 4), "date": Marks(5, 6), "body": Marks(7, 8)}
+MARKS = {"title": FieldMarks(3, 4), "date": FieldMarks(5, 6), "body": FieldMarks(7, 8)}
 DOCUMENTS: list[dict[str, list[int]]] = [
     {"title": [10, 11], "date": [12], "body": [13, 14, 15, 16]},
     {"title": [17], "body": [10]},
@@ -95,7 +95,7 @@ def test_the_body_behind_other_fields_and_alone(
         total, count = body_likelihood(made, items, names, torch.device("cpu"))
         assert count == n == 4 + 1 + 11 + 3  # the end of the body is a token too
         assert total == pytest.approx(expected, rel=1e-5)
-    present_DF, _ = stream.choice(USUAL)  # what others read from the stream is as before
+    present_DF, _ = stream.choice(DEFAULT_EPOCH)  # what others read from the stream is as before
     assert present_DF.sum() == 8
 
 
@@ -192,7 +192,7 @@ def test_n_grams_beside_the_model_on_the_same_tokens(plain: Path, capsys: Output
             before = torch.tensor(tokens[max(0, place - order + 1) : place]).flip(0)
             recent = torch.full((1, order - 1), NONE)
             recent[0, : len(before)] = before
-            nll -= math.log(float(table.chances(table.contexts(recent))[0, tokens[place]]))
+            nll -= math.log(float(table.all_probs(table.contexts(recent))[0, tokens[place]]))
         n += len(tokens) - 1
     assert found["ngram_order"] == order == 7
     assert found["ngram_loss"] == pytest.approx(nll / n, rel=1e-5)

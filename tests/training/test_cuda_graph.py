@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn.attention.attention import Attention
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.block import PostNorm
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout, loss_weights
-from headway.nn.loss import Smoothing, vocabulary_loss
+from headway.nn.loss import LabelSmoothing, vocabulary_loss
 from headway.nn.norms import LayerNorm
 from headway.nn.stack import Stack
 from headway.training.cuda_graph import WARM_UPS, GraphedStep, copy_into
@@ -126,7 +126,7 @@ class Tiny(nn.Module):
         self.tokens = nn.Embedding(N_WORDS, WIDTH)
         blocks = [
             PostNorm(
-                Attention(WIDTH, 2, scope=Scope(causal=True)),
+                Attention(WIDTH, 2, scope=AttentionSpec(causal=True)),
                 FeedForward(WIDTH, 64, "relu"),
                 lambda: LayerNorm(WIDTH),
             )
@@ -137,7 +137,7 @@ class Tiny(nn.Module):
     def loss(self, batch: Batch) -> Tensor:
         x_ND = self.tokens(batch.tokens_N).bfloat16()
         x_ND = self.stack(x_ND, batch.layout)
-        smoothing = Smoothing.of(0.1, N_WORDS)
+        smoothing = LabelSmoothing.of(0.1, N_WORDS)
         arguments = self.tokens.weight, None, batch.targets_N, smoothing, batch.weights_N
         return vocabulary_loss(x_ND, *arguments).sum / batch.weights_N.sum()
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
-from headway.data import encode, example
+from headway.data import encode, source
 from headway.data import prepare as preparing
 from headway.data.prepare import prepare
 from headway.data.store import load_prepared
@@ -206,7 +206,7 @@ def half_made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, dict
     (folder / "a.tsv").write_text("".join(f"{x}\t{'yn'[i % 2]}\n" for i, x in enumerate(lines(90))))
     data = {"text": [str(folder / "a.tsv")], "valid_size": 10}
     settings = run_settings({"task": "classify", "data": data, "tokenizer": {"kind": "characters"}})
-    add = encode.Encoder._add
+    add = encode.DatasetWriter._add
 
     def dying(self: Any, *block: Any) -> None:
         if self.count.blocks == 4:
@@ -215,10 +215,10 @@ def half_made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, dict
         add(self, *block)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(example, "BLOCK", 12)
+        patch.setattr(source, "BLOCK", 12)
         patch.setattr(preparing, "RECORD_SECONDS", 0)
         prepare("labelled", settings, folder / "whole")
-        patch.setattr(encode.Encoder, "_add", dying)
+        patch.setattr(encode.DatasetWriter, "_add", dying)
         with pytest.raises(Killed):
             prepare("labelled", settings, folder / "run")
     contents = {path.name: path.read_bytes() for path in (folder / "whole" / "data").iterdir()}
@@ -229,7 +229,7 @@ def test_damaged_half_made_data_is_made_again(
     half_made: tuple[Any, Path, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, killed, whole = half_made
-    monkeypatch.setattr(example, "BLOCK", 12)
+    monkeypatch.setattr(source, "BLOCK", 12)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # which takes nearly all of the time
     files = [path for path in sorted(killed.rglob("*")) if path.is_file()]
     assert {path.name for path in files} >= {

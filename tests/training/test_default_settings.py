@@ -9,29 +9,30 @@ from typing import Any
 
 import pytest
 
-from headway.settings.facts import DeviceFacts, Facts, Survey
-from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.facts import DatasetStats, DeviceInfo, MediaFormat
+from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import load_run_settings
 from headway.training.resolve import resolve
 
-CPU = DeviceFacts()
-GPU = DeviceFacts(type="cuda", free_bytes=130 << 30, bf16=True)
+CPU = DeviceInfo()
+GPU = DeviceInfo(type="cuda", free_bytes=130 << 30, bf16=True)
 LABELS = ("0", "1")
-AUDIO = SoundSettings(rate=8000)
+AUDIO = AudioSettings(rate=8000)
 
 
-def texts(n: int, tokens: int, longest: int, **more: Any) -> Facts:
-    return Facts(n=n, n_tokens=n * tokens, longest=longest, vocab_size=3000, **more)
+def texts(n: int, tokens: int, longest: int, **more: Any) -> DatasetStats:
+    return DatasetStats(n=n, n_tokens=n * tokens, longest=longest, vocab_size=3000, **more)
 
 
-def images(n: int, size: int, **more: Any) -> Facts:
-    front = PictureSettings(height=size, width=size, channels=1, patch=4)
-    stored = Survey(height=size, width=size, channels=1)
-    return Facts(n=n, front=front, stored=stored, **more)
+def images(n: int, size: int, **more: Any) -> DatasetStats:
+    front = ImageSettings(height=size, width=size, channels=1, patch=4)
+    stored = MediaFormat(height=size, width=size, channels=1)
+    return DatasetStats(n=n, front=front, stored=stored, **more)
 
 
-def recordings(n: int, rows: int, **more: Any) -> Facts:
-    return Facts(n=n, n_tokens=n * rows, longest=2 * rows, front=AUDIO, stored=Survey(rate=8000),
+def recordings(n: int, rows: int, **more: Any) -> DatasetStats:
+    return DatasetStats(n=n, n_tokens=n * rows, longest=2 * rows, front=AUDIO,
+    stored=MediaFormat(rate=8000),
                  **more)  # fmt: skip
 
 
@@ -41,7 +42,7 @@ WRITTEN: dict[str, Any] = {"longest_text": 20, "vocab_size": 30}
 Chosen = tuple[int, int, str, float, int, int]
 """Layers, width, optimizer, learning rate, tokens per batch, steps."""
 
-CASES: list[tuple[str, dict[str, Any], Facts, Chosen, Chosen]] = [
+CASES: list[tuple[str, dict[str, Any], DatasetStats, Chosen, Chosen]] = [
     ("complete", {}, texts(400, 300, 900),
      (4, 128, "muon", 0.008, 2048, 1180), (4, 128, "muon", 0.008, 2048, 1180)),
     ("complete", {}, texts(500_000, 800, 9000),
@@ -85,7 +86,7 @@ CASES: list[tuple[str, dict[str, Any], Facts, Chosen, Chosen]] = [
 
 @pytest.mark.parametrize(("task", "given", "facts", "on_cpu", "on_gpu"), CASES)
 def test_a_task_chooses_model_and_training(
-    task: str, given: dict[str, Any], facts: Facts, on_cpu: Chosen, on_gpu: Chosen
+    task: str, given: dict[str, Any], facts: DatasetStats, on_cpu: Chosen, on_gpu: Chosen
 ) -> None:
     for device, expected in ((CPU, on_cpu), (GPU, on_gpu)):
         found = resolve(load_run_settings(None, [], {"task": task, **given}), facts, device)

@@ -12,20 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.data.store import Prepared
+from headway.data.store import PreparedData
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import Layout
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.nn.stack import pick_layers, stacks
 from headway.progress import SILENT
-from headway.settings.asked import Asked
-from headway.settings.facts import Origin
+from headway.settings.facts import ParentRun
 from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.start import DistilSettings
 from headway.settings.train import TrainSettings
@@ -52,7 +52,7 @@ from headway.tasks.parent_run import origin_of
 from headway.tasks.readout import OneClass
 from headway.tasks.scores import Scores
 from headway.tasks.specs import SPECS
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.step import Step
 from tests.models.variants import SIZES, tiny
@@ -87,7 +87,7 @@ def test_a_student_starts_from_every_other_layer() -> None:
     assert pick_layers(4, 4) == [0, 1, 2, 3]
 
 
-def origin(settings: RunSettings) -> Origin:
+def origin(settings: RunSettings) -> ParentRun:
     found = origin_of(settings)
     assert found is not None
     return found
@@ -99,7 +99,7 @@ def test_it_has_the_teachers_shape_front_and_heads(tmp_path: Path, family: type[
     shape = family(**(SIZES | {"n_layers": 4}))
     teacher = build_model(shape, seed=4)
     folder = saved(tmp_path / "teacher", shape, task, teacher)
-    settings = run_settings(task, folder, asked=Asked({"model.dropout": 0.2}))
+    settings = run_settings(task, folder, asked=Overrides({"model.dropout": 0.2}))
     model = student_model(origin(settings), settings)
     assert replace(model, n_layers=4, dropout=0.0, **(
         {"n_decoder_layers": None} if family is Seq2SeqSettings else {})) == shape  # fmt: skip
@@ -126,7 +126,7 @@ def test_the_student_of_a_pruned_teacher_has_the_heads_of_its_layers(tmp_path: P
 
 REFUSED: list[tuple[str, str, dict[str, Any], list[str]]] = [
     ("fill", "complete", {}, [r"\bfill\b", r"\bcomplete\b"]),
-    ("fill", "fill", {"asked": Asked({"model.n_heads": 2})}, [r"\bn_heads=4\b.* 2\b"]),
+    ("fill", "fill", {"asked": Overrides({"model.n_heads": 2})}, [r"\bn_heads=4\b.* 2\b"]),
     ("fill", "fill", {"layers": 3}, [r"distil\.layers=3\b.* 2\b"]),
 ]
 
@@ -152,19 +152,19 @@ def batch_of(task: str) -> Any:
         rows_R = torch.tensor([2, 5, 7])
         weights_R = torch.tensor([1.0, 1.0, 0.0])  # the last is a dummy
         gone = Gone(tokens_N[rows_R], torch.ones(10))
-        return Batch((Input(tokens_N, layout),), gone, weights_R, rows_R)
+        return Batch((ModelInput(tokens_N, layout),), gone, weights_R, rows_R)
     if task == "complete":
         weights_N = torch.ones(10)
         weights_N[-2:] = 0.0
-        return Batch((Input(tokens_N, layout),), tokens_N + 1, weights_N)
-    return Batch((Input(tokens_N, layout),), torch.tensor([2, 0]), torch.ones(2))
+        return Batch((ModelInput(tokens_N, layout),), tokens_N + 1, weights_N)
+    return Batch((ModelInput(tokens_N, layout),), torch.tensor([2, 0]), torch.ones(2))
 
 
 def task_like(task: str) -> Objective[Any]:
     """One without data: it knows how to read and what that costs."""
     kind = {"fill": Masking, "complete": ContinueTask, "classify": Labelling}[task]
     made: Any = object.__new__(kind)
-    made.smoothing = Smoothing(1.0, 0.0)
+    made.smoothing = LabelSmoothing(1.0, 0.0)
     if task == "classify":
         made.target, made.readout = OneLabel(tuple("abc"), made.smoothing), OneClass()
         made.vary = lambda model, batch: replace(batch, targets=made.target.aims(batch.targets))
@@ -268,7 +268,7 @@ def test_each_layer_is_to_be_given_what_the_one_it_started_from_is_given(task: s
 
 
 @pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSettings]:
+def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunSettings]:
     """A teacher of four layers that knows its sentences, and the settings of its student."""
     folder = tmp_path_factory.mktemp("school")
     settings = settings_of(folder)
@@ -295,7 +295,7 @@ def disagreement(task: Objective[Any], teacher: nn.Module, student: nn.Module) -
 
 
 def test_half_the_layers_come_to_agree_with_the_teacher(
-    school: tuple[Prepared, RunSettings],
+    school: tuple[PreparedData, RunSettings],
 ) -> None:
     prepared, settings = school
     task: Any = Masking(settings, prepared)
@@ -306,7 +306,7 @@ def test_half_the_layers_come_to_agree_with_the_teacher(
     before = disagreement(task, teacher, student)
     weights = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
     optimizer = build_optimizer(student, TrainSettings(optimizer="adamw"), device="cpu")
-    step = Step(student, distil_loss(task, teacher, settings.distil), optimizer, Ranks())
+    step = Step(student, distil_loss(task, teacher, settings.distil), optimizer, Distributed())
     for epoch in range(3):
         for examples in task.epoch(epoch):
             parts = task.parts(examples, 60)
@@ -320,7 +320,7 @@ def test_half_the_layers_come_to_agree_with_the_teacher(
 
 
 def test_both_are_compared_in_size_speed_and_score(
-    school: tuple[Prepared, RunSettings], monkeypatch: pytest.MonkeyPatch
+    school: tuple[PreparedData, RunSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distil, "TIMED_S", 0.1)
     prepared, settings = school
@@ -381,7 +381,7 @@ def test_embeddings_may_be_narrower_and_point_where_the_teachers_do(tmp_path: Pa
         front.norm.weight.uniform_(0.5, 1.5)
         front.norm.bias.normal_()
     folder = saved(tmp_path / "teacher", shape, "embed", teacher)
-    settings = run_settings("embed", folder, asked=Asked({"model.d_embedding": 8}))
+    settings = run_settings("embed", folder, asked=Overrides({"model.d_embedding": 8}))
     model = student_model(origin(settings), settings)
     student, said = build_model(model, seed=9), []
     start_student(student, settings, said.append)
@@ -394,6 +394,6 @@ def test_embeddings_may_be_narrower_and_point_where_the_teachers_do(tmp_path: Pa
     like, unlike = (nn.functional.cosine_similarity(x, theirs, dim=-1) for x in (own, strange))
     assert float(like.mean()) > 0.9
     assert float(unlike.mean()) < 0.5
-    wide = run_settings("embed", folder, asked=Asked({"model.d_embedding": 99}))
+    wide = run_settings("embed", folder, asked=Overrides({"model.d_embedding": 99}))
     with pytest.raises(ConfigError, match=r"d_embedding=99\b.*d_model=32\b"):
         student_model(origin(wide), wide)

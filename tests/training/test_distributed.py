@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from headway.cli.train import AGAIN
 from headway.errors import UserError
 from headway.nn.devices import pick_device
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.feed import part_tokens
 
 from .fork_server import Server, hook
@@ -263,21 +263,21 @@ def test_a_rank_that_cannot_rejoin_ends_soon_with_an_error(
 def test_one_process_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    ranks = Ranks.start("cpu")
-    assert ranks == Ranks(rank=0, world=1, device=torch.device("cpu"))
+    ranks = Distributed.start("cpu")
+    assert ranks == Distributed(rank=0, world=1, device=torch.device("cpu"))
     tensor = torch.ones(3)
     ranks.sum_([tensor])
     ranks.wait()
     ranks.close()
     assert tensor.tolist() == [1, 1, 1]
-    assert (ranks.any(True), ranks.any(False), ranks.same("x")) == (True, False, "x")
+    assert (ranks.any(True), ranks.any(False), ranks.broadcast("x")) == (True, False, "x")
 
 
 def test_every_rank_gets_a_part_of_a_step() -> None:
-    assert part_tokens(2048, 2048, Ranks(world=1)) == 2048
-    assert 1024 <= part_tokens(2048, 2048, Ranks(world=2)) <= 1100
-    assert part_tokens(512, 2048, Ranks(world=2)) == 512
-    assert part_tokens(10, 3, Ranks(world=8)) == 1
+    assert part_tokens(2048, 2048, Distributed(world=1)) == 2048
+    assert 1024 <= part_tokens(2048, 2048, Distributed(world=2)) <= 1100
+    assert part_tokens(512, 2048, Distributed(world=2)) == 512
+    assert part_tokens(10, 3, Distributed(world=8)) == 1
 
 
 def test_a_device_that_is_not_there_is_named() -> None:

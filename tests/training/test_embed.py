@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.data.store import Columns, Prepared
+from headway.data.store import Columns, PreparedData
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError, DataError, Stopped, UserError
 from headway.metrics.retrieval import bag_retrieval, retrieval, text_keys
@@ -23,10 +23,10 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
 from headway.progress import SILENT
-from headway.settings.asked import Asked
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings
+from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.start import DistilSettings
 from headway.settings.train import TrainSettings
@@ -40,7 +40,7 @@ from headway.tasks.objective import Part
 from headway.tasks.opened import open_run
 from headway.tasks.specs import SPECS, EmbedSettings
 from headway.tasks.task import Use
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
@@ -74,18 +74,18 @@ def settings_of(folder: Path, *, pairs: bool = True, **more: Any) -> RunSettings
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     folder = tmp_path_factory.mktemp("pairs")
     return EMBED.prepare(settings_of(folder), folder / "run", SILENT)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     folder = tmp_path_factory.mktemp("texts")
     return EMBED.prepare(settings_of(folder, pairs=False), folder / "run", SILENT)
 
 
-def shape(prepared: Prepared, family: type[Any] = EncoderSettings, **more: Any) -> Any:
+def shape(prepared: PreparedData, family: type[Any] = EncoderSettings, **more: Any) -> Any:
     values: dict[str, Any] = {
         "vocab_size": prepared.tokenizer.vocab_size, "d_model": 32, "n_layers": 2, "n_heads": 2,
         "d_ff": 64, "max_len": 24, "dropout": 0.0, "attention_dropout": 0.0,
@@ -96,7 +96,7 @@ def shape(prepared: Prepared, family: type[Any] = EncoderSettings, **more: Any) 
 
 
 def task_of(
-    prepared: Prepared, folder: Path, model: ModelSettings | None = None, **more: Any
+    prepared: PreparedData, folder: Path, model: ModelSettings | None = None, **more: Any
 ) -> Contrasting:
     settings = settings_of(folder, model=model or shape(prepared), **more)
     return Contrasting(settings, prepared)
@@ -119,7 +119,7 @@ def vector(model: Any, tokens: Sequence[int]) -> Tensor:
 
 @pytest.mark.parametrize("family", [EncoderSettings, DecoderSettings])
 def test_the_loss_makes_every_text_choose_its_partner(
-    prepared: Prepared, tmp_path: Path, family: type[Any]
+    prepared: PreparedData, tmp_path: Path, family: type[Any]
 ) -> None:
     task = task_of(prepared, tmp_path, shape(prepared, family))
     model = build_model(shape(prepared, family), seed=1).eval()
@@ -142,7 +142,7 @@ def test_the_loss_makes_every_text_choose_its_partner(
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_the_fixed_form_costs_the_same(
-    prepared: Prepared, alone: Prepared, tmp_path: Path, pairs: bool
+    prepared: PreparedData, alone: PreparedData, tmp_path: Path, pairs: bool
 ) -> None:
     data = prepared if pairs else alone
     task, model = task_of(data, tmp_path), build_model(shape(data), seed=1)
@@ -172,7 +172,7 @@ def test_copies_of_a_partner_are_not_negatives() -> None:
     torch.testing.assert_close(found, -(2 * two + three))
 
 
-def test_pairs_that_share_a_text_are_found(tmp_path: Path, prepared: Prepared) -> None:
+def test_pairs_that_share_a_text_are_found(tmp_path: Path, prepared: PreparedData) -> None:
     task = task_of(prepared, tmp_path)
     part = first_part(task)
     twice = part.rows._replace(rows=np.array([3, 5, 3, 8]))
@@ -184,7 +184,7 @@ def test_pairs_that_share_a_text_are_found(tmp_path: Path, prepared: Prepared) -
 
 def trained(task: Contrasting, model: nn.Module, epochs: int) -> None:
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
-    step = Step(model, plain_loss(task), optimizer, Ranks())
+    step = Step(model, plain_loss(task), optimizer, Distributed())
     torch.manual_seed(0)
     for epoch in range(epochs):
         for examples in task.epoch(epoch):
@@ -194,14 +194,14 @@ def trained(task: Contrasting, model: nn.Module, epochs: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+def model(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
     made = build_model(shape(prepared), seed=1)
     trained(task_of(prepared, tmp_path_factory.mktemp("task")), made, 12)
     return made.eval()
 
 
 def test_trained_on_pairs_it_finds_new_partners(
-    prepared: Prepared, tmp_path: Path, model: nn.Module
+    prepared: PreparedData, tmp_path: Path, model: nn.Module
 ) -> None:
     task = task_of(prepared, tmp_path)
     with torch.no_grad():
@@ -219,7 +219,7 @@ def test_trained_on_pairs_it_finds_new_partners(
         task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
 
 
-def test_texts_alone_are_pairs_with_themselves(alone: Prepared, tmp_path: Path) -> None:
+def test_texts_alone_are_pairs_with_themselves(alone: PreparedData, tmp_path: Path) -> None:
     settings = settings_of(tmp_path, pairs=False, model=shape(alone, dropout=0.1))
     task = Contrasting(settings, alone)
     batch = task.batch(first_part(task), CPU, None)
@@ -237,7 +237,7 @@ def test_texts_alone_are_pairs_with_themselves(alone: Prepared, tmp_path: Path) 
 
 
 def test_each_reading_lacks_other_words_where_that_is_wanted(
-    alone: Prepared, tmp_path: Path
+    alone: PreparedData, tmp_path: Path
 ) -> None:
     settings = settings_of(tmp_path, pairs=False, model=shape(alone))
     task = Contrasting(replace(settings, embed=EmbedSettings(drop_words=0.4)), alone)
@@ -260,7 +260,7 @@ def test_each_reading_lacks_other_words_where_that_is_wanted(
     assert [text.tolist() for text in texts_in(task.batch(later, CPU, None))] != texts
 
 
-def test_every_other_word_looks_for_the_words_between(alone: Prepared) -> None:
+def test_every_other_word_looks_for_the_words_between(alone: PreparedData) -> None:
     one, other = TextIntake(alone.tokenizer, 24).halves(alone.valid)
     decode = alone.tokenizer.decode
     for number in range(alone.valid.n):
@@ -270,7 +270,7 @@ def test_every_other_word_looks_for_the_words_between(alone: Prepared) -> None:
 
 
 def test_texts_too_long_to_read_at_once_are_the_mean_of_their_windows(
-    prepared: Prepared, model: nn.Module, tmp_path: Path
+    prepared: PreparedData, model: nn.Module, tmp_path: Path
 ) -> None:
     tokens = list(range(5, 5 + 30))
     tokenizer = prepared.tokenizer
@@ -291,7 +291,7 @@ def test_texts_too_long_to_read_at_once_are_the_mean_of_their_windows(
 
 
 def test_in_training_a_long_text_is_read_by_one_of_its_windows(
-    prepared: Prepared, tmp_path: Path
+    prepared: PreparedData, tmp_path: Path
 ) -> None:
     task = task_of(prepared, tmp_path, shape(prepared, max_len=6))
     seen = set()
@@ -341,7 +341,7 @@ def test_the_bag_of_words_is_tf_idf_by_cosine() -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, prepared: Prepared, model: nn.Module) -> tuple[Path, RunSettings]:
+def run(tmp_path: Path, prepared: PreparedData, model: nn.Module) -> tuple[Path, RunSettings]:
     folder = tmp_path / "run"
     settings = settings_of(tmp_path, model=shape(prepared))
     save_weights(folder, model_weights(model))
@@ -426,9 +426,9 @@ def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) 
 
 
 def test_impossible_settings_are_an_error(
-    prepared: Prepared, alone: Prepared, tmp_path: Path
+    prepared: PreparedData, alone: PreparedData, tmp_path: Path
 ) -> None:
-    asked = Asked({"model.dropout": 0.0, "train.steps": 5, "embed.drop_words": 0.0})
+    asked = Overrides({"model.dropout": 0.0, "train.steps": 5, "embed.drop_words": 0.0})
     settings = settings_of(tmp_path, pairs=False, asked=asked, train=TrainSettings(steps=5))
     with pytest.raises(ConfigError, match=r"model\.dropout=0\b.*embed\.drop_words="):
         resolve_run(settings, alone, CPU)
@@ -437,7 +437,7 @@ def test_impossible_settings_are_an_error(
         resolve_run(settings, prepared, CPU)
     found = resolve_run(settings_of(tmp_path, pairs=False, train=TrainSettings()), alone, CPU)
     assert found.embed.drop_words == 0.3
-    asked = Asked({"train.micro_tokens": 100, "train.batch_tokens": 500})
+    asked = Overrides({"train.micro_tokens": 100, "train.batch_tokens": 500})
     train = TrainSettings(steps=5, micro_tokens=100, batch_tokens=500)
     with pytest.raises(ConfigError, match=r"train\.micro_tokens=100\b.*train\.batch_tokens=500\b"):
         resolve_run(settings_of(tmp_path, asked=asked, train=train), prepared, CPU)
@@ -447,7 +447,7 @@ def test_impossible_settings_are_an_error(
 
 
 def test_without_a_loss_of_its_own_a_student_reads_each_text_once(
-    alone: Prepared, tmp_path: Path
+    alone: PreparedData, tmp_path: Path
 ) -> None:
     """And is compared with its teacher in every token, not only in its vectors."""
     model = shape(alone)

@@ -13,16 +13,16 @@ import torch.nn.functional as F
 from PIL import Image
 
 import headway
-from headway.data.media.store import PictureStore, SoundStore
-from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.media.store import AudioStore, ImageStore
+from headway.data.store import Columns, PreparedData, load_prepared
 from headway.errors import ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
-from headway.settings.audio import SoundSettings
+from headway.settings.audio import AudioSettings
 from headway.settings.augment import AugmentSettings
 from headway.settings.folder import CONFIG
-from headway.settings.model import PictureEncoderSettings, PictureSettings, SoundEncoderSettings
+from headway.settings.model import AudioEncoderSettings, ImageEncoderSettings, ImageSettings
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.settings.train import TrainSettings
 from headway.storage import replace_text
@@ -30,36 +30,36 @@ from headway.tasks.contrast import Contrast, Contrasting, Pairs
 from headway.tasks.items import Pass
 from headway.tasks.losses import plain
 from headway.tasks.specs import SPECS, EmbedSettings
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.step import Step
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 32, "dropout": 0.0}
-PICTURE = PictureSettings(height=16, width=16, patch=4)
-SEES = PictureEncoderSettings(picture=PICTURE, heads=(), pooling="mean", **SMALL)
-HEARS = SoundEncoderSettings(
-    sound=SoundSettings(rate=1000, n_fft=50, hop=20, bands=8), heads=(), pooling="mean", **SMALL
+PICTURE = ImageSettings(height=16, width=16, patch=4)
+SEES = ImageEncoderSettings(picture=PICTURE, heads=(), pooling="mean", **SMALL)
+HEARS = AudioEncoderSettings(
+    sound=AudioSettings(rate=1000, n_fft=50, hop=20, bands=8), heads=(), pooling="mean", **SMALL
 )
 
 
-def pictures(n: int = 24, seed: int = 0) -> PictureStore:
+def pictures(n: int = 24, seed: int = 0) -> ImageStore:
     """Each of a few blocks of colour, so that moving it leaves it what it is."""
     blocks = np.random.default_rng(seed).integers(0, 256, (n, 1, 3, 2, 2), np.uint8)
-    return PictureStore.of(list(blocks.repeat(8, -1).repeat(8, -2)))
+    return ImageStore.of(list(blocks.repeat(8, -1).repeat(8, -2)))
 
 
-def recordings(n: int = 6) -> SoundStore:
+def recordings(n: int = 6) -> AudioStore:
     draw = np.random.default_rng(0)
     waves = [draw.integers(-3000, 3000, 300 + 40 * i).astype(np.int16) for i in range(n)]
-    return SoundStore.of(waves, 1000)
+    return AudioStore.of(waves, 1000)
 
 
 def task_of(model: Any, columns: Columns, valid: Columns | None = None, **augment: Any) -> Any:
     train = TrainSettings(batch_tokens=4096, micro_tokens=4096, smoothing=0.0)
     changes = AugmentSettings(**augment)
     settings = RunSettings(task="embed", model=model, train=train, augment=changes)
-    prepared = Prepared(train=columns, valid=valid or columns)
+    prepared = PreparedData(train=columns, valid=valid or columns)
     return Contrasting(settings, prepared)  # type: ignore[arg-type]
 
 
@@ -128,7 +128,7 @@ def test_trained_on_pictures_alone_it_finds_the_same_picture_elsewhere() -> None
     assert before.baselines["chance"]["accuracy"] == pytest.approx(5.0)
     model.train()
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
-    step = Step(model, plain(task), optimizer, Ranks())
+    step = Step(model, plain(task), optimizer, Distributed())
     torch.manual_seed(0)
     for epoch in range(30):
         for examples in task.epoch(epoch):

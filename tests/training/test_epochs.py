@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.settings.facts import DeviceFacts, Facts
+from headway.settings.facts import DatasetStats, DeviceInfo
 from headway.settings.run import load_run_settings
 from headway.training.resolve import resolve
 
@@ -21,8 +21,8 @@ from headway.training.resolve import resolve
 )
 def test_epochs_become_steps_and_all_that_follows_from_these(words: list[str], steps: int) -> None:
     settings = load_run_settings(None, words, {"task": "translate"})
-    facts = Facts(n=100, n_tokens=1100, vocab_size=300, epoch_steps=7)
-    found = resolve(settings, facts, DeviceFacts())
+    facts = DatasetStats(n=100, n_tokens=1100, vocab_size=300, epoch_steps=7)
+    found = resolve(settings, facts, DeviceInfo())
     assert (found.train.steps, found.train.eval_every) == (steps, -(-steps // 20))
     assert found.train.epochs is None
     assert list(found.asked) == ["task", *(word.partition("=")[0] for word in words)]

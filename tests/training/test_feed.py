@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from headway.training.distributed import Ranks
-from headway.training.feed import AHEAD, Cursor, Feed, walk
+from headway.training.distributed import Distributed
+from headway.training.feed import AHEAD, Cursor, Prefetcher, iter_steps
 
 from .toy import PER_EPOCH, PER_STEP, N, ToyTask
 
 
-def rows_of(feed: Feed, n: int) -> list[list[int]]:
+def rows_of(feed: Prefetcher, n: int) -> list[list[int]]:
     return [[row for batch in next(feed).batches for row in batch.tolist()] for _ in range(n)]
 
 
@@ -29,8 +29,8 @@ def test_the_order_is_that_of_the_epochs_from_the_cursor_on(cursor: Cursor) -> N
     task = ToyTask()
     whole = [step for epoch in range(12) for step in task.epoch(epoch)]
     first = cursor.epoch * PER_EPOCH + cursor.number
-    assert [step for step, _ in islice(walk(task, cursor), 14)] == whole[first : first + 14]
-    feed = Feed(task, cursor, 2, Ranks())
+    assert [step for step, _ in islice(iter_steps(task, cursor), 14)] == whole[first : first + 14]
+    feed = Prefetcher(task, cursor, 2, Distributed())
     assert rows_of(feed, 14) == whole[first : first + 14]
     feed.close()
 
@@ -38,10 +38,10 @@ def test_the_order_is_that_of_the_epochs_from_the_cursor_on(cursor: Cursor) -> N
 def test_where_a_step_ends_the_next_begins() -> None:
     task = ToyTask()
     for start in (Cursor(), Cursor(1, 2), Cursor(0, PER_EPOCH - 1)):
-        steps = list(islice(walk(task, start), 12))
+        steps = list(islice(iter_steps(task, start), 12))
         for (_, after), (following, _) in pairwise(steps):
-            assert next(walk(task, after))[0] == following
-    assert [after for _, after in islice(walk(task, Cursor(0, 3)), 3)] == [
+            assert next(iter_steps(task, after))[0] == following
+    assert [after for _, after in islice(iter_steps(task, Cursor(0, 3)), 3)] == [
         (0, 4), (1, 0), (1, 1),
     ]  # fmt: skip
 
@@ -50,12 +50,15 @@ def test_an_epoch_without_steps_is_an_error_and_not_an_endless_search() -> None:
     task = ToyTask()
     task.epoch = lambda number: []  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=r"\bepoch\b"):
-        next(walk(task, Cursor()))
+        next(iter_steps(task, Cursor()))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 def test_ranks_share_the_parts_of_a_step_and_agree_on_its_targets(world: int) -> None:
-    feeds = [Feed(ToyTask(), Cursor(), 2, Ranks(rank=rank, world=world)) for rank in range(world)]
+    feeds = [
+        Prefetcher(ToyTask(), Cursor(), 2, Distributed(rank=rank, world=world))
+        for rank in range(world)
+    ]
     for step in islice(ToyTask().epoch(0), PER_EPOCH):
         items = [next(feed) for feed in feeds]
         parts = [part.rows for item in items for part in item.parts]
@@ -76,7 +79,7 @@ def test_an_error_in_the_thread_is_raised_where_the_step_is_asked_for() -> None:
             raise ZeroDivisionError("thread")
 
     task.on_batch = on_batch
-    feed = Feed(task, Cursor(), PER_STEP, Ranks())
+    feed = Prefetcher(task, Cursor(), PER_STEP, Distributed())
     assert len(rows_of(feed, 2)) == 2
     for _ in range(2):  # however often one asks
         with pytest.raises(ZeroDivisionError, match="thread"):
@@ -87,7 +90,7 @@ def test_an_error_in_the_thread_is_raised_where_the_step_is_asked_for() -> None:
 
 def test_it_works_ahead_but_not_without_end() -> None:
     task = ToyTask()
-    feed = Feed(task, Cursor(), PER_STEP, Ranks())
+    feed = Prefetcher(task, Cursor(), PER_STEP, Distributed())
     deadline = time.monotonic() + 120
     while len(task.cut_to) < AHEAD + 1 and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -98,7 +101,7 @@ def test_it_works_ahead_but_not_without_end() -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, AHEAD + 3])
 def test_closing_ends_the_thread_at_once(taken: int) -> None:
-    feed = Feed(ToyTask(), Cursor(), PER_STEP, Ranks())
+    feed = Prefetcher(ToyTask(), Cursor(), PER_STEP, Distributed())
     rows_of(feed, taken)
     start = time.monotonic()
     feed.close()
@@ -111,7 +114,7 @@ def test_time_spent_waiting_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([10.0, 12.5, 20.0, 20.25])
     clock = SimpleNamespace(perf_counter=lambda: next(moments))
     monkeypatch.setattr("headway.training.feed.time", clock)
-    feed = Feed(ToyTask(), Cursor(), PER_STEP, Ranks())
+    feed = Prefetcher(ToyTask(), Cursor(), PER_STEP, Distributed())
     rows_of(feed, 2)
     assert feed.waited == 2.75
     feed.close()

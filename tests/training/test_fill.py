@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.data.store import Prepared
+from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
@@ -32,7 +32,7 @@ from headway.tasks.objective import Part
 from headway.tasks.specs import SPECS, FillSettings
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.trainer import train_on_texts
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
@@ -60,12 +60,12 @@ def settings_of(folder: Path, **more: Any) -> RunSettings:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     folder = tmp_path_factory.mktemp("fill")
     return FILL.prepare(settings_of(folder), folder / "run", SILENT)
 
 
-def model_settings(prepared: Prepared, **more: Any) -> EncoderSettings:
+def model_settings(prepared: PreparedData, **more: Any) -> EncoderSettings:
     shape: dict[str, Any] = {
         "vocab_size": prepared.tokenizer.vocab_size, "d_model": 32, "n_layers": 2, "n_heads": 2,
         "d_ff": 64, "max_len": 24, "dropout": 0.0, "attention_dropout": 0.0, "n_segments": 0,
@@ -74,12 +74,12 @@ def model_settings(prepared: Prepared, **more: Any) -> EncoderSettings:
     return EncoderSettings(**(shape | more))
 
 
-def task_of(prepared: Prepared, tmp_path: Path, **more: Any) -> Masking:
+def task_of(prepared: PreparedData, tmp_path: Path, **more: Any) -> Masking:
     settings = settings_of(tmp_path, model=model_settings(prepared), **more)
     return Masking(settings, prepared)
 
 
-def model_of(prepared: Prepared, seed: int = 1) -> Encoder:
+def model_of(prepared: PreparedData, seed: int = 1) -> Encoder:
     model = build_model(model_settings(prepared), seed=seed)
     assert isinstance(model, Encoder)
     return model
@@ -91,7 +91,7 @@ def all_parts(task: Masking, epoch: int = 0, micro: int = 60) -> Iterator[Part]:
 
 
 def test_the_loss_is_about_hidden_words_alone_a_text_at_a_time(
-    prepared: Prepared, tmp_path: Path
+    prepared: PreparedData, tmp_path: Path
 ) -> None:
     task, model = task_of(prepared, tmp_path), model_of(prepared)
     part = next(all_parts(task))
@@ -117,7 +117,7 @@ def test_the_loss_is_about_hidden_words_alone_a_text_at_a_time(
 
 @pytest.mark.parametrize("fill", [FillSettings(), FillSettings(mask=0.3, whole_words=True)])
 def test_the_fixed_form_costs_the_same(
-    prepared: Prepared, tmp_path: Path, fill: FillSettings
+    prepared: PreparedData, tmp_path: Path, fill: FillSettings
 ) -> None:
     task, model = task_of(prepared, tmp_path, fill=fill), model_of(prepared)
     fixed = task.fixed(60)
@@ -142,7 +142,7 @@ def test_the_fixed_form_costs_the_same(
 
 
 def test_an_epoch_has_every_document_once_and_other_gaps_than_the_next(
-    prepared: Prepared, tmp_path: Path
+    prepared: PreparedData, tmp_path: Path
 ) -> None:
     task = task_of(prepared, tmp_path)
     seen = []
@@ -161,7 +161,7 @@ def test_an_epoch_has_every_document_once_and_other_gaps_than_the_next(
 
 
 def test_how_a_step_is_cut_does_not_change_what_is_hidden(
-    prepared: Prepared, tmp_path: Path
+    prepared: PreparedData, tmp_path: Path
 ) -> None:
     task = task_of(prepared, tmp_path)
     for step in task.epoch(3)[:3]:
@@ -194,7 +194,7 @@ def test_long_documents_are_read_in_windows(tmp_path: Path) -> None:
 
 def trained(task: Masking, model: Encoder, epochs: int) -> None:
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
-    step = Step(model, plain_loss(task), optimizer, Ranks())
+    step = Step(model, plain_loss(task), optimizer, Distributed())
     for epoch in range(epochs):
         for examples in task.epoch(epoch):
             parts = task.parts(examples, 120)
@@ -204,7 +204,7 @@ def trained(task: Masking, model: Encoder, epochs: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def filler(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+def filler(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """A model that knows the four sentences."""
     model = model_of(prepared)
     trained(task_of(prepared, tmp_path_factory.mktemp("task")), model, 22)
@@ -212,7 +212,7 @@ def filler(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Enco
 
 
 def test_it_learns_the_sentences_and_beats_frequency(
-    prepared: Prepared, tmp_path: Path, filler: Encoder
+    prepared: PreparedData, tmp_path: Path, filler: Encoder
 ) -> None:
     task = task_of(prepared, tmp_path)
     with torch.no_grad():
@@ -227,7 +227,7 @@ def test_it_learns_the_sentences_and_beats_frequency(
 
 
 def test_validation_is_the_same_every_time_whatever_the_training_hides(
-    prepared: Prepared, tmp_path: Path, filler: Encoder
+    prepared: PreparedData, tmp_path: Path, filler: Encoder
 ) -> None:
     tasks = [task_of(prepared, tmp_path, fill=fill) for fill in
              (FillSettings(), FillSettings(mask=0.5, whole_words=True))]  # fmt: skip
@@ -240,7 +240,7 @@ def test_validation_is_the_same_every_time_whatever_the_training_hides(
 
 
 def test_the_scores_are_those_of_every_hidden_word(
-    prepared: Prepared, tmp_path: Path, filler: Encoder
+    prepared: PreparedData, tmp_path: Path, filler: Encoder
 ) -> None:
     task = task_of(prepared, tmp_path)
     valid = task.valid_items
@@ -260,14 +260,16 @@ def test_the_scores_are_those_of_every_hidden_word(
 
 
 def test_an_evaluation_stops_when_asked_to(
-    prepared: Prepared, tmp_path: Path, filler: Encoder
+    prepared: PreparedData, tmp_path: Path, filler: Encoder
 ) -> None:
     with pytest.raises(Stopped), torch.no_grad():
         task_of(prepared, tmp_path).evaluate(Pass(filler, CPU, full=False, stopped=lambda: True))
 
 
 @pytest.mark.parametrize("mask", ["[MASK]", "<mask>"])
-def test_gaps_are_filled_with_ranked_words(prepared: Prepared, filler: Encoder, mask: str) -> None:
+def test_gaps_are_filled_with_ranked_words(
+    prepared: PreparedData, filler: Encoder, mask: str
+) -> None:
     made = Filler([filler], prepared.tokenizer, 22, n_best=4)
     lines = [
         f"a green {mask} stands near the tall {mask} . 3",
@@ -291,7 +293,9 @@ def test_gaps_are_filled_with_ranked_words(prepared: Prepared, filler: Encoder, 
     assert re.findall(r"\d+", made.summary()) == ["3", "3"]
 
 
-def test_the_text_around_a_gap_is_read_as_without_it(prepared: Prepared, filler: Encoder) -> None:
+def test_the_text_around_a_gap_is_read_as_without_it(
+    prepared: PreparedData, filler: Encoder
+) -> None:
     made, tokenizer = Filler([filler], prepared.tokenizer, 22), prepared.tokenizer
     line = f"{LINES[0]} 3"
     whole = tokenizer.encode(line)
@@ -304,7 +308,7 @@ def test_the_text_around_a_gap_is_read_as_without_it(prepared: Prepared, filler:
 
 
 def test_answers_do_not_depend_on_the_batch_or_on_a_copy_of_the_model(
-    prepared: Prepared, filler: Encoder
+    prepared: PreparedData, filler: Encoder
 ) -> None:
     lines = [f"{line} 5".replace(word, "[MASK]") for line in LINES for word in line.split()[:3]]
     said = []
@@ -316,7 +320,7 @@ def test_answers_do_not_depend_on_the_batch_or_on_a_copy_of_the_model(
 
 
 def test_a_line_without_a_gap_is_an_error_that_names_it(
-    prepared: Prepared, filler: Encoder
+    prepared: PreparedData, filler: Encoder
 ) -> None:
     made = Filler([filler], prepared.tokenizer, 22)
     with pytest.raises(DataError, match=r"line 2\b.*'no gap'.*\[MASK\]"):
@@ -324,7 +328,7 @@ def test_a_line_without_a_gap_is_an_error_that_names_it(
 
 
 def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_is_an_error(
-    prepared: Prepared, filler: Encoder
+    prepared: PreparedData, filler: Encoder
 ) -> None:
     line = "cold rain " * 20 + "the red [MASK] sees the old cat . 3" + " cold rain" * 20
     made = Filler([filler], prepared.tokenizer, 12)
@@ -339,7 +343,7 @@ def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_is_an_error(
         list(strict.answers([line]))
 
 
-def test_a_context_that_does_not_fit_is_an_error(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_context_that_does_not_fit_is_an_error(prepared: PreparedData, tmp_path: Path) -> None:
     model = model_settings(prepared)
     for context, said in ((99, r"fill\.context=99\b.*model\.max_len=24"), (2, r"\b2\b")):
         settings = settings_of(tmp_path, model=model, fill=FillSettings(context=context))
@@ -355,7 +359,7 @@ def test_a_vocabulary_without_a_mask_is_an_error(tmp_path: Path) -> None:
         FILL.prepare(settings, tmp_path / "run", SILENT)
 
 
-def test_what_is_left_open_is_chosen(prepared: Prepared, tmp_path: Path) -> None:
+def test_what_is_left_open_is_chosen(prepared: PreparedData, tmp_path: Path) -> None:
     found = resolve_run(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
     assert isinstance(found.model, EncoderSettings)
     assert found.model.heads == ("words",)
@@ -367,7 +371,7 @@ def test_what_is_left_open_is_chosen(prepared: Prepared, tmp_path: Path) -> None
         resolve_run(bad, prepared, CPU)
 
 
-def test_examples_can_be_shown(prepared: Prepared, tmp_path: Path) -> None:
+def test_examples_can_be_shown(prepared: PreparedData, tmp_path: Path) -> None:
     task = task_of(prepared, tmp_path)
     part = next(all_parts(task))
     shown = task.show(part)
@@ -375,7 +379,7 @@ def test_examples_can_be_shown(prepared: Prepared, tmp_path: Path) -> None:
     assert all(" . " in one["text"] for one in shown)
 
 
-def test_blank_tokens_are_named(prepared: Prepared, filler: Encoder) -> None:
+def test_blank_tokens_are_named(prepared: PreparedData, filler: Encoder) -> None:
     made, tokenizer = Filler([filler], prepared.tokenizer, 22), prepared.tokenizer
     assert made._word(tokenizer.encode("dog")[0]) == "dog"
     blanks = [t for t in range(tokenizer.vocab_size) if not tokenizer.decode([t]).strip()]

@@ -14,7 +14,7 @@ import torch
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.folder import model_weights, save_weights
-from headway.models.parts.output_heads import Angles, Input
+from headway.models.parts.output_heads import CosineHead, ModelInput
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import load_run_settings, resolved_toml
 from headway.tasks.answers import Answer
@@ -96,11 +96,11 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
     task = Identifying(settings, prepared)
     [model] = open_run(run, device="cpu").models
     assert isinstance(model, Encoder)
-    given, layout = model.front.collate([prepared.valid.sounds[0]])  # type: ignore[operator]
+    given, layout = model.front.collate([prepared.valid.audio[0]])  # type: ignore[operator]
     with torch.no_grad():
         scale, margin = settings.identify.scale, settings.identify.margin
-        read = readout_of(settings).read(model, Input(given, layout))
-        assert isinstance(read.scores, Angles)
+        read = readout_of(settings).read(model, ModelInput(given, layout))
+        assert isinstance(read.scores, CosineHead)
         plain_BC, targets_BC = read.answers(), torch.tensor([[0.0, 1.0, 0.0]])
         turned_BC = with_margin(read.x_RD, read.scores, targets_BC, margin)
         found = task.target.loss(read.weighed(torch.ones(1)), targets_BC).nll
@@ -111,7 +111,7 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
 
 
 def test_the_batch_does_not_change_a_vector(run: Path) -> None:
-    sounds = IDENTIFY.load_prepared(run).train.sounds
+    sounds = IDENTIFY.load_prepared(run).train.audio
     opened = open_run(run, device="cpu")
     items = [sounds[i] for i in range(5)]
     for read in (readout_of(opened.settings), OneVector(unit=True)):
@@ -230,5 +230,5 @@ def test_vectors_of_all_items_are_in_order(run: Path) -> None:
     opened = open_run(run, device="cpu")
     whole = item_vectors(Pass(opened.model, CPU, most=9), task.train_items)
     assert len(whole) == 9
-    one = read_items(opened, [task.prepared.train.sounds[7]], OneVector(unit=True))
+    one = read_items(opened, [task.prepared.train.audio[7]], OneVector(unit=True))
     np.testing.assert_allclose(whole[7], one[0].numpy(), atol=1e-5)

@@ -16,35 +16,35 @@ from torch import nn
 from headway.errors import ConfigError, FolderError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
-from headway.settings.asked import Asked
 from headway.settings.data import DataSettings
-from headway.settings.facts import DeviceFacts, Facts, Survey
+from headway.settings.facts import DatasetStats, DeviceInfo, MediaFormat
 from headway.settings.folder import CONFIG, IMPORTED
-from headway.settings.from_parent import model_from
 from headway.settings.model import (
+    AudioEncoderSettings,
+    AudioSettings,
     DecoderSettings,
     EncoderSettings,
+    ImageEncoderSettings,
+    ImageSettings,
     ModelSettings,
-    PictureEncoderSettings,
-    PictureSettings,
     Seq2SeqSettings,
-    SoundEncoderSettings,
-    SoundSettings,
     family_of,
 )
+from headway.settings.overrides import Overrides
 from headway.settings.run import Resolved, RunSettings, resolved_toml
 from headway.settings.start import LoraSettings, StartSettings
 from headway.settings.train import TrainSettings
+from headway.settings.warm_start import model_from
 from headway.storage import replace_text
 from headway.tasks.parent_run import origin_of
 from headway.tasks.specs import TranscribeSettings, spec_of
-from headway.training.initial_weights import freeze, rate_scales, start_from, trainable
+from headway.training.initial_weights import freeze, lr_scales, start_from, trainable
 from headway.training.optim import build_optimizer, set_lr
 from headway.training.resolve import resolve
 from tests.models.variants import SIZES, samples, word_loss
 
 FILLING = EncoderSettings(**SIZES, heads=("words",), n_segments=0)
-CPU = DeviceFacts()
+CPU = DeviceInfo()
 
 
 def saved(folder: Path, model: ModelSettings, task: str, labels: tuple[str, ...] = ()) -> nn.Module:
@@ -88,7 +88,7 @@ def test_front_and_body_are_taken_over_and_the_new_head_starts_fresh(tmp_path: P
     assert all(same(new, old, name) for name in body)
     untouched = build_model(model, seed=3)
     assert same(new, untouched, "heads.classes.linear.weight")
-    assert found.fresh == {"heads.classes.linear.weight", "heads.classes.linear.bias"}
+    assert found.initialized == {"heads.classes.linear.weight", "heads.classes.linear.bias"}
     loaded, unused = said
     assert re.search(rf"{re.escape(str(tmp_path))}/fill\b.* {len(body)} .*\bclasses\b", loaded)
     assert re.search(r"\bwords\b.*\b6\b", unused)
@@ -100,7 +100,7 @@ def test_tokens_that_a_task_brings_get_rows_of_their_own(tmp_path: Path, tie: bo
     old = saved(tmp_path / "old", replace(FILLING, tie=tie), "fill")
     grown = model_from(replace(FILLING, tie=tie), {"vocab_size": FILLING.vocab_size + 3}, {}, "old")
     new, _, found = started(tmp_path / "old", grown, "fill")
-    assert not found.fresh
+    assert not found.initialized
     for name in ("front.tokens.weight", "heads.words.words.linear.weight"):
         mine, theirs = new.state_dict()[name], old.state_dict()[name]
         assert torch.equal(mine[: len(theirs)], theirs)
@@ -118,7 +118,7 @@ def test_a_head_is_kept_for_the_same_labels_and_fresh_for_others(tmp_path: Path)
     old = saved(tmp_path / "old", model, "classify", ("bad", "good"))
     new, _, found = started(tmp_path / "old", model, "classify", ("bad", "good"))
     assert same(new, old, "heads.classes.linear.weight")
-    assert not found.fresh
+    assert not found.initialized
     new, _, found = started(tmp_path / "old", model, "classify", ("no", "yes"))
     assert not same(new, old, "heads.classes.linear.weight")
     assert found.unused == ("heads.classes.linear.weight", "heads.classes.linear.bias")
@@ -231,21 +231,21 @@ def test_too_many_frozen_layers_are_an_error() -> None:
 
 def test_a_layer_learns_at_a_share_of_the_rate_of_the_one_above() -> None:
     model = build_model(DecoderSettings(**(SIZES | {"n_layers": 3}), tie=False))
-    scales = rate_scales(model, 0.5)
+    scales = lr_scales(model, 0.5)
     named = {name: scales.get(weight, 1.0) for name, weight in model.named_parameters()}
     assert {rate for name, rate in named.items() if name.startswith("stack.blocks.2.")} == {1.0}
     assert {rate for name, rate in named.items() if name.startswith("stack.blocks.1.")} == {0.5}
     assert {rate for name, rate in named.items() if name.startswith("stack.blocks.0.")} == {0.25}
     assert named["front.tokens.weight"] == 0.125
     assert named["head.linear.weight"] == named["stack.final_norm.weight"] == 1.0
-    assert rate_scales(model, 1.0) == {}
+    assert lr_scales(model, 1.0) == {}
 
 
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
 def test_the_rates_reach_every_weight(optimizer: str, capturable: bool) -> None:
     model = build_model(DecoderSettings(**SIZES))
-    scales = rate_scales(model, 0.5)
+    scales = lr_scales(model, 0.5)
     train = TrainSettings(optimizer=optimizer)  # type: ignore[arg-type]
     made = build_optimizer(model, train, device="cpu", capturable=capturable, scales=scales)
     for lr in (0.1, 0.02):
@@ -261,7 +261,7 @@ def test_a_step_moves_lower_layers_less_and_frozen_ones_not_at_all() -> None:
     model = build_model(DecoderSettings(**(SIZES | {"n_layers": 3})), seed=5)
     freeze(model, 1)
     train = TrainSettings(optimizer="adam", eps=1e-20)
-    made = build_optimizer(model, train, device="cpu", scales=rate_scales(model, 0.1))
+    made = build_optimizer(model, train, device="cpu", scales=lr_scales(model, 0.1))
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     word_loss(model, samples([5, 3])).backward()
     set_lr(made, 1e-3)
@@ -283,10 +283,10 @@ def test_nothing_left_to_train_is_an_error() -> None:
         build_optimizer(model, TrainSettings(), device="cpu")
 
 
-def few_texts(settings: RunSettings, device: DeviceFacts = CPU, longest: int = 20) -> Resolved:
-    facts = Facts(
+def few_texts(settings: RunSettings, device: DeviceInfo = CPU, longest: int = 20) -> Resolved:
+    facts = DatasetStats(
         n=10, n_tokens=1000, longest=longest, vocab_size=tokenizer().vocab_size,
-        labels=("a", "b"), begun=origin_of(settings),
+        labels=("a", "b"), parent=origin_of(settings),
     )  # fmt: skip
     return resolve(settings, facts, device)
 
@@ -306,31 +306,32 @@ def test_fine_tuning_keeps_the_attention_dropout_of_the_model(
 ) -> None:
     saved(tmp_path / "old", replace(FILLING, attention_dropout=0.1), "fill")
     settings = RunSettings(task="classify", start=StartSettings(run=str(tmp_path / "old")))
-    place = DeviceFacts(type=device, free_bytes=80 << 30)
+    place = DeviceInfo(type=device, free_bytes=80 << 30)
     assert few_texts(settings, place, longest).model.attention_dropout == 0.1
 
 
 # A decoder behind the encoder of a run
 
 
-LOOKING = PictureEncoderSettings(
+LOOKING = ImageEncoderSettings(
     d_model=16, n_layers=2, n_heads=2, d_ff=32, heads=("rebuild",), n_labels=0, pooling="mean",
-    picture=PictureSettings(height=8, width=8, patch=4, class_token=True),
+    picture=ImageSettings(height=8, width=8, patch=4, class_token=True),
 )  # fmt: skip
-LISTENING = SoundEncoderSettings(
+LISTENING = AudioEncoderSettings(
     d_model=16, n_layers=2, n_heads=2, d_ff=32, heads=("ctc",), n_labels=0, vocab_size=9,
-    sound=SoundSettings(bands=20),
+    sound=AudioSettings(bands=20),
 )  # fmt: skip
 BERT = EncoderSettings(**SIZES, heads=("words", "pooled"), n_segments=2)
 ENCODERS = {"caption": (LOOKING, "fill"), "transcribe": (LISTENING, "transcribe"),
             "translate": (BERT, "fill")}  # fmt: skip
 
 
-def about(settings: RunSettings, model: ModelSettings) -> Facts:
+def about(settings: RunSettings, model: ModelSettings) -> DatasetStats:
     front = getattr(model, "picture", None) or getattr(model, "sound", None)
-    return Facts(
-        n=10, n_tokens=1000, longest=20, longest_text=8, begun=origin_of(settings), front=front,
-        vocab_size=getattr(model, "vocab_size", 30), stored=Survey(height=8, width=8, rate=16_000),
+    return DatasetStats(
+        n=10, n_tokens=1000, longest=20, longest_text=8, parent=origin_of(settings), front=front,
+        vocab_size=getattr(model, "vocab_size", 30), stored=MediaFormat(height=8, width=8,
+        rate=16_000),
     )  # fmt: skip
 
 
@@ -338,7 +339,7 @@ def writing(folder: Path, task: str, **asked: Any) -> Resolved:
     """The settings of a run that starts from the encoder there."""
     start = StartSettings(run=str(folder), **asked.pop("start", {}))
     lora = LoraSettings(**asked.pop("lora", {}))
-    given = Asked({**({"transcribe.ctc": 0.3} if task == "transcribe" else {}), **asked})
+    given = Overrides({**({"transcribe.ctc": 0.3} if task == "transcribe" else {}), **asked})
     transcribe = TranscribeSettings(ctc=0.3)
     settings = RunSettings(
         task=task, start=start, lora=lora, asked=given, transcribe=transcribe,
@@ -379,10 +380,10 @@ def test_a_model_that_writes_reads_as_the_encoder_does_that_it_started_from(
     found = start_from(new, settings, said.append)
     torch.testing.assert_close(reads(new, task), reads(old, task))
     fresh = {name for name in new.state_dict() if name.startswith(("target_front.", "decoder."))}
-    assert fresh <= found.fresh
+    assert fresh <= found.initialized
     assert re.search(r"\bdecoder\b.*\bwords\b", said[0])
     untouched = build_model(model, seed=3)
-    assert all(same(new, untouched, name) for name in found.fresh)
+    assert all(same(new, untouched, name) for name in found.initialized)
     if task == "transcribe":  # both have the head of CTC
         assert torch.equal(new.ctc.linear.weight, old.heads["ctc"].linear.weight)
     assert settings.train.optimizer == "muon"  # as from scratch: a decoder has all to learn

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from headway.cli.main import main
 from headway.errors import FolderError
-from headway.training.run_folder import Home
+from headway.training.run_folder import RunFolder
 
 from .fork_server import Server, hook
 
@@ -328,18 +328,18 @@ def test_a_run_folder_that_is_removed_in_mid_run_is_made_again_and_is_not_called
 
 
 def test_nothing_is_written_where_another_folder_has_taken_the_place(tmp_path: Path) -> None:
-    home = Home(tmp_path / "run")
-    with home.alone():
-        assert home.is_there()
+    home = RunFolder(tmp_path / "run")
+    with home.locked():
+        assert home.exists()
         (tmp_path / "run").rename(tmp_path / "moved")
-        assert not home.is_there()
+        assert not home.exists()
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "thesis.tex").touch()
         with pytest.raises(FolderError, match=re.escape(str(tmp_path / "run"))):
-            home.make_again()
+            home.recreate()
         (tmp_path / "run" / "thesis.tex").unlink()
-        home.make_again()
-        assert home.is_there()
+        home.recreate()
+        assert home.exists()
 
 
 def test_other_settings_in_the_same_folder_are_refused_by_name(

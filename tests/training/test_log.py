@@ -15,7 +15,7 @@ import pytest
 import headway.training.log
 from headway.errors import UserError
 from headway.progress import Progress
-from headway.training.log import Board, RunLog
+from headway.training.log import RunLog, TensorBoardWriter
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_numbers_also_go_to_tensorboard_where_it_is_asked_for(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     log = RunLog(tmp_path, Progress(enabled=False))
     log.numbers("train", 1, loss=2.0)
-    log.board = Board(tmp_path)
+    log.tensorboard = TensorBoardWriter(tmp_path)
     log.numbers("valid", 3, loss=1.5, ppl=4.5, bleu=10.0, chrf=20.0, best=True, samples=[])
     assert written == [
         str(tmp_path / "tensorboard"),
@@ -142,4 +142,4 @@ def test_tensorboard_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(UserError, match=r"pip install .headway\[tensorboard\]"):
-        Board(tmp_path)
+        TensorBoardWriter(tmp_path)

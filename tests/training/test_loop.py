@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headway.errors import Stopped, UserError
 from headway.tasks.specs import METRICS
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.feed import StepItem
 from headway.training.loop import Diverged, Loop, State, ranking
 
@@ -476,7 +476,7 @@ def test_an_error_of_the_task_comes_through_and_loses_nothing(tmp_path: Path) ->
     assert max(steps_of(tmp_path)) == 6
 
 
-class Second(Ranks):
+class Second(Distributed):
     """Whose first rank has just had enough."""
 
     @property
@@ -486,23 +486,23 @@ class Second(Ranks):
     def any(self, mine: bool) -> bool:
         return True
 
-    def same(self, value: object) -> object:
+    def broadcast(self, value: object) -> object:
         return "time"
 
 
 def test_all_ranks_end_where_the_first_has_had_enough(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path, steps=8)
     loop.ranks = Second()
-    loop.enough = lambda: pytest.fail("only the first rank is asked")
+    loop.end_reason = lambda: pytest.fail("only the first rank is asked")
     loop.step = loop._new_step()
-    assert loop._had_enough()
+    assert loop._was_ended()
     assert loop.state.ended == "time"
     assert steps_of(tmp_path) == []  # nor does another rank write
 
 
 def test_an_early_end_is_final(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path, steps=8)
-    loop.enough = lambda: "time" * (loop.state.step == 3)
+    loop.end_reason = lambda: "time" * (loop.state.step == 3)
     assert loop.run().step == 3
     [line] = log_of(loop).said
     assert "time" in line

@@ -12,7 +12,7 @@ import pytest
 
 from headway.settings.presets import preset
 from headway.settings.train import TrainSettings
-from headway.training.no_learning import Plateau, at_the_end, way_out
+from headway.training.no_learning import Plateau, final_warning, plateau_warning
 
 from .every import make
 from .toy import Events, toy_loop, weights
@@ -29,7 +29,7 @@ def told(curve: Curve, steps: int, warmup: int | None = None, noise: float = 0.1
     return [
         step
         for step in range(every, steps + 1, every)
-        if plateau.hear(step, curve(step / steps) + draw.gauss(0, noise))
+        if plateau.record(step, curve(step / steps) + draw.gauss(0, noise))
     ]
 
 
@@ -78,7 +78,7 @@ def test_a_resumed_run_gives_the_same_warning(killed_at: int) -> None:
     points = [(step, stuck(step / 400) + draw.gauss(0, 0.1)) for step in range(4, 401, 4)]
 
     def heard(plateau: Plateau, some: Sequence[tuple[int, float]]) -> list[int]:
-        return [step for step, nll in some if plateau.hear(step, nll)]
+        return [step for step, nll in some if plateau.record(step, nll)]
 
     whole = heard(Plateau(400, 40, TRIVIAL), points)
     first, second = Plateau(400, 40, TRIVIAL), Plateau(400, 40, TRIVIAL)
@@ -91,13 +91,13 @@ def test_a_resumed_run_gives_the_same_warning(killed_at: int) -> None:
 
 def test_the_warning_names_settings_that_differ_from_those_of_the_run() -> None:
     train = TrainSettings(steps=2400, schedule="linear", lr=8e-4)
-    assert "train.warmup=1200" in way_out(train, preset("transformer-base"), 6.0)
+    assert "train.warmup=1200" in plateau_warning(train, preset("transformer-base"), 6.0)
     train = TrainSettings(steps=2400)
-    said = way_out(train, preset("transformer-base"), 6.0)
+    said = plateau_warning(train, preset("transformer-base"), 6.0)
     for word in ("train.lr=0.0002", "model.wiring=pre", "train.clip=1"):
         assert word in said, word
     model = replace(preset("transformer-base"), wiring="pre")
-    said = way_out(replace(train, clip=1.0, warmup=2000), model, 6.0)
+    said = plateau_warning(replace(train, clip=1.0, warmup=2000), model, 6.0)
     for word in ("warmup", "wiring", "clip"):
         assert word not in said, word
 
@@ -118,14 +118,14 @@ def test_every_task_whose_answers_can_be_counted_is_watched(name: str, tmp_path:
     assert made.settings.model is not None
     found = Plateau.of(made.task, made.settings.train, made.settings.model)
     assert found is not None
-    assert found.trivial == made.task.frequencies().train_loss  # type: ignore[union-attr]
+    assert found.baseline_loss == made.task.frequencies().train_loss  # type: ignore[union-attr]
 
 
 def test_a_run_that_ends_too_early_gets_a_note() -> None:
     at_priors = [(10.0, 0.32), (20.0, 0.31)]
-    assert "train.steps=60" in at_the_end(at_priors, 0.31, 20)
+    assert "train.steps=60" in final_warning(at_priors, 0.31, 20)
     falling = [(float(step), 0.3 - 0.01 * step) for step in range(1, 11)]
-    assert "train.steps=30" in at_the_end(falling, 0.4, 10)
+    assert "train.steps=30" in final_warning(falling, 0.4, 10)
     settled = [*falling, (11.0, 0.2), (12.0, 0.2)]
-    assert at_the_end(settled, 0.4, 12) == ""
-    assert at_the_end(falling, None, 10) == at_the_end([], 0.3, 10) == ""
+    assert final_warning(settled, 0.4, 12) == ""
+    assert final_warning(falling, None, 10) == final_warning([], 0.3, 10) == ""

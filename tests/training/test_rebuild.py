@@ -18,20 +18,20 @@ from torch import Tensor
 
 from benchmarks.few_labels import as_list, few_of
 from headway.cli.main import main
-from headway.data.batches import Fixed, StepPlan
-from headway.data.masking import Draws, Hider
-from headway.data.media.store import PictureStore, SoundStore
+from headway.data.batches import FixedShapes, StepPlan
+from headway.data.masking import CounterRandom, PatchMasker
+from headway.data.media.store import AudioStore, ImageStore
 from headway.data.store import Columns
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
-from headway.models.parts.audio import SoundFront
+from headway.models.parts.audio import AudioFront
 from headway.settings.augment import AugmentSettings
 from headway.settings.folder import load_run
 from headway.settings.model import (
-    PictureEncoderSettings,
-    PictureSettings,
-    SoundEncoderSettings,
-    SoundSettings,
+    AudioEncoderSettings,
+    AudioSettings,
+    ImageEncoderSettings,
+    ImageSettings,
 )
 from headway.tasks.intake import Gone
 from headway.tasks.intake_audio import SoundIntake
@@ -43,19 +43,19 @@ from headway.tasks.specs import FillSettings
 
 CPU = torch.device("cpu")
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "dropout": 0.0}
-PICTURE = PictureSettings(height=12, width=16, patch=4)
-SOUND = SoundSettings(rate=1000, n_fft=50, hop=20, bands=8)
+PICTURE = ImageSettings(height=12, width=16, patch=4)
+SOUND = AudioSettings(rate=1000, n_fft=50, hop=20, bands=8)
 
 
-def seeing(picture: PictureSettings) -> Encoder:
-    settings = PictureEncoderSettings(picture=picture, heads=("rebuild",), **SMALL)  # type: ignore[arg-type]
+def seeing(picture: ImageSettings) -> Encoder:
+    settings = ImageEncoderSettings(picture=picture, heads=("rebuild",), **SMALL)  # type: ignore[arg-type]
     model = build_model(settings, seed=1).eval()
     assert isinstance(model, Encoder)
     return model
 
 
 def hearing() -> Encoder:
-    model = build_model(SoundEncoderSettings(sound=SOUND, heads=("rebuild",), **SMALL)).eval()  # type: ignore[arg-type]
+    model = build_model(AudioEncoderSettings(sound=SOUND, heads=("rebuild",), **SMALL)).eval()  # type: ignore[arg-type]
     assert isinstance(model, Encoder)
     return model
 
@@ -66,10 +66,10 @@ def hidden_of(
     return intake.hide(columns, FillSettings(**how)).drawn(Draw(0, epoch))
 
 
-def pictures(n: int, shape: PictureSettings = PICTURE, **how: Any) -> HiddenItems:
+def pictures(n: int, shape: ImageSettings = PICTURE, **how: Any) -> HiddenItems:
     rng = np.random.default_rng(0)
     size = (n, shape.frames, shape.channels, shape.height, shape.width)
-    store = PictureStore.of(list(rng.integers(0, 256, size, np.uint8)))
+    store = ImageStore.of(list(rng.integers(0, 256, size, np.uint8)))
     intake = PictureIntake(shape, AugmentSettings())
     return hidden_of(intake, Columns({"image": store}), **({"mask": 0.5} | how))
 
@@ -77,43 +77,43 @@ def pictures(n: int, shape: PictureSettings = PICTURE, **how: Any) -> HiddenItem
 def recordings(*lengths: int, **how: Any) -> HiddenItems:
     rng = np.random.default_rng(0)
     waves = [rng.integers(-3000, 3000, n).astype(np.int16) for n in lengths]
-    columns = Columns({"audio": SoundStore.of(waves, SOUND.rate)})
+    columns = Columns({"audio": AudioStore.of(waves, SOUND.rate)})
     return hidden_of(SoundIntake(SOUND, AugmentSettings()), columns, **how)
 
 
 def test_what_is_hidden_follows_from_seed_epoch_and_item_alone() -> None:
-    hider, draws = Hider(mask=0.6, span=1), Draws(3, 2)
+    hider, draws = PatchMasker(mask=0.6, span=1), CounterRandom(3, 2)
     items = np.arange(7)
-    whole = hider.of_pictures(items, (1, 3, 4), draws)
+    whole = hider.mask_images(items, (1, 3, 4), draws)
     assert whole.shape == (7, 7)
-    some = hider.of_pictures(items[[5, 2]], (1, 3, 4), draws)
+    some = hider.mask_images(items[[5, 2]], (1, 3, 4), draws)
     assert (some == whole[[5, 2]]).all()
-    assert (hider.of_pictures(items, (1, 3, 4), replace(draws, epoch=3)) != whole).any()
-    assert (hider.of_pictures(items, (1, 3, 4), replace(draws, seed=4)) != whole).any()
+    assert (hider.mask_images(items, (1, 3, 4), replace(draws, epoch=3)) != whole).any()
+    assert (hider.mask_images(items, (1, 3, 4), replace(draws, seed=4)) != whole).any()
     assert len({tuple(row) for row in whole.tolist()}) > 1
 
 
 def test_every_place_is_hidden_as_often_as_the_share_says() -> None:
-    hider = Hider(mask=0.25, span=1)
-    hidden = hider.of_pictures(np.arange(4000), (1, 2, 4), Draws(0, 0))
+    hider = PatchMasker(mask=0.25, span=1)
+    hidden = hider.mask_images(np.arange(4000), (1, 2, 4), CounterRandom(0, 0))
     shares = np.bincount(hidden.ravel(), minlength=8) / 4000
     assert np.abs(shares - 0.25).max() < 0.03
 
 
 def test_spans_are_hidden_together_and_videos_at_all_times() -> None:
-    hider, draws = Hider(mask=0.5, span=2), Draws(0, 0)
-    for row in hider.of_pictures(np.arange(10), (1, 4, 4), draws):
+    hider, draws = PatchMasker(mask=0.5, span=2), CounterRandom(0, 0)
+    for row in hider.mask_images(np.arange(10), (1, 4, 4), draws):
         blocks = {(place // 4 // 2, place % 4 // 2) for place in row.tolist()}
         assert len(row) == 8
         assert len(blocks) == 2
-    tubes = hider.of_pictures(np.arange(3), (5, 4, 4), draws)
+    tubes = hider.mask_images(np.arange(3), (5, 4, 4), draws)
     places = tubes.reshape(3, 5, 8) % 16
     assert (places == places[:, :1]).all()
-    hidden = Hider(mask=0.4, span=10).of_recording(8, 200, draws)
+    hidden = PatchMasker(mask=0.4, span=10).mask_audio(8, 200, draws)
     assert len(hidden) == 80
     runs = np.split(hidden, np.flatnonzero(np.diff(hidden) > 1) + 1)
     assert np.mean([len(run) for run in runs]) >= 7  # whole spans, but for the rims and the last
-    assert hider.of_recording(0, 1, draws).tolist() == [0]
+    assert hider.mask_audio(0, 1, draws).tolist() == [0]
 
 
 def given_to(model: Encoder, items: HiddenItems, batch: Batch[Gone]) -> tuple[Tensor, Tensor]:
@@ -164,7 +164,7 @@ def test_hidden_frames_change_nothing_that_the_model_says() -> None:
     model, items = hearing(), recordings(600, 350, mask=0.5, span=3)
     batch = items.batch(np.arange(2), CPU)
     [stream], gone, front = batch.streams, batch.targets, model.front
-    assert isinstance(front, SoundFront)
+    assert isinstance(front, AudioFront)
     mel = front.mel(stream.values)
     assert gone.hidden_A is not None
     noise = torch.where(gone.hidden_A[:, None], torch.randn_like(mel), mel)
@@ -187,7 +187,7 @@ def test_targets_of_recordings_are_the_frames_of_each_hidden_row() -> None:
     assert rows is not None
     assert 23 in rows
     _, targets = given_to(model, items, batch)
-    assert isinstance(model.front, SoundFront)
+    assert isinstance(model.front, AudioFront)
     parts = model.front.mel(batch.streams[0].values).split([30, 17])
     even = torch.cat([(part - part.mean()) / part.std(correction=0) for part in parts])
     first = [2 * i for i in range(15)] + [30 + 2 * i for i in range(9)]
@@ -202,7 +202,7 @@ def test_the_fixed_size_form_costs_what_the_plain_one_does() -> None:
     rows = np.array([3, 0, 4])
     plan = StepPlan.of_lengths(items.lengths[:, 0], 6 * 13, 0)
     fixed = items.fixed(plan, 6 * 13)
-    assert isinstance(fixed, Fixed)
+    assert isinstance(fixed, FixedShapes)
     plain, filled = (
         items.without(model, items.batch(rows, CPU, form), training=False) for form in (None, fixed)
     )

@@ -6,9 +6,9 @@ import tomllib
 
 import pytest
 
-from headway.settings.asked import flat
-from headway.settings.facts import DeviceFacts, Facts, Origin, Survey
-from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.facts import DatasetStats, DeviceInfo, MediaFormat, ParentRun
+from headway.settings.model import AudioSettings, ImageSettings
+from headway.settings.overrides import flatten
 from headway.settings.recipes import recipe_names, recipe_path
 from headway.settings.run import (
     Resolved,
@@ -19,8 +19,8 @@ from headway.settings.run import (
 )
 from headway.training.resolve import resolve
 
-CPU = DeviceFacts()
-GPU = DeviceFacts(type="cuda", free_bytes=130 << 30, bf16=True)
+CPU = DeviceInfo()
+GPU = DeviceInfo(type="cuda", free_bytes=130 << 30, bf16=True)
 PARENTS = {"debian-detect": "debian-fields", "sentiment-distil": "sentiment-pretrain"}
 """Recipes for a run that starts from, or learns from, the run of another recipe."""
 
@@ -29,35 +29,35 @@ def loaded(name: str) -> RunSettings:
     return load_run_settings(recipe_path(name), [], is_recipe=True)
 
 
-def resolved(name: str, device: DeviceFacts) -> Resolved:
+def resolved(name: str, device: DeviceInfo) -> Resolved:
     settings = loaded(name)
     parent = None
     if name in PARENTS:
         model = resolved(PARENTS[name], device).model
-        parent = Origin(name=PARENTS[name], task=loaded(PARENTS[name]).task, model=model)
+        parent = ParentRun(name=PARENTS[name], task=loaded(PARENTS[name]).task, model=model)
     front = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
     has_text = front is None or settings.task in ("caption", "transcribe")
-    facts = Facts(
+    facts = DatasetStats(
         n=20_000, n_tokens=1_000_000, longest=60, longest_text=12, labels=("a", "b", "c"),
-        vocab_size=8192 if has_text else 0, front=front, stored=stored_as(front), begun=parent,
+        vocab_size=8192 if has_text else 0, front=front, stored=stored_as(front), parent=parent,
     )  # fmt: skip
     return resolve(settings, facts, device)
 
 
-def stored_as(front: PictureSettings | SoundSettings | None) -> Survey:
-    if isinstance(front, PictureSettings):
-        return Survey(height=front.height, width=front.width, channels=front.channels,
+def stored_as(front: ImageSettings | AudioSettings | None) -> MediaFormat:
+    if isinstance(front, ImageSettings):
+        return MediaFormat(height=front.height, width=front.width, channels=front.channels,
                       frames=front.frames)  # fmt: skip
-    return Survey(rate=front.rate if front else 0)
+    return MediaFormat(rate=front.rate if front else 0)
 
 
 @pytest.mark.parametrize("device", [CPU, GPU], ids=["cpu", "cuda"])
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_recipe_resolves(name: str, device: DeviceFacts) -> None:
+def test_a_recipe_resolves(name: str, device: DeviceInfo) -> None:
     found = resolved(name, device)
     assert read_resolved(resolved_toml(found)) == found
     assert None not in (found.train.steps, found.train.batch_tokens, found.train.lr)
-    written = flat(tomllib.loads(resolved_toml(found)))
+    written = flatten(tomllib.loads(resolved_toml(found)))
     asked = {key: value for key, value in loaded(name).asked.items() if key in written}
     assert asked
     assert {key: written[key] for key in asked} == asked

@@ -15,7 +15,7 @@ import pytest
 from headway.tasks.history import read_history
 from headway.tasks.specs import METRICS
 from headway.tasks.thumbnails import wave
-from headway.training.report import Seldom, write_report
+from headway.training.report import Throttled, write_report
 from headway.web.pack import unpack
 from tests.inside.browser import OpenPage, browser, open_page
 
@@ -149,7 +149,7 @@ def test_reports_on_the_way_take_a_small_share_of_the_time(monkeypatch: pytest.M
 
     clock = SimpleNamespace(monotonic=lambda: now)  # of this module alone: servers go on
     monkeypatch.setattr("headway.training.report.time", clock)
-    report = Seldom(write)
+    report = Throttled(write)
     for _ in range(1000):
         now += 1.0
         report()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.data.media.open_item import Medium
+from headway.data.media.open_item import MediaRef
 from headway.errors import ConfigError
 from headway.progress import SILENT
-from headway.settings.facts import DeviceFacts, Facts
+from headway.settings.facts import DatasetStats, DeviceInfo
 from headway.settings.presets import preset
 from headway.settings.run import (
     Resolved,
@@ -25,13 +25,13 @@ from headway.settings.run import (
 )
 from headway.settings.train import TrainSettings
 from headway.tasks.task import find_task
-from headway.training.arguments import check_beginning
+from headway.training.arguments import check_implied
 from headway.training.resolve import resolve, resolve_run
-from headway.training.run_folder import Home
+from headway.training.run_folder import RunFolder
 from tests.training.shown import write_pictures
 
-PAIRS = Facts(n=29_000, n_tokens=400_000, vocab_size=8000)
-GPU = DeviceFacts(type="cuda", free_bytes=80 << 30, bf16=True)
+PAIRS = DatasetStats(n=29_000, n_tokens=400_000, vocab_size=8000)
+GPU = DeviceInfo(type="cuda", free_bytes=80 << 30, bf16=True)
 GOLDEN = Path(__file__).parents[1] / "golden" / "configs"
 
 
@@ -53,15 +53,15 @@ def test_each_choice_has_its_reason_and_each_wish_its_place() -> None:
     assert tomllib.loads(text)["format"] == 2
     again = read_resolved(text)
     assert (again, again.why) == (found, found.why)
-    assert again.asked.whence("train.clip") == "train.clip=2"
+    assert again.asked.origin("train.clip") == "train.clip=2"
 
 
 def test_reasons_are_correct_for_little_data_and_few_steps() -> None:
-    few = resolve(RunSettings(task="translate"), replace(PAIRS, n=44, n_tokens=240), DeviceFacts())
+    few = resolve(RunSettings(task="translate"), replace(PAIRS, n=44, n_tokens=240), DeviceInfo())
     assert "epochs" not in few.why["train.steps"]
     short = RunSettings(task="translate", train=TrainSettings(steps=4))
-    assert resolve(short, PAIRS, DeviceFacts()).why["train.eval_every"].startswith("4 ")
-    text = resolve(RunSettings(task="complete"), replace(PAIRS, longest=64), DeviceFacts())
+    assert resolve(short, PAIRS, DeviceInfo()).why["train.eval_every"].startswith("4 ")
+    text = resolve(RunSettings(task="complete"), replace(PAIRS, longest=64), DeviceInfo())
     assert "repeats" in text.why["decode.sample"]
     assert "end" in text.why["decode.max_len"]
 
@@ -71,7 +71,7 @@ def test_lora_settings_without_lora_are_an_error() -> None:
         None, [], {"task": "complete", "data.text": ["x"], "start.run": "y", "lora.alpha": 2.0}
     )
     with pytest.raises(ConfigError, match=r"lora\.alpha\b.*lora\.rank\b"):
-        check_beginning(settings)
+        check_implied(settings)
 
 
 @pytest.mark.parametrize("name", ["mem_get_info", "is_bf16_supported", "is_available"])
@@ -92,7 +92,7 @@ def test_what_was_set_in_python_is_asked_for() -> None:
     assert resolve(RunSettings(task="translate"), PAIRS, GPU).train.optimizer == "muon"
     assert resolve(kept, PAIRS, GPU).train.optimizer == "adam"
     assert found.model == replace(model, vocab_size=8000)
-    assert found.asked.whence("train.lr") == "train(settings=…)"
+    assert found.asked.origin("train.lr") == "train(settings=…)"
     assert "lr = 0.0001  # asked: train(settings=…)\n" in resolved_toml(found)
 
 
@@ -102,7 +102,7 @@ def test_pictures_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         None, [], {"task": "classify", "data.media": [media], "classify.what": "pictures"}
     )
     prepared = find_task(settings).prepare(settings, tmp_path, SILENT)
-    monkeypatch.setattr(Medium, "read", lambda *_: pytest.fail("opened again"))
+    monkeypatch.setattr(MediaRef, "read", lambda *_: pytest.fail("opened again"))
     found = resolve_run(settings, prepared, torch.device("cpu"))
     assert found.why["model.picture.height"]
 
@@ -116,7 +116,7 @@ def test_an_unfinished_run_of_format_1_resumes_with_the_same_numbers(
     (tmp_path / "config.toml").write_text(text, encoding="utf-8")
     before = tomllib.loads(text)
     again = load_run_settings(None, [], before["asked"])
-    home = Home(tmp_path)
+    home = RunFolder(tmp_path)
     home.check(again, restart=False)
     stored = home.stored(again.task)
     assert isinstance(stored, Resolved)
@@ -134,12 +134,12 @@ def test_settings_of_a_newer_version_are_an_error(tmp_path: Path) -> None:
         load_run_settings(path, [])
 
 
-TEXTS = Facts(n=5_000, n_tokens=60_000, longest=40, vocab_size=8_000, labels=("a", "b", "c"))
+TEXTS = DatasetStats(n=5_000, n_tokens=60_000, longest=40, vocab_size=8_000, labels=("a", "b", "c"))
 
 
 def epochs_of(**changes: object) -> int:
     task = RunSettings(task="classify")
-    found = resolve(task, replace(TEXTS, **changes), DeviceFacts())  # type: ignore[arg-type]
+    found = resolve(task, replace(TEXTS, **changes), DeviceInfo())  # type: ignore[arg-type]
     return round(found.train.steps / (TEXTS.n_tokens / found.train.batch_tokens))
 
 
@@ -150,7 +150,7 @@ def test_labels_of_several_are_seen_more_often_the_rarer_they_are() -> None:
     assert epochs_of(answer="labels", counts=(2_000, 200, 200)) == 6
     assert epochs_of(answer="labels", counts=(2_000, 20, 20)) == 10
     many = replace(TEXTS, n_tokens=2_000_000, answer="labels", counts=(2_000, 20, 20))
-    found = resolve(RunSettings(task="classify"), many, DeviceFacts()).train
+    found = resolve(RunSettings(task="classify"), many, DeviceInfo()).train
     assert round(found.steps * found.batch_tokens / many.n_tokens) == 3
 
 
@@ -161,8 +161,8 @@ def test_macro_f1_chooses_the_checkpoint_of_imbalanced_classes(
     counts: tuple[int, ...], metric: str
 ) -> None:
     facts = replace(TEXTS, counts=counts)
-    found = resolve(RunSettings(task="classify"), facts, DeviceFacts())
+    found = resolve(RunSettings(task="classify"), facts, DeviceInfo())
     assert found.train.metric == metric
     assert bool(re.search(r"\b90\b.*\b900\b", found.why["train.metric"])) == (metric == "f1")
     asked = RunSettings(task="classify", train=TrainSettings(metric="accuracy"))
-    assert resolve(asked, facts, DeviceFacts()).train.metric == "accuracy"
+    assert resolve(asked, facts, DeviceInfo()).train.metric == "accuracy"

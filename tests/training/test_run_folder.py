@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from headway.cli.main import main
-from headway.data.fingerprint import wanted_inputs
+from headway.data.fingerprint import data_inputs
 from headway.errors import FolderError
 from headway.progress import SILENT
 from headway.settings.run import RunSettings, run_settings
 from headway.tasks.task import find_task
-from headway.training.report import Report
-from headway.training.run_folder import Home
+from headway.training.report import RunReport
+from headway.training.run_folder import RunFolder
 
 
 def asked(path: Path, **train: object) -> RunSettings:
@@ -36,7 +36,7 @@ def test_a_finished_run_does_not_store_the_folder_of_its_data(tmp_path: Path) ->
              "train.batch_tokens=200", f"data.valid_text=[{table}]"]  # fmt: skip
     assert main(words) == 0
     shown = [(out / name).read_text() for name in ("config.toml", "card.json")]
-    report = Report(out)
+    report = RunReport(out)
     shown += [json.dumps(part) for part in (report.settings(), report.summary(), report.data())]
     for text in shown:
         assert "private" not in text
@@ -57,13 +57,13 @@ def test_files_may_have_been_moved_but_not_changed(
     old, new, other = (tmp_path / name for name in ("a.tsv", "b.tsv", "c.tsv"))
     for path, text in ((old, "x"), (new, "x"), (other, "y")):
         path.write_text(text)
-    home = Home(tmp_path / "run")
+    home = RunFolder(tmp_path / "run")
     (home.path / "data").mkdir(parents=True)
     home.config.write_text("")
-    inputs = wanted_inputs(asked(old))
+    inputs = data_inputs(asked(old))
     (home.path / "data" / "manifest.json").write_text(json.dumps({"inputs": inputs}))
     before = SimpleNamespace(asked=asked(old).asked)
-    monkeypatch.setattr(Home, "stored", lambda home, task: before)
+    monkeypatch.setattr(RunFolder, "stored", lambda home, task: before)
     home.check(asked(new), restart=False)
     for changed in (asked(other), asked(tmp_path / "gone.tsv"), asked(new, steps=3)):
         with pytest.raises(FolderError, match=r"data\.text\b.*a\.tsv"):
@@ -84,11 +84,11 @@ def test_media_may_have_been_moved_but_not_changed(
         data = {"media": [str(tmp_path / name)]}
         return run_settings({"task": "classify", "data": data, "classify": own})
 
-    home = Home(tmp_path / "run")
+    home = RunFolder(tmp_path / "run")
     find_task(asked("old")).prepare(asked("old"), home.path, SILENT)
     home.config.write_text("")
     before = SimpleNamespace(asked=asked("old").asked)
-    monkeypatch.setattr(Home, "stored", lambda home, task: before)
+    monkeypatch.setattr(RunFolder, "stored", lambda home, task: before)
     (tmp_path / "old").rename(tmp_path / "new")
     home.check(asked("new"), restart=False)
     np.save(tmp_path / "new" / "a" / "0.npy", np.zeros((8, 8), np.uint8))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headway.data.prepare import prepare
-from headway.data.store import Prepared, load_prepared
+from headway.data.store import PreparedData, load_prepared
 from headway.decode.writer import Writer
 from headway.models.folder import model_weights, save_weights
 from headway.progress import SILENT
@@ -41,7 +41,7 @@ class Killed(Exception):
 
 
 @pytest.fixture
-def school(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Prepared, RunSettings]:
+def school(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[PreparedData, RunSettings]:
     """Data prepared with the teacher's vocabulary, and settings that name the teacher."""
     monkeypatch.setattr(module, "BLOCK", 40)
     (tmp_path / "first").mkdir()
@@ -63,19 +63,19 @@ def school(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Prepared, R
     return prepare("pairs", with_teachers_words(settings), tmp_path / "run"), settings
 
 
-def test_all_of_it_is_one_call(school: tuple[Prepared, RunSettings], tmp_path: Path) -> None:
+def test_all_of_it_is_one_call(school: tuple[PreparedData, RunSettings], tmp_path: Path) -> None:
     prepared, settings = school
     made = prepare_taught(settings, tmp_path / "run", SILENT, "cpu")
     assert targets(made) != targets(prepared)
     assert made.vocab.target.to_json() == (tmp_path / "teacher" / TOKENIZER).read_text()
 
 
-def targets(prepared: Prepared) -> list[list[int]]:
+def targets(prepared: PreparedData) -> list[list[int]]:
     return [prepared.train["target"][i].tolist() for i in range(prepared.train.n)]
 
 
 def test_the_targets_are_the_teachers_translations(
-    school: tuple[Prepared, RunSettings], tmp_path: Path, slow: Any
+    school: tuple[PreparedData, RunSettings], tmp_path: Path, slow: Any
 ) -> None:
     prepared, settings = school
     made = make_taught(prepared, settings, tmp_path / "run", CPU, slow)
@@ -98,7 +98,7 @@ def test_the_targets_are_the_teachers_translations(
 
 
 def test_a_killed_run_resumes_after_the_last_block(
-    school: tuple[Prepared, RunSettings],
+    school: tuple[PreparedData, RunSettings],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     slow: Any,
@@ -134,10 +134,10 @@ def test_a_killed_run_resumes_after_the_last_block(
 
 
 def test_outputs_of_a_teacher_are_cut_to_its_positions(
-    school: tuple[Prepared, RunSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    school: tuple[PreparedData, RunSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text of an output may have more tokens than the output had."""
     prepared, settings = school
-    monkeypatch.setattr(module, "most_positions", lambda front: 4)
+    monkeypatch.setattr(module, "max_positions", lambda front: 4)
     made = make_taught(prepared, settings, tmp_path / "run", CPU, SILENT)
     assert int(made.train["target"].lengths.max()) == 3

@@ -22,9 +22,9 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_signal_asks_and_ends_nothing(number: signal.Signals) -> None:
     with StopSignal() as stop:
-        assert not stop.asked
+        assert not stop.requested
         os.kill(os.getpid(), number)
-        assert stop.asked
+        assert stop.requested
         assert stop.name == number.name
 
 
@@ -50,7 +50,7 @@ def test_what_a_parent_has_had_ignored_stays_ignored(number: signal.Signals) -> 
     try:
         with StopSignal() as stop:
             os.kill(os.getpid(), number)
-            assert not stop.asked
+            assert not stop.requested
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, kept)
@@ -77,7 +77,7 @@ def test_repetitions_within_the_pause_are_the_same_request(monkeypatch: pytest.M
 def test_a_second_signal_to_a_program_that_calls_us_is_what_it_is_without_us() -> None:
     with StopSignal(pause=0.0, guest=True) as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.asked
+        assert stop.requested
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -85,14 +85,14 @@ def test_a_second_signal_to_a_program_that_calls_us_is_what_it_is_without_us() -
 
 def test_work_with_nothing_to_save_stops_where_it_is() -> None:
     with StopSignal(pause=60) as stop:
-        with pytest.raises(Stopped), stop.at_once():
+        with pytest.raises(Stopped), stop.immediate():
             os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Stopped), stop.at_once():
+        with pytest.raises(Stopped), stop.immediate():
             pytest.fail("began although a stop was asked for")
         with pytest.raises(Stopped):
             stop.check()
         os.kill(os.getpid(), signal.SIGTERM)  # outside, nothing is raised
-    with StopSignal() as stop, stop.at_once():
+    with StopSignal() as stop, stop.immediate():
         stop.check()  # nobody asked
 
 
@@ -101,7 +101,7 @@ def test_outside_the_main_thread_nothing_is_installed() -> None:
 
     def work() -> None:
         with StopSignal() as stop:
-            seen.append(stop.asked)
+            seen.append(stop.requested)
 
     before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=work)

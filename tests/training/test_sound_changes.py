@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from headway.data.media.resample import resample
-from headway.models.parts.audio import SoundFront, collate_sounds
+from headway.models.parts.audio import AudioFront, collate_audio
 from headway.nn.mel import log_mel
-from headway.settings.audio import SoundSettings
+from headway.settings.audio import AudioSettings
 from headway.settings.augment import AugmentSettings
 from headway.tasks.intake_audio import SoundChanges
 
@@ -27,7 +27,7 @@ def loudness(samples: NDArray[np.float32]) -> float:
 def heard(settings: AugmentSettings) -> list[NDArray[np.float32]]:
     """Recordings of different loudness after the changes, side by side in one batch."""
     waves = [TONE[: 400 + 100 * i] * (1 + i % 3) / 3 for i in range(40)]
-    front = SoundFront(SoundSettings(rate=RATE, n_fft=200, hop=80, bands=40), 8)
+    front = AudioFront(AudioSettings(rate=RATE, n_fft=200, hop=80, bands=40), 8)
     sound, _ = front.collate(waves)
     changed = SoundChanges(settings)(front, sound).samples_S.numpy()
     return np.split(changed, np.cumsum([len(wave) for wave in waves])[:-1])
@@ -55,10 +55,10 @@ def test_speeds_follow_from_their_key_and_stay_within_their_share() -> None:
 @pytest.mark.parametrize("speed", [0.9, 1.0, 1.13])
 def test_a_recording_heard_quicker_is_as_if_it_had_been_resampled(speed: float) -> None:
     """Shorter, and higher; a neighbour of another speed does not matter."""
-    shape = SoundSettings(rate=RATE, n_fft=200, hop=80, bands=40)
-    front = SoundFront(shape, 8)
+    shape = AudioSettings(rate=RATE, n_fft=200, hop=80, bands=40)
+    front = AudioFront(shape, 8)
     glide = np.sin(np.cumsum(np.linspace(0.05, 0.6, RATE))).astype(np.float32)
-    sound, rows = collate_sounds([TONE[:500], glide], shape, [1.05, speed])
+    sound, rows = collate_audio([TONE[:500], glide], shape, [1.05, speed])
     found_AF = front.mel(sound)[shape.frames_of(int(500 / 1.05)) :]
     expected_AF = log_mel(
         torch.from_numpy(resample(glide, round(100 * speed), 100)),

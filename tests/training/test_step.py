@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from headway.data.batches import Fixed, StepPlan, fixed_shapes
+from headway.data.batches import FixedShapes, StepPlan, fixed_shapes
 from headway.models.build import build_model
-from headway.models.parts.front import compute_in
-from headway.nn.loss import Smoothing
+from headway.models.parts.front import set_compute_dtype
+from headway.nn.loss import LabelSmoothing
 from headway.nn.stack import stacks
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.presets import preset
 from headway.settings.train import TrainSettings
 from headway.tasks.objective import TaskLoss
 from headway.tasks.write_items import WriteItems
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.step import Step
 from tests.tasks.written import pair_items
 
-SMOOTHING = Smoothing.of(0.1, 100)
+SMOOTHING = LabelSmoothing.of(0.1, 100)
 N_PAIRS = 60
 
 
@@ -63,11 +63,13 @@ def made(
         shape = Seq2SeqSettings(vocab_size=shape.vocab_size, n_layers=2, dropout=dropout, **model)
     built = build_model(shape, device=device).train()
     if kw.get("recorded") or half:
-        compute_in(built, torch.bfloat16)  # what kernels can do that read lengths on the device
+        set_compute_dtype(
+            built, torch.bfloat16
+        )  # what kernels can do that read lengths on the device
     settings = TrainSettings(optimizer="adam")
     capturable = bool(kw.get("recorded"))
     optimizer = build_optimizer(built, settings, device=device, capturable=capturable)
-    return Step(built, loss, optimizer, Ranks(device=device), **kw)
+    return Step(built, loss, optimizer, Distributed(device=device), **kw)
 
 
 def gradient(step: Step) -> torch.Tensor:
@@ -76,7 +78,7 @@ def gradient(step: Step) -> torch.Tensor:
 
 
 def added(
-    step: Step, corpus: tuple[WriteItems, StepPlan], tokens: int, fixed: Fixed | None = None
+    step: Step, corpus: tuple[WriteItems, StepPlan], tokens: int, fixed: FixedShapes | None = None
 ) -> int:
     """Add a whole epoch in parts of so many tokens; returns the number of parts."""
     items, plan = corpus

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.data.store import Columns, Prepared
+from headway.data.store import Columns, PreparedData
 from headway.data.text_words import WordRule
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError, DataError, Stopped
@@ -23,7 +23,7 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.crf import log_likelihood
 from headway.nn.layout import Layout
-from headway.settings.facts import DeviceFacts, Facts, Origin
+from headway.settings.facts import DatasetStats, DeviceInfo, ParentRun
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings, family_of
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
@@ -36,7 +36,7 @@ from headway.tasks.specs import spec_of
 from headway.tasks.tag_answers import Tagger, sentence_of
 from headway.tasks.tags import Tagging, Tags, as_bio
 from headway.tasks.task import Use
-from headway.training.initial_weights import begin
+from headway.training.initial_weights import initialize_weights
 from headway.training.run import Training
 from tests.training.labelled import (
     CPU,
@@ -49,7 +49,7 @@ from tests.training.labelled import (
     write_conll,
 )
 
-Made = tuple[RunSettings, Prepared]
+Made = tuple[RunSettings, PreparedData]
 
 
 def prepared_in(folder: Path, **changes: Any) -> Made:
@@ -77,7 +77,7 @@ def model_of(settings: RunSettings) -> nn.Module:
     return model
 
 
-def scores_of(model: Any, prepared: Prepared, row: int, split: str = "train") -> Tensor:
+def scores_of(model: Any, prepared: PreparedData, row: int, split: str = "train") -> Tensor:
     """Of the words of one sentence, nothing else, at their first pieces."""
     texts, tokenizer = getattr(prepared, split), prepared.tokenizer
     tokens = [tokenizer.bos, *texts["text"][row].tolist(), tokenizer.eos]
@@ -393,13 +393,15 @@ def test_from_an_encoder_steps_are_small_and_much_text_has_less_dropout() -> Non
     encoder = EncoderSettings(
         vocab_size=50, d_model=32, n_layers=1, n_heads=2, d_ff=64, dropout=0.0
     )
-    begun = Origin(name="encoder", task="embed", model=encoder)
+    begun = ParentRun(name="encoder", task="embed", model=encoder)
     settings = load_run_settings(None, [], {"task": "tag"})
 
-    def proposed(n_tokens: int, begun: Origin | None) -> tuple[int, float | None]:
-        facts = Facts(n=9, n_tokens=n_tokens, longest=9, labels=("O", "B-X", "I-X"), begun=begun)
-        found = Tags(spec_of("tag")).propose(settings, facts, DeviceFacts())
-        kept = found.kept.get("model.dropout")
+    def proposed(n_tokens: int, begun: ParentRun | None) -> tuple[int, float | None]:
+        facts = DatasetStats(
+            n=9, n_tokens=n_tokens, longest=9, labels=("O", "B-X", "I-X"), parent=begun
+        )
+        found = Tags(spec_of("tag")).propose(settings, facts, DeviceInfo())
+        kept = found.changes.get("model.dropout")
         return found.batch_tokens, None if kept is None else kept.value
 
     assert proposed(50_000, begun) == (1024, 0.2)
@@ -426,7 +428,7 @@ def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
     )
     assert (family_of(settings.model), settings.model.heads) == ("decoder", ("tags",))
     fresh = build_model(settings.model, seed=6)
-    begin(fresh, settings, prepared, lambda text: None)
+    initialize_weights(fresh, settings, prepared, lambda text: None)
     ours, theirs = model_weights(fresh), model_weights(model)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours.keys() & theirs.keys())
     assert any("blocks" in name for name in ours.keys() & theirs.keys())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headway.training.budget import Journal
-from headway.training.threads import CHECK_S, ThreadPlan, quickest, threads_here
+from headway.training.threads import CHECK_S, ThreadPlan, fastest, threads_here
 
 
 class Cores:
@@ -27,7 +27,7 @@ class Cores:
         self.clock += self.seconds[self.threads]
 
     def best(self) -> int:
-        return quickest(list(self.seconds), self.take, self.work, lambda: self.clock)
+        return fastest(list(self.seconds), self.take, self.work, lambda: self.clock)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch import Tensor
 from headway.cli.main import main
 from headway.errors import FolderError, Stopped
 from headway.models.build import build_model
-from headway.progress import SILENT, Stage
+from headway.progress import SILENT, ProgressStage
 from headway.settings.presets import preset
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.train import TrainSettings
@@ -26,15 +26,15 @@ from headway.tasks.items import Pass
 from headway.tasks.scores import Scores
 from headway.tasks.specs import spec_of
 from headway.training import trainer
-from headway.training.budget import Budget, Journal, Wanted
+from headway.training.budget import Budget, Journal, UnlimitedEvaluations
 from headway.training.checkpoint import Checkpoints
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.log import RunLog
 from headway.training.resolve import resolve_run
 from headway.training.run import Training
 from headway.training.snapshot import write_snapshot
 from headway.training.step import Step
-from headway.training.trainer import Worker, choose, recompute_blocks
+from headway.training.trainer import Trainer, enable_gradient_checkpointing, load_final_weights
 from tests.tasks.written import pair_items
 
 from .test_translate_task import made_of
@@ -62,9 +62,9 @@ class Judge(ToyTask):
 
 def chosen(loop: Any, *verdicts: float, average: int = 3, stop: bool = False) -> dict[str, Any]:
     loop.objective = Judge(*verdicts)
-    loop.stop_asked = lambda: stop
+    loop.stop_requested = lambda: stop
     settings = SimpleNamespace(train=SimpleNamespace(average=average))
-    return choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+    return load_final_weights(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
 
 
 def trained(folder: Path, **settings: Any) -> Any:
@@ -203,7 +203,7 @@ def test_computing_blocks_twice_changes_no_gradient() -> None:
     for twice in (False, True):
         model = build_model(preset("transformer-test"), seed=1).train()
         if twice:
-            recompute_blocks(model)
+            enable_gradient_checkpointing(model)
         bytes_kept = 0
 
         def keep(tensor: Tensor) -> Tensor:
@@ -234,11 +234,11 @@ def test_steps_of_bodies_can_be_recorded_unless_a_grid_is_mostly_empty_or_all_pa
     words += [f"model.memory={memory}" for memory in body[1:]]
     words += ["decode.max_len=8", "train.batch_tokens=100", "train.precision=bf16"]
     settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
-    worker = Worker(settings, prepared, Ranks())
-    why = worker._why_not_recorded()
+    worker = Trainer(settings, prepared, Distributed())
+    why = worker._why_no_graph()
     assert why.startswith("model.memory=additive") if "additive" in body else why == ""
     monkeypatch.setattr(trainer, "CELLS", 0)
-    assert worker._why_not_recorded().startswith("model.")
+    assert worker._why_no_graph().startswith("model.")
 
 
 def long_documents(folder: Path) -> list[str]:
@@ -268,7 +268,7 @@ def test_the_setting_that_keeps_a_step_from_being_recorded_is_named(
                                         "train.precision=bf16", setting])  # fmt: skip
     prepared = Continue(spec_of("complete")).prepare(settings, tmp_path / "run", SILENT)
     settings = resolve_run(settings, prepared, torch.device("cpu"))
-    why = Worker(settings, prepared, Ranks())._why_not_recorded()
+    why = Trainer(settings, prepared, Distributed())._why_no_graph()
     assert re.match(wanted, why)
     assert bool(why) == bool(wanted)
 
@@ -277,13 +277,13 @@ def test_the_setting_that_keeps_a_step_from_being_recorded_is_named(
 def test_a_line_names_the_setting_because_of_which_steps_are_not_recorded(
     tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begin = Worker.__init__
+    begin = Trainer.__init__
 
-    def on_gpu(self: Worker, *words: Any, **more: Any) -> None:
+    def on_gpu(self: Trainer, *words: Any, **more: Any) -> None:
         begin(self, *words, **more)
-        self.not_recorded = why
+        self.no_graph_reason = why
 
-    monkeypatch.setattr(Worker, "__init__", on_gpu)
+    monkeypatch.setattr(Trainer, "__init__", on_gpu)
     assert main(["train", "complete", *long_documents(tmp_path), "--device", "cpu",
                  "--out", str(tmp_path / "run")]) == 0  # fmt: skip
     shown = "".join(capsys.readouterr())
@@ -307,7 +307,7 @@ def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:
     words = ["task=translate", "model.preset=transformer-test", "decode.max_len=8"]
     words += ["train.batch_tokens=100"]
     settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
-    timing = Worker(settings, prepared, Ranks()).time(for_s=0.05)
+    timing = Trainer(settings, prepared, Distributed()).time(for_s=0.05)
     assert 0 < timing.step_s < 5
     assert 0 < timing.example_s < 60
     assert 40 / timing.step_s < timing.tokens_per_s <= 100 / timing.step_s
@@ -319,8 +319,8 @@ def test_a_budget_knows_of_a_warmup_that_was_asked_for(tmp_path: Path, asked: li
     words = ["task=translate", "model.preset=transformer-test", "train.steps=50", "train.lr=1.0"]
     words += ["train.schedule=linear", *asked]
     settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
-    worker = Worker(settings, prepared, Ranks())
-    run: Any = SimpleNamespace(budget_s=60.0, ranks=Ranks(), started=0.0, now=lambda: 0.0)
+    worker = Trainer(settings, prepared, Distributed())
+    run: Any = SimpleNamespace(budget_s=60.0, ranks=Distributed(), started=0.0, now=lambda: 0.0)
     budget = Training._budget(run, settings, worker.objective, Journal(None))
     first = budget.decide(0, None)
     assert first is not None
@@ -345,7 +345,7 @@ def test_a_trial_ends_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         clock[0] += 1.0
 
     monkeypatch.setattr(Step, "add", slow)
-    timing = Worker(settings, prepared, Ranks()).time(for_s=1.5, now=lambda: clock[0])
+    timing = Trainer(settings, prepared, Distributed()).time(for_s=1.5, now=lambda: clock[0])
     assert clock[0] == 4.0  # two parts to begin with, and two that count
     assert 8.0 < timing.step_s < 16.0
     assert not timing.long
@@ -387,7 +387,7 @@ def test_where_a_budget_has_no_time_the_best_checkpoint_is_kept_with_its_score(
 ) -> None:
     loop = trained(tmp_path)
     clock = [0.0]
-    wanted = Wanted(n_quick=50, n_valid=100)
+    wanted = UnlimitedEvaluations(n_quick=50, n_valid=100)
     loop.budget = Budget(10.0, wanted, Journal(None), started=0.0, now=lambda: clock[0])
     loop.budget.timed(1.0, 0.001)
     loop.state.best, loop.state.best_examples = [-2.5, -2.5], 50
@@ -396,7 +396,7 @@ def test_where_a_budget_has_no_time_the_best_checkpoint_is_kept_with_its_score(
         train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
     )
     loop.objective = Judge()
-    found = choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+    found = load_final_weights(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
     assert "step-8" in found["kept"]
     assert found["examples"] == 0
     assert re.search(r"\b50\b.*\b100\b.*\bstep-8\b.*\b2\.500\b", found["text"])
@@ -417,14 +417,14 @@ def test_a_comparison_that_takes_too_long_is_made_with_fewer_examples(tmp_path: 
             return Scores(values={"loss": 1.0})
 
     loop.objective = Slow()
-    wanted = Wanted(n_quick=100, n_valid=100)
+    wanted = UnlimitedEvaluations(n_quick=100, n_valid=100)
     loop.budget = Budget(100.0, wanted, Journal(None), started=0.0, now=lambda: clock[0])
     loop.budget.timed(1.0, 0.05)  # as it was until now
     clock[0] = 60.0
     settings = SimpleNamespace(
         train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
     )
-    found = choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+    found = load_final_weights(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
     assert clock[0] < 120.0
     assert sizes[0][0] > sizes[-1][0] or found["examples"] == 0
     assert found["kept"]
@@ -432,12 +432,12 @@ def test_a_comparison_that_takes_too_long_is_made_with_fewer_examples(tmp_path: 
 
 def budgeted(loop: Any, total: float, at: float, clock: list[float]) -> dict[str, Any]:
     """What is chosen under a budget, at a time."""
-    wanted = Wanted(n_quick=50, n_valid=100)
+    wanted = UnlimitedEvaluations(n_quick=50, n_valid=100)
     loop.budget = Budget(total, wanted, Journal(None), started=0.0, now=lambda: clock[0])
     loop.budget.timed(1.0, 0.001)
     clock[0] = at
     settings = RunSettings(task="classify", train=TrainSettings(average=3))
-    return choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
+    return load_final_weights(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -489,7 +489,7 @@ def test_baselines_come_after_the_choice_and_only_where_there_is_time(
             clock[0] += 500.0
             return {"constant": {"loss": 9.0}}
 
-    def stage(what: str) -> Stage:
+    def stage(what: str) -> ProgressStage:
         stages.append(what)
         return SILENT.stage(what)
 

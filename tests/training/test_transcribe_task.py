@@ -18,7 +18,7 @@ from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.speech.recognizer import recognizer_of
 from headway.decode.speech.transcriber import Transcriber, Transcript
 from headway.models.folder import load_model
-from headway.settings.audio import SoundSettings
+from headway.settings.audio import AudioSettings
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings
 from headway.tasks.transcribe_answers import named_recordings
@@ -307,7 +307,7 @@ def test_whole_files_of_a_list_are_as_long_as_they_like(
     path = tmp_path / "list.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr("headway.data.media.audio.MOST_S", 0.2)
-    shape = SoundSettings(rate=RATE)
+    shape = AudioSettings(rate=RATE)
     found = list(named_recordings([str(path)], tmp_path, shape, RunSettings(task="transcribe")))
     lengths = [sum(map(len, named.blocks)) for named in found]
     assert lengths == [len(sound), round(0.1 * RATE)]

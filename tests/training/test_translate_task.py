@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.data.prepare import prepare
-from headway.data.store import Prepared
+from headway.data.store import PreparedData
 from headway.errors import Stopped
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
@@ -31,8 +31,8 @@ from headway.tasks.specs import spec_of
 from headway.tasks.translate import Translate
 from headway.tasks.write import Writing
 from headway.tasks.write_items import Words
-from headway.training.distributed import Ranks
-from headway.training.trainer import Worker
+from headway.training.distributed import Distributed
+from headway.training.trainer import Trainer
 from tests.data.conftest import sentences
 
 CPU = torch.device("cpu")
@@ -40,11 +40,11 @@ ALPHA, SMOOTHING = 5.0, 0.2
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return made_of(tmp_path_factory.mktemp("prepared"), kind="words")
 
 
-def made_of(folder: Path, **tokenizer: Any) -> Prepared:
+def made_of(folder: Path, **tokenizer: Any) -> PreparedData:
     for name, side in zip(("de", "en"), zip(*sentences(), strict=True), strict=True):
         (folder / name).write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
     data = DataSettings(
@@ -55,7 +55,7 @@ def made_of(folder: Path, **tokenizer: Any) -> Prepared:
 
 
 def task_of(
-    prepared: Prepared, quick_size: int = 500, lowercase: bool = False, **train: Any
+    prepared: PreparedData, quick_size: int = 500, lowercase: bool = False, **train: Any
 ) -> Writing:
     values: dict[str, Any] = {"batch_tokens": 100, "smoothing": SMOOTHING, **train}
     settings = RunSettings(
@@ -68,7 +68,7 @@ def task_of(
     return Writing(settings, Translate(spec_of("translate")), prepared, quick_size=quick_size)  # type: ignore[arg-type]
 
 
-def model_of(prepared: Prepared, dropout: float = 0.0) -> Seq2Seq:
+def model_of(prepared: PreparedData, dropout: float = 0.0) -> Seq2Seq:
     shape = replace(
         preset("transformer-test"), vocab_size=prepared.vocab.target.vocab_size, dropout=dropout
     )
@@ -77,7 +77,7 @@ def model_of(prepared: Prepared, dropout: float = 0.0) -> Seq2Seq:
     return model
 
 
-def log_probs(model: Seq2Seq, prepared: Prepared, row: int, store: str = "train") -> Tensor:
+def log_probs(model: Seq2Seq, prepared: PreparedData, row: int, store: str = "train") -> Tensor:
     """Of every word after the start and each prefix of the target: one pair, nothing else."""
     pairs, vocab = getattr(prepared, store), prepared.vocab
     source = [*pairs["source"][row].tolist(), vocab.source.eos]
@@ -91,7 +91,7 @@ def log_probs(model: Seq2Seq, prepared: Prepared, row: int, store: str = "train"
     return model.scores(x_ND).float().log_softmax(-1)
 
 
-def labels(prepared: Prepared, row: int, store: str = "train") -> list[int]:
+def labels(prepared: PreparedData, row: int, store: str = "train") -> list[int]:
     return [*getattr(prepared, store)["target"][row].tolist(), prepared.vocab.target.eos]
 
 
@@ -112,7 +112,7 @@ def some(task: Writing, n: int = 7) -> Part:
     return Part(Chosen(0, rows), task.train_items.n_targets(rows))
 
 
-def test_the_loss_is_the_sum_over_every_word_of_every_pair(prepared: Prepared) -> None:
+def test_the_loss_is_the_sum_over_every_word_of_every_pair(prepared: PreparedData) -> None:
     task, model = task_of(prepared), model_of(prepared)
     part = some(task)
     found = plain_loss(task)(model, task.batch(part, CPU, None))
@@ -122,7 +122,7 @@ def test_the_loss_is_the_sum_over_every_word_of_every_pair(prepared: Prepared) -
     torch.testing.assert_close(found.nll, nll, rtol=1e-5, atol=0.0)
 
 
-def test_the_fixed_form_of_a_batch_costs_the_same(prepared: Prepared) -> None:
+def test_the_fixed_form_of_a_batch_costs_the_same(prepared: PreparedData) -> None:
     task, model = task_of(prepared), model_of(prepared)
     part = some(task)
     plain = plain_loss(task)(model, task.batch(part, CPU, None))
@@ -148,7 +148,7 @@ def gradient(loss: Tensor, model: Seq2Seq) -> Tensor:
 
 
 @pytest.mark.parametrize("tokens", [None, 60], ids=["flat", "with dummy rows"])
-def test_rdrop_is_its_formula(prepared: Prepared, tokens: int | None) -> None:
+def test_rdrop_is_its_formula(prepared: PreparedData, tokens: int | None) -> None:
     task, model = task_of(prepared), model_of(prepared, dropout=0.3).train()
     part = some(task)
     batch = task.batch(part, CPU, tokens and task.fixed(tokens))
@@ -165,7 +165,7 @@ def test_rdrop_is_its_formula(prepared: Prepared, tokens: int | None) -> None:
     assert found.sum > 1.01 * plain_loss(task)(model, batch).sum  # a price one can see
 
 
-def test_rdrop_costs_nothing_where_both_passes_agree(prepared: Prepared) -> None:
+def test_rdrop_costs_nothing_where_both_passes_agree(prepared: PreparedData) -> None:
     model = model_of(prepared).train()
     task = task_of(prepared)
     batch = task.batch(some(task), CPU, None)
@@ -178,7 +178,7 @@ def test_rdrop_costs_nothing_where_both_passes_agree(prepared: Prepared) -> None
 # Steps
 
 
-def test_every_step_keeps_to_its_tokens_and_an_epoch_has_all_pairs(prepared: Prepared) -> None:
+def test_every_step_keeps_to_its_tokens_and_an_epoch_has_all_pairs(prepared: PreparedData) -> None:
     task = task_of(prepared)
     steps = task.epoch(0)
     every = np.concatenate([step.rows for step in steps])
@@ -192,7 +192,7 @@ def test_every_step_keeps_to_its_tokens_and_an_epoch_has_all_pairs(prepared: Pre
         assert sum(part.n_targets for part in parts) <= 100
 
 
-def test_a_pair_longer_than_a_step_is_a_step(prepared: Prepared) -> None:
+def test_a_pair_longer_than_a_step_is_a_step(prepared: PreparedData) -> None:
     task = task_of(prepared, batch_tokens=2)
     longest = max(len(labels(prepared, r)) for r in range(prepared.train.n))
     for step in task.epoch(0):
@@ -201,7 +201,7 @@ def test_a_pair_longer_than_a_step_is_a_step(prepared: Prepared) -> None:
             assert task.batch(part, CPU, task.fixed(1)).targets.said_N.shape[0] == 128
 
 
-def test_examples_are_shown_as_text(prepared: Prepared) -> None:
+def test_examples_are_shown_as_text(prepared: PreparedData) -> None:
     task = task_of(prepared)
     pairs = set(sentences()) - set(prepared.valid_pairs)
     shown = task.show(some(task, 4))
@@ -213,7 +213,7 @@ def test_examples_are_shown_as_text(prepared: Prepared) -> None:
 
 
 def test_the_validation_loss_is_the_likelihood_of_a_word_however_it_is_cut(
-    prepared: Prepared,
+    prepared: PreparedData,
 ) -> None:
     model = model_of(prepared).eval()
     rows = range(prepared.valid.n)
@@ -251,18 +251,18 @@ class Said:
 
 
 @pytest.fixture
-def parrot(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> type[Parrot]:
+def parrot(prepared: PreparedData, monkeypatch: pytest.MonkeyPatch) -> type[Parrot]:
     Parrot.asked, Parrot.answers = [], dict(prepared.valid_pairs)
     monkeypatch.setattr("headway.tasks.write.Writer", Parrot)
     return Parrot
 
 
-def evaluated(task: Writing, prepared: Prepared, full: bool = False) -> Any:
+def evaluated(task: Writing, prepared: PreparedData, full: bool = False) -> Any:
     with torch.no_grad():
         return task.evaluate(Pass(model_of(prepared).eval(), CPU, full))
 
 
-def test_the_right_translations_score_100(prepared: Prepared, parrot: type[Parrot]) -> None:
+def test_the_right_translations_score_100(prepared: PreparedData, parrot: type[Parrot]) -> None:
     scores = evaluated(task_of(prepared), prepared)
     assert scores["bleu"] == pytest.approx(100)
     assert scores["chrf"] == pytest.approx(100)
@@ -276,7 +276,7 @@ def test_the_right_translations_score_100(prepared: Prepared, parrot: type[Parro
 
 
 def test_case_counts_unless_the_tokenizer_lowers_it(
-    prepared: Prepared, parrot: type[Parrot]
+    prepared: PreparedData, parrot: type[Parrot]
 ) -> None:
     parrot.answers = {source: target.lower() for source, target in prepared.valid_pairs}
     cased = evaluated(task_of(prepared), prepared)
@@ -287,7 +287,7 @@ def test_case_counts_unless_the_tokenizer_lowers_it(
 
 
 def test_a_look_on_the_way_is_quick_and_the_last_one_is_careful(
-    prepared: Prepared, parrot: type[Parrot]
+    prepared: PreparedData, parrot: type[Parrot]
 ) -> None:
     task = task_of(prepared, quick_size=7)
     for full in (False, True):
@@ -300,7 +300,7 @@ def test_a_look_on_the_way_is_quick_and_the_last_one_is_careful(
 
 
 def test_an_evaluation_is_given_up_wherever_a_stop_is_asked_for(
-    prepared: Prepared, parrot: type[Parrot]
+    prepared: PreparedData, parrot: type[Parrot]
 ) -> None:
     task = task_of(prepared, batch_tokens=60, quick_size=5)
     looks = 0
@@ -323,7 +323,7 @@ def test_an_evaluation_is_given_up_wherever_a_stop_is_asked_for(
 
 
 def test_a_real_translator_gives_one_output_per_source_and_reports_progress(
-    prepared: Prepared,
+    prepared: PreparedData,
 ) -> None:
     told: list[tuple[int, int]] = []
     with torch.no_grad():
@@ -337,7 +337,7 @@ def test_a_real_translator_gives_one_output_per_source_and_reports_progress(
 
 
 def test_long_validation_pairs_are_translated_whole(
-    prepared: Prepared, parrot: type[Parrot]
+    prepared: PreparedData, parrot: type[Parrot]
 ) -> None:
     """As `predict` does with a run that was trained on pairs of that length."""
     evaluated(task_of(prepared), prepared)
@@ -353,6 +353,6 @@ def test_the_settings_of_the_tokenizer_reach_the_scores(tmp_path: Path) -> None:
         model=model,
         train=TrainSettings(steps=1, batch_tokens=100, micro_tokens=100, precision="fp32"),
     )
-    assert Worker(settings, prepared, Ranks()).objective.settings.tokenizer.lowercase
+    assert Trainer(settings, prepared, Distributed()).objective.settings.tokenizer.lowercase
     plain = replace(settings, tokenizer=TokenizerSettings())
-    assert not Worker(plain, prepared, Ranks()).objective.settings.tokenizer.lowercase
+    assert not Trainer(plain, prepared, Distributed()).objective.settings.tokenizer.lowercase

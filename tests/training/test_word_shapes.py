@@ -22,7 +22,7 @@ from headway.interop.to_hf import described
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
-from headway.settings.ensemble import check_together
+from headway.settings.ensemble import check_ensemble
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings, resolved_toml
@@ -32,7 +32,7 @@ from headway.tasks.specs import spec_of
 from headway.tasks.tags import Tagging, Tags
 from headway.tasks.task import Use
 from headway.tokens.tokenizer import Tokenizer
-from headway.training.initial_weights import begin
+from headway.training.initial_weights import initialize_weights
 from headway.training.run import Training
 from tests.training.labelled import CPU, asked, entries, resolved, write_conll
 
@@ -162,9 +162,9 @@ def test_taggers_answer_together_only_if_both_read_shapes(run: Path) -> None:
     settings = load_run(run)
     assert isinstance(settings.model, EncoderSettings)
     without = replace(settings, model=replace(settings.model, n_segments=0))
-    check_together([run, run], [settings, settings])
+    check_ensemble([run, run], [settings, settings])
     with pytest.raises(ConfigError, match=r"model\.n_segments\b"):
-        check_together([run, run], [settings, without])
+        check_ensemble([run, run], [settings, without])
 
 
 @pytest.mark.parametrize("n_segments", [0, 2])
@@ -185,7 +185,7 @@ def test_a_tagger_begins_as_the_encoder_that_it_starts_from(
     wanted = asked("tag", text, start__run=str(folder))
     settings, prepared = resolved(Tags(spec_of("tag")), wanted, tmp_path)
     new: Any = build_model(settings.model, seed=6).eval()
-    begin(new, settings, prepared, lambda text: None)
+    initialize_weights(new, settings, prepared, lambda text: None)
     assert new.front.segments.num_embeddings == 8
     tokens_N, layout = torch.arange(5, 13), Layout.of([8])
     with torch.no_grad():

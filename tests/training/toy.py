@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headway.errors import Stopped
 from headway.nn.feedforward import FeedForward
-from headway.progress import SILENT, Stage
+from headway.progress import SILENT, ProgressStage
 from headway.settings.train import TrainSettings
 from headway.tasks.items import Pass
 from headway.tasks.objective import Part, TaskLoss
@@ -24,7 +24,7 @@ from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
 from headway.training.average import Ema
 from headway.training.checkpoint import Checkpoints, Snapshot
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.feed import StepItem
 from headway.training.loop import Loop, State
 from headway.training.optim import build_optimizer
@@ -104,7 +104,7 @@ class Events:
         self.order.append(("event", step))
         self.said.append(text)
 
-    def stage(self, what: str) -> Stage:
+    def stage(self, what: str) -> ProgressStage:
         return SILENT.stage(what)
 
     def of(self, kind: str) -> list[int]:
@@ -161,10 +161,10 @@ def toy_loop(
         optimizer=build_optimizer(model, train, device="cpu"),
         lr_at=lambda step: train.lr or 0.0,
         settings=train,
-        ranks=Ranks(),
+        ranks=Distributed(),
         checkpoints=LoggedCheckpoints(folder, train.keep, log),
         log=log,
-        stop_asked=stop_asked,
+        stop_requested=stop_asked,
         on_bad=on_bad,
         ema=Ema(model, train.ema) if train.ema else None,
     )

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.data_arguments import RunName, say
+from headway.cli.data_arguments import RunArgument, print_to_stderr
 from headway.errors import UserError
 from headway.settings.folder import CONFIG, WEIGHTS, file_in, run_folder
 
 
 def average(
-    name: RunName,
+    name: RunArgument,
     last: Annotated[
         int | None,
         typer.Option(min=1, help="How many of the newest checkpoints to average. [default: 5]"),
@@ -38,5 +38,7 @@ def average(
     file_in(run, CONFIG)  # report a folder that is not a run before importing torch
     from headway.training.average import average_run
 
-    taken = average_run(run, None if best else last or 5, out or run, int8=int8, log=say)
+    taken = average_run(
+        run, None if best else last or 5, out or run, int8=int8, log=print_to_stderr
+    )
     print(f"{(out or run) / WEIGHTS}: {taken}")

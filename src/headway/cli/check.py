@@ -9,9 +9,16 @@ from typing import Annotated
 import typer
 
 from headway.cli import completion
-from headway.cli.data_arguments import Encoding, FromRun, Json, Teacher, Valid, task_files_settings
-from headway.cli.flags import Named
-from headway.cli.train import wished
+from headway.cli.data_arguments import (
+    EncodingOption,
+    FromOption,
+    JsonOption,
+    TeacherOption,
+    ValidOption,
+    task_files_settings,
+)
+from headway.cli.flags import OptionValues
+from headway.cli.train import train_request
 from headway.errors import ConfigError, visible
 from headway.tasks.specs import SPECS
 
@@ -29,16 +36,16 @@ def check(
         str | None,
         typer.Option(metavar="TASK", help="The task, when the arguments are only FILES."),
     ] = None,
-    valid: Valid = None,
-    start: FromRun = None,
-    teacher: Teacher = None,
-    encoding: Encoding = None,
+    valid: ValidOption = None,
+    start: FromOption = None,
+    teacher: TeacherOption = None,
+    encoding: EncodingOption = None,
     steps: Annotated[
         bool, typer.Option("--steps", help="Show one example after each stage of preprocessing.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     *,
-    named: Named,
+    named: OptionValues,
 ) -> int:
     """Check data before training and report problems.
 
@@ -49,12 +56,12 @@ def check(
         raise ConfigError(f"No task given. Choose one of: {', '.join(SPECS)}.")
     if task is not None and not files:
         raise ConfigError(f"--task {task} needs files to check: headway check FILE --task {task}")
-    from headway.training.arguments import report_of
+    from headway.training.arguments import data_report
 
     named = {**named, "encoding": encoding}
-    wish = wished("check", word, files, valid, named, settings, start, teacher)
-    asked, _ = wish.asked(Path())
-    report = report_of(wish.run(asked, f"headway check {word}", quiet=False), steps=steps)
+    wish = train_request("check", word, files, valid, named, settings, start, teacher)
+    asked, _ = wish.overrides(Path())
+    report = data_report(wish.run(asked, f"headway check {word}", quiet=False), steps=steps)
     if as_json:
         more = {"tables": report.tables} | ({"steps": report.steps} if steps else {})
         print(visible(json.dumps(report.to_dict() | more, indent=2, ensure_ascii=False)))

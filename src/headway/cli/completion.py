@@ -15,7 +15,7 @@ import typer
 from headway.settings.data import FILES
 from headway.settings.folder import CONFIG, RUNS, runs_in, shipped_names
 from headway.settings.model import FAMILY_SETTINGS
-from headway.settings.run import OF_TASKS, SETTINGS
+from headway.settings.run import SETTINGS, TASK_SECTIONS
 from headway.settings.toml import toml_value
 from headway.settings.value_types import setting_types
 from headway.tasks.specs import ALIASES, SPECS, spec_of
@@ -130,7 +130,7 @@ def _of_training(task: str | None) -> Iterator[tuple[str, Any]]:
     named = task in SPECS or (task in ALIASES and bool(ALIASES[task].task))
     spec = spec_of(task) if task and named else None
     for section, cls in SETTINGS.items():
-        if section in OF_TASKS and (spec is None or section != spec.name):
+        if section in TASK_SECTIONS and (spec is None or section != spec.name):
             continue
         for key, leaf in _leaves(cls, section):
             name = key.partition(".")[2]

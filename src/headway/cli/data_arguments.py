@@ -14,8 +14,8 @@ import typer
 
 from headway.cli import completion
 from headway.errors import ConfigError, UserError, visible
-from headway.settings.asked import Asked
 from headway.settings.folder import CONFIG, RUNS, file_in, run_folder
+from headway.settings.overrides import Overrides
 from headway.settings.run import Resolved, RunSettings, load_resolved
 from headway.tasks import engines
 from headway.tasks.specs import ALIASES, SPECS, spec_of
@@ -29,52 +29,56 @@ BAD = "data.bad"
 """Whether unreadable lines stop the command or are answered as empty lines. Scores never skip any.
 """
 
-RunName = Annotated[
+RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN", help="A run folder or shipped model.", autocompletion=completion.runs
     ),
 ]
-RunNames = Annotated[
+RunsArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN", help="A run folder or shipped model; separate several by commas.",
         autocompletion=completion.runs,
     ),
 ]  # fmt: skip
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto uses a GPU if there is one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Engine = Annotated[
+DeviceOption = Annotated[
+    str, typer.Option(help="cpu, cuda, cuda:1; auto uses a GPU if there is one.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+EngineOption = Annotated[
     str,
     typer.Option(
         metavar="torch|ctranslate2|onnx", help="The runtime; all but torch need an exported run.",
         autocompletion=completion.of_value("torch|ctranslate2|onnx"),
     ),
 ]  # fmt: skip
-Settings = Annotated[
+SettingsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE", help="decode.* settings.", autocompletion=completion.to_ask
     ),
 ]
-FromRun = Annotated[
+FromOption = Annotated[
     str | None,
     typer.Option(
         "--from", metavar="RUN", help="Fine-tune: start from the weights of this run.",
         autocompletion=completion.runs,
     ),
 ]  # fmt: skip
-Teacher = Annotated[
+TeacherOption = Annotated[
     str | None,
     typer.Option(
         metavar="RUN", help="For distil: the teacher model.", autocompletion=completion.runs
     ),
 ]
-Valid = Annotated[
+ValidOption = Annotated[
     list[str] | None,
     typer.Option(metavar="FILE", help="Validation data like FILES. Default: split off from FILES."),
 ]
-Encoding = Annotated[str | None, typer.Option(help="Encoding of the text files. Default: UTF-8.")]
+EncodingOption = Annotated[
+    str | None, typer.Option(help="Encoding of the text files. Default: UTF-8.")
+]
 
 
 def is_setting(word: str) -> bool:
@@ -102,9 +106,9 @@ def task_files_settings(
         if task not in (*SPECS, *ALIASES) and Path(task).is_file():
             raise ConfigError(f"{task} is a file. Name the task before it: {', '.join(SPECS)}.")
     if task is not None:
-        from headway.training.arguments import check_word
+        from headway.training.arguments import check_task_name
 
-        check_word(task)
+        check_task_name(task)
     for word in rest:
         if word != "-" and not Path(word).exists():
             raise ConfigError(
@@ -136,10 +140,10 @@ def run_folders(run: str, more: Sequence[str] = ()) -> list[Path]:
 
 def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -> Resolved:
     """The settings of a run with options and `decode.key=value` words applied, in that order."""
-    options = Asked.from_flags({f"decode.{name}": value for name, value in decode.items()})
+    options = Overrides.from_flags({f"decode.{name}": value for name, value in decode.items()})
     if "beam" in decode and "sample" not in decode:
         # --beam asks for beam search, even if the run samples by default.
-        options |= Asked({"decode.sample": False}, f"--beam {decode['beam']}")
+        options |= Overrides({"decode.sample": False}, f"--beam {decode['beam']}")
     return load_resolved(file_in(folder, CONFIG), list(words), options)
 
 
@@ -249,11 +253,11 @@ def media_files(
     return parts(files, folders=False)
 
 
-def say(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Print a line for people on standard error: standard output carries results only."""
     print(visible(text), file=sys.stderr, flush=True)
 
 
-def tell(command: str, text: str) -> None:
+def print_note(command: str, text: str) -> None:
     """Print a line on standard error that starts with the name of the command."""
-    say(f"headway {command}: {text}")
+    print_to_stderr(f"headway {command}: {text}")

@@ -11,9 +11,9 @@ import typer
 
 from headway.cli import completion
 from headway.cli.data_arguments import (
-    Device,
-    Engine,
-    Json,
+    DeviceOption,
+    EngineOption,
+    JsonOption,
     check_decoding,
     check_engine,
     check_settings,
@@ -26,7 +26,7 @@ from headway.cli.flags import (
     DECODING,
     FILES,
     SCORES,
-    Named,
+    OptionValues,
     check_fits,
     columns_named,
     in_sections,
@@ -60,14 +60,14 @@ def evaluate(
             help="The test set, in the format of the training data; decode.* settings.",
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     encoding: Annotated[
         str | None, typer.Option(help="Encoding of the text files. Default: as in training.")
     ] = None,
-    engine: Engine = "torch",
-    device: Device = "auto",
+    engine: EngineOption = "torch",
+    device: DeviceOption = "auto",
     *,
-    named: Named,
+    named: OptionValues,
 ) -> None:  # fmt: skip
     """Score a run on a test set, next to a trivial baseline.
 
@@ -118,7 +118,7 @@ def evaluate(
 
 
 def files_of_test(
-    settings: RunSettings, paths: list[str], named: Named, encoding: str | None, *,
+    settings: RunSettings, paths: list[str], named: OptionValues, encoding: str | None, *,
     hypotheses: bool = False,
 ) -> DataSettings:  # fmt: skip
     """Data settings of a test set. Scores cover every line: bad lines are never skipped."""

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from headway.cli import completion
-from headway.cli.data_arguments import RunName
+from headway.cli.data_arguments import RunArgument
 from headway.progress import Progress
 
 
 def export(
-    run: RunName,
+    run: RunArgument,
     to: Annotated[
         str,
         typer.Option(

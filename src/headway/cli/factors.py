@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.data_arguments import Device, RunName, check_alone, split_words, tell
-from headway.cli.flags import Flag, Named, check_fits
+from headway.cli.data_arguments import (
+    DeviceOption,
+    RunArgument,
+    check_alone,
+    print_note,
+    split_words,
+)
+from headway.cli.flags import Flag, OptionValues, check_fits
 from headway.cli.print_table import show_table
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
@@ -33,7 +39,7 @@ FLAGS = (
 
 
 def factors(
-    run: RunName,
+    run: RunArgument,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -55,9 +61,9 @@ def factors(
     restart: Annotated[
         bool, typer.Option("--restart", help="Replace the factors in the folder.")
     ] = False,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     *,
-    named: Named,
+    named: OptionValues,
 ) -> None:
     """Learn a dictionary of features (factors) of hidden states.
 
@@ -82,7 +88,12 @@ def factors(
     where = pick_device(device)
     with Progress().stage("learning factors"):
         found = learn(
-            loaded, corpus, device=where, note=partial(tell, "factors"), method=method, **settings
+            loaded,
+            corpus,
+            device=where,
+            note=partial(print_note, "factors"),
+            method=method,
+            **settings,
         )
     found.save(place)
     _show(found)

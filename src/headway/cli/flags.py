@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 # typer carries its own copy of click; this is the way to its error that depends on neither.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
-Named = Mapping[str, Any]
+OptionValues = Mapping[str, Any]
 """Options that were given, by name."""
 
-Section = Literal["columns", "files", "answers", "decoding", "scores", "page", "cases"]
+FlagSection = Literal["columns", "files", "answers", "decoding", "scores", "page", "cases"]
 
-TITLES: dict[Section, str] = {
+TITLES: dict[FlagSection, str] = {
     "columns": "Columns of FILES",
     "files": "Data files, instead of FILES",
     "answers": "Answers",
@@ -56,7 +56,7 @@ TITLES: dict[Section, str] = {
 class Flag:
     name: str
     help: str
-    section: Section
+    section: FlagSection
     fits: Callable[[Spec], bool]
     """Whether the option applies to runs of this kind."""
 
@@ -164,7 +164,7 @@ VALID_FILES = tuple(
 )
 
 
-def _of_options(options: Mapping[str, Option], section: Section) -> tuple[Flag, ...]:
+def _of_options(options: Mapping[str, Option], section: FlagSection) -> tuple[Flag, ...]:
     def flag(one: Option) -> Flag:
         names = "options" if section == "answers" else "scoring"
         kind = int if one.number else str if one.takes else bool
@@ -197,7 +197,7 @@ SCORES = _of_options(SCORING, "scores")
 DECODING = _of_decoding()
 
 
-def in_sections(named: Named) -> tuple[dict[str, Any], dict[str, Any]]:
+def in_sections(named: OptionValues) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split options into decoding settings and the rest."""
     names = {flag.name for flag in DECODING}
     decode = {name: value for name, value in named.items() if name in names}
@@ -214,7 +214,7 @@ def check_fits(named: Iterable[str], flags: Sequence[Flag], spec: Spec) -> None:
             )
 
 
-class Declared(TyperCommand):
+class TaskCommand(TyperCommand):
     """A command whose options depend on its first argument."""
 
     flags: ClassVar[Mapping[str, Flag]] = {}
@@ -363,7 +363,7 @@ def check_given_once(flags: Iterable[Flag], args: Sequence[str]) -> None:
         )
 
 
-def declare(
+def add_command(
     app: typer.Typer, function: Callable[..., Any], flags: Sequence[Flag], *,
     by_task: bool = False,
 ) -> None:  # fmt: skip
@@ -381,10 +381,10 @@ def declare(
         parameters=[*params, *(flag.parameter() for flag in flags)]
     )
     members = {"flags": {flag.key: flag for flag in flags}, "by_task": by_task}
-    app.command(cls=type(function.__name__.title(), (Declared,), members))(command)
+    app.command(cls=type(function.__name__.title(), (TaskCommand,), members))(command)
 
 
-def columns_named(files: Sequence[str], named: Named) -> dict[str, Any]:
+def columns_named(files: Sequence[str], named: OptionValues) -> dict[str, Any]:
     """Data options as keyword arguments: names of columns if FILES are given, otherwise files."""
     if not files:
         return dict(named)

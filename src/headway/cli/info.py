@@ -11,19 +11,19 @@ import typer
 from safetensors import safe_open
 
 from headway.cli import completion
-from headway.cli.data_arguments import Json
+from headway.cli.data_arguments import JsonOption
 from headway.cli.print_table import show_table
 from headway.errors import FolderError
-from headway.settings.body import UNREAD, unread_by
+from headway.settings.body import IGNORED, ignored_by
 from headway.settings.folder import WEIGHTS, file_in, find_settings, run_folder
 from headway.settings.model import (
+    AudioEncoderSettings,
+    AudioSeq2SeqSettings,
     DecoderSettings,
+    ImageEncoderSettings,
+    ImageSeq2SeqSettings,
     ModelSettings,
-    PictureEncoderSettings,
-    PictureSeq2SeqSettings,
     Seq2SeqSettings,
-    SoundEncoderSettings,
-    SoundSeq2SeqSettings,
     TextSettings,
     family_of,
 )
@@ -31,7 +31,7 @@ from headway.settings.model import (
 if TYPE_CHECKING:
     from headway.models.summary import Summary
 
-Row = tuple[str, str, str]
+InfoRow = tuple[str, str, str]
 
 
 def info(
@@ -47,14 +47,14 @@ def info(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Changed settings, such as model.n_layers=4."),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     batch_tokens: Annotated[
         int, typer.Option(min=1, max=1 << 24, help="Tokens in a training batch.")
     ] = 4096,
 ) -> None:
     """Show the architecture, parameters and memory use of a model."""
     settings = find_settings(model, overrides or [])  # mistakes surface here, before torch loads
-    if isinstance(settings, DecoderSettings) and settings.counts:
+    if isinstance(settings, DecoderSettings) and settings.is_counted:
         _counted(model, settings, as_json=as_json)
         return
     from headway.models.summary import summarise
@@ -83,7 +83,7 @@ def _counted(model: str, settings: DecoderSettings, *, as_json: bool) -> None:
         facts = {"family": family_of(settings), "settings": asdict(settings)}
         print(json.dumps({**facts, "n_grams": n_grams, "weights_bytes": n_bytes}, indent=2))
         return
-    rows: list[Row] = [
+    rows: list[InfoRow] = [
         ("family", family_of(settings), ""),
         ("body", settings.body, f"n-grams of up to {settings.order} tokens"),
         ("vocabulary", f"{settings.vocab_size:,}", ""),
@@ -96,7 +96,7 @@ def _counted(model: str, settings: DecoderSettings, *, as_json: bool) -> None:
     show_table(["model", model, ""], rows, set())
 
 
-def _shape_rows(settings: ModelSettings) -> list[Row]:
+def _shape_rows(settings: ModelSettings) -> list[InfoRow]:
     """Rows with the settings that define the architecture, with explanations."""
     sides = [settings.side(name) for name in settings.sides]
     layers = " + ".join(str(side.n_layers) for side in sides)
@@ -120,7 +120,7 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
     ]
     if settings.body == "transformer":
         return rows
-    unread, of = unread_by(vars(settings)), {"heads": "n_heads", "feed-forward": "d_ff"}
+    unread, of = ignored_by(vars(settings)), {"heads": "n_heads", "feed-forward": "d_ff"}
     if "attention_dropout" in unread:
         rows[-1] = ("dropout", f"{settings.dropout:g}", "")
     if "activation" in unread:
@@ -131,7 +131,7 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
 
 def _of_body(settings: ModelSettings) -> str:
     """A summary of the settings that only some bodies have."""
-    unread, said = UNREAD[settings.body], []
+    unread, said = IGNORED[settings.body], []
     if "bidirectional" not in unread and not settings.causal:
         said.append("both directions" if settings.bidirectional else "one direction")
     if "kernel" not in unread:
@@ -144,11 +144,11 @@ def _of_body(settings: ModelSettings) -> str:
     return ", ".join(said)
 
 
-def _front(settings: ModelSettings) -> list[Row]:
+def _front(settings: ModelSettings) -> list[InfoRow]:
     """Rows about the input: vocabulary, image or audio shape, and positions."""
     n_words = getattr(settings, "vocab_size", None)
-    rows: list[Row] = [] if n_words is None else [("vocabulary", f"{n_words:,}", "")]
-    if isinstance(settings, PictureEncoderSettings | PictureSeq2SeqSettings):
+    rows: list[InfoRow] = [] if n_words is None else [("vocabulary", f"{n_words:,}", "")]
+    if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
         shape = settings.picture
         many = f"{shape.frames} frames of " if shape.frames > 1 else ""
         size = f"{many}{shape.height} × {shape.width}"
@@ -156,7 +156,7 @@ def _front(settings: ModelSettings) -> list[Row]:
         rows.append(
             ("images", size, f"{shape.stem}, {n_rows:,} tokens, {shape.positions} positions")
         )
-    if isinstance(settings, SoundEncoderSettings | SoundSeq2SeqSettings):
+    if isinstance(settings, AudioEncoderSettings | AudioSeq2SeqSettings):
         sound = settings.sound
         heard = f"{sound.bands} bands, one vector per {1000 * sound.row_seconds:g} ms"
         rows.append(("audio", f"{sound.rate:,} Hz", heard))
@@ -165,8 +165,8 @@ def _front(settings: ModelSettings) -> list[Row]:
     return rows
 
 
-def _part_rows(summary: Summary) -> list[Row]:
-    rows: list[Row] = []
+def _part_rows(summary: Summary) -> list[InfoRow]:
+    rows: list[InfoRow] = []
     for child in dict.fromkeys(part.child for part in summary.parts):
         inside = [part for part in summary.parts if part.child == child]
         size = sum(part.parameters for part in inside)
@@ -177,12 +177,12 @@ def _part_rows(summary: Summary) -> list[Row]:
     return [*rows, ("total", f"{summary.parameters:,}", "")]
 
 
-def _memory_rows(settings: ModelSettings, summary: Summary) -> list[Row]:
+def _memory_rows(settings: ModelSettings, summary: Summary) -> list[InfoRow]:
     kept = summary.activations
     batch = f"{kept.sequences * kept.length:,} tokens in sequences of {kept.length:,}"
     if isinstance(settings, Seq2SeqSettings):
         batch = batch.replace(" tokens", " source and as many target tokens")
-    rows: list[Row] = [
+    rows: list[InfoRow] = [
         ("training", _size(summary.training_bytes), "fp32 weights, gradients, Adam's two moments"),
         ("  and activations", _size(kept.fused_bytes), batch),
     ]

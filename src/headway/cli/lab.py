@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.data_arguments import Device, Json, say
+from headway.cli.data_arguments import DeviceOption, JsonOption, print_to_stderr
 from headway.cli.print_table import show_table
 from headway.errors import Stopped, UserError
 from headway.lab.experiments import EXPERIMENTS, SEEDS, Entry, find
@@ -50,8 +50,8 @@ def lab(
         str | None,
         typer.Option(help="Time limit per experiment: 5m, 2h. The verdict uses the runs so far."),
     ] = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Answer questions about Transformers with experiments.
 
@@ -83,7 +83,7 @@ def lab(
 
 def _list(folder: Path, as_json: bool) -> None:
     """Print the questions, their run times, and the verdicts found in the folder."""
-    found = [_known(folder, entry) for entry in EXPERIMENTS.values()]
+    found = [_experiment_row(folder, entry) for entry in EXPERIMENTS.values()]
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
@@ -104,7 +104,7 @@ def _minutes(minutes: float | None) -> str:
     return "" if minutes is None else duration(60 * minutes)
 
 
-def _known(folder: Path, entry: Entry) -> dict[str, Any]:
+def _experiment_row(folder: Path, entry: Entry) -> dict[str, Any]:
     """The table row of an experiment with its saved verdict, a full one before a quick one."""
     row: dict[str, Any] = {
         "experiment": entry.name, "number": entry.number, "question": entry.question,
@@ -118,7 +118,7 @@ def _known(folder: Path, entry: Entry) -> dict[str, Any]:
                 kept = ("verdict", "sentence", "size", "seeds", "date", "effect")
                 return {**row, **{key: said[key] for key in kept}, "page": f"{name}/lab.html"}
             except (ValueError, KeyError, TypeError):
-                say(
+                print_to_stderr(
                     f"{path} is damaged and was skipped. To write it again: "
                     f"`headway lab {entry.name}`"
                 )
@@ -134,16 +134,16 @@ def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> No
         place = default_folder(entry, full, folder)
         if _settled(place, options["seeds"], options["first_seed"]):
             continue
-        say(f"E{entry.number} {entry.name}: {entry.question}")
+        print_to_stderr(f"E{entry.number} {entry.name}: {entry.question}")
         try:
             result = _stoppable(run_experiment, entry.name, place, again="--all", **options)
         except Exception as error:  # the other experiments can still run
             failed[entry.name] = f"{error or type(error).__name__}"
-            say(f"  failed: {failed[entry.name]}")
+            print_to_stderr(f"  failed: {failed[entry.name]}")
             continue
-        say(f"  {result.verdict}: {result.sentence}")
-        write_index(folder, [_known(folder, one) for one in EXPERIMENTS.values()])
-    found = [_known(folder, entry) for entry in EXPERIMENTS.values()]
+        print_to_stderr(f"  {result.verdict}: {result.sentence}")
+        write_index(folder, [_experiment_row(folder, one) for one in EXPERIMENTS.values()])
+    found = [_experiment_row(folder, entry) for entry in EXPERIMENTS.values()]
     page = write_index(folder, found)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -174,7 +174,7 @@ def _stoppable(run: Any, name: str, *given: Any, again: str = "", **options: Any
         result: Result = run(name, *given, **options)
         return result
     except (Stopped, KeyboardInterrupt) as error:
-        say(f"stopped. To resume: `headway lab {again or name}` with the same options")
+        print_to_stderr(f"stopped. To resume: `headway lab {again or name}` with the same options")
         raise KeyboardInterrupt from error
 
 

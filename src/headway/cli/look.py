@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.data_arguments import RunName, Settings, only_decoding, settings_of, tell
-from headway.cli.flags import DECODING, Flag, Named, check_fits, in_sections
+from headway.cli.data_arguments import (
+    RunArgument,
+    SettingsArgument,
+    only_decoding,
+    print_note,
+    settings_of,
+)
+from headway.cli.flags import DECODING, Flag, OptionValues, check_fits, in_sections
 from headway.cli.head_names import head_given, number_given
 from headway.errors import UserError, needs
 from headway.progress import Progress
@@ -79,8 +85,8 @@ FLAGS = (
 
 
 def look(
-    run: RunName,
-    words: Settings = None,
+    run: RunArgument,
+    words: SettingsArgument = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("look.html"),
     checkpoints: Annotated[
         bool | None,
@@ -100,7 +106,7 @@ def look(
     ] = False,
     port: Annotated[int, typer.Option(help="Port for --serve; 0 picks a free one.")] = PORT,
     *,
-    named: Named,
+    named: OptionValues,
 ) -> None:
     """Look inside a model: one HTML page that works offline.
 
@@ -182,27 +188,27 @@ def _serve(
 
 
 def _subject(
-    run: Opened, page: Named, which: str = "", *, serve: bool = False
+    run: Opened, page: OptionValues, which: str = "", *, serve: bool = False
 ) -> str | Media | None:
     """The input to look at: the one given, or the example that comes with the model.
 
     None for a server of a text model without an example: its page starts with a greeting.
     """
     from headway.inside.capture.media import check_given, example_input, open_media
-    from headway.settings.run import media_front
+    from headway.settings.run import media_settings
 
     text, file = page.get(f"{which}text"), page.get(f"{which}file")
     if text is None and file is None and not which:
         if (example := example_input(run)) is not None:
             _note(f"no input given: using the example of {run.folder.name}")
             return example
-        if serve and media_front(run.settings) is None:
+        if serve and media_settings(run.settings) is None:
             return None
     check_given(run, text, file)
     return text if file is None else open_media(run, file)
 
 
-def _show_trace(folder: Path, out: Path, page: Named) -> None:
+def _show_trace(folder: Path, out: Path, page: OptionValues) -> None:
     from headway.inside.capture.trace import Trace
     from headway.inside.page.look import look as make_page
 
@@ -215,7 +221,7 @@ def _show_trace(folder: Path, out: Path, page: Named) -> None:
     _note(f"wrote {out} from the trace in {folder}")
 
 
-def _ask(run: Opened, words: list[str], decode: Named, page: Named) -> Ask:
+def _ask(run: Opened, words: list[str], decode: OptionValues, page: OptionValues) -> Ask:
     from headway.inside.capture.reading import NEW_TOKENS, Ask, greedy_unless
 
     only_decoding(words)
@@ -269,7 +275,7 @@ def _tuned(run: Opened, path: Path | None, out: Path) -> Path | None:
     return place
 
 
-def _check_together(page: Named, checkpoints: bool | None, **ways: bool) -> None:
+def _check_together(page: OptionValues, checkpoints: bool | None, **ways: bool) -> None:
     asked = [f"--{name}" for name, on in ways.items() if on]
     if len(asked) > 1:
         raise UserError(f"{' and '.join(asked)} cannot be combined. Choose one.")
@@ -283,4 +289,4 @@ def _check_together(page: Named, checkpoints: bool | None, **ways: bool) -> None
         raise UserError("--against-text is empty. Give a text to compare with.")
 
 
-_note = partial(tell, "look")
+_note = partial(print_note, "look")

@@ -14,13 +14,13 @@ import typer
 from headway import __version__
 from headway.cli.average import average
 from headway.cli.check import check
-from headway.cli.data_arguments import say
+from headway.cli.data_arguments import print_to_stderr
 from headway.cli.evaluate import FLAGS as EVALUATE
 from headway.cli.evaluate import TEST_SET, evaluate
 from headway.cli.export import export
 from headway.cli.factors import FLAGS as FACTORS
 from headway.cli.factors import factors
-from headway.cli.flags import UsageError, declare
+from headway.cli.flags import UsageError, add_command
 from headway.cli.import_ import import_
 from headway.cli.info import info
 from headway.cli.lab import lab
@@ -40,7 +40,7 @@ from headway.cli.train import FLAGS as TRAIN
 from headway.cli.train import train
 from headway.cli.truth import FLAGS as TRUTH
 from headway.cli.truth import truth
-from headway.errors import NoColumn, UserError, out_of_memory
+from headway.errors import MissingColumnError, UserError, out_of_memory
 from headway.settings.synonyms import NOTHING, option_here
 
 TAKES = {
@@ -59,11 +59,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-declare(app, check, TRAIN, by_task=True)
-declare(app, train, TRAIN, by_task=True)
-declare(app, predict, PREDICT)
+add_command(app, check, TRAIN, by_task=True)
+add_command(app, train, TRAIN, by_task=True)
+add_command(app, predict, PREDICT)
 app.command()(play)
-declare(app, evaluate, EVALUATE)
+add_command(app, evaluate, EVALUATE)
 for command in (score, average, models, recipes, presets, info):
     app.command()(command)
 app.command("import")(import_)
@@ -72,10 +72,10 @@ app.command()(serve)
 app.command(
     hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(make)
-declare(app, look, LOOK)
-declare(app, truth, TRUTH)
-declare(app, prune, TEST_SET)
-declare(app, factors, FACTORS)
+add_command(app, look, LOOK)
+add_command(app, truth, TRUTH)
+add_command(app, prune, TEST_SET)
+add_command(app, factors, FACTORS)
 app.command()(lab)
 
 
@@ -130,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
 def _fail(code: int, words: list[str], message: str, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    say(f"{_name(words)}: error: {message}")
+    print_to_stderr(f"{_name(words)}: error: {message}")
     return code
 
 
@@ -181,7 +181,7 @@ def _message(error: Exception, words: list[str]) -> str:
             return f"{_given(error, words)} must be a {NUMBERS[wrong[1]]}."
         stop = "" if message.endswith((".", "?")) else "."
         return f"{message}{stop} See `{_name(words)} --help`."
-    if isinstance(error, NoColumn) and _without_option(error.file, words):
+    if isinstance(error, MissingColumnError) and _without_option(error.file, words):
         return error.by_option({word.partition("=")[0] for word in words})
     return str(error)
 

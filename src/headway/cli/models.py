@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.data_arguments import Json, tell
+from headway.cli.data_arguments import JsonOption, print_note
 from headway.cli.print_table import show_table
 from headway.errors import UserError
 from headway.settings.folder import (
@@ -35,7 +35,7 @@ SCALE = ".row_scale"
 
 
 @dataclass(frozen=True)
-class Found:
+class RunInfo:
     name: str
     task: str
     parameters: int
@@ -59,7 +59,7 @@ def models(
             exists=False,
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List available runs with task, size, score and date.
 
@@ -82,10 +82,10 @@ def models(
     )  # fmt: skip
     for one in found:
         if one.state == DAMAGED:
-            tell("models", one.trouble)
+            print_note("models", one.trouble)
 
 
-def _found(folder: Path, name: str) -> Found:
+def _found(folder: Path, name: str) -> RunInfo:
     """Facts of a run, read without loading its weights. An incomplete folder raises no error."""
     from headway.run import load
 
@@ -102,17 +102,17 @@ def _found(folder: Path, name: str) -> Found:
         score = float(card[metric.label]) if metric else None
     weights = folder / WEIGHTS
     day = card.get("date") or time.strftime("%Y-%m-%d", time.localtime(weights.stat().st_mtime))
-    return Found(
+    return RunInfo(
         name, task, _parameters(weights), weights.stat().st_size, metric.name if metric else "",
         score, day,
     )  # fmt: skip
 
 
-def _without_weights(folder: Path, name: str, trouble: str) -> Found:
+def _without_weights(folder: Path, name: str, trouble: str) -> RunInfo:
     try:
         settings = load_run(folder)
     except UserError:
-        return Found(name, "", 0, 0, state=DAMAGED, trouble=trouble)
+        return RunInfo(name, "", 0, 0, state=DAMAGED, trouble=trouble)
     engines, steps = engines_in(folder), checkpoints_in(folder)
     if (folder / WEIGHTS).is_file():
         state = DAMAGED
@@ -122,7 +122,7 @@ def _without_weights(folder: Path, name: str, trouble: str) -> Found:
         state = f"not finished: step {max(steps):,} of {settings.train.steps:,}"
     else:
         state = "not finished"
-    return Found(name, settings.task, 0, 0, state=state, trouble=trouble)
+    return RunInfo(name, settings.task, 0, 0, state=state, trouble=trouble)
 
 
 def _card(folder: Path) -> dict[str, str]:
@@ -142,7 +142,7 @@ def _parameters(weights: Path) -> int:
                if name != "__metadata__" and not name.endswith(SCALE))  # fmt: skip
 
 
-def _row(one: Found) -> tuple[str, ...]:
+def _row(one: RunInfo) -> tuple[str, ...]:
     if one.state:
         return one.name, one.task, "", "", one.state, ""
     score = ""

@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headway.cli.data_arguments import (
-    Device,
-    RunNames,
-    Settings,
+    DeviceOption,
+    RunsArgument,
+    SettingsArgument,
     only_decoding,
+    print_to_stderr,
     run_folders,
-    say,
     settings_of,
 )
 from headway.errors import UserError, suggest, visible
@@ -36,9 +36,9 @@ COMMANDS = ("/help", "/set", "/quit")
 
 
 def play(
-    run: RunNames,
-    words: Settings = None,
-    device: Device = "auto",
+    run: RunsArgument,
+    words: SettingsArgument = None,
+    device: DeviceOption = "auto",
 ) -> None:
     """Try a model interactively: type a line, see the prediction. `/help` lists commands."""
     from headway.run import Run
@@ -48,10 +48,10 @@ def play(
     player = Player(Run(folders, device=device, settings=settings), changes)
     player.predictor  # noqa: B018  loading errors appear before the first prompt
     if sys.stdin.isatty():
-        say(f"{settings.task} with {run}. Type /help for commands.")
+        print_to_stderr(f"{settings.task} with {run}. Type /help for commands.")
     try:
         for line in _lines():
-            if not player.take(line):
+            if not player.process(line):
                 break
     except KeyboardInterrupt:
         print()
@@ -85,14 +85,14 @@ class Player:
         self.shown = True
         print(visible(piece), end="", flush=True)
 
-    def take(self, line: str) -> bool:
+    def process(self, line: str) -> bool:
         """Process one line. Returns False after `/quit`; user errors are only printed."""
         try:
             if line.startswith("/") and not line.startswith("//"):
                 return self._command(line)
             self._answer(line[1:] if line.startswith("//") else line)
         except UserError as error:
-            say(f"error: {error}")
+            print_to_stderr(f"error: {error}")
         return True
 
     def _answer(self, line: str) -> None:
@@ -109,7 +109,7 @@ class Player:
             if not sys.stdin.isatty():
                 raise
             print()
-            say("stopped.")
+            print_to_stderr("stopped.")
 
     def _command(self, line: str) -> bool:
         name, *words = line.split()
@@ -118,14 +118,14 @@ class Player:
         if name == "/set":
             self._set(words)
         elif name == "/help":
-            say(HELP)
+            print_to_stderr(HELP)
         else:
             raise UserError(f"No such command: {name}.{suggest(name, COMMANDS)}")
         return True
 
     def _set(self, words: Sequence[str]) -> None:
         if not words:
-            say(" ".join(self.changes) or "No settings are changed.")
+            print_to_stderr(" ".join(self.changes) or "No settings are changed.")
             return
         changes = [*self.changes, *only_decoding(words)]
         changes = list({word.partition("=")[0]: word for word in changes}.values())

@@ -16,26 +16,34 @@ import typer
 
 from headway.cli import completion
 from headway.cli.data_arguments import (
-    Device,
-    Engine,
-    RunNames,
+    DeviceOption,
+    EngineOption,
+    RunsArgument,
     check_decoding,
     check_engine,
     files_and_settings,
     media_files,
+    print_note,
     run_folders,
     settings_of,
-    tell,
     text_files,
 )
-from headway.cli.flags import ANSWERS, COLUMNS, DECODING, Flag, Named, check_fits, in_sections
-from headway.errors import DataError, NoColumn, UserError, columns_by_argument, visible
-from headway.progress import SILENT, Progress, Stage
+from headway.cli.flags import (
+    ANSWERS,
+    COLUMNS,
+    DECODING,
+    Flag,
+    OptionValues,
+    check_fits,
+    in_sections,
+)
+from headway.errors import DataError, MissingColumnError, UserError, columns_by_argument, visible
+from headway.progress import SILENT, Progress, ProgressStage
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.specs import Spec, spec_of
 
 if TYPE_CHECKING:
-    from headway.data.prediction_files import InputFile
+    from headway.data.predict_input import InputFile
     from headway.tasks.answer_tables import AnswerTable
     from headway.tasks.answers import Answer, Show
 
@@ -46,11 +54,11 @@ TEXT = Flag(
 NAMED = ("other", "source", "words", "image", "video", "audio")
 COLUMNS_READ = tuple(flag for flag in COLUMNS if flag.name in NAMED)
 FLAGS = (TEXT, *COLUMNS_READ, *ANSWERS, *DECODING)
-_tell = partial(tell, "predict")
+_print_note = partial(print_note, "predict")
 
 
 def predict(
-    run: RunNames,
+    run: RunsArgument,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -62,11 +70,11 @@ def predict(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line.")
     ] = False,
-    engine: Engine = "torch",
+    engine: EngineOption = "torch",
     int8: Annotated[
         bool, typer.Option("--int8", help="8-bit weights: faster on a CPU, almost the same output.")
     ] = False,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     encoding: Annotated[
         str, typer.Option(help="Encoding of the input. Output is UTF-8.")
     ] = "utf-8",
@@ -78,7 +86,7 @@ def predict(
         ),
     ] = "-",
     *,
-    named: Named,
+    named: OptionValues,
 ) -> int:
     """Predict for files or standard input, line by line.
 
@@ -154,9 +162,9 @@ def predict(
             given.inputs, {**options, "json": as_json}, progress=progress, live=live
         )
     for note in () if model.opened.engine is None else model.opened.engine.notes:
-        _tell(note)
+        _print_note(note)
     for name in () if table else names or ():
-        _tell_columns(name, settings)
+        _report_columns(name, settings)
     n_lines = (
         _sum(None if Path(one).is_dir() else count_lines(one) for one in paths)
         if paths and not live
@@ -175,11 +183,11 @@ def predict(
         with _table(out, given.columns, spec, n_best) as rows, stage:
             failed = _write_rows(answers, rows, n_best, stage)
         if said := rows.summary():
-            _tell(f"{said}.")
+            _print_note(f"{said}.")
     else:
         with _Output(out) as file, stage:
             failed = _print(answers, file, None if as_json else show, live=live, stage=stage)
-    _tell(answers.summary())
+    _print_note(answers.summary())
     return 2 if failed else 0
 
 
@@ -221,7 +229,7 @@ def _given(
     """The inputs: from files, the columns used in training; from a stream, one text or path per
     line."""
     from headway.data.files import is_stream, open_lines
-    from headway.data.prediction_files import Input, InputFile, input_words, open_inputs
+    from headway.data.predict_input import InputFile, InputRow, input_words, open_inputs
 
     unknown = next((word for word in needs if word not in input_words(settings)), None)
     if unknown is not None:
@@ -236,7 +244,7 @@ def _given(
         )
 
     def note(said: str) -> None:
-        _tell(f"{said}.")
+        _print_note(f"{said}.")
 
     if names and table:
         return open_inputs(names, settings, note)
@@ -244,13 +252,13 @@ def _given(
         try:
             with columns_by_argument(paths):
                 return open_inputs(paths, settings, note, needs=needs, rows=table)
-        except NoColumn as error:
+        except MissingColumnError as error:
             if "text" in needs:
                 error.args = (f"{error}. With FILES, --text names a column.", *error.args[1:])
             raise
     lines: Iterable[str] = text or names or open_lines("-", settings.data.encoding)
     name = "path" if names is not None else "text"
-    return InputFile((name,), (Input(line, {name: line}) for line in lines))
+    return InputFile((name,), (InputRow(line, {name: line}) for line in lines))
 
 
 SPREADSHEETS = frozenset({".xlsx", ".xls", ".ods"})
@@ -293,7 +301,7 @@ def _table(out: str, columns: Sequence[str], spec: Spec, n_best: int) -> AnswerT
 
 
 def _write_rows(
-    answers: Iterable[Answer], rows: AnswerTable, n_best: int, stage: Stage
+    answers: Iterable[Answer], rows: AnswerTable, n_best: int, stage: ProgressStage
 ) -> int:  # fmt: skip
     """Write one row per answer and return the number of inputs that failed."""
     from headway.tasks.answer_tables import answer_cells
@@ -304,24 +312,27 @@ def _write_rows(
         stage.advance()
         if answer.error:
             failed += 1
-            _tell(answer.error)
+            _print_note(answer.error)
         for note in answer.notes:
-            _tell(note)
+            _print_note(note)
     return failed
 
 
-def _tell_columns(name: str, settings: RunSettings) -> None:
+def _report_columns(name: str, settings: RunSettings) -> None:
     """Report how the columns of a list of media files are interpreted; skip other files."""
-    from headway.data.prediction_files import columns_taken
+    from headway.data.predict_input import describe_media_columns
     from headway.data.readers.media import is_list
 
     if is_list(Path(name)) and Path(name).is_file():
         with suppress(DataError):  # reported later, among the answers
-            _tell(f"{name}: {columns_taken(name, settings.data, spec_of(settings).modality)}.")
+            _print_note(
+                f"{name}: "
+                f"{describe_media_columns(name, settings.data, spec_of(settings).modality)}."
+            )
 
 
 def _print(
-    answers: Iterable[Answer], file: _Output, show: Show | None, *, live: bool, stage: Stage
+    answers: Iterable[Answer], file: _Output, show: Show | None, *, live: bool, stage: ProgressStage
 ) -> int:
     """Print answers and return the number of inputs that failed. Errors go to standard error.
 
@@ -340,12 +351,12 @@ def _print(
             file.flush()
         if answer.error:
             failed += 1
-            _tell(answer.error)
+            _print_note(answer.error)
         if isinstance(
             answer, LabelAnswer | VectorAnswer
         ):  # the summary covers the notes of other answers
             for note in answer.notes:
-                _tell(note)
+                _print_note(note)
     return failed
 
 

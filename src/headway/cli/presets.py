@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import completion
-from headway.cli.data_arguments import Json
+from headway.cli.data_arguments import JsonOption
 from headway.cli.print_table import show_table
 from headway.errors import ConfigError, suggest
-from headway.settings.body import UNREAD
+from headway.settings.body import IGNORED
 from headway.settings.model import FAMILY_SETTINGS, ModelSettings, family_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def presets(
             autocompletion=completion.families,
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List named model sizes (presets) and their parameter counts."""
     if family is not None and family not in FAMILY_SETTINGS:
@@ -47,7 +47,7 @@ def presets(
 
 
 def _row(name: str, preset: Preset) -> dict[str, int | str]:
-    from headway.models.summary import count, outline
+    from headway.models.summary import count_parameters, meta_model
 
     settings = preset.settings
     return {
@@ -58,7 +58,7 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
         "heads": _read(settings, "n_heads"),
         "d_ff": _read(settings, "d_ff"),
         "vocabulary": getattr(settings, "vocab_size", ""),
-        "parameters": count(outline(settings)),
+        "parameters": count_parameters(meta_model(settings)),
         "published": preset.published,
         "source": preset.source,
     }
@@ -66,7 +66,7 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
 
 def _read(settings: ModelSettings, name: str) -> int | str:
     """A setting of each side; empty where the body does not use it."""
-    return "" if name in UNREAD[settings.body] else _joined(settings.each(name))
+    return "" if name in IGNORED[settings.body] else _joined(settings.each(name))
 
 
 def _joined(numbers: Sequence[int]) -> int | str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.data_arguments import Json, RunName, say
+from headway.cli.data_arguments import JsonOption, RunArgument, print_to_stderr
 from headway.cli.evaluate import TEST_SET, files_of_test
-from headway.cli.flags import Named, check_fits
+from headway.cli.flags import OptionValues, check_fits
 from headway.cli.head_names import head_given, shown
 from headway.cli.print_table import show_table
 from headway.errors import UserError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def prune(
-    run: RunName,
+    run: RunArgument,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -65,9 +65,9 @@ def prune(
         str | None,
         typer.Option(help="Encoding of the text files. Default: as in training."),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     *,
-    named: Named,
+    named: OptionValues,
 ) -> None:
     """Remove attention heads from a model permanently.
 
@@ -151,7 +151,7 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
 def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
     from headway.inside.measure.heads import heads
 
-    say(f"measuring head importance on {len(readings):,} {readings[0].unit}: {where}")
+    print_to_stderr(f"measuring head importance on {len(readings):,} {readings[0].unit}: {where}")
     with Progress().stage("measuring heads"):
         return replace(heads(run, readings), source=where)
 
@@ -160,17 +160,19 @@ def _curve(run: Opened, files: DataSettings, found: Heads, folder: Path) -> None
     from headway.inside.measure.pruning_curve import CURVE, curve, save_found
 
     with Progress().stage("measuring the score without heads"):
-        measured = curve(run, files, found, note=say)
+        measured = curve(run, files, found, note=print_to_stderr)
     rows = [
         (p.order, p.kind, f"{p.share:.0%}", str(p.gone), f"{p.score:.2f}") for p in measured.points
     ]
     show_table(["order", "attention", "share", "removed", measured.metric], rows,
                {"share", "removed", measured.metric})  # fmt: skip
     if is_shipped(folder):
-        say(f"curve not saved: {folder.name} is a shipped model. Copy it to your own folder first.")
+        print_to_stderr(
+            f"curve not saved: {folder.name} is a shipped model. Copy it to your own folder first."
+        )
         return
     save_found(folder, found, measured)
-    say(f"saved {folder / CURVE}; `headway look` shows it")
+    print_to_stderr(f"saved {folder / CURVE}; `headway look` shows it")
 
 
 def _write(
@@ -188,7 +190,7 @@ def _write(
     rows = [_row(line) for line in lines]
     show_table(["", "before", "after", "change", ""], rows, {"before", "after", "change"})
     print(f"\nheads removed: {', '.join(map(shown, names))}")
-    say(f"wrote {out}; fine-tune it with `headway train … --from {out}`")
+    print_to_stderr(f"wrote {out}; fine-tune it with `headway train … --from {out}`")
 
 
 def _row(line: Line) -> tuple[str, ...]:

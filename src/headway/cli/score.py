@@ -8,23 +8,23 @@ from typing import Annotated
 import typer
 
 from headway.cli.data_arguments import (
-    Device,
-    RunNames,
-    Settings,
+    DeviceOption,
+    RunsArgument,
+    SettingsArgument,
     files_and_settings,
+    print_note,
     run_folders,
     settings_of,
-    tell,
 )
 from headway.errors import UserError
 from headway.settings.data import DataSettings
 
 
 def score(
-    run: RunNames,
+    run: RunsArgument,
     source: Annotated[list[str], typer.Option(help="Source files, one sentence per line.")],
     target: Annotated[list[str], typer.Option(help="Translations, line by line with --source.")],
-    words: Settings = None,
+    words: SettingsArgument = None,
     more: Annotated[
         list[str] | None,
         typer.Option("--with", metavar="RUN", help="Another run, to form an ensemble."),
@@ -36,7 +36,7 @@ def score(
         int | None, typer.Option(help="Source and target tokens per batch.")
     ] = None,
     encoding: Annotated[str, typer.Option(help="Encoding of the text files.")] = "utf-8",
-    device: Device = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """Print the log-probability of given translations.
 
@@ -69,4 +69,4 @@ def score(
         else:
             print(f"{found.log_prob:.4f}\t{found.per_token:.4f}\t{found.n_tokens}")
     mean = f", {total / n_tokens:.4f} per token" if n_tokens else ""
-    tell("score", f"{n_pairs:,} pairs, log P {total:.2f}{mean}")
+    print_note("score", f"{n_pairs:,} pairs, log P {total:.2f}{mean}")

@@ -13,13 +13,13 @@ import typer
 
 from headway.cli import completion
 from headway.cli.data_arguments import (
-    Device,
-    Engine,
+    DeviceOption,
+    EngineOption,
     check_engine,
-    say,
+    print_note,
+    print_to_stderr,
     settings_of,
     split_words,
-    tell,
 )
 from headway.errors import ConfigError, UserError, needs
 from headway.settings.folder import run_folder
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headway.serve.limits import Limits
 
 PORT = 8080
-_tell = partial(tell, "serve")
+_print_note = partial(print_note, "serve")
 
 
 def serve(
@@ -56,11 +56,11 @@ def serve(
         list[str] | None,
         typer.Option(metavar="RUN=de-en", help="Source and target language of a translation run."),
     ] = None,
-    engine: Engine = "torch",
+    engine: EngineOption = "torch",
     int8: Annotated[
         bool, typer.Option("--int8", help="8-bit weights: faster on a CPU, almost the same output.")
     ] = False,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log requests.")] = False,
 ) -> None:  # fmt: skip
     """Serve models over HTTP by name, with a page at `/` to try them.
@@ -112,7 +112,7 @@ def serve(
         app, listening, started=partial(_started, app, url),
         ready=partial(_ready, app, url, keys is not None),
     )  # fmt: skip
-    _tell("stopped.")
+    _print_note("stopped.")
     if not service_of(app).ends_within(0.1):
         # A computation without a waiting client is still running; a normal exit would abort in it.
         os._exit(0)
@@ -124,7 +124,7 @@ def _make_key(path: Path | None, name: str) -> None:
     from headway.serve.keys import new_key
 
     print(new_key(path, name))
-    _tell(f"added the key for {name}. It is shown only once: {path} stores its hash.")
+    _print_note(f"added the key for {name}. It is shown only once: {path} stores its hash.")
 
 
 def _limits(words: Sequence[str]) -> Limits:
@@ -165,7 +165,7 @@ def _started(app: Any, url: str) -> None:
     from headway.serve.application import service_of
 
     workers = service_of(app).workers.values()
-    _tell(f"{', '.join(f'{one.name} ({one.run.task})' for one in workers)} at {url}")
+    _print_note(f"{', '.join(f'{one.name} ({one.run.task})' for one in workers)} at {url}")
 
 
 def _ready(app: Any, url: str, needs_key: bool) -> None:
@@ -176,7 +176,7 @@ def _ready(app: Any, url: str, needs_key: bool) -> None:
     workers = service_of(app).workers.values()
     held = ", ".join(f"{one.name} {one.n_bytes / 1e6:,.0f}" for one in workers if one.n_bytes)
     if held:
-        _tell(f"weights in MB: {held}; whole process: {resident_bytes() / 1e6:,.0f}")
+        _print_note(f"weights in MB: {held}; whole process: {resident_bytes() / 1e6:,.0f}")
     first = next(iter(workers))
     key = " -H 'Authorization: Bearer KEY'" if needs_key else ""
     if first.spec.modality == "text":
@@ -184,8 +184,8 @@ def _ready(app: Any, url: str, needs_key: bool) -> None:
         send = f"-H 'Content-Type: application/json' -d '{body}'"
     else:
         send = f"-F model={first.name} -F file=@FILE"
-    say(f"  curl {url}/v1/predict{key} {send}")
-    say(f"  try it in a browser: {url}/")
+    print_to_stderr(f"  curl {url}/v1/predict{key} {send}")
+    print_to_stderr(f"  try it in a browser: {url}/")
 
 
 def _example(run: Run) -> Any:

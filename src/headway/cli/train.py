@@ -11,23 +11,23 @@ import typer
 
 from headway.cli import completion
 from headway.cli.data_arguments import (
-    Device,
-    Encoding,
-    FromRun,
-    Teacher,
-    Valid,
+    DeviceOption,
+    EncodingOption,
+    FromOption,
+    TeacherOption,
+    ValidOption,
     task_files_settings,
 )
-from headway.cli.flags import COLUMNS, FILES, VALID_FILES, Named, columns_named
+from headway.cli.flags import COLUMNS, FILES, VALID_FILES, OptionValues, columns_named
 from headway.errors import ConfigError, Stopped
-from headway.settings.asked import Asked
+from headway.settings.overrides import Overrides
 from headway.settings.recipes import in_folder, recipe_path
 from headway.settings.run import resolved_toml
 from headway.storage import work_folder
 from headway.tasks.specs import SPECS
 
 if TYPE_CHECKING:
-    from headway.api import Wish
+    from headway.api import TrainRequest
     from headway.training.run import Training
 
 AGAIN = 75
@@ -49,10 +49,10 @@ def train(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the new run.")] = None,
-    valid: Valid = None,
-    encoding: Encoding = None,
-    start: FromRun = None,
-    teacher: Teacher = None,
+    valid: ValidOption = None,
+    encoding: EncodingOption = None,
+    start: FromOption = None,
+    teacher: TeacherOption = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +66,7 @@ def train(
     budget: Annotated[
         str | None, typer.Option(help="Time limit for the whole run: 90s, 10m, 2h.")
     ] = None,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     restart: Annotated[
         bool, typer.Option("--restart", help="Train from the start, replacing a run in --out.")
     ] = False,
@@ -77,7 +77,7 @@ def train(
         ),
     ] = False,
     *,
-    named: Named,
+    named: OptionValues,
 ) -> int:
     """Train a model from files. To resume an interrupted run, repeat the command.
 
@@ -87,7 +87,7 @@ def train(
     """
     started = time.monotonic()
     task, files, settings = task_files_settings(words or [], recipe=recipe is not None)
-    wish = wished(
+    wish = train_request(
         "train",
         task,
         files,
@@ -98,9 +98,9 @@ def train(
         teacher,
         recipe,
     )
-    asked, _ = wish.asked(out or Path())
+    asked, _ = wish.overrides(out or Path())
     if recipe and data:
-        asked = Asked(in_folder(recipe_path(recipe), data), "--data") | asked
+        asked = Overrides(in_folder(recipe_path(recipe), data), "--data") | asked
     elif data:
         raise ConfigError("--data is the folder for the files of a recipe. Give --recipe too.")
     run = wish.run(asked, f"headway train {task}", quiet=False)
@@ -134,27 +134,28 @@ def _train(run: Training) -> int:
         return AGAIN if stop.saved else INCOMPLETE
 
 
-def wished(
+def train_request(
     command: str, task: str | None, files: list[str], valid: list[str] | None,
-    named: Named, settings: list[str], start: str | None, teacher: str | None,
+    named: OptionValues, settings: list[str], start: str | None, teacher: str | None,
     recipe: str | None = None,
-) -> Wish:  # fmt: skip
+) -> TrainRequest:  # fmt: skip
     """The request that `headway.train` or `headway.check` would build from the same arguments."""
-    from headway.api import Wish
+    from headway.api import TrainRequest
 
     encoding = named.get("encoding")
     said = {name: one for name, one in named.items() if name != "encoding"}
     needs = columns_named(files, said)
-    return Wish(
+    return TrainRequest(
         task=task, data=files or None, valid=valid, needs=needs, recipe=recipe, start=start,
         teacher=teacher, command=f"headway {command}",
-        settings=Asked.from_flags({"data.encoding": encoding} if encoding else {}), words=settings,
+        settings=Overrides.from_flags({"data.encoding": encoding} if encoding else {}),
+        words=settings,
     )  # fmt: skip
 
 
 def _show_plan(run: Training, folder: Path) -> int:
     """Print the plan, with times measured on this machine, as comments and TOML on stdout."""
-    from headway.models.summary import count, outline
+    from headway.models.summary import count_parameters, meta_model
     from headway.progress import duration
     from headway.training.estimate import memory_needed
     from headway.training.schedule import schedule_line
@@ -167,7 +168,7 @@ def _show_plan(run: Training, folder: Path) -> int:
         return 2
     settings, timing = run.dry_run(prepared)
     train, model = settings.train, settings.model
-    if model.counts:
+    if model.is_counted:
         print(
             "# n-grams are counted in one pass over the training text (seconds per million tokens)"
         )
@@ -176,7 +177,10 @@ def _show_plan(run: Training, folder: Path) -> int:
     steps = train.steps or 0
     evaluations = -(-steps // (train.eval_every or 1))
     total = steps * timing.step_s + evaluations * timing.evaluation_s
-    print(f"# {count(outline(model)):,} parameters, {memory_needed(settings) / 2**20:,.0f} MiB")
+    print(
+        f"# {count_parameters(meta_model(model)):,} parameters, "
+        f"{memory_needed(settings) / 2**20:,.0f} MiB"
+    )
     print(f"# measured: {timing.tokens_per_s:,.0f} tokens/s, {timing.step_s:.3g} s per step")
     print(f"# {steps:,} steps and {evaluations} evaluations: about {duration(total)}")
     print(f"# {schedule_line(train, steps, model.d_model)}")

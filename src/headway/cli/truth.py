@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.data_arguments import Json, RunName, check_alone, say
-from headway.cli.flags import Flag, Named, check_fits
+from headway.cli.data_arguments import JsonOption, RunArgument, check_alone, print_to_stderr
+from headway.cli.flags import Flag, OptionValues, check_fits
 from headway.cli.head_names import shown
 from headway.cli.print_table import show_table
 from headway.errors import UserError
@@ -34,7 +34,7 @@ FLAGS = (
 
 
 def truth(
-    run: RunName,
+    run: RunArgument,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -57,9 +57,9 @@ def truth(
             "--untrained", help="Measure the same architecture with random weights, as a control."
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     *,
-    named: Named,
+    named: OptionValues,
 ) -> None:
     """Measure how often maps and heads find the right place.
 
@@ -100,7 +100,7 @@ def truth(
         return
     found = validate(loaded, cases, wanted, few=few, progress=Progress())
     if not found.is_telling:
-        say(
+        print_to_stderr(
             f"only {found.n} {found.unit} could be measured: too few for reliable figures. Give "
             "more inputs."
         )
@@ -112,7 +112,7 @@ def truth(
         _show(found, len(cases.cases))
 
 
-def _by_option(words: list[str], named: Named, spec: Spec) -> Named:
+def _by_option(words: list[str], named: OptionValues, spec: Spec) -> OptionValues:
     """The positional file, under the name of the option that applies to the run."""
     check_alone(words, named)
     if len(words) > 1:
@@ -129,11 +129,11 @@ def _save(found: Truth, folder: Path, out: Path | None) -> None:
     from headway.inside.page.look import TRUTH
 
     if out is None and is_shipped(folder):
-        say("not saved: this is a shipped model. Give a file with --out.")
+        print_to_stderr("not saved: this is a shipped model. Give a file with --out.")
         return
     path = out or folder / TRUTH
     found.save(path)
-    say(f"wrote {path}")
+    print_to_stderr(f"wrote {path}")
 
 
 def _show(found: Truth, n_texts: int) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 from headway.nn.attention.attend import SHORT_LIMIT
 from headway.nn.layout import Layout
 
-Rows = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
-POOL = 32
+BUCKET_STEPS = 32
 """Number of steps whose pairs are sorted by length together. Attention on a CPU is cheapest among
 pairs of similar length; the order of pools stays random. With 1, steps are mixed: all have about
 the same composition, so that they fit the fixed shapes of a CUDA graph."""
@@ -38,7 +38,7 @@ class StepPlan:
     source_tokens: int
     target_tokens: int
     seed: int
-    pool: int = POOL
+    bucket_steps: int = BUCKET_STEPS
 
     @classmethod
     def of_lengths(
@@ -51,7 +51,7 @@ class StepPlan:
             source_tokens=tokens,
             target_tokens=tokens,
             seed=seed,
-            pool=pool or POOL,
+            bucket_steps=pool or BUCKET_STEPS,
         )
 
     @classmethod
@@ -70,33 +70,33 @@ class StepPlan:
             source_tokens=0,
             target_tokens=max(target_tokens, int(target.max())),
             seed=seed,
-            pool=pool or POOL,
+            bucket_steps=pool or BUCKET_STEPS,
         )
         return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
 
     @property
     def is_mixed(self) -> bool:
-        return self.pool == 1
+        return self.bucket_steps == 1
 
-    def epoch(self, number: int) -> list[Rows]:
+    def epoch(self, number: int) -> list[IntArray]:
         """Return the pairs of each step. Every pair occurs once; one step may be small."""
         draw = np.random.Generator(np.random.PCG64([self.seed, number]))
         order = draw.permutation(len(self.target_lengths))
         if not self.is_mixed:
-            self._sort_pools(order)
+            self._sort_buckets(order)
         n_steps = self._n_steps if self.is_mixed else None
         steps = self._cut(order, self.source_tokens, self.step_limit, n_steps)
         return [steps[i] for i in draw.permutation(len(steps))]
 
-    def _sort_pools(self, order: Rows) -> None:
+    def _sort_buckets(self, order: IntArray) -> None:
         per_step = max(1, int(self.target_tokens / max(1.0, self.target_lengths.mean())))
-        for first in range(0, len(order), self.pool * per_step):
-            pool = order[first : first + self.pool * per_step]
-            order[first : first + self.pool * per_step] = pool[
+        for first in range(0, len(order), self.bucket_steps * per_step):
+            pool = order[first : first + self.bucket_steps * per_step]
+            order[first : first + self.bucket_steps * per_step] = pool[
                 np.argsort(self._longer(pool), kind="stable")
             ]
 
-    def _longer(self, rows: Rows) -> NDArray[np.int64]:
+    def _longer(self, rows: IntArray) -> NDArray[np.int64]:
         return np.maximum(self.source_lengths[rows], self.target_lengths[rows])
 
     @cached_property
@@ -154,7 +154,7 @@ class StepPlan:
         """Generous margin for the space that whole sequences leave free, and for uneven parts."""
         return int(share * tokens + 2 * self.target_lengths.mean()) + 1
 
-    def cut(self, rows: Rows, source_tokens: int, target_tokens: int) -> list[Rows]:
+    def cut(self, rows: IntArray, source_tokens: int, target_tokens: int) -> list[IntArray]:
         """Cut a step into micro-batches within these limits; a pair is never split. The pairs of a
         mixed step are dealt out, so that its parts are similar; other steps are cut in order."""
         if not self.is_mixed:
@@ -179,8 +179,8 @@ class StepPlan:
         return np.where(turn % 2, n_parts - 1 - place, place)
 
     def _cut(
-        self, rows: Rows, source_tokens: int, target_tokens: int, n_parts: int | None = None
-    ) -> list[Rows]:
+        self, rows: IntArray, source_tokens: int, target_tokens: int, n_parts: int | None = None
+    ) -> list[IntArray]:
         """Cut consecutive rows into parts that fit both limits, or into `n_parts` equal parts."""
         most = self.most_pairs(target_tokens)
         source_ends = np.cumsum(self.source_lengths[rows])
@@ -190,7 +190,7 @@ class StepPlan:
             wanted = np.arange(1, n_parts + 1) * (target_ends[-1] / n_parts)
             borders = np.searchsorted(target_ends, wanted - self.target_lengths.mean() / 2) + 1
             borders[-1] = len(rows)
-        parts: list[Rows] = []
+        parts: list[IntArray] = []
         first, source_done, target_done = 0, 0, 0
         while first < len(rows):
             fit = [
@@ -209,12 +209,12 @@ class StepPlan:
         times = 1.25 if self.is_mixed else 2
         return 8 + int(times * target_tokens / max(1.0, self.target_lengths.mean()))
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         return int(self.target_lengths[rows].sum())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed:
+class FixedShapes:
     """Fixed shapes of every batch, for CUDA graphs."""
 
     source_rows: int
@@ -238,7 +238,7 @@ class Fixed:
         return max(self.source_rows, self.target_rows)
 
 
-def layout_of(lengths: NDArray[np.int64], fixed: Fixed | None) -> Layout:
+def layout_of(lengths: NDArray[np.int64], fixed: FixedShapes | None) -> Layout:
     """Return the layout of concatenated sequences, with fixed shapes if given."""
     if fixed is None:
         return Layout.of(lengths.tolist())
@@ -250,7 +250,9 @@ def layout_of(lengths: NDArray[np.int64], fixed: Fixed | None) -> Layout:
     )
 
 
-def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest: int) -> Fixed:
+def fixed_shapes(
+    plan: StepPlan, source_tokens: int, target_tokens: int, longest: int
+) -> FixedShapes:
     """Return shapes that hold any batch within these limits of tokens. If sequences may be too long
     for the `short` kernel, every dummy target gets a source row, because the kernels for long
     sequences cannot attend to nothing."""
@@ -263,22 +265,24 @@ def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest
     rows = rounded(source_tokens + spare), target_rows
     dummies = max(-(-n // longest) for n in rows)
     n_sequences = plan.most_pairs(target_tokens) + dummies
-    return Fixed(source_rows=rows[0], target_rows=rows[1], n_sequences=n_sequences, longest=longest)
+    return FixedShapes(
+        source_rows=rows[0], target_rows=rows[1], n_sequences=n_sequences, longest=longest
+    )
 
 
-def fed(
+def shift_right(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], bos: int, eos: int, begin: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the decoder input (start token and target), the expected output (target and end
     token), and their lengths. `begin` is a token that every target begins with."""
-    said, longer = with_ends(tokens, lengths, begin, eos)
+    said, longer = with_special_tokens(tokens, lengths, begin, eos)
     read = np.empty_like(said)
     read[1:] = said[:-1]
     read[np.cumsum(longer) - longer] = bos
     return read, said, longer
 
 
-def with_ends(
+def with_special_tokens(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], begin: int | None, end: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Add a token after every sequence, and one before it if `begin` is given."""
@@ -294,17 +298,17 @@ def with_ends(
     return filled, longer
 
 
-def filled(tokens: NDArray[np.int64], n_rows: int) -> Tensor:
+def pad_rows(tokens: NDArray[np.int64], n_rows: int) -> Tensor:
     """Pad the tokens with zeros to `n_rows`, for dummy rows."""
     filled = torch.zeros(n_rows, dtype=torch.long)
     filled[: len(tokens)] = torch.from_numpy(tokens)
     return filled
 
 
-Batch = TypeVar("Batch")
+BatchT = TypeVar("BatchT")
 
 
-def moved(batch: Batch, device: torch.device | str) -> Batch:
+def to_device(batch: BatchT, device: torch.device | str) -> BatchT:
     """Move a dataclass of tensors, tuples, layouts or such dataclasses to a device.
 
     The copy is made from pinned memory, so that the CPU does not wait for it.
@@ -329,7 +333,7 @@ def _moved(value: Any, device: torch.device | str) -> Any:
         if value.bounds is not None:  # the starts are a view of the bounds: keep it one
             parts["starts_B"] = parts["bounds"][:-1]
         return replace(value, **parts, memo={})
-    return moved(value, device) if is_dataclass(value) else value
+    return to_device(value, device) if is_dataclass(value) else value
 
 
 def _sent(x: Tensor, device: torch.device | str) -> Tensor:

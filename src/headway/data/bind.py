@@ -20,15 +20,15 @@ import numpy as np
 from headway.data.media.endings import is_audio, is_visual
 from headway.data.readers.delimited import IsHeader
 from headway.data.table import Table, has_column, is_missing, value_in
-from headway.errors import ConfigError, NoColumn, suggest
+from headway.errors import ConfigError, MissingColumnError, suggest
 from headway.settings.data import DataSettings
 from headway.tasks.specs import SEEN_AS, Need, Spec
 
-Kind = Literal[
+ColumnType = Literal[
     "text", "label", "labels", "number", "words", "tags", "field", "image", "video", "audio",
     "part",
 ]  # fmt: skip
-MEDIA: tuple[Kind, ...] = ("image", "video", "audio")
+MEDIA: tuple[ColumnType, ...] = ("image", "video", "audio")
 
 DEFAULTS: dict[str, str] = {
     name: one for name, one in asdict(DataSettings()).items() if name.endswith("_field")
@@ -48,26 +48,26 @@ class Column:
     """A column that a task reads."""
 
     name: str
-    kind: Kind
+    kind: ColumnType
     setting: str = ""
     """Setting in `DataSettings` that names the column in a file; empty if it cannot be renamed."""
 
-    also: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     """Other usual names."""
 
     optional: bool = False
-    own: str = ""
+    given_name: str = ""
     """Name given by the user or by a run; it is tried before all other names."""
 
-    said: bool = False
+    is_strict: bool = False
     """Whether only `own` is accepted as the name."""
 
     separator: str = ""
     """Separator between several labels in one cell."""
 
     @property
-    def usual(self) -> tuple[str, ...]:
-        return (*filter(None, [self.own]), self.name, *self.also)
+    def accepted_names(self) -> tuple[str, ...]:
+        return (*filter(None, [self.given_name]), self.name, *self.aliases)
 
     @property
     def option(self) -> str:
@@ -75,7 +75,7 @@ class Column:
         return self.name if self.kind in MEDIA else self.setting.removesuffix("_field")
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def python_names(self) -> tuple[str, ...]:
         """Names of the column as an argument in Python."""
         return (self.name, "path") if self.kind in MEDIA else (self.name,)
 
@@ -91,7 +91,7 @@ def column_of(need: Need, row: Spec) -> Column:
     return Column(need.name, held, f"{need.name}_field", need.also, need.optional)
 
 
-def as_said(
+def with_setting_names(
     columns: Sequence[Column], data: DataSettings, asked: Mapping[str, object] | None = None
 ) -> tuple[Column, ...]:
     """Return the columns with the names from settings that are not the defaults. An optional column
@@ -104,7 +104,7 @@ def as_said(
             continue
         if name and name != DEFAULTS.get(one.setting):
             said = not asked or f"data.{one.setting}" in asked
-            one = replace(one, optional=False, own=name, said=said)
+            one = replace(one, optional=False, given_name=name, is_strict=said)
         if one.kind == "labels":
             one = replace(one, separator=data.label_separator)
         found.append(one)
@@ -117,7 +117,7 @@ Binding = dict[str, Column]
 
 def bind(table: Table, columns: Sequence[Column], *, guesses: bool = True) -> Binding:
     if not table.columns:  # an empty file has no rows either
-        return {one.own or one.name: one for one in columns}
+        return {one.given_name or one.name: one for one in columns}
     found: dict[str, Column] = {}
     open_: list[Column] = []
     for column in columns:
@@ -126,7 +126,7 @@ def bind(table: Table, columns: Sequence[Column], *, guesses: bool = True) -> Bi
             found[name] = column
         elif column.kind != "field" and not column.optional:
             open_.append(column)
-    if open_ and not any(one.said for one in columns):
+    if open_ and not any(one.is_strict for one in columns):
         by_order = _by_order(table, columns, found)
         if by_order:
             found, open_ = by_order, []
@@ -149,31 +149,31 @@ def bind(table: Table, columns: Sequence[Column], *, guesses: bool = True) -> Bi
 
 
 def _named(table: Table, column: Column, taken: Mapping[str, Column]) -> str | None:
-    if column.said:
-        if has_column(table, column.own):
-            return column.own
-        if column.own.isdecimal() and 0 < int(column.own) <= len(table.columns):
-            return table.columns[int(column.own) - 1]  # counted, though they have names
-        near = suggest(column.own, table.columns).split(" Known")[0]
+    if column.is_strict:
+        if has_column(table, column.given_name):
+            return column.given_name
+        if column.given_name.isdecimal() and 0 < int(column.given_name) <= len(table.columns):
+            return table.columns[int(column.given_name) - 1]  # counted, though they have names
+        near = suggest(column.given_name, table.columns).split(" Known")[0]
         said = column.name if not table.name else f"data.{column.setting}"
         raise _error(
             table,
-            f"{said}={column.own!r}: {table.called} has no such column.{near} "
+            f"{said}={column.given_name!r}: {table.display_name} has no such column.{near} "
             f"Its columns: {table.shown() or 'none'}. Name one of them: "
             + (f'{column.name}="…".' if not table.name else f"data.{column.setting}=…"),
             [column],
         )
     lower = {name.lower(): name for name in reversed(table.columns)}
-    for name in column.usual:
+    for name in column.accepted_names:
         name = name if has_column(table, name) else lower.get(name, name)
         if has_column(table, name) and name not in taken and _may_be(table, name, column):
             return name
-    return table.means.get(column.name)
+    return table.roles.get(column.name)
 
 
 def is_named(table: Table, column: Column) -> bool:
     """Whether the table has a column with one of the names for it."""
-    return _named(table, replace(column, said=False), {}) is not None
+    return _named(table, replace(column, is_strict=False), {}) is not None
 
 
 def _by_order(
@@ -196,7 +196,9 @@ def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -
     words = " and ".join(f"the {column.name}" for column in open_)
     if all(one.kind == "field" for one in open_):
         names = ", ".join(repr(one.name) for one in open_)
-        text = f"{table.called} has none of the fields {names}. Name its fields: data.fields=…"
+        text = (
+            f"{table.display_name} has none of the fields {names}. Name its fields: data.fields=…"
+        )
     elif not table.name:
         say = ", ".join(f'{column.name}="…"' for column in open_)
         text = f"it is unclear which column is {words}. Name it: {say}."
@@ -224,7 +226,11 @@ def _has_number(table: Table) -> bool:
     return any(
         all(isinstance(one, float) for one in values)
         for name in table.columns
-        if (values := [one for row in table.sample if not is_missing(one := plain(row.get(name)))])
+        if (
+            values := [
+                one for row in table.sample if not is_missing(one := to_python(row.get(name)))
+            ]
+        )
     )
 
 
@@ -232,26 +238,26 @@ def _error(table: Table, text: str, columns: Sequence[Column]) -> ConfigError:
     if not table.name:
         return ConfigError(text)
     options = {f"data.{one.setting}": f"--{one.option}" for one in columns if one.setting}
-    return NoColumn(text, table.name, options)
+    return MissingColumnError(text, table.name, options)
 
 
 def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
     """Return a function that tells whether the first line of a file names the columns."""
 
     def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-        said = [one.own for one in columns if one.said]
+        said = [one.given_name for one in columns if one.is_strict]
         counted = all(map(str.isdecimal, said))
         if said and (not counted or all(name in cells for name in said)):
             return True
         lower = {cell.lower() for cell in cells}
         if commas and not said:
-            named = any(lower & {name.lower() for name in one.usual} for one in columns)
+            named = any(lower & {name.lower() for name in one.accepted_names} for one in columns)
             return named or not _is_one_of(cells, rows)
         exact = any(one.name in cells or (one.setting == "path_field" and "path" in cells)
                     for one in columns if one.kind != "field")  # fmt: skip
         fields = any(one.name in cells for one in columns if one.kind == "field")
         needed = [one for one in columns if not one.optional]
-        usual = all(lower & {name.lower() for name in one.usual} for one in needed)
+        usual = all(lower & {name.lower() for name in one.accepted_names} for one in needed)
         over = _over_values(cells, rows) or _over_files(cells, rows, columns)
         return exact or fields or bool(needed and usual) or over
 
@@ -262,8 +268,8 @@ def _over_files(
     cells: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Column]
 ) -> bool:
     """Whether the column chosen for media names media files in all lines but the first."""
-    counted = [int(one.own) - 1 for one in columns
-               if one.said and one.kind in MEDIA and one.own.isdecimal()]  # fmt: skip
+    counted = [int(one.given_name) - 1 for one in columns
+               if one.is_strict and one.kind in MEDIA and one.given_name.isdecimal()]  # fmt: skip
     return any(
         bool(below) and not _is_media_file(cells[i]) and all(map(_is_media_file, below))
         for i in counted
@@ -306,7 +312,7 @@ def _may_be(table: Table, name: str, column: Column) -> bool:
     """Whether a column with a usual name can hold this kind: all media may be called path."""
     if column.kind not in MEDIA:
         return True
-    values = (plain(value_in(row, name)) for row in table.sample)
+    values = (to_python(value_in(row, name)) for row in table.sample)
     first = next((value for value in values if not is_missing(value)), None)
     return first is None or column.kind in _media_like(first)
 
@@ -315,7 +321,7 @@ def _is_media_file(text: str) -> bool:
     return is_audio(text) or is_visual(text)
 
 
-def holds_media(table: Table, name: str, kind: Kind) -> bool:
+def holds_media(table: Table, name: str, kind: ColumnType) -> bool:
     """Whether all values of a column name files of this kind by their endings."""
     found = [row.get(name) for row in table.sample]
     found = [value for value in found if not (is_missing(value) or is_blank(value))]
@@ -325,7 +331,7 @@ def holds_media(table: Table, name: str, kind: Kind) -> bool:
     )
 
 
-def _media_like(value: object) -> tuple[Kind, ...]:
+def _media_like(value: object) -> tuple[ColumnType, ...]:
     if isinstance(value, str | os.PathLike):
         if is_audio(value):
             return ("audio",)
@@ -333,14 +339,14 @@ def _media_like(value: object) -> tuple[Kind, ...]:
     if isinstance(value, np.ndarray):
         if value.ndim == 3:
             return ("image",) if value.shape[-1] in (1, 3, 4) else ("video",)
-        kinds: dict[int, Kind] = {1: "audio", 2: "image", 4: "video"}
+        kinds: dict[int, ColumnType] = {1: "audio", 2: "image", 4: "video"}
         return (kinds[value.ndim],) if value.ndim in kinds else MEDIA
     with_rate = isinstance(value, tuple) or (isinstance(value, Mapping) and "array" in value)
     return ("audio",) if with_rate else MEDIA
 
 
 def _fits(table: Table, name: str, column: Column) -> bool:
-    values = [plain(row.get(name)) for row in table.sample]
+    values = [to_python(row.get(name)) for row in table.sample]
     values = [value for value in values if not (is_missing(value) or is_blank(value))]
     if not values:
         return False
@@ -378,12 +384,12 @@ def is_blank(value: object) -> bool:
     return isinstance(value, str) and not value
 
 
-def plain(value: object) -> object:
+def to_python(value: object) -> object:
     """Convert numbers and lists of other packages to those of Python."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "OU":
-        return [plain(one) for one in value.tolist()]
+        return [to_python(one) for one in value.tolist()]
     return list(value) if isinstance(value, tuple) and all_texts(value) else value
 
 

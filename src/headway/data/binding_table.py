@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 
 from headway.data.bind import DEFAULTS, Binding, is_blank
+from headway.data.bound_data import ROWS, BoundData
 from headway.data.check_report import Report
-from headway.data.example import TARGETS, Bound, Target, WantedMedia, sources
 from headway.data.files import is_stream
-from headway.data.in_memory import ROWS, Given
-from headway.data.media.open_item import Form
+from headway.data.media.open_item import ItemFormat
 from headway.data.readers.folder import FOLDER
 from headway.data.readers.media import is_list
+from headway.data.source import TARGETS, BoundTable, MediaSpec, TargetKind, sources
 from headway.data.table import Table, is_missing, shown_value, value_in
 from headway.settings.data import DataSettings, file_name
 from headway.settings.run import RunSettings
@@ -30,7 +30,7 @@ CLIPPED = 48
 
 
 @dataclass(frozen=True)
-class Tables:
+class TrainingTables:
     """The files that a run is trained on, with their columns."""
 
     bound: Sequence[tuple[Table, Binding]]
@@ -38,7 +38,7 @@ class Tables:
     """Descriptions of inputs that are not tables: folders and stacks."""
 
     @classmethod
-    def of(cls, settings: RunSettings, row: Spec, given: Mapping[str, Given]) -> Tables:
+    def of(cls, settings: RunSettings, row: Spec, given: Mapping[str, BoundData]) -> TrainingTables:
         """Bind the columns as reading does; data `given` in memory keeps its own binding."""
         data = settings.data
         held = given.get(ROWS)
@@ -46,11 +46,11 @@ class Tables:
             return cls([(held.table, dict(held.columns))])
         if row.reads == "media":
             assert row.modality != "text"
-            media = WantedMedia(Form(row.modality), media_target(settings, row))
+            media = MediaSpec(ItemFormat(row.modality), media_target(settings, row))
             training, _ = sources("media", settings, media)
             found = list(training.tables())
             lists = [one for one in found if is_list(Path(one.table.name))]
-            others = [_said(one) for one in found if one not in lists]
+            others = [_describe_files(one) for one in found if one not in lists]
             return cls([(one.table, one.binding) for one in lists], others)
         reads = "fields" if data.fields and row.reads != "tagged" else row.reads
         training, _ = sources(reads, settings)
@@ -77,11 +77,11 @@ class Tables:
             return said | {name: one.name for name, one in binding.items()}
         return {}
 
-    def facts(self, report: Report) -> list[dict[str, object]]:
+    def describe(self, report: Report) -> list[dict[str, object]]:
         """Describe the first files as data: the name, role, kind and a value of each column. The
         role is empty for columns that are not read."""
         found: list[dict[str, object]] = [
-            {"file": file_name(str(table.called)), "form": table.form,
+            {"file": file_name(str(table.display_name)), "form": table.form,
              "columns": list(_cells(table, binding, report))}
             for table, binding in self.bound[:MOST_FILES]
         ]  # fmt: skip
@@ -95,7 +95,7 @@ class Tables:
             n, left = report.n_pairs, len(self.bound) - 1
             rows = f", {n:,} {table.unit_of(n)}" if alone or (alike and not number) else ""
             more = f" and {left:,} more file{'s' * (left > 1)}" if alike and left else ""
-            shown.append(f"{Path(table.called).name}{more}   {table.form}{rows}")
+            shown.append(f"{Path(table.display_name).name}{more}   {table.form}{rows}")
             shown += _columns(table, binding, report)
         if not alike and len(self.bound) > MOST_FILES:
             shown.append(f"and {len(self.bound) - MOST_FILES:,} more files")
@@ -104,17 +104,17 @@ class Tables:
         return [*shown, *self.others[:MOST_FILES], *behind]
 
 
-def media_target(settings: RunSettings, row: Spec) -> Target:
+def media_target(settings: RunSettings, row: Spec) -> TargetKind:
     """Return the kind of target that media need for this task."""
     return "other" if settings.data.other_field else TARGETS.get(row.answers, "none")
 
 
-Cells = tuple[str, str, str, str]
+ColumnRow = tuple[str, str, str, str]
 """A row of the table: column name, role (empty: not read), kind, and a value or the reason why it
 is not read."""
 
 
-def _cells(table: Table, binding: Binding, report: Report) -> Iterator[Cells]:
+def _cells(table: Table, binding: Binding, report: Report) -> Iterator[ColumnRow]:
     tops = {name.partition(".")[0] for name in binding} | set(binding)
     for name in [*binding, *(name for name in table.columns if name not in tops)]:
         if name not in binding or binding[name].kind == "part":
@@ -154,7 +154,7 @@ def _clipped(text: str) -> str:
     return f'"{line}"' if len(line) <= CLIPPED else f'"{line[: CLIPPED - 1]}…"'
 
 
-def _said(bound: Bound) -> str:
+def _describe_files(bound: BoundTable) -> str:
     """Describe a folder, stack or single file, which has no columns of its own."""
     table, (kind, *_) = bound.table, (one.kind for one in bound.binding.values())
     labels = Counter(one.text("label") for one in bound) if FOLDER in table.columns else {}

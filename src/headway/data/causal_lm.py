@@ -9,22 +9,22 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.document_windows import Numbers
+from headway.data.document_windows import IntArray
 from headway.data.token_store import TokenStore
 from headway.tokens.tokenizer import Tokenizer
 
-USUAL = -1
+DEFAULT_EPOCH = -1
 """Epoch number for validation: nothing is random."""
 
 
-class Stream(Protocol):
-    def lengths(self, epoch: int) -> Numbers:
+class DocumentTokens(Protocol):
+    def lengths(self, epoch: int) -> IntArray:
         """Number of tokens to predict in each document, including its end token."""
         ...
 
     def read(
-        self, epoch: int, document: Numbers, start: Numbers, length: Numbers
-    ) -> tuple[Numbers, Numbers]:
+        self, epoch: int, document: IntArray, start: IntArray, length: IntArray
+    ) -> tuple[IntArray, IntArray]:
         """Return the tokens of these windows, concatenated, and the tokens that follow them."""
         ...
 
@@ -37,12 +37,12 @@ class DocumentStream:
     bos: int
     eos: int
 
-    def lengths(self, epoch: int) -> Numbers:
+    def lengths(self, epoch: int) -> IntArray:
         return self.store.lengths.astype(np.int64) + 1
 
     def read(
-        self, epoch: int, document: Numbers, start: Numbers, length: Numbers
-    ) -> tuple[Numbers, Numbers]:
+        self, epoch: int, document: IntArray, start: IntArray, length: IntArray
+    ) -> tuple[IntArray, IntArray]:
         ends = np.cumsum(length)
         place = np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - ends + length, length)
         document = np.repeat(document, length)
@@ -58,14 +58,14 @@ class DocumentStream:
         return inputs, labels
 
 
-class Marks(NamedTuple):
+class FieldMarks(NamedTuple):
     """The tokens before and after a field."""
 
     open: int
     close: int
 
     @classmethod
-    def of(cls, field_: str, tokenizer: Tokenizer) -> Marks:
+    def of(cls, field_: str, tokenizer: Tokenizer) -> FieldMarks:
         before, behind = (tokenizer.special(mark) for mark in mark_names([field_]))
         assert before is not None, f"the vocabulary has no marks of {field_}"
         assert behind is not None
@@ -86,12 +86,12 @@ class FieldStream:
     fields: Mapping[str, TokenStore]
     """Texts of each field by name; empty if a document lacks the field."""
 
-    marks: Mapping[str, Marks]
+    marks: Mapping[str, FieldMarks]
     bos: int
     eos: int
     drop: float
     seed: int
-    _choices: dict[int, tuple[NDArray[np.bool_], Numbers]] = field(default_factory=dict)
+    _choices: dict[int, tuple[NDArray[np.bool_], IntArray]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -101,18 +101,18 @@ class FieldStream:
         drop: float = 0.0,
         seed: int = 0,
     ) -> FieldStream:
-        marks = {name: Marks.of(name, tokenizer) for name in fields}
+        marks = {name: FieldMarks.of(name, tokenizer) for name in fields}
         return cls(fields, marks, tokenizer.bos, tokenizer.eos, drop, seed)
 
     def __post_init__(self) -> None:
         self.sizes_DF = np.stack([s.lengths for s in self.fields.values()], 1).astype(np.int64)
         self.names = list(self.fields)
 
-    def choice(self, epoch: int) -> tuple[NDArray[np.bool_], Numbers]:
+    def choice(self, epoch: int) -> tuple[NDArray[np.bool_], IntArray]:
         """Choose which fields of each document are read, and in which order."""
         if epoch not in self._choices:
             present_DF = self.sizes_DF > 0
-            if epoch == USUAL:
+            if epoch == DEFAULT_EPOCH:
                 order_DF = np.broadcast_to(np.arange(len(self.names)), present_DF.shape)
                 self._choices[epoch] = present_DF, order_DF
             else:
@@ -122,20 +122,20 @@ class FieldStream:
                 kept_DF[nothing_D] = present_DF[nothing_D]
                 order_DF = np.argsort(draw.random(present_DF.shape), axis=1)
                 self._choices[epoch] = kept_DF, order_DF
-                for old in sorted(e for e in self._choices if e != USUAL)[:-2]:
+                for old in sorted(e for e in self._choices if e != DEFAULT_EPOCH)[:-2]:
                     if old != epoch:
                         del self._choices[old]
         return self._choices[epoch]
 
-    def lengths(self, epoch: int) -> Numbers:
+    def lengths(self, epoch: int) -> IntArray:
         kept_DF, _ = self.choice(epoch)
-        total: Numbers = ((self.sizes_DF + 2) * kept_DF).sum(1) + 1
+        total: IntArray = ((self.sizes_DF + 2) * kept_DF).sum(1) + 1
         return total
 
-    def document(self, epoch: int, number: int) -> Numbers:
+    def document(self, epoch: int, number: int) -> IntArray:
         """Return a whole document, from its start token to its end token."""
         kept_DF, order_DF = self.choice(epoch)
-        parts: list[Numbers] = [np.array([self.bos])]
+        parts: list[IntArray] = [np.array([self.bos])]
         for place in order_DF[number]:
             if kept_DF[number, place]:
                 name = self.names[place]
@@ -145,8 +145,8 @@ class FieldStream:
         return np.concatenate([*parts, np.array([self.eos])])
 
     def read(
-        self, epoch: int, document: Numbers, start: Numbers, length: Numbers
-    ) -> tuple[Numbers, Numbers]:
+        self, epoch: int, document: IntArray, start: IntArray, length: IntArray
+    ) -> tuple[IntArray, IntArray]:
         inputs, labels = [], []
         for number, first, size in zip(document, start, length, strict=True):
             tokens = self.document(epoch, int(number))

@@ -13,26 +13,26 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check_report import Example, Finding, Level, Report, counted
-from headway.data.example import Source, TextKind
-from headway.data.hashing import Hashes
+from headway.data.check_report import Finding, Level, Report, ReportedExample, counted
+from headway.data.hashing import UInt64Array
 from headway.data.media.decoding import FLAT, UNREADABLE
 from headway.data.media.open_item import UNITS as MEDIA_UNITS
-from headway.data.survey import (
+from headway.data.scan import (
     CONTROL,
     EMPTY,
     GARBLED,
     REPLACED,
     SAME,
     SWAPPED,
-    Survey,
+    DatasetScan,
 )
+from headway.data.source import DataSource, TextKind
 
 EXAMPLES = 3
 MANY = 0.1
 """Share of examples from which a common finding becomes a warning instead of a note."""
 
-FEW = 10
+MIN_PER_CLASS = 10
 """A class with fewer examples than this is reported as rare."""
 
 FEW_HELD = 5
@@ -68,33 +68,33 @@ SHORT_S, LONG_S = 0.1, 30.0
 PROBLEMS = "problems.jsonl"
 """Name of the file that lists the examples left out, in the folder of the prepared data."""
 
-Rows = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
-def unit_of(source: Source) -> str:
+def unit_of(source: DataSource) -> str:
     """Return the unit in which the examples of a source are counted, such as `pairs`."""
     if source.media is None:
         return UNITS[source.kind]
     return "pairs" if source.media.target == "other" else MEDIA_UNITS[source.media.form.what]
 
 
-def valid_option(source: Source) -> str:
+def valid_option(source: DataSource) -> str:
     """Return the option that gives separate validation data: `--valid` if the training files follow
     the task name, otherwise the counterpart of their option, such as `--valid-text`."""
-    if is_behind_task(source):
+    if is_positional(source):
         return "--valid FILE"
-    name = _given_as(source)
+    name = _files_setting(source)
     return "--valid-source, --valid-target" if name == "source" else f"--valid-{name}"
 
 
-def is_behind_task(source: Source) -> bool:
+def is_positional(source: DataSource) -> bool:
     """Whether files were named without an option, so that options name their columns."""
-    key, asked = f"data.{_given_as(source)}", source.settings.asked
-    whence = asked.whence(key) if key in asked else ""
+    key, asked = f"data.{_files_setting(source)}", source.settings.asked
+    whence = asked.origin(key) if key in asked else ""
     return not whence or whence.startswith(("headway ", "train(data)"))
 
 
-def _given_as(source: Source) -> str:
+def _files_setting(source: DataSource) -> str:
     data = source.settings.data
     return next((one for one in ("pairs", "source", "media") if getattr(data, one)), "text")
 
@@ -108,20 +108,22 @@ class Findings:
     which: str = ""
     """`validation `, or empty for training."""
 
-    found: list[tuple[Finding, Rows]] = field(default_factory=list)
+    found: list[tuple[Finding, IntArray]] = field(default_factory=list)
     """Each finding with the rows that it shows."""
 
-    def say(self, level: Level, name: str, count: int, text: str) -> None:
+    def add(self, level: Level, name: str, count: int, text: str) -> None:
         self.found.append((Finding(level, name, count, text), np.zeros(0, np.int64)))
 
-    def about(self, level: Level, name: str, rows: Rows, text: str, most: int = EXAMPLES) -> None:
+    def add_rows(
+        self, level: Level, name: str, rows: IntArray, text: str, most: int = EXAMPLES
+    ) -> None:
         """Add a finding about these rows and show some of them; without rows, add nothing."""
         if len(rows):
             share = f" ({len(rows) / self.n:.1%})" if self.n > 1000 else ""
             said = f"{len(rows):,} of {self.n:,} {self.which}{self.unit}{share}: {text}"
             self.found.append((Finding(level, name, len(rows), said), rows[:most].copy()))
 
-    def usual(self, rows: Rows) -> Level:
+    def level_of(self, rows: IntArray) -> Level:
         return "warning" if len(rows) >= MANY * self.n else "note"
 
     def classes(
@@ -136,56 +138,57 @@ class Findings:
         if 0 < len(counts) < least:
             text = f"every {what} is {next(iter(counts))!r}, but training needs at least two."
             text += f" If the labels are in another column, change {where}." if where else ""
-            self.say("error", "one-class", 1, text)
+            self.add("error", "one-class", 1, text)
         elif what == "label" and len(counts) > max(20, self.n // 2):
             text = f"{len(counts):,} different labels for {self.n:,} {self.unit}."
             text += f" If the labels are in another column, change {where}.{other}" if where else ""
-            self.say("warning", "many-classes", len(counts), text)
-        rare = sorted(name for name, count in counts.items() if count < FEW)
+            self.add("warning", "many-classes", len(counts), text)
+        rare = sorted(name for name, count in counts.items() if count < MIN_PER_CLASS)
         if rare and len(counts) > 1:
             shown = ", ".join(f"{name} ({counts[name]})" for name in rare[:10])
             more = ", …" if len(rare) > 10 else ""
             text = (
-                f"{len(rare)} of {len(counts)} {what}s occur fewer than {FEW} times: {shown}{more}."
+                f"{len(rare)} of {len(counts)} {what}s occur fewer than {MIN_PER_CLASS} times: "
+                f"{shown}{more}."
             )
-            self.say("warning", "rare", len(rare), text)
+            self.add("warning", "rare", len(rare), text)
 
-    def with_examples(self, examples: Mapping[int, Example]) -> list[Finding]:
+    def with_examples(self, examples: Mapping[int, ReportedExample]) -> list[Finding]:
         """Return the findings with the contents of the rows that they show."""
         return [
             replace(finding, examples=tuple(examples[row] for row in rows.tolist()))
             for finding, rows in self.found
         ]
 
-    def shown(self) -> list[int]:
+    def shown_rows(self) -> list[int]:
         return [row for _, rows in self.found for row in rows.tolist()]
 
 
 class TextFindings(Findings):
     """Findings in texts of any kind."""
 
-    def __init__(self, survey: Survey, which: str = "") -> None:
-        super().__init__(len(survey), unit_of(survey.source), which)
-        self.survey = survey
-        self.pairs = survey.source.kind == "pairs"
+    def __init__(self, scan: DatasetScan, which: str = "") -> None:
+        super().__init__(len(scan), unit_of(scan.source), which)
+        self.scan = scan
+        self.pairs = scan.source.kind == "pairs"
 
     def texts(self, *, splits: bool) -> None:
-        survey, which = self.survey, f"{self.which}{self.unit}"
+        survey, which = self.scan, f"{self.which}{self.unit}"
         name, on = (
             ("no-pairs", "have no source or no target") if self.pairs else ("no-texts", "are empty")
         )
         if survey.unequal:
-            self.say("error", "unequal", 1, str(survey.unequal))
+            self.add("error", "unequal", 1, str(survey.unequal))
         elif not len(survey):
-            self.say("error", name, 0, f"there are no {which}: all files are empty.")
+            self.add("error", name, 0, f"there are no {which}: all files are empty.")
         elif not survey.filled.any():
-            self.say("error", name, 0, f"all {len(survey):,} {which} {on}.")
+            self.add("error", name, 0, f"all {len(survey):,} {which} {on}.")
         if self.pairs and not self.which:
             self._one_pair(splits=splits)
-        problems, n = survey.names.problems, survey.names.n_problems
+        problems, n = survey.labels.problems, survey.labels.n_problems
         if len(survey.rows(EMPTY)) > n:
             text = "source or target is empty, left out." if self.pairs else "no text, left out."
-            self.about("warning", "empty", survey.rows(EMPTY), text)
+            self.add_rows("warning", "empty", survey.rows(EMPTY), text)
         if problems:
             listed = "all" if n == len(problems) else f"the first {len(problems):,}"
             text = (
@@ -193,108 +196,110 @@ class TextFindings(Findings):
                 f"(data.bad=skip; {listed} are listed in data/{PROBLEMS}). The first one: "
                 f"{next(iter(problems.values()))}"
             )
-            self.say("warning", "bad", n, text)
+            self.add("warning", "bad", n, text)
 
     def _one_pair(self, *, splits: bool) -> None:
-        filled = np.flatnonzero(self.survey.filled)
-        exact = self.survey.exact
+        filled = np.flatnonzero(self.scan.filled)
+        exact = self.scan.exact
         if len(filled) > 1 and (exact[filled] == exact[filled[0]]).all():
             text = "source and target are the same in all of them, so there is nothing to learn."
-            self.about("error" if splits else "warning", "one-pair", filled, text)
+            self.add_rows("error" if splits else "warning", "one-pair", filled, text)
 
     def characters(self) -> None:
-        rows = self.survey.rows
+        rows = self.scan.rows
         text = "contains U+FFFD, which replaces characters that were lost in an earlier conversion."
-        self.about("warning", "replaced", rows(REPLACED), text)
+        self.add_rows("warning", "replaced", rows(REPLACED), text)
         text = "looks like UTF-8 that was decoded with another encoding (Ã¤ instead of ä)."
-        self.about("warning", "garbled", rows(GARBLED), text)
+        self.add_rows("warning", "garbled", rows(GARBLED), text)
         if self.pairs:
-            self.about("note", "control", rows(CONTROL), "contains control characters.")
+            self.add_rows("note", "control", rows(CONTROL), "contains control characters.")
 
     def sides(self) -> None:
         """Report pairs whose source and target are the same text, or look swapped."""
         if not self.pairs:
             return
-        survey = self.survey
-        same = np.flatnonzero(survey.filled & (survey.marks & SAME > 0))
-        self.about(self.usual(same), "identical", same, "source and target are the same text.")
+        survey = self.scan
+        same = np.flatnonzero(survey.filled & (survey.flags & SAME > 0))
+        self.add_rows(
+            self.level_of(same), "identical", same, "source and target are the same text."
+        )
         swapped = survey.rows(SWAPPED)
         text = "source and target look swapped, compared with the other pairs."
         if self.which and len(swapped) > len(survey) / 2:
             text = "source and target look swapped. Check the order of the two validation files."
-        self.about("warning", "swapped", swapped, text)
+        self.add_rows("warning", "swapped", swapped, text)
 
     def ratios(self) -> None:
         """Report pairs whose length ratio, in characters, is unusual for this data."""
-        filled = np.flatnonzero(self.survey.filled)
+        filled = np.flatnonzero(self.scan.filled)
         if not self.pairs or len(filled) < 20:
             return
-        source, target = (side[filled] for side in self.survey.lengths)
+        source, target = (side[filled] for side in self.scan.lengths)
         logs = np.log((source + 5) / (target + 5))
         usual = np.median(logs)
         deviation = 1.4826 * np.median(np.abs(logs - usual))
         odd = np.abs(logs - usual) > max(4 * deviation, np.log(MAX_RATIO))
         farthest = filled[odd][np.argsort(-np.abs(logs - usual)[odd], kind="stable")]
         text = f"the length ratio of source to target is far from the usual {np.exp(usual):.2f}."
-        self.about("warning", "ratio", farthest, text)
+        self.add_rows("warning", "ratio", farthest, text)
 
     def repeated(self) -> None:
         """Report duplicates and contradictions; empty examples are left out here."""
-        filled = np.flatnonzero(self.survey.filled)
-        places = repeats(self.survey.exact[filled])
+        filled = np.flatnonzero(self.scan.filled)
+        places = duplicates(self.scan.exact[filled])
         again = filled[places]
         what = "an earlier pair" if self.pairs else "an earlier example"
-        self.about(self.usual(again), "duplicates", again, f"exact copy of {what}.")
+        self.add_rows(self.level_of(again), "duplicates", again, f"exact copy of {what}.")
         if self.pairs:
             distinct = np.delete(filled, places)
             del filled, places, again
-            several = distinct[repeats(self.survey.key[distinct])]
+            several = distinct[duplicates(self.scan.key[distinct])]
             text = "same source as an earlier pair, other target (case and punctuation ignored)."
-            self.about("note", "several-targets", several, text)
-        elif self.survey.source.kind in ("labelled", "media"):
-            rows = conflicts(self.survey.exact, self.survey.label, filled)
+            self.add_rows("note", "several-targets", several, text)
+        elif self.scan.source.kind in ("labelled", "media"):
+            rows = conflicts(self.scan.exact, self.scan.label, filled)
             text = f"the same{self.called} as an earlier example, but with another label."
-            self.about(self.usual(rows), "conflicts", rows, text)
+            self.add_rows(self.level_of(rows), "conflicts", rows, text)
 
     def labels(self) -> None:
-        names, source = self.survey.names, self.survey.source
+        names, source = self.scan.labels, self.scan.source
         wanted = source.kind != "fields" or names.counts
-        if wanted and names.without and "label" in source.kinds:  # several may be none
+        if wanted and names.n_unlabelled and "label" in source.kinds:  # several may be none
             where = "" if source.media else f" in column {source.settings.data.label_field!r}"
             text = (
-                f"{counted(names.without, self.unit, self.which)} "
-                f"{'has' if names.without == 1 else 'have'} no label{where}; "
-                f"the first is {names.first_without}. To leave such rows out: data.bad=skip"
+                f"{counted(names.n_unlabelled, self.unit, self.which)} "
+                f"{'has' if names.n_unlabelled == 1 else 'have'} no label{where}; "
+                f"the first is {names.first_unlabelled}. To leave such rows out: data.bad=skip"
             )
-            self.say("error", "no-label", names.without, text)
-        if names.without and "labels" in source.kinds:
+            self.add("error", "no-label", names.n_unlabelled, text)
+        if names.n_unlabelled and "labels" in source.kinds:
             text = (
-                f"{counted(names.without, self.unit, self.which)} "
-                f"{'has' if names.without == 1 else 'have'} none of the labels; the first is "
-                f"{names.first_without}."
+                f"{counted(names.n_unlabelled, self.unit, self.which)} "
+                f"{'has' if names.n_unlabelled == 1 else 'have'} none of the labels; the first is "
+                f"{names.first_unlabelled}."
             )
-            self.say("note", "no-label", names.without, text)
+            self.add("note", "no-label", names.n_unlabelled, text)
         if names.misfits:
             text = (
                 f"{counted(names.misfits, 'tags', self.which)} "
                 f"{'does' if names.misfits == 1 else 'do'} not fit the scheme {source.scheme} "
                 f"and are converted as closely as possible; the first is at {names.first_misfit}."
             )
-            self.say("warning", "misfits", names.misfits, text)
+            self.add("warning", "misfits", names.misfits, text)
 
     def all_classes(self) -> None:
-        data = self.survey.source.settings.data
+        data = self.scan.source.settings.data
         usual = (data.text_field, data.label_field, data.other_field) == ("text", "label", "")
         text, label = "data.text_field=", "data.label_field="
-        if is_behind_task(self.survey.source):
+        if is_positional(self.scan.source):
             text, label = "--text ", "--label "
         other = f" If the label is the first column: {text}2 {label}1" if usual else ""
-        named = self.what == "label" and self.survey.source.media is None
+        named = self.what == "label" and self.scan.source.media is None
         where = f"{label}{data.label_field}" if named else ""
-        several = "labels" in self.survey.source.kinds
-        self.classes(self.survey.names.counts, self.what, where, other, least=1 if several else 2)
-        if hint := label_hint(self.survey):
-            self.say("warning", "label-form", 1, hint)
+        several = "labels" in self.scan.source.kinds
+        self.classes(self.scan.labels.counts, self.what, where, other, least=1 if several else 2)
+        if hint := label_hint(self.scan):
+            self.add("warning", "label-form", 1, hint)
 
     called = " text"
     """Word for the part that identical examples share, in the finding `conflicts`."""
@@ -305,52 +310,52 @@ class TextFindings(Findings):
 
     @property
     def what(self) -> str:
-        return "tag" if self.survey.source.kind == "tagged" else "label"
+        return "tag" if self.scan.source.kind == "tagged" else "label"
 
     def fields(self) -> None:
-        names, source = self.survey.names, self.survey.source
-        if source.kind == "fields" and len(source.columns) > 1 and len(self.survey):
+        names, source = self.scan.labels, self.scan.source
+        if source.kind == "fields" and len(source.columns) > 1 and len(self.scan):
             missing = [name for name in source.columns if not names.present[name]]
             if missing:
                 text = f"no document has a field {' or '.join(map(repr, missing))} (data.fields)."
-                self.say("error", "no-field", len(missing), text)
+                self.add("error", "no-field", len(missing), text)
 
-    def seen_in(self, training: Survey) -> None:
+    def seen_in(self, training: DatasetScan) -> None:
         """Report validation examples that are also in training, and labels that training lacks."""
-        survey = self.survey
+        survey = self.scan
         both = np.flatnonzero(survey.filled & np.isin(*self._same(survey, training)))
         text = "also in the training data, so validation scores will be too optimistic."
-        self.about("warning", "overlap", both, text)
+        self.add_rows("warning", "overlap", both, text)
         if self.pairs:
             source = np.isin(survey.key, training.key)
             target = np.isin(survey.other, training.other)
             either = np.setdiff1d(np.flatnonzero(survey.filled & (source | target)), both)
             text = "source or target also occurs in a training pair."
-            self.about(self.usual(either), "shared-side", either, text)
-        known = training.names.counts
-        strange = [name for name in survey.names.counts if name not in known]
+            self.add_rows(self.level_of(either), "shared-side", either, text)
+        known = training.labels.counts
+        strange = [name for name in survey.labels.counts if name not in known]
         if known and strange:
-            shown = ", ".join(f"{name!r} ({survey.names.places[name]})" for name in strange[:5])
+            shown = ", ".join(f"{name!r} ({survey.labels.places[name]})" for name in strange[:5])
             text = (
                 f"the validation data has {len(strange)} {self.what}{'s' * (len(strange) > 1)} "
                 f"that the training data lacks: {shown}. Known: {listed(sorted_labels(known))}."
             )
-            self.say("error", "unknown-label", len(strange), text)
+            self.add("error", "unknown-label", len(strange), text)
 
     @staticmethod
-    def _same(one: Survey, other: Survey) -> tuple[Hashes, Hashes]:
+    def _same(one: DatasetScan, other: DatasetScan) -> tuple[UInt64Array, UInt64Array]:
         """Return the hashes of both by which validation examples are found in training."""
         return one.exact, other.exact
 
     def findings(self) -> list[Finding]:
-        found = self.survey.examples(self.shown())
-        columns = self.survey.source.columns
+        found = self.scan.examples(self.shown_rows())
+        columns = self.scan.source.columns
         shown = {}
         for row, one in found.items():
             texts = [one.text(name) for name in columns]
-            label = " ".join(one.several("labels")) or one.text("label")
+            label = " ".join(one.strings("labels")) or one.text("label")
             sides = texts if self.pairs else [" | ".join(filter(None, texts)), label]
-            shown[row] = Example(one.place, *map(clipped, sides))
+            shown[row] = ReportedExample(one.place, *map(clipped, sides))
         return self.with_examples(shown)
 
 
@@ -361,35 +366,35 @@ class MediaFindings(TextFindings):
 
     @property
     def facts(self) -> NDArray[np.void]:
-        assert self.survey.media is not None
-        return self.survey.media
+        assert self.scan.media is not None
+        return self.scan.media
 
     def texts(self, *, splits: bool) -> None:
         """Report media that cannot be read, or that lack a text where one is the target."""
-        survey, which = self.survey, f"{self.which}{self.unit}"
+        survey, which = self.scan, f"{self.which}{self.unit}"
         unread = (self.facts["marks"] & UNREADABLE > 0).any(1)
         bad = np.flatnonzero(unread)
         if not len(survey):
-            self.say("error", "no-media", 0, f"there are no {which}.")
+            self.add("error", "no-media", 0, f"there are no {which}.")
         elif len(bad) == len(survey):
-            first = next(iter(survey.names.problems.values()))
+            first = next(iter(survey.labels.problems.values()))
             text = f"none of the {len(survey):,} {which} can be read. The first error: {first}"
-            self.say("error", "no-media", len(bad), text)
+            self.add("error", "no-media", len(bad), text)
         elif len(bad) > MOST_UNREADABLE * len(survey):
             text = "cannot be read, which is too many to leave out. Fix or remove these files."
-            self.about("error", "unreadable", bad, text, MOST_NAMED)
+            self.add_rows("error", "unreadable", bad, text, MOST_NAMED)
         else:
             text = f"cannot be read and are left out. All are listed in data/{PROBLEMS}."
-            self.about("warning", "unreadable", bad, text, MOST_NAMED)
+            self.add_rows("warning", "unreadable", bad, text, MOST_NAMED)
         without = np.flatnonzero(~survey.filled & ~unread)
-        self.about("warning", "empty", without, "no text, left out.")
+        self.add_rows("warning", "empty", without, "no text, left out.")
         if len(without) and len(without) == len(survey):
             text = f"none of the {len(survey):,} {which} has a text."
-            self.say("error", "no-texts", len(survey), text)
+            self.add("error", "no-texts", len(survey), text)
 
     def form(self) -> dict[str, float]:
-        assert self.survey.source.media is not None
-        form, facts = self.survey.source.media.form, self.facts
+        assert self.scan.source.media is not None
+        form, facts = self.scan.source.media.form, self.facts
         good = facts["marks"] & UNREADABLE == 0
         sizes = {}
         if good.any():
@@ -401,11 +406,11 @@ class MediaFindings(TextFindings):
                 sizes = self._areas(height, width, good, form.size)
         silent = "silent from start to end." * (form.what == "sounds")
         flat = np.flatnonzero((facts["marks"] & FLAT > 0).any(1))
-        self.about("warning", "flat", flat, silent or "every pixel has the same colour.")
+        self.add_rows("warning", "flat", flat, silent or "every pixel has the same colour.")
         return sizes
 
     def _areas(
-        self, height: Rows, width: Rows, good: NDArray[np.bool_], size: tuple[int, int]
+        self, height: IntArray, width: IntArray, good: NDArray[np.bool_], size: tuple[int, int]
     ) -> dict[str, float]:
         """Report the sizes of images, and which are small or narrow."""
         area = np.where(good, height * width, -1)
@@ -413,54 +418,54 @@ class MediaFindings(TextFindings):
         shown = [f"{width[at]:,} × {height[at]:,}" for at in _ends(least, area)]
         span = shown[0] if shown[0] == shown[1] else f"from {shown[0]} to {shown[1]}"
         text = f"{self.which}{self.unit} have {span} pixels, resized to {size[1]} × {size[0]}."
-        self.say("note", "sizes", int(good.sum()), text)
+        self.add("note", "sizes", int(good.sum()), text)
         high, wide = np.maximum(height, 1), np.maximum(width, 1)
         factor = np.maximum(size[0] / high, size[1] / wide)
         rows = np.flatnonzero((good & (factor > SMALL)).any(1))
         text = f"must be enlarged more than {SMALL} times, so they show little detail."
-        self.about(self.usual(rows), "small", rows, text)
+        self.add_rows(self.level_of(rows), "small", rows, text)
         left = (size[0] / factor) * (size[1] / factor) / (high * wide)
         rows = np.flatnonzero((good & (left * NARROW < 1)).any(1))
         text = "so wide or so high that cropping removes more than half."
-        self.about(self.usual(rows), "narrow", rows, text)
+        self.add_rows(self.level_of(rows), "narrow", rows, text)
         return {"pixels_least": float(least.min()), "pixels_most": float(area.max())}
 
     def _lengths(self, seconds: NDArray[np.float64], good: NDArray[np.bool_]) -> dict[str, float]:
         found = seconds[good]
         text = (
-            f"{self.which}{self.unit} last {shown_time(found.sum())} in total, each from "
-            f"{shown_time(found.min())} to {shown_time(found.max())}, median "
-            f"{shown_time(float(np.median(found)))}."
+            f"{self.which}{self.unit} last {format_seconds(found.sum())} in total, each from "
+            f"{format_seconds(found.min())} to {format_seconds(found.max())}, median "
+            f"{format_seconds(float(np.median(found)))}."
         )
-        self.say("note", "sizes", len(found), text)
+        self.add("note", "sizes", len(found), text)
         rows = np.flatnonzero((good & (seconds < SHORT_S)).any(1))
-        self.about("warning", "short", rows, f"shorter than {SHORT_S:g} s.")
+        self.add_rows("warning", "short", rows, f"shorter than {SHORT_S:g} s.")
         rows = np.flatnonzero((good & (seconds > LONG_S)).any(1))
-        self.about("note", "long", rows, f"longer than {LONG_S:g} s.")
+        self.add_rows("note", "long", rows, f"longer than {LONG_S:g} s.")
         return {"seconds": float(found.sum()), "longest": float(found.max())}
 
-    def seen_in(self, training: Survey) -> None:
+    def seen_in(self, training: DatasetScan) -> None:
         super().seen_in(training)
-        here, there = self.survey.names.counts, training.names.counts
-        found = absent_labels(here.keys(), there.keys())
+        here, there = self.scan.labels.counts, training.labels.counts
+        found = missing_label_warning(here.keys(), there.keys())
         self.found += [(one, np.zeros(0, np.int64)) for one in found]
 
     @staticmethod
-    def _same(one: Survey, other: Survey) -> tuple[Hashes, Hashes]:
+    def _same(one: DatasetScan, other: DatasetScan) -> tuple[UInt64Array, UInt64Array]:
         """Compare the media alone: an image seen in training with another text counts as seen."""
         return one.key, other.key[other.filled]
 
     def findings(self) -> list[Finding]:
         shown = {}
-        problems = self.survey.names.problems
-        for row, one in self.survey.examples(self.shown()).items():
+        problems = self.scan.labels.problems
+        for row, one in self.scan.examples(self.shown_rows()).items():
             target = clipped(one.text("text") or ", ".join(one.labels))
             why = problems.get(one.place, "")
-            shown[row] = Example(one.place, why or target, target if why else "")
+            shown[row] = ReportedExample(one.place, why or target, target if why else "")
         return self.with_examples(shown)
 
 
-def _ends(*values: Rows) -> Iterable[tuple[int, ...]]:
+def _ends(*values: IntArray) -> Iterable[tuple[int, ...]]:
     """Yield the index of the lowest value of the first array and of the highest of the second."""
     least, most = values
     for flat in (least.argmin(), most.argmax()):
@@ -477,10 +482,10 @@ MISSING = frozenset({"nan", "n/a", "#n/a", "<na>", "null"})
 language code `nan`, so rows with them are kept."""
 
 
-def label_hint(seen: Survey) -> str:
+def label_hint(seen: DatasetScan) -> str:
     """A hint that single-label classes look like numbers, or like several labels in one cell; empty
     if they look like classes or if the task has no other kind of answer."""
-    settings, names = seen.source.settings, list(seen.names.counts)
+    settings, names = seen.source.settings, list(seen.labels.counts)
     own = getattr(settings, settings.task, None)
     if "label" not in seen.source.kinds or not hasattr(own, "answer") or not names:
         return ""
@@ -514,7 +519,7 @@ def is_number(text: str) -> bool:
         return False
 
 
-def scarce(counts: Mapping[str, int], what: str = "validation examples") -> str:
+def rare_label_note(counts: Mapping[str, int], what: str = "validation examples") -> str:
     """A line that lists the labels with too few examples for scores of their own; empty without
     such labels."""
     few = [name for name in sorted_labels(counts) if counts[name] < FEW_HELD]
@@ -524,7 +529,7 @@ def scarce(counts: Mapping[str, int], what: str = "validation examples") -> str:
     return f"{len(few)} of {len(counts)} labels have fewer than {FEW_HELD} {what}: {shown}."
 
 
-def absent_labels(here: Set[str], there: Set[str]) -> list[Finding]:
+def missing_label_warning(here: Set[str], there: Set[str]) -> list[Finding]:
     """A warning where validation, which has the labels `here`, lacks some of training."""
     lacking = sorted_labels(there - here)
     if not here or not lacking:
@@ -536,13 +541,13 @@ def absent_labels(here: Set[str], there: Set[str]) -> list[Finding]:
     return [Finding("warning", "absent-label", len(lacking), text)]
 
 
-def shown_time(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def check(training: Survey, validation: Survey | None) -> Report:
+def check(training: DatasetScan, validation: DatasetScan | None) -> Report:
     media = training.media is not None
     finding = MediaFindings if media else TextFindings
     mine = finding(training)
@@ -556,7 +561,7 @@ def check(training: Survey, validation: Survey | None) -> Report:
     mine.repeated()
     mine.ratios()
     findings = mine.findings()
-    counts = {name: [n, 0] for name, n in training.names.counts.items()}
+    counts = {name: [n, 0] for name, n in training.labels.counts.items()}
     if validation is not None:
         others = finding(validation, "validation ")
         others.texts(splits=False)
@@ -569,27 +574,27 @@ def check(training: Survey, validation: Survey | None) -> Report:
         others.ratios()
         others.seen_in(training)
         findings += others.findings()
-        for name, n in validation.names.counts.items():
+        for name, n in validation.labels.counts.items():
             counts.setdefault(name, [0, 0])[1] = n
-    if mine.what == "label" and (text := scarce(held_out(training, validation))):
+    if mine.what == "label" and (text := rare_label_note(held_out(training, validation))):
         findings.append(Finding("warning", "few-valid", 1, text))
     n_valid = None if validation is None else len(validation)
     labels = {name: (counts[name][0], counts[name][1]) for name in sorted_labels(counts)}
     return Report(len(training), n_valid, findings, sizes=sizes, unit=mine.unit, labels=labels)
 
 
-def held_out(training: Survey, validation: Survey | None) -> dict[str, int]:
+def held_out(training: DatasetScan, validation: DatasetScan | None) -> dict[str, int]:
     """Count the validation examples of each training label; without validation data, estimate how
     many the split will set aside (at most a tenth)."""
-    counts = training.names.counts
+    counts = training.labels.counts
     if validation is not None:
-        return {name: validation.names.counts.get(name, 0) for name in counts}
+        return {name: validation.labels.counts.get(name, 0) for name in counts}
     size = training.source.settings.data.valid_size
     share = min(0.1, size / max(1, len(training)))
     return {name: round(share * n) for name, n in counts.items()}
 
 
-def repeats(hashes: NDArray[np.uint64]) -> Rows:
+def duplicates(hashes: NDArray[np.uint64]) -> IntArray:
     """Return the rows whose hash an earlier row has. `np.unique` would take twice the memory."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
@@ -598,7 +603,7 @@ def repeats(hashes: NDArray[np.uint64]) -> Rows:
     return again
 
 
-def conflicts(hashes: NDArray[np.uint64], labels: NDArray[np.int32], rows: Rows) -> Rows:
+def conflicts(hashes: NDArray[np.uint64], labels: NDArray[np.int32], rows: IntArray) -> IntArray:
     """Return the rows whose label differs from that of the first row with the same hash."""
     _, first, group = np.unique(hashes[rows], return_index=True, return_inverse=True)
     return rows[labels[rows] != labels[rows][first][group]]

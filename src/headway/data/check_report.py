@@ -17,7 +17,7 @@ Level = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True)
-class Example:
+class ReportedExample:
     place: str
     """File and line."""
 
@@ -33,7 +33,7 @@ class Finding:
 
     count: int
     text: str
-    examples: tuple[Example, ...] = ()
+    examples: tuple[ReportedExample, ...] = ()
 
     def shown(self) -> list[str]:
         """Format the examples, one line each."""
@@ -134,7 +134,7 @@ class Report:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Report:
         findings = [
-            Finding(**{**one, "examples": tuple(Example(**e) for e in one["examples"])})
+            Finding(**{**one, "examples": tuple(ReportedExample(**e) for e in one["examples"])})
             for one in values["findings"]
         ]
         limits = {int(limit): n for limit, n in values["over_long"].items()}

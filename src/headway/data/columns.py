@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from headway.data.bind import Kind, plain
-from headway.data.readers.jsonl import sound, value_text
+from headway.data.bind import ColumnType, to_python
+from headway.data.readers.jsonl import check_unicode, value_text
 from headway.data.table import is_missing, shown_value
 from headway.errors import DataError, one_line
 
 
 def _text(value: object, name: str, where: str) -> str:
     if isinstance(value, str):
-        return sound(value, name, where)
+        return check_unicode(value, name, where)
     if is_missing(value):
         return ""
     raise DataError(f"{where}: field {name!r} is {_json(value)}, not text.")
@@ -35,22 +35,22 @@ def _label(value: object, name: str, where: str) -> str:
     if isinstance(value, list) and len(value) > 1:
         said = ", ".join(map(str, value))[:60]
         raise DataError(f"{where} has {len(value)} labels ({said}), but exactly one is needed.")
-    return one_line(value_text(plain(value), name, where).strip(" \t"), where).strip()
+    return one_line(value_text(to_python(value), name, where).strip(" \t"), where).strip()
 
 
 def labels_of(value: object, name: str, where: str, separator: str) -> list[str]:
     """Return the distinct labels, in order, of a list or of a cell with a separator."""
-    value = plain(value)
+    value = to_python(value)
     if is_missing(value):
         return []
     parts = value if isinstance(value, list) else value_text(value, name, where).split(separator)
-    found = (one_line(value_text(plain(part), name, where), where).strip() for part in parts)
+    found = (one_line(value_text(to_python(part), name, where), where).strip() for part in parts)
     return list(dict.fromkeys(filter(None, found)))
 
 
 def number_of(value: object, name: str, where: str) -> str:
     """Return the value as the text of a finite number."""
-    text = value_text(plain(value), name, where).strip()
+    text = value_text(to_python(value), name, where).strip()
     try:
         number = float(text)
     except ValueError:
@@ -63,7 +63,7 @@ def number_of(value: object, name: str, where: str) -> str:
 
 
 def _field(value: object, name: str, where: str) -> str:
-    text = value_text(plain(value), name, where)
+    text = value_text(to_python(value), name, where)
     return text if text.strip() else ""
 
 
@@ -71,11 +71,11 @@ def _words(value: object, name: str, where: str) -> list[str]:
     found = _list(value, name, where)
     if not all(isinstance(word, str) for word in found):
         raise DataError(f"{where}: {name} must be a list of texts, not {str(found)[:40]}.")
-    return [sound(str(word), name, where) for word in found]
+    return [check_unicode(str(word), name, where) for word in found]
 
 
 def _tags(value: object, name: str, where: str) -> list[str]:
-    return [one_line(value_text(plain(tag), name, where), where)
+    return [one_line(value_text(to_python(tag), name, where), where)
             for tag in _list(value, name, where)]  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def check_words(words: Sequence[str], tags: Sequence[str], where: str) -> None:
         raise DataError(f"{where} has an empty word or tag.")
 
 
-VALUES: dict[Kind, Callable[[object, str, str], str | list[str]]] = {
+VALUES: dict[ColumnType, Callable[[object, str, str], str | list[str]]] = {
     "text": _text,
     "label": _label,
     "labels": partial(labels_of, separator=","),

@@ -12,24 +12,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.batches import Fixed, StepPlan, fixed_shapes
+from headway.data.batches import FixedShapes, StepPlan, fixed_shapes
 
-Numbers = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Cut:
+class DocumentWindows:
     """Windows: the document, the first token in it, and the number of tokens of each."""
 
-    document: Numbers
-    start: Numbers
-    length: Numbers
+    document: IntArray
+    start: IntArray
+    length: IntArray
 
     def __len__(self) -> int:
         return len(self.document)
 
 
-def cut_documents(lengths: Numbers, context: int, phase: Numbers) -> Cut:
+def cut_documents(lengths: IntArray, context: int, phase: IntArray) -> DocumentWindows:
     """Cut long documents into windows, at their phase and then every `context` tokens."""
     phase = np.where(lengths > context, phase, 0)
     has_first = phase > 0
@@ -42,15 +42,15 @@ def cut_documents(lengths: Numbers, context: int, phase: Numbers) -> Cut:
     start = np.maximum(start, 0)
     end = np.where(early & (number == 0), phase[document], start + context)
     end = np.minimum(end, lengths[document])
-    return Cut(document, start, end - start)
+    return DocumentWindows(document, start, end - start)
 
 
-def whole_cut(lengths: Numbers, context: int) -> Cut:
+def fixed_windows(lengths: IntArray, context: int) -> DocumentWindows:
     """Cut documents without randomness, for validation."""
     return cut_documents(lengths, context, np.zeros(len(lengths), np.int64))
 
 
-def drawn_cut(lengths: Numbers, context: int, seed: int, epoch: int) -> Cut:
+def random_windows(lengths: IntArray, context: int, seed: int, epoch: int) -> DocumentWindows:
     """Cut documents at the random places of an epoch."""
     draw = np.random.Generator(np.random.PCG64([seed, epoch, 1]))
     return cut_documents(lengths, context, draw.integers(0, context, len(lengths)))
@@ -63,7 +63,7 @@ def window_limit(plan: StepPlan, micro_tokens: int, widest: int) -> int:
     return max(min(needed, plan.target_tokens), widest)
 
 
-def window_shapes(plan: StepPlan, tokens: int, widest: int) -> Fixed:
+def window_shapes(plan: StepPlan, tokens: int, widest: int) -> FixedShapes:
     """Return shapes that hold every micro-batch of any epoch."""
     shapes = fixed_shapes(plan, tokens, tokens, widest)
     # The number of windows that a part is cut into differs a little from epoch to epoch.

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from headway.data.check import listed, valid_option
 from headway.data.check_report import Finding, Report, counted
-from headway.data.checksummed import Facts
-from headway.data.example import Example, Source, TextKind, in_example_blocks
-from headway.data.resumable import GrowingFiles
+from headway.data.manifest import DataManifest
+from headway.data.source import DataSource, Example, TextKind, in_example_blocks
 from headway.data.token_store import lengths_file, side, token_dtype, tokens_file
-from headway.data.workers import each
+from headway.data.workdir import GrowingFiles
+from headway.data.workers import map_blocks
 from headway.errors import DataError
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
-from headway.tokens.word_cache import Flat
+from headway.tokens.word_cache import FlatIds
 
 LIMITS = (64, 128, 256, 512, 1024)
 """Lengths in tokens for which the report counts the longer examples."""
@@ -41,7 +41,7 @@ SPLITS = ("train", "valid")
 
 
 @dataclass(frozen=True)
-class Routed:
+class RoutedBlock:
     """A block of examples, or of pieces of documents, and the split of each."""
 
     examples: Sequence[Example]
@@ -49,10 +49,10 @@ class Routed:
     first: NDArray[np.bool_]
     """Whether an example begins with this item."""
 
-    def kept(self, rows: NDArray[np.bool_]) -> Routed:
+    def kept(self, rows: NDArray[np.bool_]) -> RoutedBlock:
         if rows.all():
             return self
-        return Routed(list(compress(self.examples, rows)), self.valid[rows], self.first[rows])
+        return RoutedBlock(list(compress(self.examples, rows)), self.valid[rows], self.first[rows])
 
 
 class Router:
@@ -70,7 +70,7 @@ class Router:
         self.characters = 0
         self.first = True
 
-    def route(self, block: Sequence[Example]) -> Routed:
+    def route(self, block: Sequence[Example]) -> RoutedBlock:
         rows = slice(self.row, self.row + len(block))
         held = self.held_out[rows]
         if self.cut is None and len(held) == len(block) and not self.blank[rows].any():
@@ -79,10 +79,10 @@ class Router:
                 first = ends.copy()
                 first[:1] = self.first
                 self.row, self.first = rows.stop, True
-                return Routed(block, held, first)
+                return RoutedBlock(block, held, first)
         found = [one for item in block for one in self._routed(item)]
         valid, first = (np.array([one[i] for one in found], np.bool_) for i in (1, 2))
-        return Routed([item for item, _, _ in found], valid, first)
+        return RoutedBlock([item for item, _, _ in found], valid, first)
 
     def _routed(self, item: Example) -> Iterator[tuple[Example, bool, bool]]:
         size = len(item.text("text"))
@@ -122,22 +122,22 @@ def texts_of(item: Example) -> list[str]:
 
 
 def all_for_validation(
-    source: Source, examples: Iterable[Example] | None = None
-) -> Iterator[Routed]:
+    source: DataSource, examples: Iterable[Example] | None = None
+) -> Iterator[RoutedBlock]:
     """Route all examples of a source, or the given ones instead, to validation."""
     before = True
     for block in in_example_blocks(source if examples is None else examples, source.columns):
         ends = np.array([item.ends for item in block], np.bool_)
         first = np.concatenate([[before], ends[:-1]])
         before = bool(ends[-1])
-        yield Routed(block, np.ones(len(block), np.bool_), first)
+        yield RoutedBlock(block, np.ones(len(block), np.bool_), first)
 
 
-class Encoded(NamedTuple):
+class EncodedBlock(NamedTuple):
     kept: NDArray[np.bool_]
     """Whether each item has text; all other fields cover only items with text."""
 
-    columns: dict[str, Flat]
+    columns: dict[str, FlatIds]
     characters: dict[str, NDArray[np.int64]]
     n_bytes: NDArray[np.int64]
     """UTF-8 bytes of the texts, or of the bodies of documents with fields."""
@@ -148,7 +148,7 @@ class Encoded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Encode:
+class BlockEncoder:
     """Function that turns a block of texts into token ids, in any process."""
 
     vocab: Path
@@ -167,20 +167,20 @@ class Encode:
         vocab = Vocabularies.load(self.vocab)
         return {name: vocab.target if name == "target" else vocab.source for name in self.columns}
 
-    def __reduce__(self) -> tuple[type[Encode], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[BlockEncoder], tuple[object, ...]]:
         """Pickle without the tokenizers: every worker loads its own."""
-        return Encode, (self.vocab, self.columns, self.body, self.kind, self.most)
+        return BlockEncoder, (self.vocab, self.columns, self.body, self.kind, self.most)
 
-    def __call__(self, given: Given) -> Encoded:
+    def __call__(self, given: EncodeBlock) -> EncodedBlock:
         if not self.columns:  # labels alone
             n = len(given.whole)
-            return Encoded(np.ones(n, np.bool_), {}, {}, np.zeros(n, np.int64), 0, set())
-        kept = filled(given.texts.values(), self.kind) | ~given.whole
-        goes_on = given.goes_on[kept]
+            return EncodedBlock(np.ones(n, np.bool_), {}, {}, np.zeros(n, np.int64), 0, set())
+        kept = has_text(given.texts.values(), self.kind) | ~given.whole
+        goes_on = given.continues[kept]
         columns = given.texts
         if not kept.all():
             columns = {name: list(compress(texts, kept)) for name, texts in columns.items()}
-        found: dict[str, Flat] = {}
+        found: dict[str, FlatIds] = {}
         if self.kind == "tagged":
             words = list(compress(given.words, kept))
             encoded = self.tokenizers["text"].encode_words(words)._asdict()
@@ -193,7 +193,7 @@ class Encode:
         for name, texts in columns.items():
             n, lacks = _unknown(self.tokenizers[name], texts, found[name])
             n_unknown, unknown = n_unknown + n, unknown | lacks
-        return Encoded(
+        return EncodedBlock(
             kept, found, {name: _sizes(texts) for name, texts in columns.items()},
             _sizes([text.encode() for text in columns[self.body]]), n_unknown, unknown,
         )  # fmt: skip
@@ -203,24 +203,24 @@ def _sizes(texts: Sequence[str] | Sequence[bytes]) -> NDArray[np.int64]:
     return np.fromiter(map(len, texts), np.int64, len(texts))
 
 
-def filled(columns: Iterable[Sequence[str]], kind: TextKind) -> NDArray[np.bool_]:
+def has_text(columns: Iterable[Sequence[str]], kind: TextKind) -> NDArray[np.bool_]:
     """Return which examples have text: a document needs one of its fields, a pair both texts."""
     sides = [np.array([bool(text.strip()) for text in texts], np.bool_) for texts in columns]
     return reduce(np.logical_or if kind == "fields" else np.logical_and, sides)
 
 
-class Given(NamedTuple):
-    """A block of texts, the input of `Encode`."""
+class EncodeBlock(NamedTuple):
+    """A block of texts, the input of `BlockEncoder`."""
 
     texts: dict[str, list[str]]
-    goes_on: NDArray[np.bool_]
+    continues: NDArray[np.bool_]
     whole: NDArray[np.bool_]
     """Whether each item is a whole example, not a piece of a document."""
 
     words: list[Sequence[str]]
 
 
-def _unknown(tokenizer: Tokenizer, texts: Sequence[str], flat: Flat) -> tuple[int, set[str]]:
+def _unknown(tokenizer: Tokenizer, texts: Sequence[str], flat: FlatIds) -> tuple[int, set[str]]:
     if tokenizer.covers_everything:
         return 0, set()
     where = np.flatnonzero(flat.ids == tokenizer.unk)
@@ -236,7 +236,7 @@ def _both() -> list[int]:
 
 
 @dataclass
-class Count:
+class EncodingCounts:
     """Progress and totals of the encoding, stored as JSON."""
 
     blocks: int = 0
@@ -260,26 +260,26 @@ class Count:
     shown: int = 0
 
     @classmethod
-    def of_pairs(cls, max_len: int) -> Count:
+    def of_pairs(cls, max_len: int) -> EncodingCounts:
         names = ("empty", "over_long", "ratio", "validation_empty", "validation_over_long")
         limits = map(str, sorted({*LIMITS, max_len}))
         return cls(dropped=dict.fromkeys(names, 0), over_long=dict.fromkeys(limits, 0))
 
-    def to_dict(self) -> Facts:
+    def to_dict(self) -> DataManifest:
         return asdict(self)
 
 
-class Encoder:
+class DatasetWriter:
     """Writes `train.*` and `valid.*`: a token store for each column of texts, the numbers of labels
     and tags, regression targets, and the pieces and shape of each word of tagged sentences."""
 
     def __init__(
         self,
-        source: Source,
+        source: DataSource,
         vocab: Path,
         labels: Sequence[str],
         folder: Path,
-        known: tuple[Facts, Facts] | None = None,
+        known: tuple[DataManifest, DataManifest] | None = None,
     ) -> None:
         """Start, or resume from `known`: the count and the files of an interrupted attempt."""
         self.source = source
@@ -287,11 +287,11 @@ class Encoder:
         self.labels = {name: i for i, name in enumerate(labels)}
         data = source.settings.data
         done, files = known or ({}, {})
-        fresh = Count.of_pairs(data.max_len) if self.pairs else Count()
-        self.count = Count(**{**fresh.to_dict(), **done})
+        fresh = EncodingCounts.of_pairs(data.max_len) if self.pairs else EncodingCounts()
+        self.count = EncodingCounts(**{**fresh.to_dict(), **done})
         most = MOST_CHARACTERS * max(map(int, self.count.over_long)) if self.pairs else None
         body = next(iter(source.columns[-1:] if source.kind == "fields" else source.columns), "")
-        self.encode = Encode(vocab, source.columns, body, source.kind, most)
+        self.encode = BlockEncoder(vocab, source.columns, body, source.kind, most)
         self.files = GrowingFiles(folder, files)
         self.stores = self._stores()
         for split in SPLITS:
@@ -311,7 +311,7 @@ class Encoder:
         if self.source.kind == "tagged":
             for name in ("tags", "pieces"):
                 found[name] = {"kind": name, "dtype": "<u4", "lengths": lengths}
-            if not self.encode.tokenizers["text"].tells_case:
+            if not self.encode.tokenizers["text"].is_cased:
                 found["shapes"] = {"kind": "shapes", "dtype": "<u2", "lengths": lengths}
         kinds = self.source.kinds
         if "label" in kinds and self.labels:
@@ -325,43 +325,43 @@ class Encoder:
             found |= {name: {"kind": kind, "dtype": "<i8"} for name in self.source.media.names}
         return found
 
-    def __enter__(self) -> Encoder:
+    def __enter__(self) -> DatasetWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.files.close()
 
-    def run(self, blocks: Iterator[Routed], done: Callable[[Routed], None]) -> None:
+    def run(self, blocks: Iterator[RoutedBlock], done: Callable[[RoutedBlock], None]) -> None:
         """Encode all blocks after those done earlier; `done` is called for every block."""
-        waiting: deque[Routed] = deque()
+        waiting: deque[RoutedBlock] = deque()
 
-        def given() -> Iterator[Given]:
+        def given() -> Iterator[EncodeBlock]:
             for number, routed in enumerate(blocks):
                 if number < self.count.blocks:
                     done(routed)
                     continue
                 waiting.append(routed)
-                yield self._given(routed)
+                yield self._encode_block(routed)
 
         # Without texts, starting a worker takes longer than the whole work.
-        work = each if self.encode.columns else map
+        work = map_blocks if self.encode.columns else map
         for encoded in work(self.encode, given()):
             routed = waiting.popleft()
             self._add(routed, encoded)
             done(routed)
 
-    def _given(self, routed: Routed) -> Given:
+    def _encode_block(self, routed: RoutedBlock) -> EncodeBlock:
         values = [one.values for one in routed.examples]
         texts = {name: [one[name] for one in values] for name in self.source.columns}
         words = (
-            [one.several("words") for one in routed.examples]
+            [one.strings("words") for one in routed.examples]
             if self.source.kind == "tagged"
             else []
         )
         whole = routed.first & np.array([one.ends for one in routed.examples], np.bool_)
-        return Given(cast(dict[str, list[str]], texts), ~routed.first, whole, words)
+        return EncodeBlock(cast(dict[str, list[str]], texts), ~routed.first, whole, words)
 
-    def _add(self, routed: Routed, encoded: Encoded) -> None:
+    def _add(self, routed: RoutedBlock, encoded: EncodedBlock) -> None:
         """Count and write the next block."""
         kept = routed.kept(encoded.kept)
         left = int(routed.valid.sum()) - int(kept.valid.sum())
@@ -379,13 +379,13 @@ class Encoder:
             kept, n_bytes = kept.kept(fits), n_bytes[fits]
             columns = {name: flat.rows(fits) for name, flat in columns.items()}
         if self.source.kind == "tagged":
-            columns["tags"] = Flat.of(
-                [[self._label(tag, one) for tag in one.several("tags")] for one in kept.examples]
+            columns["tags"] = FlatIds.of(
+                [[self._label(tag, one) for tag in one.strings("tags")] for one in kept.examples]
             )
         if "labels" in self.stores:
-            columns["labels"] = Flat.of(
+            columns["labels"] = FlatIds.of(
                 [
-                    [self._label(name, one) for name in one.several("labels")]
+                    [self._label(name, one) for name in one.strings("labels")]
                     for one in kept.examples
                 ]
             )
@@ -397,7 +397,7 @@ class Encoder:
         self._show(kept)
         self.count.blocks += 1
 
-    def _lengths(self, encoded: Encoded) -> dict[str, NDArray[np.int64]]:
+    def _lengths(self, encoded: EncodedBlock) -> dict[str, NDArray[np.int64]]:
         """Return lengths in tokens; a text cut before encoding counts one per character left."""
         most, found = self.encode.most, {}
         for name in self.source.columns:
@@ -407,7 +407,7 @@ class Encoder:
         return found
 
     def _measure(
-        self, kept: Routed, encoded: Encoded, lengths: Mapping[str, NDArray[np.int64]]
+        self, kept: RoutedBlock, encoded: EncodedBlock, lengths: Mapping[str, NDArray[np.int64]]
     ) -> None:
         """Count tokens of both splits, and characters and long pairs of training."""
         count, training = self.count, ~kept.valid
@@ -424,7 +424,9 @@ class Encoder:
         for limit in self.count.over_long:
             self.count.over_long[limit] += int((lengths > int(limit)).sum())
 
-    def _fitting(self, kept: Routed, lengths: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:
+    def _fitting(
+        self, kept: RoutedBlock, lengths: Mapping[str, NDArray[np.int64]]
+    ) -> NDArray[np.bool_]:
         """Return which pairs are neither too long nor too uneven (allowed in validation data)."""
         data, dropped = self.source.settings.data, self.count.dropped
         both = np.stack(list(lengths.values()))
@@ -448,7 +450,7 @@ class Encoder:
         return self.labels[name]
 
     def _write(
-        self, number: int, columns: Mapping[str, Flat], rows: NDArray[np.bool_],
+        self, number: int, columns: Mapping[str, FlatIds], rows: NDArray[np.bool_],
         ends: NDArray[np.bool_],
     ) -> None:  # fmt: skip
         """Write the rows of one split; pieces of a document become one sequence."""
@@ -471,7 +473,7 @@ class Encoder:
         if number == 0 and not self.pairs:
             self._count_long(totals)
 
-    def _write_single(self, number: int, kept: Routed, rows: NDArray[np.bool_]) -> None:
+    def _write_single(self, number: int, kept: RoutedBlock, rows: NDArray[np.bool_]) -> None:
         """Write the columns with one number per example."""
         single: dict[str, Callable[[Example], float]] = {
             "label": self._number, "number": _as_float,
@@ -487,7 +489,7 @@ class Encoder:
     def _number(self, item: Example) -> int:
         return self._label(item.text("label"), item)
 
-    def _show(self, kept: Routed) -> None:
+    def _show(self, kept: RoutedBlock) -> None:
         """Store the validation examples that are shown."""
         most = SHOWN.get(self.source.kind, MOST_SHOWN)
         lines = []

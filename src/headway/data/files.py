@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from headway.errors import ConfigError, DataError, needs
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 
 MAX_LINE = 10_000_000
 """Most characters of one line. A longer line is not a sentence, and often not text."""
@@ -45,7 +45,7 @@ def open_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
     A byte order mark at the start is dropped. Errors are a `DataError` that names the file, and the
     line and byte if known.
     """
-    lines = _Lines(shown(path))
+    lines = _Lines(display_name(path))
     for text in open_text(path, encoding):
         yield from lines.feed(text)
     yield from lines.end()
@@ -54,7 +54,7 @@ def open_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
 def open_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the text of a file in chunks, with its line ends; lines may be of any length."""
     decoder = _decoder(encoding)
-    name = shown(path)
+    name = display_name(path)
     n_bytes, n_lines, started = 0, 0, False
     with _opened(path, encoding) as stream:
         at_end = False
@@ -120,7 +120,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
     """Expand patterns (`parts/*.tsv.gz`) to files; with `folders`, expand folders as well."""
     found: list[str] = []
-    for path in listed(paths):
+    for path in ensure_list(paths):
         # Unlike the methods of Path, these return False for a name that is too long.
         there, is_folder = os.path.exists(path), os.path.isdir(path)  # noqa: PTH110, PTH112
         if path != STDIN and not there and glob.has_magic(path):
@@ -183,7 +183,7 @@ def first_bytes(path: str, n: int = 8) -> bytes:
         return file.read(n)
 
 
-def shown(path: str) -> str:
+def display_name(path: str) -> str:
     return "standard input" if path == STDIN else path
 
 
@@ -262,9 +262,9 @@ _NEVER_TEXT = (b"BZh91AY&SY", b"%PDF-1")
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def _refuse_foreign(head: bytes, path: str, encoding: str) -> None:
+def _reject_other_formats(head: bytes, path: str, encoding: str) -> None:
     """Raise a `DataError` for other formats, known by first bytes that do not occur in text."""
-    name = shown(path)
+    name = display_name(path)
     binary = any(byte < 9 for byte in head)
     for first, (kind, call) in _FOREIGN.items():
         if head.startswith(first) and binary:
@@ -308,7 +308,7 @@ def _opened(path: str, encoding: str) -> Iterator[_Readable]:
         try:
             head = raw.peek(16)
         except OSError as error:
-            raise DataError(f"cannot read {shown(path)}: {error.strerror}.") from error
+            raise DataError(f"cannot read {display_name(path)}: {error.strerror}.") from error
         suffix = Path(path).suffix
         if head.startswith(_GZIP):
             with gzip.GzipFile(fileobj=raw) as unzipped:
@@ -324,7 +324,7 @@ def _opened(path: str, encoding: str) -> Iterator[_Readable]:
                 f"{path} is not compressed, though its name ends in {suffix}. Rename it."
             )
         else:
-            _refuse_foreign(head, path, encoding)
+            _reject_other_formats(head, path, encoding)
             yield raw
 
 

@@ -15,9 +15,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from headway.data.example import Example, media_examples
 from headway.data.files import STDIN, check_readable, class_files, is_stream, parts, spool
-from headway.data.media.open_item import Medium
+from headway.data.media.open_item import MediaRef
+from headway.data.source import Example, media_examples
 from headway.data.workers import cores
 from headway.errors import ConfigError
 from headway.settings.data import DataSettings
@@ -69,7 +69,7 @@ def _readable(path: str, copy: Path) -> str:
     return str(copy)
 
 
-def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
+def data_inputs(settings: RunSettings) -> dict[str, Any]:
     """Return everything that determines the prepared data: the contents of the files, whatever
     their folder, and the settings that change the result."""
     data = asdict(settings.data)
@@ -90,7 +90,7 @@ def tokenizer_inputs(settings: RunSettings) -> dict[str, Any]:
     return found
 
 
-def are_those(inputs: Mapping[str, object], data: DataSettings) -> bool:
+def inputs_match(inputs: Mapping[str, object], data: DataSettings) -> bool:
     """Whether prepared data was made from files with the contents of these."""
     if inputs.get("kind") == "media":
         return bool(inputs["files"] == _contents_of(inputs, data))
@@ -103,38 +103,38 @@ def are_those(inputs: Mapping[str, object], data: DataSettings) -> bool:
 
 def _contents_of(inputs: Mapping[str, Any], data: DataSettings) -> list[str]:
     asked = inputs["form"]["what"], inputs["target"], inputs["answer"]
-    return contents(
+    return content_checksums(
         [list(media_examples(getattr(data, name), data, *asked)) for name in MEDIA_FIELDS]
     )
 
 
-def contents(splits: Sequence[Sequence[Example]]) -> list[str]:
+def content_checksums(splits: Sequence[Sequence[Example]]) -> list[str]:
     """Return for each split a checksum of the contents of its media and their other columns."""
     files = _files(splits)
     with ThreadPoolExecutor(cores(), thread_name_prefix="contents") as pool:
         sums = dict(zip(files, pool.map(_sum_of, files), strict=True))
-    return [_said(examples, sums) for examples in splits]
+    return [_examples_checksum(examples, sums) for examples in splits]
 
 
-def states(splits: Sequence[Sequence[Example]]) -> list[str]:
+def file_states(splits: Sequence[Sequence[Example]]) -> list[str]:
     """Return for each split a checksum of the names, sizes and times of its files. If it has not
     changed, the contents need not be read to know that they are the same."""
     sums = {path: str(_state(Path(path))) for path in _files(splits)}
-    return [_said(examples, sums) for examples in splits]
+    return [_examples_checksum(examples, sums) for examples in splits]
 
 
 def _files(splits: Iterable[Sequence[Example]]) -> list[str]:
     return list(dict.fromkeys(
         value.path for examples in splits for one in examples for value in one.values.values()
-        if isinstance(value, Medium)
+        if isinstance(value, MediaRef)
     ))  # fmt: skip
 
 
-def _said(examples: Iterable[Example], sums: Mapping[str, str]) -> str:
+def _examples_checksum(examples: Iterable[Example], sums: Mapping[str, str]) -> str:
     digest = hashlib.sha256()
     for one in examples:
         said = [
-            (name, (sums[value.path], value.part.values) if isinstance(value, Medium) else value)
+            (name, (sums[value.path], value.part.values) if isinstance(value, MediaRef) else value)
             for name, value in one.values.items()
         ]
         digest.update(repr((said, bool(one.problem))).encode())

@@ -14,9 +14,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-Codes = NDArray[np.uint32]
-Hashes = NDArray[np.uint64]
-Numbers = NDArray[np.int64]
+UInt32Array = NDArray[np.uint32]
+UInt64Array = NDArray[np.uint64]
+IntArray = NDArray[np.int64]
 
 LONGEST = 10_000
 """Characters of a text that its hash covers; the hash also contains the full length."""
@@ -28,18 +28,18 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 
 
 @dataclass(frozen=True)
-class Texts:
+class CharacterCodes:
     """The characters of several texts, one after another, each followed by an end mark."""
 
-    codes: Codes
-    sizes: Numbers
+    codes: UInt32Array
+    sizes: IntArray
     """Number of characters kept of each text, including its end mark."""
 
-    lengths: Numbers
+    lengths: IntArray
     """Number of characters of each original text."""
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> Texts:
+    def of(cls, texts: Sequence[str]) -> CharacterCodes:
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         cut = [text[:LONGEST] for text in texts] if lengths.max(initial=0) > LONGEST else texts
         mark = chr(_END)
@@ -47,10 +47,10 @@ class Texts:
         return cls(together, np.minimum(lengths, LONGEST) + 1, lengths)
 
     @cached_property
-    def starts(self) -> Numbers:
+    def starts(self) -> IntArray:
         return np.cumsum(self.sizes) - self.sizes
 
-    def hashes(self) -> Hashes:
+    def hashes(self) -> UInt64Array:
         """Hash each text; different texts collide with a probability of about 1 in 2^64.
 
         The hash is a polynomial in the characters. The powers run on over all texts, and each sum
@@ -59,38 +59,38 @@ class Texts:
         powers = _powers(_BASE, len(self.codes))
         sums = np.add.reduceat(self.codes * powers[: len(self.codes)], self.starts)
         sums *= _powers(_INVERSE, len(self.codes))[self.starts]
-        return mixed(sums ^ mixed(self.lengths.astype(np.uint64)))
+        return mix_bits(sums ^ mix_bits(self.lengths.astype(np.uint64)))
 
-    def folded(self) -> Texts:
+    def folded(self) -> CharacterCodes:
         """Return the texts without case, punctuation, blanks and control characters."""
         codes = _FOLD.apply(self.codes)
         # The marks are found by their place: the text may hold the same control character.
         codes[self.starts + self.sizes - 1] = _END
         kept = codes != 0
         sizes = np.add.reduceat(kept, self.starts, dtype=np.int64)
-        return Texts(codes[kept], sizes, sizes - 1)
+        return CharacterCodes(codes[kept], sizes, sizes - 1)
 
 
 @lru_cache(maxsize=4)
-def _powers_up_to(base: int, bits: int) -> Hashes:
+def _powers_up_to(base: int, bits: int) -> UInt64Array:
     powers = np.full(1 << bits, base, np.uint64)
     powers[0] = 1
     return np.cumprod(powers)
 
 
-def _powers(base: int, n: int) -> Hashes:
+def _powers(base: int, n: int) -> UInt64Array:
     """Return at least n of the powers 1, base, base², …; their number is doubled, for the cache."""
     return _powers_up_to(base, max(16, (n - 1).bit_length()))
 
 
-def mixed(numbers: Hashes) -> Hashes:
+def mix_bits(numbers: UInt64Array) -> UInt64Array:
     """Spread numbers over all 64 bits (the finaliser of SplitMix64)."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
 
 
-def fold_hashes(texts: Texts, folded: Texts | None = None) -> Hashes:
+def fold_hashes(texts: CharacterCodes, folded: CharacterCodes | None = None) -> UInt64Array:
     """Hash texts without case and punctuation; texts of only punctuation are hashed whole."""
     folded = texts.folded() if folded is None else folded
     hashes = folded.hashes()
@@ -104,7 +104,7 @@ class _FoldTable:
     def __init__(self) -> None:
         self._table = np.full(0x110000, _UNSEEN, np.uint32)
 
-    def apply(self, codes: Codes) -> Codes:
+    def apply(self, codes: UInt32Array) -> UInt32Array:
         found = self._table[codes]
         if (found == _UNSEEN).any():
             for code in np.unique(codes[found == _UNSEEN]).tolist():

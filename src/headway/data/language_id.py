@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.hashing import Numbers, Texts
+from headway.data.hashing import CharacterCodes, IntArray
 
 BINS = 1 << 16
 MIN_TRIGRAMS = 8
@@ -26,18 +26,18 @@ SMOOTHING = 0.5
 
 _FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D], np.uint32)
 
-Scores = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 class Trigrams(NamedTuple):
     """Character trigrams of some texts, hashed to bins."""
 
     bins: NDArray[np.uint16]
-    sizes: Numbers
+    sizes: IntArray
     """Number of trigrams of each text."""
 
     @classmethod
-    def of(cls, texts: Texts) -> Trigrams:
+    def of(cls, texts: CharacterCodes) -> Trigrams:
         codes = texts.codes
         ends = texts.starts + texts.sizes - 1
         hashed = np.zeros(max(len(codes) - 2, 0), np.uint32)
@@ -74,7 +74,7 @@ class Profiles:
         )
         return (as_source < -MARGIN) & (as_target > MARGIN)
 
-    def _scores(self, texts: Trigrams, own: int | None) -> Scores:
+    def _scores(self, texts: Trigrams, own: int | None) -> FloatArray:
         """Mean log-likelihood ratio per trigram of each text being a source, not a target."""
         seen = self.counts.copy()
         if own is not None:

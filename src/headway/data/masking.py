@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headway.tasks.specs import FillSettings
 from headway.tokens.tokenizer import Tokenizer
 
-Numbers = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
 COUNT, CHOICE, FATE, WORD = range(4)
@@ -27,14 +27,14 @@ ITEM = 1 << 24
 
 
 @dataclass(frozen=True)
-class Draws:
+class CounterRandom:
     """Uniform random numbers that can be drawn in any order (SplitMix64)."""
 
     seed: int
     epoch: int
     """-1 for validation: the same choices every time."""
 
-    def uniform(self, purpose: int, places: Numbers) -> NDArray[np.float64]:
+    def uniform(self, purpose: int, places: IntArray) -> NDArray[np.float64]:
         """Return one number in [0, 1) for each place."""
         key = np.random.SeedSequence([self.seed, self.epoch + 1, purpose])
         x = key.generate_state(1, np.uint64) + (places.astype(np.uint64) + np.uint64(1)) * STEP
@@ -45,30 +45,30 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Texts:
+class FlatTexts:
     """Concatenated texts without special tokens; none is empty."""
 
-    tokens: Numbers
-    lengths: Numbers
-    places: Numbers
+    tokens: IntArray
+    lengths: IntArray
+    places: IntArray
     """Position of each token in the corpus."""
 
 
-class Masker:
+class TokenMasker:
     """Masks the share `mask` of the tokens of texts, at least one in each text."""
 
     def __init__(self, tokenizer: Tokenizer, settings: FillSettings) -> None:
         assert tokenizer.mask is not None
         self.mask, self.settings, self.tokenizer = tokenizer.mask, settings, tokenizer
         plain = np.setdiff1d(np.arange(tokenizer.vocab_size), list(tokenizer.specials))
-        self.plain = plain if len(plain) else np.array([self.mask])
+        self.replacements = plain if len(plain) else np.array([self.mask])
 
-    def counts(self, lengths: Numbers, first_places: Numbers, draws: Draws) -> Numbers:
+    def counts(self, lengths: IntArray, first_places: IntArray, draws: CounterRandom) -> IntArray:
         """Return the number of tokens to mask in each text; the share holds on average."""
         wanted = self.settings.mask * lengths + draws.uniform(COUNT, first_places)
         return np.clip(wanted.astype(np.int64), 1, lengths)
 
-    def hidden(self, texts: Texts, draws: Draws) -> NDArray[np.bool_]:
+    def choose(self, texts: FlatTexts, draws: CounterRandom) -> NDArray[np.bool_]:
         """Return for each token whether it is to be predicted. With whole words, words are taken in
         a random order while all their pieces fit into the number, and the first in any case."""
         first = np.cumsum(texts.lengths) - texts.lengths
@@ -91,19 +91,19 @@ class Masker:
         chosen[order] = taken
         return chosen[word]
 
-    def replaced(self, texts: Texts, hidden: NDArray[np.bool_], draws: Draws) -> Numbers:
+    def apply(self, texts: FlatTexts, hidden: NDArray[np.bool_], draws: CounterRandom) -> IntArray:
         """Return the texts as the model reads them. Most hidden tokens become the mask, some a
         random token, and some stay, so that the model must predict every position well."""
         tokens, places = texts.tokens.copy(), texts.places[hidden]
         fate = draws.uniform(FATE, places)
-        random = draws.uniform(WORD, places) * len(self.plain)
+        random = draws.uniform(WORD, places) * len(self.replacements)
         settings = self.settings
         tokens[hidden] = np.where(
             fate < settings.keep,
             tokens[hidden],
             np.where(
                 fate < settings.keep + settings.random,
-                self.plain[random.astype(np.int64)],
+                self.replacements[random.astype(np.int64)],
                 self.mask,
             ),
         )
@@ -111,7 +111,7 @@ class Masker:
 
 
 @dataclass(frozen=True)
-class Hider:
+class PatchMasker:
     """Chooses the share `mask` of the positions of each item to hide, in blocks of `span`. Leading
     tokens that are not part of an image are never hidden."""
 
@@ -122,7 +122,9 @@ class Hider:
         """Return how many of `n_rows` positions to hide: at least one, but not all of several."""
         return int(np.clip(round(self.mask * n_rows), 1, max(1, n_rows - 1)))
 
-    def of_pictures(self, items: Numbers, grid: tuple[int, int, int], draws: Draws) -> Numbers:
+    def mask_images(
+        self, items: IntArray, grid: tuple[int, int, int], draws: CounterRandom
+    ) -> IntArray:
         """Return the hidden positions on the grid of each image, sorted (B H). In videos the same
         place is hidden in all frames, or a still object would be visible a moment later."""
         _, n_lines, n_columns = grid
@@ -134,7 +136,7 @@ class Hider:
         times = np.arange(grid[0]) * len(unit_P)
         return (times[None, :, None] + hidden_BH[:, None, :]).reshape(len(items), -1)
 
-    def of_recording(self, item: int, n_rows: int, draws: Draws) -> Numbers:
+    def mask_audio(self, item: int, n_rows: int, draws: CounterRandom) -> IntArray:
         """Return the hidden positions of one recording, sorted."""
         shift = int(draws.uniform(SHIFT, np.array([item]))[0] * self.span)
         unit_P = (np.arange(n_rows) + shift) // self.span
@@ -142,6 +144,6 @@ class Hider:
         return _first(keys_1P, self.count(n_rows))[0]
 
 
-def _first(keys_BP: NDArray[np.float64], n: int) -> Numbers:
+def _first(keys_BP: NDArray[np.float64], n: int) -> IntArray:
     """Return the sorted positions of the `n` smallest keys; equal keys are taken in order."""
     return np.sort(np.argsort(keys_BP, axis=1, kind="stable")[:, :n], axis=1)

@@ -5,26 +5,31 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.files import open_lines, shown
+from headway.data.files import display_name, open_lines
 
 MIN_GAIN = 2.0
 """Least gain, in badly matching pairs, of a shift; with less, the end of one file is missing."""
 
-Costs = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 MAX_SLIPS = 16
 """If more lines than this are missing, they are assumed to be missing in one place."""
 
 
-def where_lines_slip(source: Costs, target: Costs, paths: tuple[str, str], encoding: str) -> str:
+def describe_misalignment(
+    source: FloatArray, target: FloatArray, paths: tuple[str, str], encoding: str
+) -> str:
     """Describe in a sentence where lines stop matching, with the first lines that differ."""
     shorter = min(len(source), len(target))
     cut = paths[0] if len(source) < len(target) else paths[1]
     if not shorter:
-        return f"{shown(cut)} is empty."
-    row = first_slip(source, target)
+        return f"{display_name(cut)} is empty."
+    row = first_misaligned_row(source, target)
     if row >= shorter:
-        return f"The first {shorter:,} lines match in length: {shown(cut)} is probably truncated."
+        return (
+            f"The first {shorter:,} lines match in length: {display_name(cut)} is probably "
+            f"truncated."
+        )
     texts = [_line(path, row, encoding) for path in paths]
     return (
         f"Judging by line lengths, they stop matching at about line {row + 1:,}: "
@@ -32,7 +37,7 @@ def where_lines_slip(source: Costs, target: Costs, paths: tuple[str, str], encod
     )
 
 
-def first_slip(source: Costs, target: Costs) -> int:
+def first_misaligned_row(source: FloatArray, target: FloatArray) -> int:
     """Return the first row that is better aligned with a shift than without one.
 
     Among all ways to insert the missing lines, the one with the least unusual length ratios wins.
@@ -57,7 +62,7 @@ def first_slip(source: Costs, target: Costs) -> int:
     return len(source) if cut_short else int(origins[-1])
 
 
-def _costs(source: Costs, target: Costs) -> Costs:
+def _costs(source: FloatArray, target: FloatArray) -> FloatArray:
     """Cumulative cost of the first n rows, for every n: capped distances from the usual ratio."""
     ratio = np.log((source + 3) / (target + 3))
     usual = np.median(ratio)

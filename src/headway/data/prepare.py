@@ -20,47 +20,47 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data import example
+from headway.data import source
 from headway.data.check import (
     MOST_NAMED,
     PROBLEMS,
-    absent_labels,
     check,
     listed,
+    missing_label_warning,
     sorted_labels,
     unit_of,
 )
 from headway.data.check_report import Report
-from headway.data.checksummed import Facts, read_sealed, seal
-from headway.data.encode import Encoder, Routed, Router, all_for_validation
-from headway.data.example import Example, Source, TextKind, WantedMedia, in_example_blocks, sources
+from headway.data.encode import DatasetWriter, RoutedBlock, Router, all_for_validation
 from headway.data.fingerprint import (
     SEEN,
-    contents,
+    content_checksums,
+    data_inputs,
+    file_states,
     rereadable,
-    states,
     tokenizer_inputs,
-    wanted_inputs,
 )
 from headway.data.language_id import Profiles
-from headway.data.media.decoding import UNREADABLE, Decoder, read_facts
-from headway.data.media.open_item import Medium, is_there, leads_nowhere
+from headway.data.manifest import DataManifest, verified_manifest, write_manifest
+from headway.data.media.decoding import UNREADABLE, MediaDecoder, read_media_records
+from headway.data.media.open_item import MediaRef, is_broken_link, path_exists
 from headway.data.readers import lines
-from headway.data.resumable import Workplace, tidy, workplace
+from headway.data.scan import EMPTY, DatasetScan, scan_examples, scan_media
+from headway.data.source import DataSource, Example, MediaSpec, TextKind, in_example_blocks, sources
 from headway.data.split import split_off
 from headway.data.store import (
     DATA,
     Columns,
     ImpossibleData,
-    Prepared,
+    PreparedData,
     load_prepared,
     open_columns,
 )
-from headway.data.survey import EMPTY, Survey, survey, survey_media
+from headway.data.workdir import WorkDir, open_workdir, remove_leftovers
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
 from headway.settings.run import RunSettings
-from headway.settings.text import Shape
+from headway.settings.text import WordShape
 from headway.storage import work_folder
 from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
@@ -85,8 +85,8 @@ def prepare(
     *,
     tokenizer: Tokenizer | None = None,
     specials: Sequence[str] = (),
-    media: WantedMedia | None = None,
-) -> Prepared:
+    media: MediaSpec | None = None,
+) -> PreparedData:
     """Check, split and tokenise the data, or reuse the result if it is up to date. A tokenizer is
     trained unless one is given.
 
@@ -94,12 +94,12 @@ def prepare(
     them, they get new ids after all others. `media` gives the form and target of images, videos and
     audio.
     """
-    _check_asked(kind, settings)
+    _check_data_given(kind, settings)
     folder.mkdir(parents=True, exist_ok=True)
     with rereadable(settings, folder) as settings:
-        settings = example.answered(kind, settings, media)
+        settings = source.resolve_answer(kind, settings, media)
         both = None if media is None else sources(kind, settings, media)
-        wanted = wanted_inputs(settings) if both is None else _media_inputs(both, folder)
+        wanted = data_inputs(settings) if both is None else _media_inputs(both, folder)
         wanted |= {
             "kind": kind,
             "specials": list(specials),
@@ -110,23 +110,26 @@ def prepare(
             wanted["tag"] = {"scheme": tag.scheme, "prefix_strip": tag.prefix_strip}
         if spec_of(settings).answers in ("labels", "number"):
             wanted["answer"] = spec_of(settings).answers
-        made = read_sealed(folder / DATA, progress.note)
-        if made is None or not _is_of(made, wanted):
+        made = verified_manifest(folder / DATA, progress.note)
+        if made is None or not _is_up_to_date(made, wanted):
             # Work resumes after whole blocks, so the blocks and columns must be the same as before.
-            blocks = [example.BLOCK, example.BLOCK_CHARACTERS, lines.PIECE]
-            cut = {"blocks": blocks, **({"shapes": len(Shape)} if kind == "tagged" else {})}
-            with workplace(folder / DATA, {**wanted, **cut}, progress.note) as place:
-                build = Build(both or sources(kind, settings), place, progress)
+            blocks = [source.BLOCK, source.BLOCK_CHARACTERS, lines.PIECE]
+            cut = {"blocks": blocks, **({"shapes": len(WordShape)} if kind == "tagged" else {})}
+            with open_workdir(folder / DATA, {**wanted, **cut}, progress.note) as place:
+                build = DataBuilder(both or sources(kind, settings), place, progress)
                 facts = build.run(tokenizer, specials)
                 if both is not None:
-                    seen = {"states": states([list(one) for one in both]), "files": wanted["files"]}
+                    seen = {
+                        "states": file_states([list(one) for one in both]),
+                        "files": wanted["files"],
+                    }
                     (place.results / SEEN).write_text(json.dumps(seen), encoding="utf-8")
-                seal(place.results, {"inputs": wanted, **facts})
-        tidy(folder / DATA)
+                write_manifest(place.results, {"inputs": wanted, **facts})
+        remove_leftovers(folder / DATA)
     return load_prepared(folder)
 
 
-def _is_of(made: Facts, wanted: Facts) -> bool:
+def _is_up_to_date(made: DataManifest, wanted: DataManifest) -> bool:
     """Whether data was made from these inputs. Version 1 recorded fewer facts about pairs."""
     inputs = made["inputs"]
     if made["version"] == 1 and wanted["kind"] == "pairs" and "dtypes" in made:
@@ -134,19 +137,21 @@ def _is_of(made: Facts, wanted: Facts) -> bool:
     return inputs == wanted
 
 
-def _media_inputs(both: tuple[Source, Source], folder: Path) -> Facts:
+def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataManifest:
     """Return everything that determines the prepared data. If names, sizes and times of the files
     have not changed, their contents are not read again."""
     settings, media = both[0].settings, both[0].media
     assert media is not None
     if settings.data.bad == "error":
-        check_there(*(one for one in both if not one.in_arrays))
+        check_files_exist(*(one for one in both if not one.in_arrays))
     splits = [list(one) for one in both]
     try:
         seen = json.loads((folder / DATA / SEEN).read_text(encoding="utf-8"))
-        files = seen["files"] if seen["states"] == states(splits) else contents(splits)
+        files = (
+            seen["files"] if seen["states"] == file_states(splits) else content_checksums(splits)
+        )
     except (OSError, ValueError, KeyError, TypeError):
-        files = contents(splits)
+        files = content_checksums(splits)
     values = {
         "files": files, "form": asdict(media.form), "target": media.target,
         "valid_size": settings.data.valid_size, "answer": "label",
@@ -155,17 +160,17 @@ def _media_inputs(both: tuple[Source, Source], folder: Path) -> Facts:
     return json.loads(json.dumps(values))  # as it comes back from a file
 
 
-def check_there(*several: Source) -> None:
+def check_files_exist(*several: DataSource) -> None:
     """Raise one `DataError` that lists all missing files."""
     files: dict[str, str] = {}
     for one in chain(*several):
         for value in one.values.values():
-            if isinstance(value, Medium):
+            if isinstance(value, MediaRef):
                 files.setdefault(value.path, one.place)
     # Broken links are reported when they are read, and left out.
     missing = [
         f"{name} ({place})" for name, place in files.items()
-        if not is_there(Path(name)) and not leads_nowhere(Path(name))
+        if not path_exists(Path(name)) and not is_broken_link(Path(name))
     ]  # fmt: skip
     if missing:
         shown = ", ".join(missing[:MOST_NAMED])
@@ -182,7 +187,7 @@ NOTHING_IN_PYTHON = (
 )
 
 
-def _check_asked(kind: TextKind, settings: RunSettings) -> None:
+def _check_data_given(kind: TextKind, settings: RunSettings) -> None:
     data = settings.data
     if kind == "media":
         if not data.media:
@@ -204,10 +209,12 @@ def _check_asked(kind: TextKind, settings: RunSettings) -> None:
         raise DataError("data.fields=… must name the fields of the records; the last is the body.")
 
 
-class Build:
+class DataBuilder:
     """Builds all files of the folder except the manifest, in stages, each of which runs once."""
 
-    def __init__(self, both: tuple[Source, Source], place: Workplace, progress: Progress) -> None:
+    def __init__(
+        self, both: tuple[DataSource, DataSource], place: WorkDir, progress: Progress
+    ) -> None:
         self.training, self.validation = both
         self.kind = self.training.kind
         self.settings = self.training.settings
@@ -215,12 +222,12 @@ class Build:
         self.place = place
         self.progress = progress
 
-    def run(self, given: Tokenizer | None, specials: Sequence[str]) -> Facts:
+    def run(self, given: Tokenizer | None, specials: Sequence[str]) -> DataManifest:
         """Run all stages and return the facts for the manifest."""
         split = self.place.state / "held_out.npy"
         if self.media is not None:
             examples = [*self.training, *self.validation]
-            Decoder(examples, self.media, self.place.results, self.place).run(self.progress)
+            MediaDecoder(examples, self.media, self.place.results, self.place).run(self.progress)
         plan = self.place.stage("plan", lambda: self._plan(split), split)
         held_out, blank = np.load(split)
         words = self.place.results / "tokenizer.json"
@@ -232,7 +239,7 @@ class Build:
 
         if self.training.columns:
             self.place.stage("tokenizer", make, words)
-        with Encoder(
+        with DatasetWriter(
             self.training, words, plan["labels"], self.place.results, self.place.recorded()
         ) as encoder:
             if self.media is not None:
@@ -262,31 +269,31 @@ class Build:
     def _unit(self) -> str:
         return "characters" if self.kind not in ("pairs", "media") else unit_of(self.training)
 
-    def _surveys(self) -> tuple[Survey, Survey | None]:
+    def _surveys(self) -> tuple[DatasetScan, DatasetScan | None]:
         """Survey the training data, and the validation data if it was given."""
         if self.media is not None:
-            seen, held = survey_media(self.training, self.place.results), None
+            seen, held = scan_media(self.training, self.place.results), None
             if self.validation.is_given:
-                held = survey_media(self.validation, self.place.results, len(seen))
+                held = scan_media(self.validation, self.place.results, len(seen))
             return seen, held
         with self.progress.stage("checking the data", unit=self._unit) as stage:
             profiles, held = Profiles(), None
-            seen = survey(self.training, stage.advance, profiles)
+            seen = scan_examples(self.training, stage.advance, profiles)
             if self.validation.is_given:
-                held = survey(self.validation, stage.advance, profiles, learn=False)
+                held = scan_examples(self.validation, stage.advance, profiles, learn=False)
         return seen, held
 
-    def _plan(self, split: Path) -> Facts:
+    def _plan(self, split: Path) -> DataManifest:
         """Check and split the data, which needs no tokenizer."""
         seen, held = self._surveys()
         report = check(seen, held)
         if report.impossible:
             raise ImpossibleData(report)
-        cut, labels = None, sorted_labels(seen.names.counts)
+        cut, labels = None, sorted_labels(seen.labels.counts)
         surveys = [seen] if held is None else [seen, held]
         characters = sum(one.n_characters for one in surveys)
         size = characters if self._unit == "characters" else sum(map(len, surveys))
-        problems = {k: v for one in surveys for k, v in one.names.problems.items()}
+        problems = {k: v for one in surveys for k, v in one.labels.problems.items()}
         held_out = np.zeros(len(seen), np.bool_)
         if held is None and self.kind == "documents" and seen.filled.sum() < FEW_DOCUMENTS:
             cut = int(0.9 * int(seen.lengths[0][seen.filled].sum()))
@@ -299,7 +306,7 @@ class Build:
             some = [list(compress(self.training, rows)) for rows in (seen.filled, held_out)]
             if held is None:
                 named = [{name for one in part for name in one.labels} for part in some]
-                report.findings += absent_labels(named[1], named[0])
+                report.findings += missing_label_warning(named[1], named[0])
             characters = sum(len(one.text("text")) for one in some[0])
             characters -= sum(len(one.text("text")) for one in some[1])
         np.save(split, np.stack([held_out, ~seen.filled]))
@@ -314,7 +321,7 @@ class Build:
         }
 
     def _vocabularies(
-        self, plan: Facts, examples: Iterator[example.Example],
+        self, plan: DataManifest, examples: Iterator[source.Example],
         given: Tokenizer | None, specials: Sequence[str],
     ) -> Vocabularies:  # fmt: skip
         """Return the given vocabularies, or train them on the training examples."""
@@ -334,14 +341,14 @@ class Build:
             tokenizer = train_on_texts(texts, wanted, plan["characters"], specials)
             return Vocabularies(tokenizer, tokenizer)
 
-    def _encode(self, encoder: Encoder, blocks: Iterator[Routed], size: int) -> None:
+    def _encode(self, encoder: DatasetWriter, blocks: Iterator[RoutedBlock], size: int) -> None:
         """Encode all remaining blocks, and record the progress from time to time."""
         kept = time.monotonic()
         columns = self.training.columns
         progress = self.progress if columns else SILENT
         with progress.stage("tokenising", size, self._unit) as stage:
 
-            def done(routed: Routed) -> None:
+            def done(routed: RoutedBlock) -> None:
                 nonlocal kept
                 if time.monotonic() - kept >= RECORD_SECONDS:
                     self.place.record(encoder.count.to_dict(), encoder.files.sync())
@@ -354,14 +361,14 @@ class Build:
             encoder.run(blocks, done)
         encoder.files.sync()
 
-    def _blocks(self, router: Router) -> Iterator[Routed]:
+    def _blocks(self, router: Router) -> Iterator[RoutedBlock]:
         for block in in_example_blocks(self.training, self.training.columns):
             yield router.route(block)
         yield from all_for_validation(self.validation)
 
     def _media_blocks(
         self, held_out: NDArray[np.bool_], usable: NDArray[np.bool_]
-    ) -> Iterator[Routed]:
+    ) -> Iterator[RoutedBlock]:
         """Yield blocks of training examples in order, then of shuffled validation examples, each
         with the number under which its media are stored."""
         folder, n = self.place.results, len(usable)
@@ -369,21 +376,21 @@ class Build:
         validation = list(compress(training, held_out))
         if self.validation.is_given:
             found = stored_examples(self.validation, folder, n)
-            validation = list(compress(found, survey_media(self.validation, folder, n).filled))
+            validation = list(compress(found, scan_media(self.validation, folder, n).filled))
         mixed = np.random.default_rng(MIXED).permutation(len(validation)).tolist()
         both = compress(training, usable & ~held_out), [validation[row] for row in mixed]
         for is_valid, examples in enumerate(both):
             for block in in_example_blocks(examples, self.training.columns):
                 each = np.ones(len(block), np.bool_)
-                yield Routed(block, each & bool(is_valid), each)
+                yield RoutedBlock(block, each & bool(is_valid), each)
 
 
-def stored_examples(source: Source, folder: Path, first: int = 0) -> list[Example]:
+def stored_examples(source: DataSource, folder: Path, first: int = 0) -> list[Example]:
     """Return examples with the numbers of their media in the folder, after the `first` examples of
     others. An unreadable item has the number of another one and must not be used."""
     assert source.media is not None
     names = source.media.names
-    stored = np.cumsum(read_facts(folder)["marks"] & UNREADABLE == 0) - 1
+    stored = np.cumsum(read_media_records(folder)["marks"] & UNREADABLE == 0) - 1
     rows = stored.reshape(-1, len(names))[first:].tolist()
     return [
         Example({**one.values, **dict(zip(names, row, strict=True))}, *one[1:])
@@ -391,7 +398,7 @@ def stored_examples(source: Source, folder: Path, first: int = 0) -> list[Exampl
     ]
 
 
-def _for_training(source: Source, router: Router) -> Iterator[example.Example]:
+def _for_training(source: DataSource, router: Router) -> Iterator[source.Example]:
     for block in in_example_blocks(source, source.columns):
         routed = router.route(block)
         yield from compress(routed.examples, ~routed.valid)
@@ -399,17 +406,17 @@ def _for_training(source: Source, router: Router) -> Iterator[example.Example]:
 
 def evaluation_set(
     kind: TextKind, settings: RunSettings, tokenizer: Tokenizer, labels: Sequence[str]
-) -> tuple[Columns, list[Facts]]:
+) -> tuple[Columns, list[DataManifest]]:
     """Load the files of `data.text` (or `data.pairs`) for evaluation: the encoded columns in
     memory, and the examples as in the files. A label not among `labels` raises an error with its
     place."""
-    _check_asked(kind, settings)
+    _check_data_given(kind, settings)
     with work_folder() as folder:
         words = folder / "tokenizer.json"
         Vocabularies(tokenizer, tokenizer).save(words)
         with rereadable(settings, folder) as readable:
             source, _ = sources(kind, replace(readable, data=replace(readable.data, valid_text=())))
-            with Encoder(source, words, labels, folder) as encoder:
+            with DatasetWriter(source, words, labels, folder) as encoder:
                 encoder.run(all_for_validation(source), lambda routed: None)
         fields = source.columns if kind == "fields" else ()
         facts = {"columns": encoder.stores, "fields": fields, "n_bytes": encoder.count.n_bytes}
@@ -431,7 +438,7 @@ class EvaluationMedia:
 
 
 def evaluation_media(
-    media: WantedMedia,
+    media: MediaSpec,
     settings: RunSettings,
     *,
     labels: Sequence[str] = (),
@@ -451,11 +458,11 @@ def evaluation_media(
         )
     source, _ = sources("media", settings, media)
     if settings.data.bad == "error":
-        check_there(source)
+        check_files_exist(source)
     with work_folder() as folder:
         words = folder / "tokenizer.json"
-        Decoder(list(source), media, folder).run(progress)
-        _check_scorable(survey_media(source, folder), labels)
+        MediaDecoder(list(source), media, folder).run(progress)
+        _check_scorable(scan_media(source, folder), labels)
         targets = [one.text("text") or ", ".join(one.labels) for one in source]
         if tokenizer is not None:
             Vocabularies(tokenizer, tokenizer).save(words)
@@ -463,7 +470,7 @@ def evaluation_media(
         if source.columns and tokenizer is None:
             kept = replace(source, media=replace(media, target="none"))
         examples = stored_examples(source, folder)
-        with Encoder(kept, words, labels, folder) as encoder:
+        with DatasetWriter(kept, words, labels, folder) as encoder:
             encoder.run(all_for_validation(kept, examples), lambda routed: None)
         facts = {"columns": encoder.stores, "fields": (), "n_bytes": encoder.count.n_bytes}
         # The files stay mapped after their folder is removed.
@@ -472,25 +479,26 @@ def evaluation_media(
     return EvaluationMedia(opened, [one.place for one in source], found)
 
 
-def _check_scorable(seen: Survey, labels: Sequence[str]) -> None:
-    unit, problems = unit_of(seen.source), seen.names.problems
+def _check_scorable(seen: DatasetScan, labels: Sequence[str]) -> None:
+    unit, problems = unit_of(seen.source), seen.labels.problems
     if not len(seen):
         raise DataError(f"the data has no {unit} to evaluate.")
     if problems:
-        n = seen.names.n_problems
+        n = seen.labels.n_problems
         shown = " ".join(list(problems.values())[:MOST_NAMED])
         more = f" And {n - MOST_NAMED:,} more." * (n > MOST_NAMED)
         raise DataError(f"{n:,} of {len(seen):,} {unit} cannot be read: {shown}{more}")
     empty = seen.rows(EMPTY)
-    if "label" in seen.source.kinds and seen.names.without:
+    if "label" in seen.source.kinds and seen.labels.n_unlabelled:
         empty = np.flatnonzero(seen.label < 0)
     if len(empty):
         [one] = seen.examples(empty[:1].tolist()).values()
         what = f"a {unit.removesuffix('s')} without a {'text' if seen.source.columns else 'label'}"
         raise DataError(f"{one.place}: {what} cannot be evaluated.")
-    for name in seen.names.counts:
+    for name in seen.labels.counts:
         if name not in labels:
             raise DataError(
-                f"{seen.names.places[name]}: the label {name!r} is unknown to this run. Its labels "
+                f"{seen.labels.places[name]}: the label {name!r} is unknown to this run. Its "
+                f"labels "
                 f"are: {listed(labels, 20)}."
             )

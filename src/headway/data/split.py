@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from headway.data.check import label_hint, unit_of, valid_option
 from headway.data.check_report import Finding, Report, counted
-from headway.data.hashing import Hashes, Numbers, mixed
+from headway.data.hashing import IntArray, UInt64Array, mix_bits
+from headway.data.scan import DatasetScan
 from headway.data.store import ImpossibleData
-from headway.data.survey import Survey
 from headway.errors import DataError
 
 SOME = 1_000_000
@@ -30,7 +30,7 @@ TRIED = 64
 _SALT = np.uint64(0x5EED)
 
 
-def split_off(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:
+def split_off(seen: DatasetScan, size: int, report: Report) -> NDArray[np.bool_]:
     """Choose the examples for validation; problems go into the report."""
     held_out = np.zeros(len(seen), np.bool_)
     filled = seen.filled
@@ -40,7 +40,7 @@ def split_off(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:
     media = seen.source.media
     # Voices are also compared with each other: one recording of a voice would say nothing.
     each = 2 if media and media.form.what == "sounds" else 1
-    labels = seen.label[rows] if seen.names.counts and kind != "tagged" else None
+    labels = seen.label[rows] if seen.labels.counts and kind != "tagged" else None
     try:
         keys = seen.key[rows], seen.other[rows]
         unit = unit_of(seen.source)
@@ -52,12 +52,12 @@ def split_off(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:
         raise ImpossibleData(report) from error
     held_out[np.flatnonzero(filled)[chosen]] = True
     if kind == "pairs":
-        _tell_shared(seen, filled & ~held_out, held_out, report)
+        _report_shared(seen, filled & ~held_out, held_out, report)
     return held_out
 
 
-def _tell_shared(
-    seen: Survey, kept: NDArray[np.bool_], held_out: NDArray[np.bool_], report: Report
+def _report_shared(
+    seen: DatasetScan, kept: NDArray[np.bool_], held_out: NDArray[np.bool_], report: Report
 ) -> None:
     few = seen.other[held_out]
     shared = np.zeros(len(few), np.bool_)
@@ -74,8 +74,8 @@ def _tell_shared(
 
 
 def choose_rows(
-    source: Hashes,
-    target: Hashes,
+    source: UInt64Array,
+    target: UInt64Array,
     size: int,
     unit: str = "pairs",
     option: str = "--valid FILE",
@@ -112,13 +112,13 @@ def choose_rows(
 
 
 def _chosen(
-    first: Numbers, source: Hashes, limit: int, labels: NDArray[np.int32] | None, each: int
+    first: IntArray, source: UInt64Array, limit: int, labels: NDArray[np.int32] | None, each: int
 ) -> NDArray[np.bool_]:
     """Choose whole groups, each identified by its first row."""
     draws = np.full(len(first), np.iinfo(np.uint64).max, np.uint64)
     for row in range(0, len(first), SOME):
         block = slice(row, row + SOME)
-        np.minimum.at(draws, first[block], mixed(source[block] ^ _SALT))
+        np.minimum.at(draws, first[block], mix_bits(source[block] ^ _SALT))
     if labels is not None:
         return choose_by_label(draws[first], labels, limit, each)
     leaders = np.flatnonzero(first == np.arange(len(first), dtype=first.dtype))
@@ -135,7 +135,7 @@ def _chosen(
     return taken[first]
 
 
-def groups(source: Hashes, target: Hashes) -> Numbers:
+def groups(source: UInt64Array, target: UInt64Array) -> IntArray:
     """Return for each pair the first pair of its group, connected by shared sources or targets."""
     first = np.arange(len(source), dtype=_numbers(len(source)))
     by_source, by_target = _Runs(source), _Runs(target)
@@ -158,7 +158,7 @@ def _numbers(n: int) -> type[np.unsignedinteger[Any]]:
 class _Runs:
     """Rows with equal keys."""
 
-    def __init__(self, keys: Hashes) -> None:
+    def __init__(self, keys: UInt64Array) -> None:
         kind = _numbers(len(keys))
         self.order = np.argsort(keys, kind="stable").astype(kind)
         ordered = keys[self.order]
@@ -167,7 +167,7 @@ class _Runs:
         self.starts = np.flatnonzero(changes).astype(kind)
         self.sizes = np.diff(np.append(self.starts, kind(len(keys))))
 
-    def lowest(self, values: Numbers) -> Numbers:
+    def lowest(self, values: IntArray) -> IntArray:
         """Return for each row the lowest value among the rows with its key."""
         lowest = np.minimum.reduceat(values[self.order], self.starts)
         spread = np.empty_like(values)
@@ -176,7 +176,7 @@ class _Runs:
 
 
 def choose_by_label(
-    draws: Hashes, labels: Sequence[str] | NDArray[np.int32], limit: int, each: int = 1
+    draws: UInt64Array, labels: Sequence[str] | NDArray[np.int32], limit: int, each: int = 1
 ) -> NDArray[np.bool_]:
     """Choose at most `limit` rows in whole groups of equal draws, in the order of the draws.
 

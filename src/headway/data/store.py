@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check_report import Report
-from headway.data.checksummed import Facts, load_sealed
-from headway.data.hashing import Hashes
-from headway.data.media.decoding import UNREADABLE, VALUES, read_facts
-from headway.data.media.open_item import Form, What
-from headway.data.media.store import PictureStore, SoundStore
+from headway.data.hashing import UInt64Array
+from headway.data.manifest import DataManifest, load_manifest
+from headway.data.media.decoding import UNREADABLE, VALUES, read_media_records
+from headway.data.media.open_item import ItemFormat, MediaType
+from headway.data.media.store import AudioStore, ImageStore
 from headway.data.token_store import TokenStore, side
 from headway.errors import DataError
 from headway.tasks.specs import SEEN_AS
@@ -27,12 +27,12 @@ DATA = "data"
 
 SPLITS = ("train", "valid")
 
-Numbers = NDArray[np.int64]
-Store = TokenStore | PictureStore | SoundStore | Numbers | NDArray[np.float32]
+IntArray = NDArray[np.int64]
+ColumnStore = TokenStore | ImageStore | AudioStore | IntArray | NDArray[np.float32]
 Ragged = Literal["text", "other", "source", "target", "tags", "pieces", "shapes", "labels"]
 
 
-class Columns(Mapping[str, Store]):
+class Columns(Mapping[str, ColumnStore]):
     """The columns of one split by name, with a row for each of the `n` examples.
 
     `text`, `other`, `source`, `target` and the fields of documents are token ids without special
@@ -44,11 +44,11 @@ class Columns(Mapping[str, Store]):
 
     def __init__(
         self,
-        stores: Mapping[str, Store],
+        stores: Mapping[str, ColumnStore],
         *,
         fields: Sequence[str] = (),
         places: Sequence[str] = (),
-        hashes: Hashes | None = None,
+        hashes: UInt64Array | None = None,
         n_bytes: int = 0,
     ) -> None:
         self._stores = dict(stores)
@@ -67,16 +67,16 @@ class Columns(Mapping[str, Store]):
     @overload
     def __getitem__(self, name: Ragged) -> TokenStore: ...
     @overload
-    def __getitem__(self, name: Literal["label"]) -> Numbers: ...
+    def __getitem__(self, name: Literal["label"]) -> IntArray: ...
     @overload
     def __getitem__(self, name: Literal["number"]) -> NDArray[np.float32]: ...
     @overload
-    def __getitem__(self, name: Literal["image", "video"]) -> PictureStore: ...
+    def __getitem__(self, name: Literal["image", "video"]) -> ImageStore: ...
     @overload
-    def __getitem__(self, name: Literal["audio"]) -> SoundStore: ...
+    def __getitem__(self, name: Literal["audio"]) -> AudioStore: ...
     @overload
-    def __getitem__(self, name: str) -> Store: ...
-    def __getitem__(self, name: str) -> Store:
+    def __getitem__(self, name: str) -> ColumnStore: ...
+    def __getitem__(self, name: str) -> ColumnStore:
         try:
             return self._stores[name]
         except KeyError:
@@ -115,10 +115,10 @@ class Columns(Mapping[str, Store]):
         return {name: self.tokens(name) for name in self.fields}
 
     @property
-    def media(self) -> PictureStore | SoundStore:
+    def media(self) -> ImageStore | AudioStore:
         """The images, videos or audio of the split."""
         for name in SEEN_AS.values():
-            if isinstance(found := self.get(name), PictureStore | SoundStore):
+            if isinstance(found := self.get(name), ImageStore | AudioStore):
                 return found
         raise MissingColumn(
             "the prepared data has no images, videos or audio: it was prepared for another task. "
@@ -126,22 +126,22 @@ class Columns(Mapping[str, Store]):
         )
 
     @property
-    def pictures(self) -> PictureStore:
-        assert isinstance(self.media, PictureStore)
+    def images(self) -> ImageStore:
+        assert isinstance(self.media, ImageStore)
         return self.media
 
     @property
-    def sounds(self) -> SoundStore:
-        assert isinstance(self.media, SoundStore)
+    def audio(self) -> AudioStore:
+        assert isinstance(self.media, AudioStore)
         return self.media
 
     @property
-    def hashes(self) -> Hashes:
+    def hashes(self) -> UInt64Array:
         """Content hashes of the media; equal for example for several captions of one image."""
         assert self._hashes is not None
         return self._hashes
 
-    def changed(self, stores: Mapping[str, Store]) -> Columns:
+    def with_stores(self, stores: Mapping[str, ColumnStore]) -> Columns:
         """Return a copy with some columns replaced."""
         return Columns(
             {**self._stores, **stores}, fields=self.fields, places=self.places,
@@ -151,7 +151,7 @@ class Columns(Mapping[str, Store]):
     def in_memory(self) -> Columns:
         """Return a copy whose texts are in memory instead of mapped files."""
         texts = {k: v.in_memory() for k, v in self.items() if isinstance(v, TokenStore)}
-        return self.changed(texts)
+        return self.with_stores(texts)
 
 
 class MissingColumn(DataError, KeyError):
@@ -161,7 +161,7 @@ class MissingColumn(DataError, KeyError):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     """Data that was checked, split and stored."""
 
     train: Columns
@@ -189,26 +189,26 @@ class Prepared:
         return any(name in self.train for name in SEEN_AS.values())
 
     @property
-    def what(self) -> What:
+    def modality(self) -> MediaType:
         """The modality of the media."""
         found = next(what for what, name in SEEN_AS.items() if name in self.train)
         assert found != "text"
         return found
 
     @property
-    def words(self) -> Vocabularies:
+    def vocabularies(self) -> Vocabularies:
         assert self.vocab is not None, "there are no texts"
         return self.vocab
 
     @property
-    def reads(self) -> Tokenizer | None:
+    def input_tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the inputs; None without texts."""
         return None if self.vocab is None else self.tokenizer
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the inputs."""
-        return self.words.source
+        return self.vocabularies.source
 
     @property
     def valid_pairs(self) -> list[tuple[str, str]]:
@@ -230,18 +230,18 @@ class ImpossibleData(DataError):
         self.report = report
 
 
-def load_prepared(folder: Path) -> Prepared:
+def load_prepared(folder: Path) -> PreparedData:
     """Load the prepared data from the folder of a run."""
     data = folder / DATA
-    made = load_sealed(data)
+    made = load_manifest(data)
     lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     examples = [json.loads(line) for line in lines]
     words = data / "tokenizer.json"
     if made["version"] == 1 or "columns" not in made:
-        made = _as_now(made)
+        made = _upgrade_manifest(made)
         examples = [_example(one) for one in examples]
     train, valid = (open_columns(data, split, made) for split in SPLITS)
-    return Prepared(
+    return PreparedData(
         train=train,
         valid=valid,
         vocab=Vocabularies.load(words) if words.exists() else None,
@@ -253,9 +253,9 @@ def load_prepared(folder: Path) -> Prepared:
     )
 
 
-def open_columns(folder: Path, split: str, made: Facts) -> Columns:
+def open_columns(folder: Path, split: str, made: DataManifest) -> Columns:
     """Open a split as its manifest describes it."""
-    stores: dict[str, Store] = {}
+    stores: dict[str, ColumnStore] = {}
     hashes = None
     if "form" in made:
         items, known = open_media(folder, _form(made["form"]))
@@ -274,19 +274,19 @@ def open_columns(folder: Path, split: str, made: Facts) -> Columns:
     return Columns(stores, fields=made["fields"], n_bytes=n_bytes, hashes=hashes)
 
 
-def open_media(folder: Path, form: Form) -> tuple[PictureStore | SoundStore, Hashes]:
+def open_media(folder: Path, form: ItemFormat) -> tuple[ImageStore | AudioStore, UInt64Array]:
     """Open all media in the folder, with their content hashes."""
-    facts = read_facts(folder)
+    facts = read_media_records(folder)
     facts = facts[facts["marks"] & UNREADABLE == 0]
     if form.what == "sounds":
         lengths = facts["height"].astype(np.int64)
-        return SoundStore.open(folder / VALUES, lengths, form.rate), facts["hash"]
+        return AudioStore.open(folder / VALUES, lengths, form.rate), facts["hash"]
     assert form.size is not None
     shape = (form.frames, form.channels, *form.size)
-    return PictureStore.open(folder / VALUES, shape), facts["hash"]
+    return ImageStore.open(folder / VALUES, shape), facts["hash"]
 
 
-def _as_now(made: Facts) -> Facts:
+def _upgrade_manifest(made: DataManifest) -> DataManifest:
     """Convert a manifest of an older version to the current form."""
     columns: dict[str, dict[str, str]] = {}
     if "form" in made["inputs"]:
@@ -317,10 +317,10 @@ def _as_now(made: Facts) -> Facts:
     return {**made, "columns": columns, "fields": fields}
 
 
-def _example(one: list[str] | Facts) -> Facts:
+def _example(one: list[str] | DataManifest) -> DataManifest:
     return dict(zip(("source", "target"), one, strict=True)) if isinstance(one, list) else one
 
 
-def _form(values: Facts) -> Form:
+def _form(values: DataManifest) -> ItemFormat:
     size = values["size"]
-    return Form(**{**values, "size": None if size is None else tuple(size)})
+    return ItemFormat(**{**values, "size": None if size is None else tuple(size)})

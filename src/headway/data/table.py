@@ -24,7 +24,7 @@ SAMPLE = 100
 MOST_SHOWN = 20
 """Most columns that an error lists."""
 
-Row = Mapping[str, object]
+RowMapping = Mapping[str, object]
 
 
 class Absent:
@@ -37,7 +37,7 @@ class Absent:
 ABSENT = Absent()
 
 
-class Raw(NamedTuple):
+class RawRow(NamedTuple):
     """A row of a table, before its columns are bound."""
 
     values: Sequence[object] | None
@@ -53,24 +53,24 @@ class Raw(NamedTuple):
     ends: bool = True
     """False for a piece of a text that continues in the next row."""
 
-    row: Row | None = None
+    row: RowMapping | None = None
     """The whole row, for tables whose rows may lack columns."""
 
-    def first(self, n: int) -> Raw:
+    def first(self, n: int) -> RawRow:
         """Return this row with only its first `n` values."""
         return self if self.values is None else self._replace(values=self.values[:n])
 
 
-Read = Callable[[Sequence[str]], Iterator[Raw]]
+RowReader = Callable[[Sequence[str]], Iterator[RawRow]]
 
 
 @dataclass(frozen=True)
 class Table:
     columns: tuple[str, ...]
-    sample: Sequence[Row]
+    sample: Sequence[RowMapping]
     """The first rows."""
 
-    read: Read
+    read: RowReader
     """Reads all rows with the values of the given columns; an iterator can be read only once."""
 
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -83,12 +83,12 @@ class Table:
     """Description of the file format, such as `tab-separated, header`."""
 
     unit: str = "line"
-    """Unit that `Raw.line` counts."""
+    """Unit that `RawRow.line` counts."""
 
     header: bool = True
     """Whether the columns have names; otherwise they are called 1, 2, …"""
 
-    means: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
     """Roles of columns that follow from the file format, such as words and tags in CoNLL."""
 
     typed: bool = True
@@ -108,7 +108,7 @@ class Table:
             )
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """Name of the table in messages."""
         return self.name or "the data"
 
@@ -140,7 +140,7 @@ class Table:
         return "; ".join(f"{name!r}: {_values(self.sample, name)}" for name in names) + more
 
 
-def value_in(row: Row, name: str) -> object:
+def value_in(row: RowMapping, name: str) -> object:
     """Return the value of a name; `translation.de` is `de` inside `translation`."""
     if name in row:
         return row[name]
@@ -218,10 +218,10 @@ def _of_columns(columns: Mapping[Any, Any]) -> Table:
         said = ", ".join(f"{name!r} {n:,}" for name, n in lengths.items())
         raise DataError(f"the columns have different numbers of values: {said}.")
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
         whole = {tops[name]: _listed(held[tops[name]]) for name in names}
         values = [_inside(whole[tops[name]], name, tops[name]) for name in names]
-        return (Raw(row, n) for n, row in enumerate(zip(*values, strict=True), 1))
+        return (RawRow(row, n) for n, row in enumerate(zip(*values, strict=True), 1))
 
     tops = _Tops(held)
     first = [_listed(_first(column)) for column in held.values()]
@@ -244,13 +244,13 @@ def _inside(values: Sequence[object], name: str, top: str) -> Sequence[object]:
     return values if name == top else [value_in({top: value}, name) for value in values]
 
 
-def picked(rows: Iterable[Row], names: Sequence[str]) -> Iterator[Raw]:
+def select_columns(rows: Iterable[RowMapping], names: Sequence[str]) -> Iterator[RawRow]:
     """Yield the named columns of mappings."""
     for number, row in enumerate(rows, 1):
-        yield Raw([value_in(row, name) for name in names], number, row=row)
+        yield RawRow([value_in(row, name) for name in names], number, row=row)
 
 
-class Values(Protocol):
+class ColumnValues(Protocol):
     """A column of any package."""
 
     def __len__(self) -> int: ...
@@ -260,17 +260,17 @@ class Values(Protocol):
     def __getitem__(self, key: slice, /) -> Iterable[object]: ...
 
 
-def _sized(column: object, name: str) -> Values:
+def _sized(column: object, name: str) -> ColumnValues:
     """Return the column, or a list of its values if it has no length."""
     if isinstance(column, str | bytes | Mapping) or not isinstance(column, Iterable):
         raise DataError(
             f"column {name!r} is {str(column)[:40]!r}, but a list of values is needed: a mapping "
             "has one list per column."
         )
-    return cast(Values, column) if hasattr(column, "__len__") else list(column)
+    return cast(ColumnValues, column) if hasattr(column, "__len__") else list(column)
 
 
-def _first(column: Values) -> Iterable[object]:
+def _first(column: ColumnValues) -> Iterable[object]:
     """Return the first values of a column."""
     for way, words in (("head", (SAMPLE,)), ("slice", (0, SAMPLE))):
         if hasattr(column, way):
@@ -310,8 +310,8 @@ def _of_records(data: Any, names: Iterable[str]) -> Table:
     few = getattr(data, "select_columns", lambda names: data)
     tops = _Tops(names)
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
-        return picked(few(list(dict.fromkeys(map(tops.__getitem__, names)))), names)
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
+        return select_columns(few(list(dict.fromkeys(map(tops.__getitem__, names)))), names)
 
     return Table(tuple(tops.columns), list(islice(iter(data), SAMPLE)), read, classes)
 
@@ -327,13 +327,13 @@ def _of_rows(data: Iterable[Any]) -> Table | None:
     for row in _mappings(sample):
         columns |= dict.fromkeys(map(str, row))
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
-        return picked(_mappings(data if again else chain(sample, walked)), names)
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
+        return select_columns(_mappings(data if again else chain(sample, walked)), names)
 
     return Table(tuple(columns), sample, read)
 
 
-def _mappings(rows: Iterable[object]) -> Iterator[Row]:
+def _mappings(rows: Iterable[object]) -> Iterator[RowMapping]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(
@@ -343,7 +343,7 @@ def _mappings(rows: Iterable[object]) -> Iterator[Row]:
         yield row
 
 
-def _values(sample: Sequence[Row], name: str) -> str:
+def _values(sample: Sequence[RowMapping], name: str) -> str:
     found = [row.get(name) for row in sample]
     kept = [value for value in found if not is_missing(value)][:2]
     return ", ".join(shown_value(value) for value in kept) or "nothing"

@@ -14,7 +14,7 @@ from typing import Literal
 
 from headway.errors import DataError
 
-Scheme = Literal["bio", "bioes", "iob1", "plain"]
+TagScheme = Literal["bio", "bioes", "iob1", "plain"]
 
 OUTSIDE = "O"
 _MARKED = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
@@ -33,13 +33,13 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 @dataclass
-class Detection:
+class TagSchemeDetector:
     """Detector of the tag scheme, which collects evidence sentence by sentence."""
 
     evidence: dict[str, str] = field(default_factory=dict)
     """For each scheme, the first tag that is evidence for it, with its place."""
 
-    def look(self, tags: Sequence[str], place: str) -> None:
+    def add(self, tags: Sequence[str], place: str) -> None:
         before = (OUTSIDE, "")
         split = [split_tag(tag) for tag in tags]
         for i, (letter, kind) in enumerate(split):
@@ -59,7 +59,7 @@ class Detection:
                 self.evidence.setdefault("no end", shown)
             before = letter, kind
 
-    def scheme(self) -> Scheme:
+    def scheme(self) -> TagScheme:
         """Return the scheme that fits all tags; raise a `DataError` if two schemes are mixed."""
         seen = self.evidence
         if not seen:
@@ -76,7 +76,7 @@ class Detection:
             return "bio"
         return "iob1"
 
-    def _alone(self, scheme: Scheme, others: Sequence[str]) -> None:
+    def _alone(self, scheme: TagScheme, others: Sequence[str]) -> None:
         for other in others:
             if other in self.evidence:
                 name = _NAMES["bio" if other == "no end" else other]
@@ -87,7 +87,7 @@ class Detection:
                 )
 
 
-def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
+def to_bio(tags: Sequence[str], scheme: TagScheme) -> tuple[list[str], int]:
     """Convert tags to BIO and count those that do not fit the scheme. An `I-` or `E-` without a
     span to continue begins one, as in evaluation programs."""
     if scheme == "plain":

@@ -40,7 +40,7 @@ class TextWord(NamedTuple):
 class WordRule:
     """Rule that splits texts into words."""
 
-    apart: frozenset[str] = PUNCTUATION
+    separate: frozenset[str] = PUNCTUATION
     whole: frozenset[str] = frozenset()
     """Words that keep their punctuation."""
 
@@ -79,11 +79,11 @@ class WordRule:
         """The words between two blanks."""
         after: list[TextWord] = []
         while start < end and not self._is_whole(text[start:end]):
-            if text[start] in self.apart:
+            if text[start] in self.separate:
                 n = _run(text[start:end])
                 yield TextWord(text[start : start + n], start, start + n)
                 start += n
-            elif text[end - 1] in self.apart:
+            elif text[end - 1] in self.separate:
                 n = _run(text[start:end][::-1])
                 after.append(TextWord(text[end - n : end], end - n, end))
                 end -= n

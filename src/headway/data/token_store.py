@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Tokens = NDArray[np.integer[Any]]
+AnyIntArray = NDArray[np.integer[Any]]
 
 
 class TokenStore:
     """Store of token sequences: `store[i]` are the ids of sequence i, without special tokens."""
 
-    def __init__(self, tokens: Tokens, lengths: NDArray[np.signedinteger[Any]]) -> None:
+    def __init__(self, tokens: AnyIntArray, lengths: NDArray[np.signedinteger[Any]]) -> None:
         self.tokens = tokens
         self.lengths = lengths
         self.offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -48,7 +48,7 @@ class TokenStore:
     def __len__(self) -> int:
         return self.n
 
-    def __getitem__(self, i: int) -> Tokens:
+    def __getitem__(self, i: int) -> AnyIntArray:
         if not -self.n <= i < self.n:
             raise IndexError(f"sequence {i} is out of range: the store has {self.n}")
         i %= self.n

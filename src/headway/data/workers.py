@@ -36,7 +36,7 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def each(
+def map_blocks(
     work: Callable[[Block], Result], blocks: Iterable[Block], *, threads: bool = False
 ) -> Iterator[Result]:
     """Yield the result of `work` for each block, in order; it must not depend on earlier blocks.

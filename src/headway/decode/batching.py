@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 
 FIRST_WINDOW, LAST_WINDOW = 128, 2048
 """First and largest window size in lines. Windows double, so that the first results come early."""
@@ -28,7 +28,7 @@ def windows(
     if live:
         yield from _live_windows(lines)
         return
-    size, window, source = first, [], iter(listed(lines))
+    size, window, source = first, [], iter(ensure_list(lines))
     failure: Exception | None = None
     while True:
         try:
@@ -53,7 +53,7 @@ def _live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
 
     def read() -> None:
         try:
-            for line in listed(lines):
+            for line in ensure_list(lines):
                 waiting.put([line])
             waiting.put(None)
         except BaseException as error:

@@ -15,7 +15,7 @@ from headway.decode.stream import OnToken, Reading
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.linear import packing
-from headway.progress import OnProgress, unheard
+from headway.progress import OnProgress, no_progress
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
@@ -82,7 +82,7 @@ class Completer:
         shared: Prompt = "",
         end: int | None = None,
         live: bool = False,
-        on_progress: OnProgress = unheard,
+        on_progress: OnProgress = no_progress,
     ) -> Iterator[Written]:
         """Yield one completion per prompt, in order. An empty prompt starts a new text.
 

@@ -33,7 +33,7 @@ from headway.models.decoder import Decoder
 from headway.nn.cache import Cache, LayerCache
 from headway.nn.eval_mode import evaluating, is_compiled
 from headway.nn.layout import Layout, Tree
-from headway.nn.positions import most_positions, stretch
+from headway.nn.positions import extend_positions, max_positions
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
@@ -198,7 +198,7 @@ class Continuous:
         """`context`: the maximum number of tokens of the models. `fixed`: keep tensor shapes and
         addresses, so that steps can be CUDA graphs; None: only on a GPU."""
         self.models, self.tokenizer = models, tokenizer
-        ends = [context, *(most_positions(model.front) for model in models)]
+        ends = [context, *(max_positions(model.front) for model in models)]
         self.context = min((end for end in ends if end is not None), default=None)
         self.most_rows = most_rows
         self.device = next(models[0].parameters()).device
@@ -208,7 +208,7 @@ class Continuous:
         self.rows: list[tuple[Member, int]] = []
         """For each cache row: the member, and the number of its output."""
 
-        counts = any(model.counts for model in models)  # n-gram lookups need sizes on the host
+        counts = any(model.is_counted for model in models)  # n-gram lookups need sizes on the host
         fixed = self.device.type == "cuda" if fixed is None else fixed
         self.fixed = fixed and not counts
         self._make_caches()
@@ -574,7 +574,7 @@ class RowCache(Cache):
         self.n_rows = first + other.n_rows
         self.reach(used)
         for mine, theirs in zip(self.stores, other.layers, strict=True):
-            for name, fresh_BS in theirs.kept.items():
+            for name, fresh_BS in theirs.cells.items():
                 begins = fresh_BS.shape[1] - other.capacity
                 store = mine.get(name) or Store(fresh_BS[:0, :0], begins)
                 if len(store.grid_BS) < self.n_rows:
@@ -621,7 +621,7 @@ class RowCache(Cache):
         self._keys = None
         for layer, stores in zip(self.layers, self.stores, strict=True):
             for name, store in stores.items():
-                layer.kept[name] = store.grid_BS[: self.n_rows]
+                layer.cells[name] = store.grid_BS[: self.n_rows]
 
 
 class FixedRows(FixedCache):
@@ -632,7 +632,7 @@ class FixedRows(FixedCache):
         self.rows_W = torch.arange(n_rows, device=device)
         self.at_R = torch.zeros(n_rows, dtype=torch.long, device=device)
         for layer, stores in zip(self.layers, rows.stores, strict=True):
-            layer.kept = {name: store.grid_BS[:n_rows] for name, store in stores.items()}
+            layer.cells = {name: store.grid_BS[:n_rows] for name, store in stores.items()}
 
     def write(self, grid_BSGK: Tensor, fresh_NGK: Tensor, new: Layout) -> None:
         grid_BSGK[self.rows_W, self.at_R] = fresh_NGK
@@ -644,7 +644,7 @@ class FixedStep:
 
     def __init__(self, model: Decoder, rows: RowCache, n_rows: int, used: int) -> None:
         """`used` bounds the tokens of each row, this one included."""
-        self.model, self.used, self.end = model, used, most_positions(model.front)
+        self.model, self.used, self.end = model, used, max_positions(model.front)
         device = next(model.parameters()).device
         self.cache = FixedRows(rows, n_rows, device)
         self.base = Layout.of([1] * n_rows, device)
@@ -694,7 +694,7 @@ class FixedRowSteps:
         used = max(rows.lengths) + 1
         rows.reach(used)
         if self.rows.moves != self.moves:
-            stretch(self.model, rows.capacity)
+            extend_positions(self.model, rows.capacity)
             self._begin_anew()
         shape = room_in(SOURCES, len(tokens)), min(room_in(LENGTHS, used), rows.capacity)
         if shape not in self.steps:

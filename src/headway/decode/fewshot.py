@@ -19,7 +19,7 @@ from headway.decode.steps import read_prompts
 from headway.errors import DataError, UserError
 from headway.nn.eval_mode import evaluating
 from headway.nn.linear import packing
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 
 KINDS = {("text", "label"): ("Text: ", "\nLabel:"), ("prompt", "answer"): ("", "")}
 """Field names of an example, and the text before and after its input in the prompt."""
@@ -50,7 +50,7 @@ class Shots:
     @classmethod
     def of(cls, examples: Iterable[Mapping[str, str]]) -> Shots:
         """Build from examples in memory, with the same fields as in a file."""
-        numbered = enumerate(listed(examples), 1)
+        numbered = enumerate(ensure_list(examples), 1)
         return cls._of("shots", ((f"shot {number:,}", one) for number, one in numbered))
 
     @classmethod
@@ -164,7 +164,7 @@ class Chooser:
         """
         tokenizer = self.completer.tokenizer
         whole = tokenizer.encode_batch([f"{prompt} {label}" for label in self.labels])
-        whole = [tokenizer.begun(tokens) for tokens in whole]
+        whole = [tokenizer.as_open_prompt(tokens) for tokens in whole]
         if not shared_length(whole):  # there must be a token before the labels
             whole = [[tokenizer.bos, *tokens] for tokens in whole]
         n = min(shared_length(whole), max(1, len(self.completer.ids(prompt))))

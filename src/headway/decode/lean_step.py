@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headway.models.decoder import Decoder
 from headway.nn.attention.attention import Attention
-from headway.nn.block import WIRINGS, Block, Layer, Parallel, PostNorm, PreNorm
+from headway.nn.block import BLOCK_LAYOUTS, Block, Layer, Parallel, PostNorm, PreNorm
 from headway.nn.cache import Cache, LayerCache
 from headway.nn.layout import Layout
 from headway.nn.tap import Tap
@@ -31,7 +31,7 @@ def lean_step(model: Decoder) -> Callable[[Tensor, Layout, Cache], Tensor] | Non
     biases, attention windows or custom modules."""
     whole: list[Layer] = list(model.stack.blocks)  # type: ignore[arg-type]
     blocks = [block for block in whole if isinstance(block, Block)]
-    usual = set(WIRINGS.values())
+    usual = set(BLOCK_LAYOUTS.values())
     if len(blocks) < len(whole):  # some blocks mix tokens without attention
         return None
     if any(type(one) not in usual or type(one.attention) is not Attention for one in blocks):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from headway.errors import UserError
-from headway.nn.int8 import hold_int8
+from headway.nn.int8 import quantize_model
 
 
 def compute_in_type(model: nn.Module, dtype: torch.dtype) -> None:
@@ -28,4 +28,4 @@ def hold_in(model: nn.Module, precision: str) -> None:
                 "decode.precision=int8 works only on a CPU. On this device use "
                 "decode.precision=bf16, or use --device cpu."
             )
-        hold_int8(model)
+        quantize_model(model)

@@ -16,7 +16,7 @@ from headway.decode.batching import LAST_WINDOW
 from headway.decode.constraints import NOTHING, TextWish
 from headway.decode.output import Box, Look, Output, WritingSummary, Written
 from headway.errors import UserError
-from headway.settings.vision import GRID_STRIDE, PictureSettings
+from headway.settings.vision import GRID_STRIDE, ImageSettings
 from headway.tokens.tokenizer import Tokenizer
 
 OnLong = Literal["split", "cut", "error"]
@@ -177,7 +177,7 @@ class Pictures:
     """Images and videos. `shapes` are the input shapes of the models; the first defines the map of
     attended regions."""
 
-    shapes: Sequence[PictureSettings]
+    shapes: Sequence[ImageSettings]
     at_once: int = 256
 
     def parts(
@@ -218,7 +218,7 @@ class Pictures:
         return Written("", found[0])
 
 
-def _look(word: str, seen_S: NDArray[Any], picture: Picture, shape: PictureSettings) -> Look:
+def _look(word: str, seen_S: NDArray[Any], picture: Picture, shape: ImageSettings) -> Look:
     """The attention of a word as a map over the image."""
     n_frames, _, height, width = picture.shape
     grid = shape.grid_of(n_frames, height, width)
@@ -230,7 +230,7 @@ def _look(word: str, seen_S: NDArray[Any], picture: Picture, shape: PictureSetti
     return Look(word, _cell(shape, y, x, height, width), frames, float(grid_TYX.max()), grid_TYX)
 
 
-def _cell(shape: PictureSettings, y: int, x: int, height: int, width: int) -> Box:
+def _cell(shape: ImageSettings, y: int, x: int, height: int, width: int) -> Box:
     """The pixel box of a grid cell."""
     step, size = (GRID_STRIDE, GRID_STRIDE) if shape.stem == "grid" else (shape.step, shape.patch)
     left, top = x * step, y * step

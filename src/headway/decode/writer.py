@@ -22,15 +22,15 @@ from headway.decode.score import target_scores
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.search.searcher import Recent, Searcher
 from headway.decode.sources import Lines, OnLong, Part, Pictures, Sources
-from headway.models.parts.vision import PictureFront
+from headway.models.parts.vision import ImageFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.eval_mode import evaluating
 from headway.nn.linear import packing
-from headway.nn.positions import most_positions
-from headway.progress import OnProgress, unheard
+from headway.nn.positions import max_positions
+from headway.progress import OnProgress, no_progress
 from headway.settings.decode import DecodeSettings
-from headway.settings.listed import listed
-from headway.settings.vision import PictureSettings
+from headway.settings.listed import ensure_list
+from headway.settings.vision import ImageSettings
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 MAX_LEN = 256
@@ -76,7 +76,7 @@ class Writer:
         align: bool = False,
         detail: bool = False,
         engine: Engine | None = None,
-        picture: PictureSettings | None = None,
+        picture: ImageSettings | None = None,
         recent: Recent | None = None,
     ) -> None:
         """Several models form an ensemble. A line is too long if it has more than `max_len` tokens
@@ -105,13 +105,13 @@ class Writer:
             self.searcher = engine.searcher(settings, specials, detail=detail)
             self.attention = engine.attention
         fronts = [model.source_front for model in models]
-        shapes = [front.shape for front in fronts if isinstance(front, PictureFront)]
+        shapes = [front.shape for front in fronts if isinstance(front, ImageFront)]
         shapes += [] if picture is None else [picture]
         self.sources: Sources
         if shapes:
             self.sources = Pictures(shapes)
         else:
-            ends = [*map(most_positions, fronts), None if engine is None else engine.reach]
+            ends = [*map(max_positions, fronts), None if engine is None else engine.reach]
             n_more = len(vocab.source.as_source([]))
             most = math.inf if max_len is None else max_len
             room = min([most, *(end - n_more for end in ends if end is not None)])
@@ -124,7 +124,7 @@ class Writer:
         *,
         first: int = 0,
         live: bool = False,
-        on_progress: OnProgress = unheard,
+        on_progress: OnProgress = no_progress,
     ) -> Iterator[Written]:
         """Yield one result per source, in order; an empty line gives an empty result.
 
@@ -132,7 +132,7 @@ class Writer:
         sources to fill a batch. `on_progress` is called with the number of finished sources, also
         within a window. The total is known only if `sources` has a length.
         """
-        sources, most = listed(sources), self.sources.at_once
+        sources, most = ensure_list(sources), self.sources.at_once
         ahead = isinstance(self.searcher, AheadSearch) and not live
         # A background search is used for speed: start with large windows.
         some = windows(sources, LAST_WINDOW if ahead else FIRST_WINDOW, most, live=live)

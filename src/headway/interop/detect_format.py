@@ -30,7 +30,7 @@ from headway.interop.openai_whisper import read_openai_whisper
 from headway.interop.sentence_transformers import MODULES, SentenceFolder
 from headway.interop.weights import INDEX, WHOLE, Weights, open_weights
 from headway.settings.folder import CONFIG
-from headway.settings.model import PictureEncoderSettings, Seq2SeqSettings, TextSettings
+from headway.settings.model import ImageEncoderSettings, Seq2SeqSettings, TextSettings
 from headway.tokens.tokenizer import Vocabularies
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
@@ -199,7 +199,7 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
             return load_beside(folder, config, *sizes)
         return load_named(tokenizer, folder, config, *sizes)
 
-    if isinstance(model, PictureEncoderSettings):
+    if isinstance(model, ImageEncoderSettings):
         if tokenizer is not None:
             raise UserError("this model does not use text. Remove the option --tokenizer.")
         return OpenedSource(

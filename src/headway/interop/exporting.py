@@ -12,7 +12,7 @@ from headway.interop.proof import Proof
 from headway.interop.proof_inputs import proof_sentences
 from headway.progress import SILENT, Progress
 from headway.settings.model import family_of
-from headway.settings.run import media_front
+from headway.settings.run import media_settings
 from headway.storage import check_free, new_folder
 from headway.tasks.engines import TEXT_ALONE
 from headway.tasks.opened import Opened, open_plain
@@ -68,7 +68,7 @@ def export_run(
             f"{run.folder.name} has model.body={run.shape.body}, but only Transformers can be "
             "exported. Use the run folder with headway instead."
         )
-    if media_front(run.settings) is not None:
+    if media_settings(run.settings) is not None:
         _check_media(to, family_of(run.shape), sentences, int8)
     with new_folder(out) as folder:
         with progress.stage(f"writing {out}"):

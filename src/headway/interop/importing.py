@@ -29,12 +29,12 @@ from headway.interop.weights import Weights
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
 from headway.progress import SILENT, Progress
-from headway.settings.asked import Asked
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import CHAT_TEMPLATE, IMPORTED, TOKENIZER, write_config
 from headway.settings.load import apply_override
 from headway.settings.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
+from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.run import run_settings as from_values
 from headway.storage import check_free, new_folder, replace_text, seal_json
@@ -45,8 +45,8 @@ from headway.tasks.specs import (
     TranscribeSettings,
     front_reads,
 )
-from headway.tokens.model_rows import unused_name
 from headway.tokens.tokenizer import Vocabularies
+from headway.tokens.vocab_alignment import unused_name
 
 IGNORED = "ignored.safetensors"
 """File of tensors that our model does not use; an export writes them again."""
@@ -230,7 +230,7 @@ def changed(settings: RunSettings, words: Sequence[str]) -> RunSettings:
     values = tomllib.loads(resolved_toml(settings))
     for word in words:
         apply_override(values, word)
-    return replace(from_values(values), asked=Asked())
+    return replace(from_values(values), asked=Overrides())
 
 
 def _data(found: Architecture) -> DataSettings:

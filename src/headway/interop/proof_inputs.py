@@ -22,15 +22,15 @@ from headway.data.media.open_item import UNITS
 from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import ModelInput
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
-from headway.settings.audio import SoundSettings
+from headway.settings.audio import AudioSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.listed import listed
-from headway.settings.run import media_front
-from headway.settings.vision import PictureSettings
+from headway.settings.listed import ensure_list
+from headway.settings.run import media_settings
+from headway.settings.vision import ImageSettings
 from headway.tasks.intake import Cuts, Gone, Hiding, intake_of
 from headway.tasks.items import Batch, Draw
 from headway.tasks.media_inputs import what_of
@@ -113,17 +113,17 @@ class Reading:
 
 def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
     """Return the sentences of the user, filled up to `n` with ours."""
-    own = [line for line in listed(more) if line.strip()]
+    own = [line for line in ensure_list(more) if line.strip()]
     return [*own, *SENTENCES[: max(0, n - len(own))]]
 
 
 def proof_items(run: Opened, sentences: Sequence[str], *, odd: bool = False) -> list[Item]:
     """Make the inputs of the modality that the model reads. `odd`: two more clips, one shorter
     than a frame and one that is mostly silent."""
-    shape = media_front(run.settings)
+    shape = media_settings(run.settings)
     if shape is None:
         return [*proof_texts(run, sentences)]
-    if isinstance(shape, PictureSettings):
+    if isinstance(shape, ImageSettings):
         return [*proof_pictures(shape)]
     sounds = proof_sounds(shape)
     half = np.zeros_like(sounds[1])
@@ -168,7 +168,7 @@ def _with_gaps(run: Opened, text: TextItem) -> TextItem:
     return text._replace(ids=hidden)
 
 
-def proof_pictures(shape: PictureSettings, n: int = N_PICTURES) -> list[Media]:
+def proof_pictures(shape: ImageSettings, n: int = N_PICTURES) -> list[Media]:
     """Generate images of noise, ramps, stripes and flat color in the model's size (T C Y X)."""
     draw = np.random.default_rng(7)
     size = (shape.frames, shape.channels, shape.height, shape.width)
@@ -183,7 +183,7 @@ def proof_pictures(shape: PictureSettings, n: int = N_PICTURES) -> list[Media]:
     return found
 
 
-def proof_sounds(shape: SoundSettings) -> list[Media]:
+def proof_sounds(shape: AudioSettings) -> list[Media]:
     """Generate noise and rising tones of several lengths as 16-bit samples."""
     draw = np.random.default_rng(7)
     found: list[Media] = []
@@ -242,7 +242,7 @@ def what_is_said(run: Opened) -> str:
 
 def what_is_read(run: Opened) -> tuple[str, str]:
     """Names of what a proof counts: `Proof.items` and `Proof.units`."""
-    shape = media_front(run.settings)
+    shape = media_settings(run.settings)
     if shape is None:
         return "sentences", "tokens"
     units = "tokens" if isinstance(run.model, Seq2Seq) else "rows"
@@ -253,7 +253,7 @@ def _written(run: Opened, items: Sequence[Item]) -> list[list[int]]:
     """Generate the output for each source, after the start token; empty without a decoder."""
     if not isinstance(run.model, Seq2Seq):
         return [[] for _ in items]
-    texts = media_front(run.settings) is None
+    texts = media_settings(run.settings) is None
     room = min(LONGEST_OUTPUT if texts else LONGEST_OUTPUT // 2, run.shape.max_len - 1)
     settings = DecodeSettings(beam=1, max_len=room, unknown="keep")
     sources = [item.ids if isinstance(item, TextItem) else item for item in items]
@@ -286,16 +286,16 @@ def _cuts(run: Opened, item: Item) -> Cuts:
     return intake.cut(intake.columns([item]))
 
 
-def _source(run: Opened, item: Item) -> Input:
+def _source(run: Opened, item: Item) -> ModelInput:
     if isinstance(item, TextItem):
         return _flat(item.ids, item.segments or [0] * len(item.ids))
     cuts = _cuts(run, item)
     return cuts.shown(cuts.collate(np.arange(1)))
 
 
-def _flat(tokens: Sequence[int], segments: Sequence[int] | None = None) -> Input:
+def _flat(tokens: Sequence[int], segments: Sequence[int] | None = None) -> ModelInput:
     segments_N = None if segments is None else torch.tensor(segments)
-    return Input(torch.tensor(tokens), Layout.of([len(tokens)]), segments_N)
+    return ModelInput(torch.tensor(tokens), Layout.of([len(tokens)]), segments_N)
 
 
 def _array(tensor: Tensor) -> Scores:

@@ -25,10 +25,10 @@ from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.proof import Proof
 from headway.metrics.multilabel import THRESHOLD
-from headway.models.parts.audio import SoundFront
-from headway.models.parts.vision import PictureFront
+from headway.models.parts.audio import AudioFront
+from headway.models.parts.vision import ImageFront
 from headway.settings.folder import CONFIG
-from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings
+from headway.settings.model import AudioEncoderSettings, AudioSeq2SeqSettings
 from headway.tasks.opened import Opened
 
 OPSET = 20
@@ -73,7 +73,7 @@ def _facts(run: Opened, graph: Graph) -> dict[str, str]:
         facts["labels"] = json.dumps(run.settings.labels, ensure_ascii=False)
     if run.spec.answers == "labels":
         facts["threshold"] = f"{run.settings.classify.threshold or THRESHOLD:g}"
-    if isinstance(run.shape, SoundEncoderSettings | SoundSeq2SeqSettings):
+    if isinstance(run.shape, AudioEncoderSettings | AudioSeq2SeqSettings):
         facts["sample_rate"] = str(run.shape.sound.rate)
     if graph.reach is not None:
         facts["max_positions"] = str(graph.reach)
@@ -114,7 +114,7 @@ def _write_graph(
 
 def _of_fronts(model: Any) -> list[str]:
     """Names of the operators of the image and audio fronts."""
-    names = [cls.__qualname__ for cls in (PictureFront, SoundFront)]
+    names = [cls.__qualname__ for cls in (ImageFront, AudioFront)]
     made_by = {node.name: node.metadata_props.get(MADE_BY, "") for node in model.graph}
     return [node for node, classes in made_by.items() if any(name in classes for name in names)]
 

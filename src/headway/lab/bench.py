@@ -14,7 +14,7 @@ import headway
 from headway.errors import DataError, FolderError
 from headway.lab.verdict import plain
 from headway.models.parts.custom import Parts
-from headway.progress import SILENT, Progress, Stage
+from headway.progress import SILENT, Progress, ProgressStage
 from headway.run import Run
 from headway.settings.folder import WEIGHTS
 from headway.storage import replace_text
@@ -51,7 +51,7 @@ class Bench:
     data: Path | None = None
     device: str = "auto"
     progress: Progress = SILENT
-    stage: Stage | None = None
+    stage: ProgressStage | None = None
     deadline: float | None = None
     """Time limit, by `time.monotonic`."""
 

@@ -32,7 +32,7 @@ from headway.lab.experiment import Experiment, Measured, Source, mean, over
 from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
 from headway.lab.parallelism import in_turns
 from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
-from headway.models.summary import count
+from headway.models.summary import count_parameters
 from headway.nn.attention.attention import Attention
 from headway.tasks.opened import Opened
 
@@ -123,7 +123,7 @@ class ManyHeads(Experiment):
         )  # fmt: skip
         return {
             "loss": {arm: run.scores["loss"] for arm, run in runs.items()},
-            "parameters": {arm: count(run.model) for arm, run in runs.items()},
+            "parameters": {arm: count_parameters(run.model) for arm, run in runs.items()},
             "own": own, "comes_along": other,
         }  # fmt: skip
 

@@ -36,7 +36,7 @@ from headway.lab.verdict import (
 )
 from headway.models.decoder import Decoder
 from headway.models.parts.custom import Parts
-from headway.models.summary import count, outline
+from headway.models.summary import count_parameters, meta_model
 from headway.nn.attention.attention import Attention
 from headway.nn.block import PreNorm
 from headway.nn.layout import Layout
@@ -171,7 +171,7 @@ class Optimal(Experiment):
                   for arm, run in runs.items()}  # fmt: skip
         return {
             "curves": curves, "seconds": seconds, "copy": copied, "unigram": unigram(train, valid),
-            "parameters": {arm: count(run.model) for arm, run in runs.items()},
+            "parameters": {arm: count_parameters(run.model) for arm, run in runs.items()},
         }  # fmt: skip
 
     def _train(
@@ -319,7 +319,7 @@ EXPERIMENT = Optimal()
 
 def parameters_of(width: int, vocab: int) -> int:
     """Number of parameters of the Transformer, which all other models match."""
-    return count(outline(shape("transformer", width, LAYERS, vocab)))
+    return count_parameters(meta_model(shape("transformer", width, LAYERS, vocab)))
 
 
 def echoes(n: int, seed: int) -> list[str]:
@@ -334,7 +334,7 @@ def copy_loss(run: Run, texts: Sequence[str]) -> float:
     model = run.model
     assert isinstance(model, Decoder)
     device = next(model.parameters()).device
-    rows = [run.tokenizer.begun(run.tokenizer.encode(text)) for text in texts]
+    rows = [run.tokenizer.as_open_prompt(run.tokenizer.encode(text)) for text in texts]
     tokens_N = torch.tensor([token for row in rows for token in row], device=device)
     layout = Layout.of([len(row) for row in rows], device)
     scores_NV = model.scores(model(tokens_N, layout))

@@ -22,10 +22,10 @@ from headway.lab.figures import Figure, Lines, Table
 from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
-from headway.models.summary import count, outline
+from headway.models.summary import count_parameters, meta_model
 from headway.nn.devices import pick_device
 from headway.nn.layout import Layout
-from headway.settings.body import UNREAD, with_body
+from headway.settings.body import IGNORED, with_body
 from headway.settings.model import DecoderSettings
 
 VOCAB = 64
@@ -188,7 +188,7 @@ def shape(
         wiring="pre", positions="sinusoidal", init="paper", dropout=0.0, attention_dropout=0.0,
     )  # fmt: skip
     made = with_body(usual, body, more.get("single_head", "every"))
-    wide: dict[str, Any] = {} if "d_ff" in UNREAD[body] else {"d_ff": 4 * width}
+    wide: dict[str, Any] = {} if "d_ff" in IGNORED[body] else {"d_ff": 4 * width}
     return replace(made, d_model=width, **wide, **more)
 
 
@@ -199,7 +199,9 @@ def width_of(
     `by`."""
 
     def extra(width: int) -> int:
-        return count(outline(shape(body, width, n_layers, vocab, **more))) - n_parameters
+        return (
+            count_parameters(meta_model(shape(body, width, n_layers, vocab, **more))) - n_parameters
+        )
 
     low, high = 2, 4  # in multiples
     while extra(by * high) < 0:
@@ -214,7 +216,7 @@ def speeds(
     lengths: Sequence[int], n_tokens: int, width: int, rounds: int, device: torch.device, seed: int
 ) -> dict[str, Any]:
     """Seconds per training step by architecture and length: medians over rounds in turns."""
-    n = count(outline(shape("transformer", width)))
+    n = count_parameters(meta_model(shape("transformer", width)))
     models: dict[str, Decoder] = {}
     for body in ("transformer", "again", "lstm", "gru", "convolution"):
         kind = "transformer" if body == "again" else body
@@ -237,7 +239,7 @@ def speeds(
     return {
         "device": hardware(device), "seconds": seconds, "learned": learned, "n_tokens": n_tokens,
         "layers": 2,
-        "parameters": {body: count(model) for body, model in models.items()},
+        "parameters": {body: count_parameters(model) for body, model in models.items()},
     }  # fmt: skip
 
 

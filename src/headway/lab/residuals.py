@@ -20,7 +20,7 @@ from headway.lab.experiment import Experiment, Measured, Source, mean, over
 from headway.lab.figures import Figure, Lines, Table
 from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
 from headway.models.build import build_model
-from headway.models.parts.custom import Parts, know
+from headway.models.parts.custom import Parts, register_parts
 from headway.nn.attention.attention import Memory
 from headway.nn.block import PreNorm
 from headway.nn.cache import LayerCache
@@ -290,7 +290,7 @@ def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
     random = torch.Generator().manual_seed(seed)
     tokens_N, layout = torch.randint(100, (32,), generator=random), Layout.of([32])
     parts = ARMS[arm]
-    know(parts)
+    register_parts(parts)
     model: Any = build_model(
         EncoderSettings(
             vocab_size=100, d_model=64, n_heads=4, d_ff=256, n_layers=DEEP, dropout=0.0,

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.nn.logistic import Link, Sparse, fit_linear
+from headway.nn.logistic import LinkFunction, SparseFeatures, fit_linear
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
-L2: dict[Link, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
+L2: dict[LinkFunction, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
 """L2 penalty for each kind of target. Numbers are standardised: on the sizes of Debian packages,
 10 gave a test MAE of 0.571, 1 gave 0.581 and 30 gave 0.575; ridge regression on tf-idf gave 0.571
 to 0.581."""
@@ -75,7 +75,7 @@ class BagOfWords:
         cls,
         texts: Sequence[Text],
         right_NC: Tensor,
-        link: Link,
+        link: LinkFunction,
         *,
         l2: float | None = None,
         most_weights: int = 2_000_000,
@@ -108,12 +108,12 @@ class BagOfWords:
     def guesses(self, texts: Sequence[Text]) -> NDArray[np.int64]:
         return self.log_probs(texts).argmax(1)
 
-    def _rows(self, found: Sequence[Sequence[str]]) -> Sparse:
+    def _rows(self, found: Sequence[Sequence[str]]) -> SparseFeatures:
         """Sparse matrix of the known features of all texts."""
         known = [[self.numbers[f] for f in row if f in self.numbers] for row in found]
         starts = np.cumsum([0, *(len(row) for row in known[:-1])]) if known else np.zeros(0)
         flat = torch.tensor([number for row in known for number in row], dtype=torch.long)
-        return Sparse(flat, torch.from_numpy(starts.astype(np.int64)), len(self.weight_FC))
+        return SparseFeatures(flat, torch.from_numpy(starts.astype(np.int64)), len(self.weight_FC))
 
 
 def thinning(texts: Sequence[Text], most_characters: int = MOST_CHARACTERS) -> int:

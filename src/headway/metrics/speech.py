@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 
 Numbers = NDArray[np.float64]
 
@@ -65,14 +65,14 @@ class Errors:
 
 def word_errors(references: Iterable[str], answers: Iterable[str]) -> Errors:
     """Word errors of all texts together; `.rate` is the word error rate (WER)."""
-    pairs = zip(listed(references), listed(answers), strict=True)
+    pairs = zip(ensure_list(references), ensure_list(answers), strict=True)
     return sum((errors(words(right), words(answer)) for right, answer in pairs), Errors())
 
 
 def character_errors(references: Iterable[str], answers: Iterable[str]) -> Errors:
     """Character errors of all texts together, including spaces; `.rate` is the character error rate
     (CER)."""
-    pairs = zip(listed(references), listed(answers), strict=True)
+    pairs = zip(ensure_list(references), ensure_list(answers), strict=True)
     return sum((errors(right.strip(), answer.strip()) for right, answer in pairs), Errors())
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from headway.errors import UserError, suggest
 from headway.metrics.moses import tokenise
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -217,7 +217,7 @@ def _streams(references: Sequence[Reference]) -> list[Sequence[str]]:
 def _pairs(
     outputs: Sequence[str], references: Sequence[Reference]
 ) -> tuple[Sequence[str], Sequence[Reference]]:
-    outputs, references = listed(outputs), listed(references)
+    outputs, references = ensure_list(outputs), ensure_list(references)
     if len(outputs) != len(references):
         raise UserError(
             f"there are {len(outputs):,} outputs but {len(references):,} references. Their numbers "

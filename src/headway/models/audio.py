@@ -7,28 +7,28 @@ from math import prod
 from torch import nn
 
 from headway.models.encoder import Encoder
-from headway.models.parts.audio import SoundFront
+from headway.models.parts.audio import AudioFront
 from headway.models.parts.body import stack
-from headway.models.parts.output_heads import LabelHead, RebuildHead, WordHead
+from headway.models.parts.output_heads import LabelHead, LMHead, ReconstructionHead
 from headway.models.seq2seq import Seq2Seq, compose_seq2seq
 from headway.nn.embedding import Embedding
-from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings
+from headway.settings.model import AudioEncoderSettings, AudioSeq2SeqSettings
 
 
-class Listener(Encoder):
+class AudioEncoder(Encoder):
     """Audio encoder. `forward` returns one vector per position, which covers a few frames."""
 
     @property
-    def ctc(self) -> WordHead:
+    def ctc(self) -> LMHead:
         """The CTC head: scores of the symbols at each position; the last symbol is the blank."""
         head = self.head_named("ctc")
-        assert isinstance(head, WordHead)
+        assert isinstance(head, LMHead)
         return head
 
 
-def sound_encoder(settings: SoundEncoderSettings) -> Listener:
-    return Listener(
-        SoundFront(
+def audio_encoder(settings: AudioEncoderSettings) -> AudioEncoder:
+    return AudioEncoder(
+        AudioFront(
             settings.sound,
             settings.d_model,
             dropout=settings.dropout,
@@ -40,21 +40,21 @@ def sound_encoder(settings: SoundEncoderSettings) -> Listener:
     )
 
 
-def _head(settings: SoundEncoderSettings, name: str) -> nn.Module:
+def _head(settings: AudioEncoderSettings, name: str) -> nn.Module:
     if name == "ctc":
         return _symbols(settings)
     if name == "rebuild":
         sound = settings.sound
-        return RebuildHead(settings.d_model, sound.bands * prod(sound.strides))
+        return ReconstructionHead(settings.d_model, sound.bands * prod(sound.strides))
     return LabelHead(settings.d_model, settings.n_labels, settings.dropout)
 
 
-def sound_seq2seq(settings: SoundSeq2SeqSettings) -> Seq2Seq:
+def audio_seq2seq(settings: AudioSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
-    front = SoundFront(settings.sound, settings.d_model, dropout=settings.dropout)
+    front = AudioFront(settings.sound, settings.d_model, dropout=settings.dropout)
     ctc = _symbols(settings) if settings.ctc else None
     return compose_seq2seq(settings, front, target, ctc=ctc)
 
 
-def _symbols(settings: SoundEncoderSettings | SoundSeq2SeqSettings) -> WordHead:
-    return WordHead(settings.d_model, settings.vocab_size + 1, None, bias=True)
+def _symbols(settings: AudioEncoderSettings | AudioSeq2SeqSettings) -> LMHead:
+    return LMHead(settings.d_model, settings.vocab_size + 1, None, bias=True)

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from headway.models.audio import sound_encoder, sound_seq2seq
+from headway.models.audio import audio_encoder, audio_seq2seq
 from headway.models.decoder import decoder
 from headway.models.encoder import encoder
 from headway.models.seq2seq import seq2seq
-from headway.models.vision import picture_encoder, picture_seq2seq
+from headway.models.vision import image_encoder, image_seq2seq
 from headway.nn.init import initialise
 from headway.settings.model import ModelSettings, family_of
 
@@ -22,10 +22,10 @@ FAMILIES: dict[str, Callable[[Any], nn.Module]] = {
     "seq2seq": seq2seq,
     "encoder": encoder,
     "decoder": decoder,
-    "picture-encoder": picture_encoder,
-    "picture-seq2seq": picture_seq2seq,
-    "sound-encoder": sound_encoder,
-    "sound-seq2seq": sound_seq2seq,
+    "picture-encoder": image_encoder,
+    "picture-seq2seq": image_seq2seq,
+    "sound-encoder": audio_encoder,
+    "sound-seq2seq": audio_seq2seq,
 }
 
 
@@ -36,14 +36,14 @@ def build_model(
     enough to count its parameters. Without a seed, weights are left uninitialised for a caller that
     loads all of them."""
     is_meta = torch.device(device).type == "meta"
-    with torch.device("meta" if is_meta else "cpu"), Unfilled() if is_meta else nullcontext():
+    with torch.device("meta" if is_meta else "cpu"), SkipInit() if is_meta else nullcontext():
         model = FAMILIES[family_of(settings)](settings)
     if seed is not None and not is_meta:
         initialise(model, settings.init, seed)
     return model if is_meta else model.to(device)
 
 
-class Unfilled(TorchFunctionMode):
+class SkipInit(TorchFunctionMode):
     """Context that skips torch's weight initialisation, which on the meta device has no effect but
     imports the compiler."""
 

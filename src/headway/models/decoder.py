@@ -6,9 +6,15 @@ from torch import Tensor, nn
 
 from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
-from headway.models.parts.counted import CountedWords, LastTokens, TokenFront
+from headway.models.parts.counted import LastTokens, NgramLMHead, TokenFront
 from headway.models.parts.front import Front
-from headway.models.parts.output_heads import Input, LabelHead, Readable, States, WordHead
+from headway.models.parts.output_heads import (
+    EncoderWithHeads,
+    HiddenStates,
+    LabelHead,
+    LMHead,
+    ModelInput,
+)
 from headway.nn.cache import Cache
 from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
@@ -16,7 +22,7 @@ from headway.nn.stack import Stack
 from headway.settings.model import DecoderSettings
 
 
-class Decoder(Readable):
+class Decoder(EncoderWithHeads):
     """Decoder-only model. `forward` returns one vector per token, `scores` the logits of the next.
 
     Classes are read from the last token of a text, the only one that sees all others.
@@ -26,7 +32,7 @@ class Decoder(Readable):
         self,
         front: Front,
         stack: nn.Module,
-        head: WordHead | CountedWords | None,
+        head: LMHead | NgramLMHead | None,
         heads: nn.ModuleDict | None = None,
         pooling: str = "last",
     ) -> None:
@@ -38,24 +44,24 @@ class Decoder(Readable):
     def forward(self, tokens_N: Tensor, layout: Layout, cache: Cache | None = None) -> Tensor:
         return self.stack(self.front(tokens_N, layout), layout, cache=cache)
 
-    def states(self, *streams: Input, first: bool = False) -> States:
+    def states(self, *streams: ModelInput, first: bool = False) -> HiddenStates:
         (stream,) = streams
         tokens_N, layout = stream.values, stream.layout
-        return States(self(tokens_N, layout), layout)
+        return HiddenStates(self(tokens_N, layout), layout)
 
     def head_named(self, name: str) -> nn.Module:
-        return self.words if name == "words" else super().head_named(name)
+        return self.lm_head if name == "words" else super().head_named(name)
 
     def scores(self, x_ND: Tensor) -> Tensor:
-        return self.words(x_ND)
+        return self.lm_head(x_ND)
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether the model is a table of n-grams instead of a neural network."""
-        return isinstance(self.head, CountedWords)
+        return isinstance(self.head, NgramLMHead)
 
     @property
-    def words(self) -> WordHead | CountedWords:
+    def lm_head(self) -> LMHead | NgramLMHead:
         """The head that scores the next token."""
         if self.head is None:
             has = ", ".join(self.heads)
@@ -66,11 +72,11 @@ class Decoder(Readable):
 
 
 def decoder(settings: DecoderSettings) -> Decoder:
-    if settings.counts:
+    if settings.is_counted:
         # LastTokens has the interface that Stack expects of a layer, but is not a subclass.
         body = Stack([LastTokens(settings.order - 1)])  # type: ignore[list-item]
         return Decoder(
-            TokenFront(settings.vocab_size), body, CountedWords(settings.vocab_size, settings.order)
+            TokenFront(settings.vocab_size), body, NgramLMHead(settings.vocab_size, settings.order)
         )
     tokens = Embedding(settings.vocab_size, settings.d_model)
     labels = [name for name in settings.heads if name != "words"]
@@ -83,9 +89,9 @@ def decoder(settings: DecoderSettings) -> Decoder:
     )
 
 
-def _words(settings: DecoderSettings, tokens: nn.Embedding) -> WordHead:
+def _words(settings: DecoderSettings, tokens: nn.Embedding) -> LMHead:
     tied = tokens if settings.tie else None
-    return WordHead(settings.d_model, settings.vocab_size, tied, settings.head_bias)
+    return LMHead(settings.d_model, settings.vocab_size, tied, settings.head_bias)
 
 
 def _labels(settings: DecoderSettings, name: str) -> LabelHead:

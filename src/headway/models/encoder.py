@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from headway.models.parts.body import norm_maker, stack, text_front
 from headway.models.parts.ngrams import Ngrams
 from headway.models.parts.output_heads import (
-    Input,
+    EncoderWithHeads,
+    HiddenStates,
     LabelHead,
-    MaskedWordHead,
+    LMHead,
+    MaskedLMHead,
+    ModelInput,
     Pooler,
-    Readable,
-    States,
-    WordHead,
 )
 from headway.nn.embedding import Embedding
 from headway.nn.feedforward import ACTIVATIONS
@@ -24,7 +24,7 @@ from headway.nn.stack import Stack
 from headway.settings.model import EncoderSettings
 
 
-class Encoder(Readable):
+class Encoder(EncoderWithHeads):
     """Encoder. `forward` returns one vector per token, which the heads in the settings read.
 
     `ngrams`: an n-gram model whose label scores are averaged with those of the label head. The
@@ -71,13 +71,13 @@ class Encoder(Readable):
         first = layout.beginnings(int(n_first or 0))[1]
         return self.stack(x_ND, layout, n_first=n_first), first
 
-    def states(self, *streams: Input, first: bool = False) -> States:
+    def states(self, *streams: ModelInput, first: bool = False) -> HiddenStates:
         (stream,) = streams
         given = stream.values, stream.layout, stream.segments_N
         x_ND, layout = self.for_classes(*given) if first else (self(*given), stream.layout)
         if self.ngrams is None or self.training:
-            return States(x_ND, layout)
-        return States(x_ND, layout, ngrams=self.ngrams.vote(*given))
+            return HiddenStates(x_ND, layout)
+        return HiddenStates(x_ND, layout, ngrams=self.ngrams.score_labels(*given))
 
     @property
     def n_first(self) -> int | None:
@@ -86,13 +86,13 @@ class Encoder(Readable):
 
     def scores(self, x_ND: Tensor) -> Tensor:
         """Logits of the vocabulary for the given tokens; in masked training only masked ones."""
-        return self.words(x_ND)
+        return self.lm_head(x_ND)
 
     @property
-    def words(self) -> MaskedWordHead:
+    def lm_head(self) -> MaskedLMHead:
         """The head that predicts masked tokens."""
         head = self.head_named("words")
-        assert isinstance(head, MaskedWordHead)
+        assert isinstance(head, MaskedLMHead)
         return head
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
@@ -136,10 +136,10 @@ def _head(settings: EncoderSettings, name: str, tokens: nn.Embedding) -> nn.Modu
     if name == "words":
         tied = tokens if settings.tie else None
         width = settings.embedding_width
-        words = WordHead(width, settings.vocab_size, tied, settings.head_bias)
+        words = LMHead(width, settings.vocab_size, tied, settings.head_bias)
         activation = ACTIVATIONS.get(settings.activation, ACTIVATIONS["gelu"])
         norm = norm_maker(settings, settings.side(), width)()
-        return MaskedWordHead(settings.d_model, activation, norm, words)
+        return MaskedLMHead(settings.d_model, activation, norm, words)
     if name == "pooled":
         return Pooler(settings.d_model, settings.pooling, settings.pooler)
     transitions = settings.tag_transitions and name == "tags"

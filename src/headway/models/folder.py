@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headway.errors import FolderError
 from headway.models.build import build_model
 from headway.models.int8_weights import from_int8
-from headway.models.parts.counted import make_room
+from headway.models.parts.counted import resize_tables
 from headway.models.parts.ngrams import with_current_names
 from headway.settings.folder import (
     CONFIG,
@@ -39,7 +39,7 @@ __all__ = [
     "save_weights",
 ]
 
-Shape = tuple[int, ...]
+TensorShape = tuple[int, ...]
 
 CHECKSUM = "sha256"
 """Header entry for the SHA-256 of all tensors with their names, types and shapes."""
@@ -100,7 +100,7 @@ def load_model(
 
 def model_weights(model: nn.Module) -> dict[str, Tensor]:
     """Tensors of a model by name; a shared tensor appears once."""
-    return {names[0]: tensor.detach() for names, tensor in _shared_once(model)}
+    return {names[0]: tensor.detach() for names, tensor in _tensors_with_names(model)}
 
 
 @torch.no_grad()
@@ -109,8 +109,8 @@ def load_weights(
 ) -> None:
     """Copy all weights into the model. A shared tensor may have any of its names."""
     weights = with_current_names(weights)
-    make_room(model, weights)
-    ours = {_name_in(weights, names): tensor for names, tensor in _shared_once(model)}
+    resize_tables(model, weights)
+    ours = {_name_in(weights, names): tensor for names, tensor in _tensors_with_names(model)}
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     theirs = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     if shapes != theirs:
@@ -147,7 +147,9 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def describe_difference(ours: dict[str, Shape], theirs: dict[str, Shape], limit: int = 5) -> str:
+def describe_difference(
+    ours: dict[str, TensorShape], theirs: dict[str, TensorShape], limit: int = 5
+) -> str:
     """List the tensors that only the file or only the model has, or that differ in shape."""
     lines = []
     for name in sorted(ours.keys() | theirs.keys()):
@@ -158,7 +160,7 @@ def describe_difference(ours: dict[str, Shape], theirs: dict[str, Shape], limit:
     return "\n".join(lines[:limit]) + more
 
 
-def _shared_once(model: nn.Module) -> list[tuple[list[str], Tensor]]:
+def _tensors_with_names(model: nn.Module) -> list[tuple[list[str], Tensor]]:
     """Every tensor of the model with all of its names; tied weights have several."""
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from headway.nn.int8 import Rounded
+from headway.nn.int8 import QuantizedMatrix
 
 SCALE = ".row_scale"
 """Suffix of the name of the scales, after the name of their matrix."""
@@ -23,14 +23,16 @@ def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if tensor.ndim != 2 or not tensor.is_floating_point():
             small[name] = tensor
             continue
-        small[name], small[name + SCALE] = Rounded.of(tensor)
+        small[name], small[name + SCALE] = QuantizedMatrix.quantize(tensor)
     return small
 
 
 def from_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert the matrices that `to_int8` rounded back to fp32; keep other tensors unchanged."""
     return {
-        name: Rounded(tensor, weights[name + SCALE]).wide() if name + SCALE in weights else tensor
+        name: QuantizedMatrix(tensor, weights[name + SCALE]).dequantize()
+        if name + SCALE in weights
+        else tensor
         for name, tensor in weights.items()
         if not name.endswith(SCALE)
     }

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
 from headway.models.parts.front import Front
-from headway.models.parts.output_heads import Input, Model, States, WordHead
+from headway.models.parts.output_heads import HiddenStates, LMHead, Model, ModelInput
 from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.embedding import Embedding
@@ -26,8 +26,8 @@ class Seq2Seq(Model):
         encoder: nn.Module,
         target_front: Front,
         decoder: nn.Module,
-        head: WordHead,
-        ctc: WordHead | None = None,
+        head: LMHead,
+        ctc: LMHead | None = None,
     ) -> None:
         """`ctc` scores the symbols at each encoder position; the last symbol is the blank."""
         super().__init__()
@@ -47,10 +47,12 @@ class Seq2Seq(Model):
         x_ND = self.target_front(target_N, layout)
         return self.decoder(x_ND, layout, memory, cache)
 
-    def states(self, *streams: Input, first: bool = False) -> States:
+    def states(self, *streams: ModelInput, first: bool = False) -> HiddenStates:
         source, target = streams
         memory = self.encode(source.values, source.layout)
-        return States(self.decode(target.values, target.layout, memory), target.layout, memory)
+        return HiddenStates(
+            self.decode(target.values, target.layout, memory), target.layout, memory
+        )
 
     def head_named(self, name: str) -> nn.Module:
         head = {"words": self.head, "ctc": self.ctc}.get(name)
@@ -82,7 +84,7 @@ def compose_seq2seq(
     source_front: Front,
     target: Embedding,
     source: Embedding | None = None,
-    ctc: WordHead | None = None,
+    ctc: LMHead | None = None,
 ) -> Seq2Seq:
     """Build both stacks, the target front and the output head, for any kind of source."""
     softmax = {"all": target, "target-softmax": target, "source-softmax": source}
@@ -91,7 +93,7 @@ def compose_seq2seq(
         stack(settings, causal=False),
         text_front(settings, target, cross=True),
         stack(settings, causal=True, cross=True),
-        WordHead(
+        LMHead(
             settings.d_model,
             settings.vocab_size,
             softmax.get(settings.tie),

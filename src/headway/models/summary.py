@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from headway.errors import UserError
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
-from headway.models.parts.audio import SoundFront
-from headway.models.parts.vision import PictureFront
+from headway.models.parts.audio import AudioFront
+from headway.models.parts.vision import ImageFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.block import Layer
 from headway.nn.layout import Layout
@@ -32,7 +32,7 @@ TRAINING_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ParameterCount:
     """Parameters of one kind in one child of the model, such as attention in the encoder."""
 
     child: str
@@ -58,7 +58,7 @@ class Activations:
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     parameters: int
-    parts: list[Part]
+    parts: list[ParameterCount]
     activations: Activations
     cache_numbers: int
     """Numbers that the decoding cache keeps per token, in all layers. 0: no decoder."""
@@ -87,9 +87,9 @@ class Summary:
 
 
 def summarise(settings: ModelSettings, batch_tokens: int) -> Summary:
-    model = outline(settings)
+    model = meta_model(settings)
     return Summary(
-        parameters=count(model),
+        parameters=count_parameters(model),
         parts=parts(model),
         activations=activations(model, settings, batch_tokens),
         cache_numbers=cache_numbers(model),
@@ -97,7 +97,7 @@ def summarise(settings: ModelSettings, batch_tokens: int) -> Summary:
     )
 
 
-def outline(settings: ModelSettings) -> nn.Module:
+def meta_model(settings: ModelSettings) -> nn.Module:
     """Build the model on the meta device, without memory."""
     try:
         return build_model(settings, device="meta")
@@ -110,12 +110,12 @@ def outline(settings: ModelSettings) -> nn.Module:
         ) from error
 
 
-def count(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     """Number of parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def parts(model: nn.Module) -> list[Part]:
+def parts(model: nn.Module) -> list[ParameterCount]:
     """Parts in the order of the model, including those that have only shared parameters."""
     owner: dict[int, tuple[str, str]] = {}
     sizes: dict[tuple[str, str], int] = {}
@@ -129,7 +129,9 @@ def parts(model: nn.Module) -> list[Part]:
         elif owner[id(parameter)] != part:
             shared[part] = ".".join(owner[id(parameter)])
     return [
-        Part(child=child, kind=kind, parameters=size, shared_with=shared.get((child, kind), ""))
+        ParameterCount(
+            child=child, kind=kind, parameters=size, shared_with=shared.get((child, kind), "")
+        )
         for (child, kind), size in sizes.items()
     ]
 
@@ -157,7 +159,7 @@ def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) ->
     tokens_N = torch.zeros(layout.n_rows, dtype=torch.long, device="meta")
     inputs: tuple[Any, ...] = (tokens_N, layout)
     front = model.source_front if isinstance(settings, Seq2SeqSettings) else model.front
-    if isinstance(front, PictureFront | SoundFront):
+    if isinstance(front, ImageFront | AudioFront):
         items = front.blanks(batch_tokens)
         read, rows = front.collate(items, "meta")
         sequences, length = len(items), rows.longest
@@ -221,15 +223,15 @@ class _FusedAttention(TorchFunctionMode):
 
 def cache_numbers(model: nn.Module) -> int:
     """Numbers that decoding caches per token in all layers: keys and values, or states."""
-    return sum(block.numbers_kept()[0] for block in _deciding(model))
+    return sum(block.cache_sizes()[0] for block in _decoder_layers(model))
 
 
 def memory_numbers(model: nn.Module) -> int:
     """Numbers that decoding caches per source token in all layers."""
-    return sum(block.numbers_kept()[1] for block in _deciding(model))
+    return sum(block.cache_sizes()[1] for block in _decoder_layers(model))
 
 
-def _deciding(model: nn.Module) -> list[Layer]:
+def _decoder_layers(model: nn.Module) -> list[Layer]:
     """Decoder layers; empty for models that do not generate."""
     if isinstance(model, Seq2Seq):
         return list(model.decoder.blocks)  # type: ignore[arg-type]

@@ -6,15 +6,15 @@ from torch import Tensor, nn
 
 from headway.models.encoder import Encoder
 from headway.models.parts.body import stack
-from headway.models.parts.output_heads import LabelHead, Pooler, RebuildHead
-from headway.models.parts.vision import PictureFront
+from headway.models.parts.output_heads import LabelHead, Pooler, ReconstructionHead
+from headway.models.parts.vision import ImageFront
 from headway.models.seq2seq import Seq2Seq, compose_seq2seq
 from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
-from headway.settings.model import PictureEncoderSettings, PictureSeq2SeqSettings
+from headway.settings.model import ImageEncoderSettings, ImageSeq2SeqSettings
 
 
-class Viewer(Encoder):
+class ImageEncoder(Encoder):
     """Image encoder. `forward` returns one vector per position: the class token if there is one,
     then the patches."""
 
@@ -32,9 +32,9 @@ class Viewer(Encoder):
         return 2 if n_first and "distilled" in self.heads else n_first
 
 
-def picture_encoder(settings: PictureEncoderSettings) -> Viewer:
-    return Viewer(
-        PictureFront(
+def image_encoder(settings: ImageEncoderSettings) -> ImageEncoder:
+    return ImageEncoder(
+        ImageFront(
             settings.picture,
             settings.d_model,
             dropout=settings.dropout,
@@ -46,16 +46,18 @@ def picture_encoder(settings: PictureEncoderSettings) -> Viewer:
     )
 
 
-def _head(settings: PictureEncoderSettings, name: str) -> nn.Module:
+def _head(settings: ImageEncoderSettings, name: str) -> nn.Module:
     if name == "rebuild":
         picture = settings.picture
-        return RebuildHead(settings.d_model, picture.channels * picture.tubelet * picture.patch**2)
+        return ReconstructionHead(
+            settings.d_model, picture.channels * picture.tubelet * picture.patch**2
+        )
     if name == "pooled":
         return Pooler(settings.d_model, settings.pooling)
     return LabelHead(settings.d_model, settings.n_labels, settings.dropout)
 
 
-def picture_seq2seq(settings: PictureSeq2SeqSettings) -> Seq2Seq:
+def image_seq2seq(settings: ImageSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
-    front = PictureFront(settings.picture, settings.d_model, dropout=settings.dropout)
+    front = ImageFront(settings.picture, settings.d_model, dropout=settings.dropout)
     return compose_seq2seq(settings, front, target)

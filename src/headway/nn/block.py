@@ -82,7 +82,7 @@ class Block(nn.Module):
     def begin(self, memory: Memory, cache: LayerCache) -> None:
         """Store the initial state of sequences in a cache. Attention has none."""
 
-    def numbers_kept(self) -> tuple[int, int]:
+    def cache_sizes(self) -> tuple[int, int]:
         """Return the number of cached values per token, and per position of the memory."""
         return _keys_and_values(self.attention), _keys_and_values(self.cross)
 
@@ -213,7 +213,7 @@ class MixerBlock(nn.Module):
     def begin(self, memory: Memory, cache: LayerCache) -> None:
         self.mixer.begin(memory, cache)
 
-    def numbers_kept(self) -> tuple[int, int]:
+    def cache_sizes(self) -> tuple[int, int]:
         own = self.mixer.size + _keys_and_values(self.attention)
         return own, _keys_and_values(self.cross)
 
@@ -247,7 +247,7 @@ def _keys_and_values(attention: Attention | AdditiveAttention | SingleHead | Non
     return 0 if attention is None else 2 * attention.n_kv_heads * attention.d_head
 
 
-WIRINGS: dict[str, type[PostNorm] | type[PreNorm] | type[Parallel]] = {
+BLOCK_LAYOUTS: dict[str, type[PostNorm] | type[PreNorm] | type[Parallel]] = {
     "post": PostNorm,
     "pre": PreNorm,
     "parallel": Parallel,

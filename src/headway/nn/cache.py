@@ -25,7 +25,7 @@ class LayerCache:
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
-        self.kept: dict[str, Tensor] = {}
+        self.cells: dict[str, Tensor] = {}
         """Cells by name, one row per sequence (B S …). The cells of states and inputs start with an
         extra one, which holds the initial state."""
 
@@ -62,7 +62,7 @@ class LayerCache:
 
     def last(self, name: str) -> Tensor:
         """Return the state after the last token of each sequence (B E)."""
-        grid_BSE = self.kept[name]
+        grid_BSE = self.cells[name]
         cell_B = torch.tensor(self.cache.lengths, dtype=torch.long).to(grid_BSE.device)
         return grid_BSE[torch.arange(len(grid_BSE), device=grid_BSE.device), cell_B]
 
@@ -73,7 +73,7 @@ class LayerCache:
         self.cache.write(grid_BSE[:, 1:], fresh_NE, new)
 
     def _gather(self, name: str, new: Layout, cells_NC: Tensor) -> Tensor:
-        grid_BSE = self.kept[name]
+        grid_BSE = self.cells[name]
         if self.cache.tree is None:
             number_N = new.numbers_N()
         else:
@@ -83,13 +83,13 @@ class LayerCache:
 
     def _room(self, name: str, fresh_N: Tensor, capacity: int) -> Tensor:
         """Return the cells of that name. Create or enlarge them if they are too small."""
-        n_rows, grid_BS = self.cache.n_rows, self.kept.get(name)
+        n_rows, grid_BS = self.cache.n_rows, self.cells.get(name)
         if grid_BS is not None and grid_BS.shape[:2] == (n_rows, capacity):
             return grid_BS
         larger_BS = fresh_N.new_zeros(n_rows, capacity, *fresh_N.shape[1:])
         if grid_BS is not None:
             larger_BS[: len(grid_BS), : grid_BS.shape[1]] = grid_BS
-        self.kept[name] = larger_BS
+        self.cells[name] = larger_BS
         return larger_BS
 
 
@@ -176,9 +176,9 @@ class Cache:
         moved = [(to, origin) for to, origin in enumerate(rows) if to != origin]
         used = max((self.lengths[origin] for _, origin in moved), default=0)
         for layer in self.layers:
-            for name, grid_BS in layer.kept.items():
+            for name, grid_BS in layer.cells.items():
                 begins = grid_BS.shape[1] - self.capacity
-                layer.kept[name] = _moved(grid_BS, moved, len(rows), used + begins)
+                layer.cells[name] = _moved(grid_BS, moved, len(rows), used + begins)
         self.lengths = tuple(self.lengths[origin] for origin in rows)
         self.n_rows = len(rows)
         self._keys = None
@@ -193,12 +193,12 @@ class Cache:
         copy = Cache(len(self.layers), n_rows, max(capacity, used))
         copy.lengths = (used,) * n_rows
         for mine, theirs in zip(copy.layers, self.layers, strict=True):
-            for name, grid_1S in theirs.kept.items():
+            for name, grid_1S in theirs.cells.items():
                 begins = grid_1S.shape[1] - self.capacity
                 cells = copy.capacity + begins
                 larger = grid_1S.new_zeros(n_rows, cells, *grid_1S.shape[2:])
                 larger[:, : used + begins] = grid_1S[:, : used + begins]
-                mine.kept[name] = larger
+                mine.cells[name] = larger
         return copy
 
     def level(self) -> None:

@@ -98,7 +98,7 @@ class Convolution(nn.Module):
 
     def _kept(self, x_ND: Tensor, layout: Layout, cache: LayerCache) -> Tensor:
         """Return the windows over cached and new tokens."""
-        if INPUTS not in cache.kept:
+        if INPUTS not in cache.cells:
             self.begin(None, cache, x_ND)
         cache.put(INPUTS, x_ND, layout)
         seen_NCD = cache.latest(INPUTS, layout, self.depth)

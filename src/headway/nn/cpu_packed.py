@@ -37,7 +37,7 @@ def sizes(n: int) -> list[int]:
     return [MOST] * whole + ([-(-rest // step) * step] if rest else [])
 
 
-def in_few_sizes(x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+def in_fixed_sizes(x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a row-wise `product` in pieces, so that few different row counts occur.
 
     oneDNN compiles code for every new row count, half a megabyte per shape of a weight, and keeps a
@@ -55,7 +55,7 @@ def in_few_sizes(x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
     return out if x.dim() == 2 else out.unflatten(0, x.shape[:-1])
 
 
-class Packed:
+class PackedWeight:
     """Packed copies of one weight, or of some of its rows, made on first use."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Packed:
         copy = self._copy(weight, rows)
         after = "relu" if relu else "none"
         run = torch.ops.mkldnn._linear_pointwise
-        return in_few_sizes(x, lambda part: run(part, copy, bias, after, [], ""))
+        return in_fixed_sizes(x, lambda part: run(part, copy, bias, after, [], ""))
 
     def _copy(self, weight: Tensor, rows: slice) -> Tensor:
         # A weight that was trained or replaced after it was packed is packed again.
@@ -95,11 +95,11 @@ class Packed:
             self._copies[key] = found
         return found[1]
 
-    def __deepcopy__(self, memo: object) -> Packed:
-        return Packed()
+    def __deepcopy__(self, memo: object) -> PackedWeight:
+        return PackedWeight()
 
-    def __reduce__(self) -> tuple[type[Packed], tuple[()]]:
-        return Packed, ()
+    def __reduce__(self) -> tuple[type[PackedWeight], tuple[()]]:
+        return PackedWeight, ()
 
 
 def can_pack() -> bool:

@@ -25,7 +25,7 @@ def log_likelihood(
     It is 0 for an empty sequence. The computation depends on shapes only, so a CUDA graph can
     capture it.
     """
-    scores_NC, transitions_PC = _wide(scores_NC), _wide(transitions_PC)
+    scores_NC, transitions_PC = _at_least_fp32(scores_NC), _at_least_fp32(transitions_PC)
     return _score(scores_NC, labels_N, transitions_PC, layout) - _log_total(
         scores_NC, transitions_PC, layout
     )
@@ -33,7 +33,7 @@ def log_likelihood(
 
 def viterbi(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor:
     """Return the labels of the best sequences. Rows outside all sequences get label 0."""
-    scores_NC, transitions_PC = _wide(scores_NC), _wide(transitions_PC)
+    scores_NC, transitions_PC = _at_least_fp32(scores_NC), _at_least_fp32(transitions_PC)
     rows_BT, real_BT = _grid(layout, len(scores_NC))
     n_labels = scores_NC.shape[1]
     between_CC, end_C = transitions_PC[:n_labels], transitions_PC[n_labels + 1]
@@ -65,7 +65,7 @@ def allowed_transitions(labels: tuple[str, ...], device: torch.device | str = "c
     """
     rules_PC = torch.zeros(len(labels) + 2, len(labels), device=device)
     parts = [_parts(label) for label in labels]
-    if not is_scheme(labels):
+    if not has_span_tags(labels):
         return rules_PC
     closes = any(letter in "ES" for letter, _ in parts)
     for column, (letter, kind) in enumerate(parts):
@@ -81,7 +81,7 @@ def allowed_transitions(labels: tuple[str, ...], device: torch.device | str = "c
     return rules_PC
 
 
-def is_scheme(labels: tuple[str, ...]) -> bool:
+def has_span_tags(labels: tuple[str, ...]) -> bool:
     """Whether the labels mark spans: O, or one of B, I, E, S before a dash and a type."""
     return all(label == "O" or (label[:1] in "BIES" and label[1:2] == "-") for label in labels)
 
@@ -122,5 +122,5 @@ def _grid(layout: Layout, n_rows: int) -> tuple[Tensor, Tensor]:
     return rows_BT, places_T < layout.lengths_B[:, None]
 
 
-def _wide(x: Tensor) -> Tensor:
+def _at_least_fp32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))

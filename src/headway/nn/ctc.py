@@ -134,7 +134,7 @@ class PrefixScorer:
         )
         symbols_K = symbols_HC.flatten()
         score_K, _ = self._begins(spread, symbols_K)
-        score_HC = torch.where(symbols_K == self.end, self.whole(spread), score_K)
+        score_HC = torch.where(symbols_K == self.end, self.final_scores(spread), score_K)
         return score_HC.view(symbols_HC.shape).float()
 
     def advance(self, state: PrefixState, parent_H: Tensor, symbol_H: Tensor) -> PrefixState:
@@ -147,7 +147,7 @@ class PrefixScorer:
         blank_HT = _running(symbol_HT[:, :-1], self._log(old.number_H, None).cumsum(1))
         return PrefixState(symbol_HT, blank_HT, symbol_H, old.number_H, score_H)
 
-    def whole(self, state: PrefixState) -> Tensor:
+    def final_scores(self, state: PrefixState) -> Tensor:
         """Return the log-probability that each hypothesis is the whole text."""
         at_H1 = self.lengths_B[state.number_H, None]
         both_HT = torch.logaddexp(state.symbol_HT, state.blank_HT)
@@ -180,7 +180,7 @@ def _running(before_HT: Tensor, along_HT: Tensor) -> Tensor:
     return F.pad(made_HT, (1, 0), value=-math.inf)
 
 
-class Aligned(NamedTuple):
+class CtcAlignment(NamedTuple):
     """Rows of each symbol of a text: from `first` to `last`, inclusive."""
 
     first: list[int]
@@ -189,7 +189,7 @@ class Aligned(NamedTuple):
     """Log-probability of the best alignment."""
 
 
-def align(log_probs_AV: Tensor, symbols: Sequence[int], blank: int) -> Aligned | None:
+def align(log_probs_AV: Tensor, symbols: Sequence[int], blank: int) -> CtcAlignment | None:
     """Return the best alignment of symbols with rows (Viterbi), or None if there is none."""
     n_rows, n = len(log_probs_AV), len(symbols)
     states = np.full(2 * n + 1, blank)
@@ -216,7 +216,7 @@ def align(log_probs_AV: Tensor, symbols: Sequence[int], blank: int) -> Aligned |
     return _rows_of(steps_AZ, state, n, float(best_Z[state]))
 
 
-def _rows_of(steps_AZ: np.ndarray, state: int, n: int, log_prob: float) -> Aligned:
+def _rows_of(steps_AZ: np.ndarray, state: int, n: int, log_prob: float) -> CtcAlignment:
     first, last = [-1] * n, [-1] * n
     for row in range(len(steps_AZ) - 1, -1, -1):
         number, is_symbol = divmod(state, 2)
@@ -224,4 +224,4 @@ def _rows_of(steps_AZ: np.ndarray, state: int, n: int, log_prob: float) -> Align
             first[number] = row
             last[number] = max(last[number], row)
         state -= int(steps_AZ[row, state])
-    return Aligned(first, last, log_prob)
+    return CtcAlignment(first, last, log_prob)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 NONE = -1
-CAN_WAIT = hasattr(torch._C, "_current_graph_task_id")
+CAN_DEFER = hasattr(torch._C, "_current_graph_task_id")
 
 
 class Embedding(nn.Embedding):
@@ -30,7 +30,7 @@ class Embedding(nn.Embedding):
 
 
 @dataclass
-class Waiting:
+class DeferredGradients:
     """Gradients of rows that wait, in a backward pass, for the gradient of the whole matrix."""
 
     task: int = NONE
@@ -45,7 +45,7 @@ class Waiting:
         if self.task != task:  # otherwise another loss has announced one
             self.task, self.rows = task, []
 
-    def takes(self, tokens_N: Tensor, grad_ND: Tensor) -> bool:
+    def accepts(self, tokens_N: Tensor, grad_ND: Tensor) -> bool:
         if self.task == NONE or self.task != torch._C._current_graph_task_id():
             return False
         self.rows.append((tokens_N, grad_ND))
@@ -60,32 +60,34 @@ class Waiting:
         return grad_VD
 
 
-_waiting: dict[int, Waiting] = {}
+_deferred: dict[int, DeferredGradients] = {}
 """Waiting gradients by the `id` of their matrix, as long as the matrix exists."""
 
 
-def waiting_for(weight_VD: Tensor) -> Waiting | None:
+def deferred_gradients(weight_VD: Tensor) -> DeferredGradients | None:
     """Return the waiting gradients of this matrix, or None if `look_up` never used it."""
-    return _waiting.get(id(weight_VD))
+    return _deferred.get(id(weight_VD))
 
 
 def look_up(weight_VD: Tensor, tokens_N: Tensor) -> Tensor:
     """Look up rows of a matrix. Result and gradient are those of `F.embedding`."""
     learns = weight_VD.requires_grad and weight_VD.is_leaf and torch.is_grad_enabled()
-    waits = CAN_WAIT and weight_VD.device.type == "cpu" and learns
+    waits = CAN_DEFER and weight_VD.device.type == "cpu" and learns
     if not waits or torch.compiler.is_compiling():
         return F.embedding(tokens_N, weight_VD)
-    if id(weight_VD) not in _waiting:
-        waiting = _waiting[id(weight_VD)] = Waiting()
+    if id(weight_VD) not in _deferred:
+        waiting = _deferred[id(weight_VD)] = DeferredGradients()
         weight_VD.register_hook(waiting.join)
-        weakref.finalize(weight_VD, _waiting.pop, id(weight_VD), None)
-    rows_ND: Tensor = _Rows.apply(weight_VD, tokens_N, _waiting[id(weight_VD)])
+        weakref.finalize(weight_VD, _deferred.pop, id(weight_VD), None)
+    rows_ND: Tensor = _Rows.apply(weight_VD, tokens_N, _deferred[id(weight_VD)])
     return rows_ND
 
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight_VD: Tensor, tokens_N: Tensor, waiting: Waiting) -> Tensor:
+    def forward(
+        ctx: Any, weight_VD: Tensor, tokens_N: Tensor, waiting: DeferredGradients
+    ) -> Tensor:
         ctx.save_for_backward(tokens_N)
         ctx.n_words, ctx.waiting = len(weight_VD), waiting
         return F.embedding(tokens_N, weight_VD)

@@ -20,30 +20,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headway.nn.cpu_packed import ALL, in_few_sizes
+from headway.nn.cpu_packed import ALL, in_fixed_sizes
 from headway.nn.embedding import Embedding
 from headway.nn.linear import Linear, linear
 from headway.nn.lora import merge_lora
 
 
-class Rounded(NamedTuple):
+class QuantizedMatrix(NamedTuple):
     """A matrix in int8, with a scale per row."""
 
     whole_FD: Tensor
     scale_F: Tensor
 
     @classmethod
-    def of(cls, weight_FD: Tensor, levels: int = 127) -> Rounded:
+    def quantize(cls, weight_FD: Tensor, levels: int = 127) -> QuantizedMatrix:
         """Quantise a weight. `levels`: steps from 0 to the largest magnitude of a row."""
         wide_FD = weight_FD.detach().float()
         scale_F = (wide_FD.abs().amax(1) / levels).clamp(min=1e-12)
         return cls((wide_FD / scale_F[:, None]).round().to(torch.int8), scale_F)
 
-    def wide(self) -> Tensor:
+    def dequantize(self) -> Tensor:
         return self.whole_FD.float() * self.scale_F[:, None]
 
-    def rows(self, rows: slice | Tensor) -> Rounded:
-        return Rounded(self.whole_FD[rows], self.scale_F[rows])
+    def rows(self, rows: slice | Tensor) -> QuantizedMatrix:
+        return QuantizedMatrix(self.whole_FD[rows], self.scale_F[rows])
 
 
 class Int8Linear(nn.Module):
@@ -55,7 +55,9 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = layer.weight.shape
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
-        self._parts: dict[tuple[object, object], Matrix] = {(None, None): matrix(layer.weight)}
+        self._parts: dict[tuple[object, object], Int8Matrix] = {
+            (None, None): int8_matrix(layer.weight)
+        }
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x, self.bias)
@@ -72,7 +74,7 @@ class Int8Linear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The whole weight in fp32, dequantised on each access."""
-        return self._parts[None, None].rounded().wide()
+        return self._parts[None, None].rounded().dequantize()
 
 
 class Int8Embedding(nn.Module):
@@ -83,43 +85,43 @@ class Int8Embedding(nn.Module):
 
     def __init__(self, table: nn.Embedding) -> None:
         super().__init__()
-        weight = Rounded.of(table.weight)
+        weight = QuantizedMatrix.quantize(table.weight)
         self.num_embeddings, self.embedding_dim = weight.whole_FD.shape
         self.register_buffer("whole_VD", weight.whole_FD)
         self.register_buffer("scale_V", weight.scale_F)
 
     def forward(self, tokens_N: Tensor) -> Tensor:
-        return Rounded(self.whole_VD, self.scale_V).rows(tokens_N).wide()
+        return QuantizedMatrix(self.whole_VD, self.scale_V).rows(tokens_N).dequantize()
 
     @property
     def weight(self) -> Tensor:
-        return Rounded(self.whole_VD, self.scale_V).wide()
+        return QuantizedMatrix(self.whole_VD, self.scale_V).dequantize()
 
 
-class Matrix:
+class Int8Matrix:
     """Int8 matrix for processors without fast int8 products: dequantised for each product."""
 
-    def __init__(self, weight: Rounded) -> None:
+    def __init__(self, weight: QuantizedMatrix) -> None:
         self._weight = weight
 
-    def rounded(self) -> Rounded:
+    def rounded(self) -> QuantizedMatrix:
         return self._weight
 
-    def rows(self, rows: slice) -> Matrix:
+    def rows(self, rows: slice) -> Int8Matrix:
         return type(self)(self.rounded().rows(rows))
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return linear(x, self._weight.wide(), bias)
+        return linear(x, self._weight.dequantize(), bias)
 
 
-class QuickMatrix(Matrix):
+class FastInt8Matrix(Int8Matrix):
     """Int8 matrix, packed for FBGEMM and oneDNN, two libraries that come with torch.
 
     FBGEMM is faster for few rows, oneDNN for many. The copy for oneDNN is made on first use. Their
     results are equal to the last bit.
     """
 
-    def __init__(self, weight: Rounded) -> None:
+    def __init__(self, weight: QuantizedMatrix) -> None:
         self._scale_F, self._step_F = weight.scale_F, weight.scale_F * torch.tensor(STEP)
         zero_F = torch.zeros_like(self._scale_F)
         with _fbgemm():
@@ -130,10 +132,10 @@ class QuickMatrix(Matrix):
         self._for_many: Tensor | None = None
         self._zero_F = zero_F.int()
 
-    def rounded(self) -> Rounded:
+    def rounded(self) -> QuantizedMatrix:
         with _fbgemm():
             theirs, _ = torch.ops.quantized.linear_unpack(self._for_few)
-            return Rounded(theirs.int_repr(), self._scale_F)
+            return QuantizedMatrix(theirs.int_repr(), self._scale_F)
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
         # A row of zeros becomes 0/0, is quantised to some integer, and times 0 becomes 0 again.
@@ -144,7 +146,7 @@ class QuickMatrix(Matrix):
             )
         else:
             largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
-            out = in_few_sizes(x / largest, self._many)
+            out = in_fixed_sizes(x / largest, self._many)
         return out.mul_(largest) if bias is None else torch.addcmul(bias, out, largest, out=out)
 
     def _many(self, x: Tensor) -> Tensor:
@@ -185,20 +187,20 @@ MANY = 256
 """Number of rows from which oneDNN is faster than FBGEMM."""
 
 
-def matrix(weight_FD: Tensor) -> Matrix:
-    if is_quick():
-        return QuickMatrix(Rounded.of(weight_FD, WEIGHT_LEVELS))
-    return Matrix(Rounded.of(weight_FD))
+def int8_matrix(weight_FD: Tensor) -> Int8Matrix:
+    if has_fast_int8():
+        return FastInt8Matrix(QuantizedMatrix.quantize(weight_FD, WEIGHT_LEVELS))
+    return Int8Matrix(QuantizedMatrix.quantize(weight_FD))
 
 
-def is_quick() -> bool:
+def has_fast_int8() -> bool:
     """Whether int8 products are faster than fp32 products here."""
     libraries = {"fbgemm", "onednn"} <= set(torch.backends.quantized.supported_engines)
     ways_in = hasattr(torch, "quint8") and hasattr(torch, "_make_per_channel_quantized_tensor")
     return libraries and ways_in and all(hasattr(ops, name) for ops, name in PRODUCTS)
 
 
-def hold_int8(model: nn.Module) -> None:
+def quantize_model(model: nn.Module) -> None:
     """Convert the linear layers and embeddings of a model to int8 in place.
 
     A module with several owners still has one copy. An embedding that is also the output projection
@@ -215,10 +217,10 @@ def hold_int8(model: nn.Module) -> None:
             if part in made:
                 setattr(owner, name, made[part])
     made.clear()
-    _give_back_memory()
+    _release_memory()
 
 
-def _give_back_memory() -> None:
+def _release_memory() -> None:
     """Return freed memory to the system. The GNU C library would keep much of it."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -234,7 +236,7 @@ def _fbgemm() -> Iterator[None]:
     """Select FBGEMM as the quantisation engine inside the `with`.
 
     torch plans to remove the tensor types used here, which serve only as its interface. Without
-    them, `is_quick` returns False.
+    them, `has_fast_int8` returns False.
     """
     with _CHOOSING:
         before = torch.backends.quantized.engine

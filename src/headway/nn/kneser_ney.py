@@ -26,8 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-Numbers = NDArray[np.int64]
-Values = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 FALLBACK = (0.5, 1.0, 1.5)
 """Discounts of an order whose own cannot be estimated, as in tiny texts; `lmplz` uses the same.
@@ -39,13 +39,13 @@ NONE = -1
 """Placeholder for a missing node: the context does not occur in the counted text."""
 
 
-class Levels(NamedTuple):
+class NgramTables(NamedTuple):
     """Result of counting, for n-grams of all lengths together. `KneserNey` describes the fields."""
 
-    chance_V: Values
-    keys_J: Numbers
-    share_J: Values
-    backoff_I: Values
+    chance_V: FloatArray
+    keys_J: IntArray
+    share_J: FloatArray
+    backoff_I: FloatArray
     discounts: tuple[tuple[float, ...], ...]
 
 
@@ -73,7 +73,7 @@ class KneserNey(nn.Module):
 
     @classmethod
     def fitted(
-        cls, inputs_N: NDArray[Any], labels_N: NDArray[Any], lengths: Sequence[int] | Numbers,
+        cls, inputs_N: NDArray[Any], labels_N: NDArray[Any], lengths: Sequence[int] | IntArray,
         *, vocab_size: int, order: int,
     ) -> KneserNey:  # fmt: skip
         model = cls(vocab_size, order)
@@ -82,8 +82,8 @@ class KneserNey(nn.Module):
 
     @torch.no_grad()
     def fit(
-        self, inputs_N: NDArray[Any], labels_N: NDArray[Any], lengths: Sequence[int] | Numbers
-    ) -> Levels:
+        self, inputs_N: NDArray[Any], labels_N: NDArray[Any], lengths: Sequence[int] | IntArray
+    ) -> NgramTables:
         """Count n-grams in concatenated texts of these lengths.
 
         `inputs_N`: every token, the start token included. `labels_N`: the token that follows each,
@@ -109,8 +109,8 @@ class KneserNey(nn.Module):
         return self.vocab_size + len(self.keys_J)
 
     def contexts(self, recent_NK: Tensor) -> Tensor:
-        """Return the nodes of the last 1, 2, … tokens (N, order − 1), from the output of `recent`.
-        `NONE` where the context does not occur in the counted text."""
+        """Return the nodes of the last 1, 2, … tokens (N, order − 1), from the output of
+        `preceding_tokens`. `NONE` where the context does not occur in the counted text."""
         x_NK = recent_NK.clone()
         for k in range(1, recent_NK.shape[1]):
             for near in reversed(range(k)):
@@ -126,7 +126,7 @@ class KneserNey(nn.Module):
         is_it_N = (self.keys_J[at_N] == key_N) & (context_N != NONE)
         return torch.where(is_it_N, at_N + self.vocab_size, NONE)
 
-    def chances(self, x_NK: Tensor) -> Tensor:
+    def all_probs(self, x_NK: Tensor) -> Tensor:
         """Return the probability of every token of the vocabulary in these contexts (N, V)."""
         p_NV = self.chance_V.repeat(len(x_NK), 1)
         for context_N in x_NK.unbind(1):
@@ -143,7 +143,7 @@ class KneserNey(nn.Module):
             p_NV[row, self.keys_J[child] % self.vocab_size] += self.share_J[child]
         return p_NV
 
-    def chance(self, x_NK: Tensor, tokens_N: Tensor) -> Tensor:
+    def token_probs(self, x_NK: Tensor, tokens_N: Tensor) -> Tensor:
         """Return the probability of one token per context, as in `chances`."""
         p_N = self.chance_V[tokens_N]
         for context_N in x_NK.unbind(1):
@@ -156,7 +156,7 @@ class KneserNey(nn.Module):
         return p_N
 
 
-def recent(tokens_N: Tensor, place_N: Tensor, n: int) -> Tensor:
+def preceding_tokens(tokens_N: Tensor, place_N: Tensor, n: int) -> Tensor:
     """Return each token and those before it in its sequence, nearest first (N, n).
 
     `NONE` before the start of the sequence. `place_N`: the number of tokens before each.
@@ -174,10 +174,10 @@ def _kept(values: Tensor) -> nn.Parameter:
 def count(
     inputs_N: NDArray[Any],
     labels_N: NDArray[Any],
-    lengths: Sequence[int] | Numbers,
+    lengths: Sequence[int] | IntArray,
     vocab_size: int,
     order: int,
-) -> Levels:
+) -> NgramTables:
     """Count all n-grams of up to `order` tokens, and compute their smoothed probabilities."""
     labels_N = np.asarray(labels_N, np.int64)
     first_N = _first(np.asarray(lengths, np.int64), len(labels_N))
@@ -215,7 +215,7 @@ def count(
     return _smoothed(levels, np.concatenate([np.zeros(0, np.int64), *keys]))
 
 
-def _smoothed(levels: Sequence[tuple[Numbers, Numbers]], keys_J: Numbers) -> Levels:
+def _smoothed(levels: Sequence[tuple[IntArray, IntArray]], keys_J: IntArray) -> NgramTables:
     """Compute smoothed probabilities from the context and count of each n-gram, shortest first."""
     counts_V = levels[0][1]
     total, size = max(1, int(counts_V.sum())), len(counts_V)
@@ -231,15 +231,15 @@ def _smoothed(levels: Sequence[tuple[Numbers, Numbers]], keys_J: Numbers) -> Lev
         total_H = np.bincount(which, counts_G, len(nodes))
         backoff_I[nodes] = np.bincount(which, off_G, len(nodes)) / total_H
         shares.append((counts_G - off_G) / total_H[which])
-    return Levels(chance_V, keys_J, np.concatenate(shares), backoff_I, tuple(discounts))
+    return NgramTables(chance_V, keys_J, np.concatenate(shares), backoff_I, tuple(discounts))
 
 
-def _off(counts_G: Numbers, discounts: tuple[float, ...]) -> Values:
-    off_G: Values = np.array([0.0, *discounts])[np.minimum(counts_G, 3)]
+def _off(counts_G: IntArray, discounts: tuple[float, ...]) -> FloatArray:
+    off_G: FloatArray = np.array([0.0, *discounts])[np.minimum(counts_G, 3)]
     return off_G
 
 
-def discounts_of(counts_G: Numbers) -> tuple[float, ...]:
+def discounts_of(counts_G: IntArray) -> tuple[float, ...]:
     """Estimate the discounts of counts 1, 2, and 3 or more, from the counts of these counts."""
     n1, n2, n3, n4 = (int((counts_G == k).sum()) for k in (1, 2, 3, 4))
     if not (n1 and n2 and n3):
@@ -250,7 +250,7 @@ def discounts_of(counts_G: Numbers) -> tuple[float, ...]:
     return found if inside else FALLBACK
 
 
-def _first(lengths: Numbers, n: int) -> Numbers:
+def _first(lengths: IntArray, n: int) -> IntArray:
     assert int(lengths.sum()) == n, "the lengths do not add up to the number of tokens"
     starts = np.cumsum(lengths) - lengths
     return starts[lengths > 0]

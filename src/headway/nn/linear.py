@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.nn.cpu_packed import ALL, Packed, can_pack
+from headway.nn.cpu_packed import ALL, PackedWeight, can_pack
 
 
 class Linear(nn.Linear):
@@ -20,7 +20,7 @@ class Linear(nn.Linear):
     fp32 weights. It needs no context manager around the model.
     """
 
-    packed: Packed | None = None
+    packed: PackedWeight | None = None
     """Packed copies of the weight, for fast products without a gradient; see `nn/cpu_packed.py`."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def pack(model: nn.Module) -> None:
     """Let the linear layers of a model keep packed copies, if this machine supports them."""
     if can_pack():
         for layer in _layers(model):
-            layer.packed = layer.packed or Packed()
+            layer.packed = layer.packed or PackedWeight()
 
 
 def unpack(model: nn.Module) -> None:

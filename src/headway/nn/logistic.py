@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Sparse(NamedTuple):
+class SparseFeatures(NamedTuple):
     """Sparse features: the feature numbers of all rows, concatenated."""
 
     numbers: Tensor
@@ -22,39 +22,39 @@ class Sparse(NamedTuple):
         return F.embedding_bag(self.numbers, weight_FC, self.starts_N, mode="sum") + bias_C
 
 
-Link = Literal["one", "several", "number"]
+LinkFunction = Literal["one", "several", "number"]
 """Meaning of the scores: `one` of several classes (softmax), `several` independent labels
 (sigmoid), or a `number`."""
 
 
-class Fitted(NamedTuple):
+class FittedWeights(NamedTuple):
     weight_FC: Tensor
     bias_C: Tensor
 
 
 def fit_logistic(
-    rows: Sparse,
+    rows: SparseFeatures,
     targets_N: Tensor,
     n_classes: int,
     *,
     l2: float = 1.0,
     iterations: int = 60,
     telling: bool = False,
-) -> Fitted:
+) -> FittedWeights:
     """Fit a classifier of one class per row with `fit_linear`."""
     right_NC = F.one_hot(targets_N, n_classes).float()
     return fit_linear(rows, right_NC, "one", l2=l2, iterations=iterations, telling=telling)
 
 
 def fit_linear(
-    rows: Sparse,
+    rows: SparseFeatures,
     right_NC: Tensor,
-    link: Link,
+    link: LinkFunction,
     *,
     l2: float = 1.0,
     iterations: int = 60,
     telling: bool = False,
-) -> Fitted:
+) -> FittedWeights:
     """Fit a linear model: minimise Σ loss + ½ l2 ‖weights‖².
 
     The loss is −log p, or half the squared error of numbers (ridge regression). `right_NC`: ones
@@ -76,7 +76,7 @@ def fit_linear(
     scale_FC = None
     if telling:
         all_F1 = summed(torch.ones(n, 1))
-        scale_FC = told_apart(summed(right_NC), all_F1, right_NC.sum(0), n)
+        scale_FC = log_odds_ratio(summed(right_NC), all_F1, right_NC.sum(0), n)
     weight_FC, bias_C = torch.zeros(rows.n_features, n_classes), torch.zeros(n_classes)
     optimizer = torch.optim.LBFGS(
         [weight_FC.requires_grad_(), bias_C.requires_grad_()],
@@ -95,10 +95,10 @@ def fit_linear(
 
     optimizer.step(loss)
     weight_FC, bias_C = weight_FC.detach(), bias_C.detach()
-    return Fitted(weight_FC if scale_FC is None else weight_FC * scale_FC, bias_C)
+    return FittedWeights(weight_FC if scale_FC is None else weight_FC * scale_FC, bias_C)
 
 
-def _losses(scores_NC: Tensor, right_NC: Tensor, link: Link) -> tuple[Tensor, Tensor]:
+def _losses(scores_NC: Tensor, right_NC: Tensor, link: LinkFunction) -> tuple[Tensor, Tensor]:
     """Return the sum of the losses, and its gradient with respect to the scores."""
     if link == "one":
         logs_NC = scores_NC.log_softmax(-1)
@@ -110,7 +110,7 @@ def _losses(scores_NC: Tensor, right_NC: Tensor, link: Link) -> tuple[Tensor, Te
     return 0.5 * wrong_NC.square().sum(), wrong_NC
 
 
-def told_apart(counts_FC: Tensor, counts_F1: Tensor, n_C: Tensor, n: int) -> Tensor:
+def log_odds_ratio(counts_FC: Tensor, counts_F1: Tensor, n_C: Tensor, n: int) -> Tensor:
     """Return how strongly each feature separates rows with a label from rows without it.
 
     This is the absolute log ratio of the feature's frequencies in both. `counts_FC` and `counts_F1`

@@ -19,7 +19,7 @@ from headway.nn.block import Block
 from headway.nn.cpu_packed import ALL
 from headway.nn.linear import Linear, linear
 
-Targets = Literal["attention", "all"]
+LoraTargets = Literal["attention", "all"]
 """Matrices of a layer that get LoRA: those of attention, or also those of the feed-forward."""
 
 
@@ -61,7 +61,9 @@ class LoraLinear(Linear):
         return plain
 
 
-def add_lora(model: nn.Module, rank: int, alpha: float, targets: Targets, seed: int = 0) -> None:
+def add_lora(
+    model: nn.Module, rank: int, alpha: float, targets: LoraTargets, seed: int = 0
+) -> None:
     """Add LoRA to a model in place, so that only A, B and the output heads are trained.
 
     The output does not change. Layers that are already frozen get no LoRA. The projections to
@@ -106,7 +108,7 @@ def merge_tensors(weights: Mapping[str, Tensor], alpha: float) -> dict[str, Tens
     return plain
 
 
-def _targets(model: nn.Module, targets: Targets) -> Iterator[tuple[nn.Module, str, Linear]]:
+def _targets(model: nn.Module, targets: LoraTargets) -> Iterator[tuple[nn.Module, str, Linear]]:
     """Yield the module that holds each target layer, the layer's name in it, and the layer."""
     for block in model.modules():
         if isinstance(block, Block):

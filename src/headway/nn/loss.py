@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.nn.embedding import waiting_for
+from headway.nn.embedding import deferred_gradients
 from headway.nn.kernels import HAS_TRITON
 from headway.nn.linear import linear
 
@@ -31,14 +31,14 @@ BLOCK_BYTES = 1 << 22
 """Size in bytes of the logits that a CPU turns into their gradient at a time: it fits caches."""
 
 
-class Smoothing(NamedTuple):
+class LabelSmoothing(NamedTuple):
     """Target distribution: probability `right` for the target token, `wrong` for every other."""
 
     right: float
     wrong: float
 
     @classmethod
-    def of(cls, amount: float, vocab_size: int, kind: str = "paper") -> Smoothing:
+    def of(cls, amount: float, vocab_size: int, kind: str = "paper") -> LabelSmoothing:
         """Spread the amount over the wrong tokens (`paper`), or over all tokens (`torch`)."""
         if kind == "paper":
             return cls(1.0 - amount, amount / max(vocab_size - 1, 1))
@@ -60,7 +60,7 @@ def vocabulary_loss(
     weight_VD: Tensor,
     bias_V: Tensor | None,
     targets_N: Tensor,
-    smoothing: Smoothing,
+    smoothing: LabelSmoothing,
     weights_N: Tensor | None = None,
 ) -> Loss:
     """Return the loss summed over rows; the training loop divides it by the step's targets."""
@@ -81,7 +81,7 @@ class _VocabularyLoss(torch.autograd.Function):
         weight_VD: Tensor,
         bias_V: Tensor | None,
         targets_N: Tensor,
-        smoothing: Smoothing,
+        smoothing: LabelSmoothing,
         weights_N: Tensor,
         learns: bool,
     ) -> tuple[Tensor, Tensor]:
@@ -115,7 +115,7 @@ class _VocabularyLoss(torch.autograd.Function):
         if dbias_V is not None:
             dbias_V = dbias_V[:n_words]
         ctx.save_for_backward(dx_ND, dweight_VD, dbias_V)
-        ctx.waiting = waiting_for(weight_VD)
+        ctx.waiting = deferred_gradients(weight_VD)
         ctx.dtypes = weight_VD.dtype, None if bias_V is None else bias_V.dtype
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -143,7 +143,7 @@ def _chunks(x_ND: Tensor, n_words: int) -> list[slice]:
 
 
 def loss_and_gradient_(
-    scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: Smoothing
+    scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: LabelSmoothing
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted loss and NLL of each row. Overwrite the logits with their gradient."""
     if HAS_TRITON and scores_NV.is_cuda and scores_NV.dtype != torch.float64:
@@ -160,7 +160,7 @@ def loss_and_gradient_(
 
 
 def _block_(
-    scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: Smoothing
+    scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: LabelSmoothing
 ) -> tuple[Tensor, Tensor]:
     """Compute a block in plain torch. If the logits are fp32 or wider, no copy of them is made."""
     x_NV = scores_NV.to(torch.promote_types(scores_NV.dtype, torch.float32))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Scale = Literal["whisper", "standard"]
+LogMelScaling = Literal["whisper", "standard"]
 
 FLOOR = 1e-10
 """Lower bound of the power, so that silence has a logarithm."""
@@ -66,10 +66,10 @@ class LogMel(nn.Module):
     window_W: Tensor
     filters_QF: Tensor
 
-    def __init__(self, rate: int, n_fft: int, hop: int, bands: int, scale: Scale) -> None:
+    def __init__(self, rate: int, n_fft: int, hop: int, bands: int, scale: LogMelScaling) -> None:
         super().__init__()
         self.rate, self.n_fft, self.hop, self.bands = rate, n_fft, hop, bands
-        self.scale: Scale = scale
+        self.scale: LogMelScaling = scale
         # A copy: torch returns a view of a longer window, which `torch.export` cannot save.
         self.register_buffer("window_W", torch.hann_window(n_fft).clone(), persistent=False)
         self.register_buffer("filters_QF", mel_filters(rate, n_fft, bands), persistent=False)
@@ -169,7 +169,7 @@ def log_mel(
     n_fft: int = 400,
     hop: int = 160,
     bands: int = 80,
-    scale: Scale = "whisper",
+    scale: LogMelScaling = "whisper",
 ) -> Tensor:
     """Return the log-mel frames of one recording (A F): one for each whole hop, at least one.
 

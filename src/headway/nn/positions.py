@@ -227,7 +227,7 @@ class Relative(nn.Module):
         return ahead_TS + back_TS.where(back_TS < exact, far_TS)
 
 
-class BiasOfSome(nn.Module):
+class PrunedBias(nn.Module):
     """Position bias of the heads that remain in a pruned attention."""
 
     kept_H: Tensor
@@ -242,13 +242,13 @@ class BiasOfSome(nn.Module):
         return bias_HTS.index_select(-3, self.kept_H.to(bias_HTS.device))
 
 
-def most_positions(front: nn.Module) -> int | None:
+def max_positions(front: nn.Module) -> int | None:
     """Return the most positions that a front supports, or None if there is no limit."""
     tables = [part.table for part in front.modules() if isinstance(part, Learned)]
     return min((table.num_embeddings for table in tables), default=None)
 
 
-def stretch(model: nn.Module, reach: int) -> None:
+def extend_positions(model: nn.Module, reach: int) -> None:
     """Extend sinusoidal and rotary tables to `reach` positions. Do this before a CUDA graph
     captures the tables' addresses."""
     layout = replace(Layout.of([1]), reach=reach)

@@ -37,7 +37,7 @@ LATEST = 32
 STATE = "state"
 
 
-class Packed(NamedTuple):
+class PackedOrder(NamedTuple):
     """Packed order: the order in which a recurrence reads the rows of a flat batch."""
 
     sizes: Tensor
@@ -59,16 +59,16 @@ class Packed(NamedTuple):
     """Sequences of equal length and their rows (T B), for each length. Empty except on a CPU."""
 
     @classmethod
-    def of(cls, layout: Layout) -> Packed:
+    def of(cls, layout: Layout) -> PackedOrder:
         """Return the packed order of a layout, computed once for all layers."""
         found = layout.memo.get("packed")
-        if not isinstance(found, Packed):
+        if not isinstance(found, PackedOrder):
             found = cls.of_lengths(layout.known_lengths(), layout.starts_B.device)
             layout.memo["packed"] = found
         return found
 
     @classmethod
-    def of_lengths(cls, lengths: Sequence[int], device: torch.device) -> Packed:
+    def of_lengths(cls, lengths: Sequence[int], device: torch.device) -> PackedOrder:
         """Return the packed order of contiguous sequences of these lengths."""
         counts = np.array(lengths, dtype=np.int64)
         order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())]
@@ -93,7 +93,7 @@ class Packed(NamedTuple):
         return cls(torch.from_numpy(sizes), rows_N, place_N, order_B, rank_B, groups)
 
 
-class FirstState(nn.Module):
+class InitialState(nn.Module):
     """Initial state of a decoder: a learned projection of the encoder's last state.
 
     A bidirectional encoder has two last states: the last row forwards, the first row backwards.
@@ -122,7 +122,7 @@ class Recurrence(nn.Module):
         kind: str,
         *,
         bidirectional: bool = False,
-        first: FirstState | None = None,
+        first: InitialState | None = None,
     ) -> None:
         super().__init__()
         cell, self.n_gates = CELLS[kind]
@@ -159,11 +159,11 @@ class Recurrence(nn.Module):
             first_BE = None if self.first is None or memory is None else self.first(memory)
             out_ND = self._read_rows(x_ND, layout, first_BE)
         else:
-            out_ND = self._go_on(x_ND, layout, memory, cache)
+            out_ND = self._continue(x_ND, layout, memory, cache)
         return self.hidden(out_ND.to(given_ND.dtype))
 
     def read(
-        self, x_ND: Tensor, packed: Packed, first_BE: Tensor | None = None
+        self, x_ND: Tensor, packed: PackedOrder, first_BE: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Read whole sequences, each from an initial state. Return a row per token, and the last
         state of each sequence (B E) in the first direction."""
@@ -189,7 +189,7 @@ class Recurrence(nn.Module):
     def _read_rows(self, x_ND: Tensor, layout: Layout, first_BE: Tensor | None) -> Tensor:
         if layout.lengths is None and layout.bounds is not None and not x_ND.is_meta:
             return self._in_grid(x_ND, layout, first_BE)
-        return self.read(x_ND, Packed.of(layout), first_BE)[0]
+        return self.read(x_ND, PackedOrder.of(layout), first_BE)[0]
 
     def _in_grid(self, x_ND: Tensor, layout: Layout, first_BE: Tensor | None) -> Tensor:
         """Read sequences as a grid, one column each, if the host does not know the lengths.
@@ -217,7 +217,9 @@ class Recurrence(nn.Module):
             outs.append(to_rows(out_TBD, cell_N))
         return torch.cat(outs, dim=-1)
 
-    def _by_length(self, x_ND: Tensor, packed: Packed, first_BE: Tensor) -> tuple[Tensor, Tensor]:
+    def _by_length(
+        self, x_ND: Tensor, packed: PackedOrder, first_BE: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Read sequences with a GRU on a CPU, in groups of equal length.
 
         The backward pass of torch's packed GRU takes time quadratic in the number of rows, because
@@ -253,10 +255,10 @@ class Recurrence(nn.Module):
         elif like_ND is not None:
             cache.begin(STATE, like_ND.new_zeros(cache.cache.n_rows, self.size))
 
-    def _go_on(
+    def _continue(
         self, x_ND: Tensor, layout: Layout, memory: Memory | None, cache: LayerCache
     ) -> Tensor:
-        if STATE not in cache.kept:
+        if STATE not in cache.cells:
             self.begin(memory, cache, x_ND)
         if cache.cache.tree is not None or layout.longest == 1:
             states_NE = self.step(x_ND, cache.before(STATE, layout)[:, 0])
@@ -275,7 +277,7 @@ class Recurrence(nn.Module):
             row_N = torch.from_numpy(
                 np.concatenate([np.arange(a, a + n) for a, n in zip(starts, whole, strict=True)])
             ).to(x_ND.device)
-            packed = Packed.of_lengths(whole, x_ND.device)
+            packed = PackedOrder.of_lengths(whole, x_ND.device)
             out_ND[row_N], last_BE = self.read(x_ND[row_N], packed, state_BE)
             had_B1 = torch.tensor([[n > 0] for n in whole], device=x_ND.device)
             state_BE = torch.where(had_B1, last_BE, state_BE)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.nn.attention.attention import Memory, attend_seen
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.attention import Memory, attend_recorded
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.cache import LayerCache
 from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
@@ -23,7 +23,7 @@ class SingleHead(nn.Module):
     n_heads = n_kv_heads = 1
     rotary = None
 
-    def __init__(self, d_model: int, scope: Scope) -> None:
+    def __init__(self, d_model: int, scope: AttentionSpec) -> None:
         super().__init__()
         self.d_head, self.scope = d_model, scope
         self.to_query = Linear(d_model, d_model)
@@ -54,7 +54,7 @@ class SingleHead(nn.Module):
             k_M1K, v_M1K, keys = cache.append(k_M1K, v_M1K, layout)
         scope = self.scope if self.training else self.scope.without_dropout()
         q_N1K, k_M1K, v_M1K = self.q(q_N1K), self.k(k_M1K), self.v(v_M1K)
-        out_N1K = attend_seen(q_N1K, k_M1K, v_M1K, layout, keys, scope, self.weights)
+        out_N1K = attend_recorded(q_N1K, k_M1K, v_M1K, layout, keys, scope, self.weights)
         if self.gate_H is not None:
             out_N1K = out_N1K * self.gate_H[:, None].to(out_N1K.dtype)
         return self.heads(out_N1K).flatten(1)

@@ -21,7 +21,7 @@ from headway.serve.limits import Limits
 from headway.serve.problems import Refused
 from headway.settings.decode import DecodeSettings
 from headway.settings.field_docs import documented
-from headway.settings.run import media_front
+from headway.settings.run import media_settings
 from headway.settings.value_types import setting_types, without_none
 from headway.tasks.specs import OPTIONS, spec_of
 
@@ -244,7 +244,7 @@ def inputs_of(run: Run, given: Sequence[Any], limits: Limits) -> list[Any]:
             f"the request has {len(given):,} inputs; the limit is {limits.inputs:,}.",
             param="input",
         )
-    media = media_front(run.settings) is not None
+    media = media_settings(run.settings) is not None
     return [_medium(run, one, limits) if media else _text(one, limits) for one in given]
 
 

@@ -14,7 +14,7 @@ from headway.run import Run
 from headway.serve.limits import Limits
 from headway.serve.problems import Refused
 from headway.settings.folder import CHAT_TEMPLATE
-from headway.tokens.marked import Marked
+from headway.tokens.chat_tokens import ChatTokenEncoder
 
 ROLES = ("system", "developer", "user", "assistant")
 MOST_MESSAGES = 1000
@@ -53,8 +53,8 @@ def checked_messages(given: Any, limits: Limits) -> list[dict[str, str]]:
     return found
 
 
-def _marked(run: Run) -> Marked:
-    found: Marked = run.opened.kept("marked", lambda: Marked(run.tokenizer))
+def _marked(run: Run) -> ChatTokenEncoder:
+    found: ChatTokenEncoder = run.opened.kept("marked", lambda: ChatTokenEncoder(run.tokenizer))
     return found
 
 
@@ -66,7 +66,7 @@ def template_values(run: Run, messages: Sequence[Mapping[str, str]]) -> dict[str
     developer = "developer" if "developer" in text else "system"
     said = [
         {"role": developer if one["role"] == "developer" else one["role"],
-         "content": marked.shielded(one["content"])}
+         "content": marked.escape(one["content"])}
         for one in messages
     ]  # fmt: skip
     bos, eos = tokenizer.tokens([tokenizer.bos, tokenizer.eos])

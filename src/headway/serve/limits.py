@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields
 
 from headway.errors import ConfigError
 from headway.settings.body import check_values
-from headway.settings.made import Made
+from headway.settings.explicit import TracksExplicit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits(Made):
+class Limits(TracksExplicit):
     """Limits of the server, set as `serve.NAME=VALUE` on the command line."""
 
     body: int = 2_000_000

@@ -26,7 +26,7 @@ from headway.inside.page.server_request import Request as LookRequest
 from headway.inside.page.server_request import parse
 from headway.run import Run
 from headway.serve.problems import Refused
-from headway.settings.run import media_front
+from headway.settings.run import media_settings
 
 KEPT = 8
 """Number of uploaded files that are kept, each at the size that the model reads."""
@@ -69,7 +69,7 @@ class Looks:
     def _made(self, run: Run, values: dict[str, Any], data: bytes | None, post: str) -> Page:
         live = self._live(run)
         medium = values.pop("medium", None)
-        if media_front(run.settings) is not None and live.media is None:
+        if media_settings(run.settings) is not None and live.media is None:
             medium, found = self._medium(run, data, medium)
             live = replace(live, media=found)
             values.setdefault("text", found.name)
@@ -97,7 +97,7 @@ class Looks:
         asked = run.question(data)
         if asked.error is not None:
             raise asked.error
-        front = media_front(run.settings)
+        front = media_settings(run.settings)
         assert front is not None
         name, found = secrets.token_urlsafe(24), Media.of("input", asked.question.values, front)
         self._media[name] = found

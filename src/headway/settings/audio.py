@@ -9,10 +9,10 @@ from typing import Literal
 from headway.errors import ConfigError
 from headway.settings.body import (
     Activation,
+    BlockLayout,
     BodySettings,
-    Positions,
-    Scheme,
-    Wiring,
+    InitScheme,
+    PositionKind,
     check_values,
 )
 from headway.settings.value_types import check_least
@@ -24,7 +24,7 @@ from headway.settings.vision import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoundSettings:
+class AudioSettings:
     """Audio input: a log-mel spectrogram, then convolutions that turn its frames into positions.
     Defaults: Whisper's."""
 
@@ -99,7 +99,7 @@ class SoundSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoundEncoderSettings(BodySettings):
+class AudioEncoderSettings(BodySettings):
     """An audio encoder for classification, speaker identification and CTC transcription."""
 
     d_model: int = 256
@@ -107,12 +107,12 @@ class SoundEncoderSettings(BodySettings):
     n_heads: int = 4
     d_ff: int = 1024
     activation: Activation = "gelu"
-    wiring: Wiring = "pre"
-    positions: Positions = "none"
+    wiring: BlockLayout = "pre"
+    positions: PositionKind = "none"
     attention_bias: str = "qkvo"
-    init: Scheme = "bert"
+    init: InitScheme = "bert"
 
-    sound: SoundSettings = SoundSettings()
+    sound: AudioSettings = AudioSettings()
     """How audio is turned into positions."""
 
     heads: tuple[Literal["classes", "ctc", "rebuild"], ...] = ("classes",)
@@ -136,11 +136,11 @@ class SoundEncoderSettings(BodySettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoundSeq2SeqSettings(MediaSeq2SeqSettings):
+class AudioSeq2SeqSettings(MediaSeq2SeqSettings):
     """A transcription model such as Whisper: an audio encoder and a text decoder."""
 
     max_len: int = 448
-    sound: SoundSettings = SoundSettings()
+    sound: AudioSettings = AudioSettings()
     """How audio is turned into positions."""
 
     ctc: bool = False
@@ -151,7 +151,7 @@ class SoundSeq2SeqSettings(MediaSeq2SeqSettings):
         check_wave_width(self, self.sound)
 
 
-def check_wave_width(settings: BodySettings, sound: SoundSettings) -> None:
+def check_wave_width(settings: BodySettings, sound: AudioSettings) -> None:
     if sound.positions in ("sinusoidal", "whisper") and settings.d_model % 2:
         raise ConfigError(
             f"sinusoidal positions are pairs of sine and cosine, so d_model={settings.d_model} "

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 from headway.errors import ConfigError
 from headway.settings.body import check_values
-from headway.settings.made import Made
+from headway.settings.explicit import TracksExplicit
 from headway.settings.value_types import check_least
 
 SHARES = ("erase", "speed")
 MOST_OPERATIONS = 10
 """Upper limit of `rand`: more operations make an image unrecognisable."""
 
-OF_PICTURES = ("flip", "crop", "rand", "magnitude", "erase", "mixup", "cutmix")
-OF_SOUNDS = ("bands", "band_width", "spans", "span_width", "speed", "noise", "gain_db")
+FOR_IMAGES = ("flip", "crop", "rand", "magnitude", "erase", "mixup", "cutmix")
+FOR_AUDIO = ("bands", "band_width", "spans", "span_width", "speed", "noise", "gain_db")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentSettings(Made):
-    """Data augmentation for images and videos (`OF_PICTURES`) or audio (`OF_SOUNDS`)."""
+class AugmentSettings(TracksExplicit):
+    """Data augmentation for images and videos (`FOR_IMAGES`) or audio (`FOR_AUDIO`)."""
 
     flip: bool = False
     """Mirror each image with probability 0.5."""
@@ -77,6 +77,6 @@ class AugmentSettings(Made):
 
     def without_effect(self, reads: str) -> list[str]:
         """Names of changed settings that a run on `reads` ("pictures" or "sounds") ignores."""
-        others = OF_SOUNDS if reads == "pictures" else OF_PICTURES
+        others = FOR_AUDIO if reads == "pictures" else FOR_IMAGES
         usual = AugmentSettings()
         return [name for name in others if getattr(self, name) != getattr(usual, name)]

@@ -17,14 +17,14 @@ from headway.settings.kept_heads import ALL_HEADS, KeptHeads
 from headway.settings.value_types import check_least, setting_types, without_none
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu", "geglu-tanh"]
-Norm = Literal["layer", "rms"]
-Wiring = Literal["post", "pre", "parallel"]
-Positions = Literal[
+NormKind = Literal["layer", "rms"]
+BlockLayout = Literal["post", "pre", "parallel"]
+PositionKind = Literal[
     "sinusoidal", "sinusoidal-halves", "learned", "rotary", "alibi", "relative", "none"
 ]
-Scheme = Literal["paper", "gpt2", "bert", "small"]
+InitScheme = Literal["paper", "gpt2", "bert", "small"]
 Pooling = Literal["first", "mean", "last"]
-Body = Literal["transformer", "lstm", "gru", "convolution", "sha-rnn", "ngram"]
+BodyKind = Literal["transformer", "lstm", "gru", "convolution", "sha-rnn", "ngram"]
 HeadIn = Literal["every", "second-last", "none"]
 
 TRAINED: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ OF_ATTENTION = frozenset({
 })  # fmt: skip
 """Settings of attention and of the feed-forward network after it."""
 
-UNREAD: dict[str, frozenset[str]] = {
+IGNORED: dict[str, frozenset[str]] = {
     "transformer": frozenset(
         {"bidirectional", "memory", "kernel", "dilation", "order", "single_head"}
     ),
@@ -177,7 +177,7 @@ class RelativeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class StackSpec:
     """Resolved dimensions of one stack, encoder or decoder."""
 
     n_layers: int
@@ -193,7 +193,7 @@ class Side:
 class BodySettings:
     """Settings shared by all families. The defaults are those of the 2017 Transformer (base)."""
 
-    body: Body = "transformer"
+    body: BodyKind = "transformer"
     """How tokens exchange information: self-attention (`transformer`), a recurrence (`lstm`,
     `gru`), convolutions over neighbours (`convolution`), or a recurrence with a single attention
     head (`sha-rnn`). `ngram` counts which token follows the last few."""
@@ -228,18 +228,18 @@ class BodySettings:
     """Activation function of the feed-forward network. `swiglu`, `geglu` and `geglu-tanh` are
     gated: three matrices instead of two."""
 
-    norm: Norm = "layer"
+    norm: NormKind = "layer"
     """Normalisation: layer norm or RMS norm."""
 
     norm_eps: float = 1e-6
     """Epsilon that the norms add to the variance."""
 
-    wiring: Wiring = "post"
+    wiring: BlockLayout = "post"
     """Block layout: `post` normalises after the residual addition (2017), `pre` before each
     sub-layer (GPT-2), `parallel` runs attention and feed-forward side by side after one norm. `pre`
     and `parallel` end with a final norm."""
 
-    positions: Positions = "sinusoidal"
+    positions: PositionKind = "sinusoidal"
     """Positional encoding. `sinusoidal`, `sinusoidal-halves` and `learned` are added to embeddings;
     `rotary`, `alibi` and `relative` act inside attention."""
 
@@ -273,7 +273,7 @@ class BodySettings:
     ff_dropout: float = 0.0
     """Dropout inside the feed-forward network."""
 
-    init: Scheme = "paper"
+    init: InitScheme = "paper"
     """Weight initialisation: as in the 2017 paper, GPT-2 or BERT; `small` starts every layer as the
     identity."""
 
@@ -310,14 +310,14 @@ class BodySettings:
         body = self.body
         usual = {one.name: one.default for one in fields(self)}
         asked = {"body": body, "single_head": getattr(self, "single_head", "every")}
-        for name in sorted(unread_by(asked) & usual.keys()):
+        for name in sorted(ignored_by(asked) & usual.keys()):
             if getattr(self, name) != usual[name] and not self._reads_anyway(name):
-                if name not in UNREAD[body]:
+                if name not in IGNORED[body]:
                     raise ConfigError(
                         f"{name} has no effect with single_head='none', which has no attention. "
                         "Leave it out, or choose another single_head."
                     )
-                readers = [other for other in UNREAD if name not in UNREAD[other]]
+                readers = [other for other in IGNORED if name not in IGNORED[other]]
                 raise ConfigError(
                     f"{name} has no effect with body={body!r}, only with {' and '.join(readers)}. "
                     "Leave it out, or choose another body."
@@ -469,7 +469,7 @@ class BodySettings:
             )
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether the model is built by counting the training data instead of by optimiser
         steps."""
         return self.body == "ngram"
@@ -498,19 +498,19 @@ class BodySettings:
         own = self.own_key(kind, name)
         return name if getattr(self, own) is None else own
 
-    def side(self, kind: str = "self") -> Side:
+    def side(self, kind: str = "self") -> StackSpec:
         """Resolved dimensions of the stack with this kind of attention."""
         own = {name: getattr(self, self.key(kind, name)) for name in ("n_layers", "n_heads",
                "n_kv_heads", "d_head", "d_ff", "activation", "norm_eps")}  # fmt: skip
         n_heads, n_kv_heads, d_head = own["n_heads"], own.pop("n_kv_heads"), own.pop("d_head")
-        return Side(
+        return StackSpec(
             kv_heads=n_heads if n_kv_heads is None else n_kv_heads,
             head_width=self.d_model // n_heads if d_head is None else d_head,
             **own,
         )
 
     def each(self, name: str) -> tuple[int, ...]:
-        """One attribute of `Side` for each stack, without duplicates."""
+        """One attribute of `StackSpec` for each stack, without duplicates."""
         return tuple(dict.fromkeys(getattr(self.side(side), name) for side in self.sides))
 
     @property
@@ -555,22 +555,24 @@ class BodySettings:
         return self.side(self.sides[0]).head_width
 
 
-Settings = TypeVar("Settings", bound=BodySettings)
+BodySettingsT = TypeVar("BodySettingsT", bound=BodySettings)
 
 
-def unread_by(model: Mapping[str, Any]) -> frozenset[str]:
+def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:
     """Settings that a model with these settings ignores, given its body."""
-    unread = UNREAD.get(str(model.get("body", "transformer")), frozenset())
+    unread = IGNORED.get(str(model.get("body", "transformer")), frozenset())
     # Command-line values are not yet converted: none is still None or the text "none".
     headless = model.get("single_head", "every") in ("none", None)
     return unread | OF_SINGLE_HEAD if headless else unread
 
 
-def with_body(settings: Settings, body: str, single_head: str | None = "every") -> Settings:
+def with_body(
+    settings: BodySettingsT, body: str, single_head: str | None = "every"
+) -> BodySettingsT:
     """Settings with another body and the same sizes; settings that it ignores return to
     defaults."""
     changes: dict[str, Any] = {"body": body}
-    unread = unread_by({"body": body, "single_head": single_head})
+    unread = ignored_by({"body": body, "single_head": single_head})
     for one in fields(settings):
         if one.name in unread:
             changes[one.name] = one.default

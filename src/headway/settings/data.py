@@ -8,7 +8,7 @@ from typing import Literal
 
 from headway.errors import ConfigError
 from headway.settings.body import check_values
-from headway.settings.made import Made
+from headway.settings.explicit import TracksExplicit
 from headway.settings.value_types import check_least
 
 GIVEN = "given"
@@ -34,7 +34,7 @@ Normalisation = Literal["nfc", "nfkc", "nfd", "nfkd", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings(Made):
+class DataSettings(TracksExplicit):
     """Data files and columns: aligned files (`source` and `target`), files of pairs (`pairs`),
     texts (`text`), or images, videos and audio (`media`). `-` reads standard input."""
 
@@ -185,7 +185,7 @@ class DataSettings(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerSettings(Made):
+class TokenizerSettings(TracksExplicit):
     """Tokenization of text. The tokenizer is trained on the training data unless `file` is set."""
 
     kind: Literal["bpe", "unigram", "wordpiece", "characters", "words", "bytes"] = "bpe"

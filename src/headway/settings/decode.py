@@ -7,12 +7,12 @@ from typing import Literal
 
 from headway.errors import ConfigError
 from headway.settings.body import check_values
-from headway.settings.made import Made
+from headway.settings.explicit import TracksExplicit
 from headway.settings.value_types import check_least, check_positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeSettings(Made):
+class DecodeSettings(TracksExplicit):
     """Text generation. The defaults are those of the 2017 paper: beam search with 4 beams and
     GNMT's length penalty with alpha 0.6."""
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headway.errors import ConfigError, UserError, suggest
-from headway.settings.model import PictureSettings
-from headway.settings.run import RunSettings, media_front
+from headway.settings.model import ImageSettings
+from headway.settings.run import RunSettings, media_settings
 from headway.tasks.specs import spec_of
 
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -18,7 +18,7 @@ DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 """Supported device names."""
 
 
-def check_held(device: str, precision: str) -> None:
+def check_device_and_precision(device: str, precision: str) -> None:
     """Reject unknown names of devices and precisions, independent of this machine."""
     if not isinstance(device, str) or not DEVICES.fullmatch(device):
         raise UserError(
@@ -29,7 +29,7 @@ def check_held(device: str, precision: str) -> None:
         raise UserError(f"unknown precision {precision!r}.{near}")
 
 
-def check_together(folders: Sequence[Path], runs: Sequence[RunSettings]) -> None:
+def check_ensemble(folders: Sequence[Path], runs: Sequence[RunSettings]) -> None:
     """Reject ensembles whose members differ in task, labels or input format."""
     for folder, other in zip(folders[1:], runs[1:], strict=True):
         _check_pair(folders[0], runs[0], folder, other)
@@ -64,7 +64,7 @@ def _reads_shapes(settings: RunSettings) -> bool:
 
 def _form(settings: RunSettings) -> tuple[int, ...]:
     """Input format that two media runs must share: image dimensions or sampling rate."""
-    shape = media_front(settings)
-    if isinstance(shape, PictureSettings):
+    shape = media_settings(settings)
+    if isinstance(shape, ImageSettings):
         return (shape.frames, shape.channels, shape.height, shape.width)
     return () if shape is None else (shape.rate,)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from headway.settings.model import ModelSettings, PictureSettings, SoundSettings
+from headway.settings.model import AudioSettings, ImageSettings, ModelSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceFacts:
+class DeviceInfo:
     type: str = "cpu"
     free_bytes: int = 0
     """Free GPU memory."""
@@ -26,12 +26,12 @@ class DeviceFacts:
         return self.type == "cpu"
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         return "a CPU" if self.is_cpu else "a GPU"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey:
+class MediaFormat:
     """Dimensions of media files: as stored, or as proposed from a sample of the files."""
 
     height: int = 0
@@ -43,7 +43,7 @@ class Survey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class ParentRun:
     """The run that this one starts from, or its teacher."""
 
     name: str
@@ -53,7 +53,7 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class DatasetStats:
     """Statistics of the prepared data. For media, "tokens" are patches or frames."""
 
     n: int
@@ -89,68 +89,68 @@ class Facts:
     pairs: bool = False
     """Whether each example is a pair of texts."""
 
-    front: PictureSettings | SoundSettings | None = None
+    front: ImageSettings | AudioSettings | None = None
     """Input settings that the media were prepared for."""
 
-    stored: Survey = field(default_factory=Survey)
+    stored: MediaFormat = field(default_factory=MediaFormat)
     """Dimensions in which the media are stored."""
 
     colours: Mapping[str, list[float]] = field(default_factory=dict)
     """`mean` and `std` of each colour channel of the images."""
 
-    begun: Origin | None = None
+    parent: ParentRun | None = None
     epoch_steps: int = 0
     """Steps per epoch; 0 until batches are formed."""
 
     @property
-    def picture(self) -> PictureSettings:
-        assert isinstance(self.front, PictureSettings)
+    def image(self) -> ImageSettings:
+        assert isinstance(self.front, ImageSettings)
         return self.front
 
     @property
-    def sound(self) -> SoundSettings:
-        assert isinstance(self.front, SoundSettings)
+    def audio(self) -> AudioSettings:
+        assert isinstance(self.front, AudioSettings)
         return self.front
 
-    def rows(self, front: PictureSettings) -> int:
+    def rows(self, front: ImageSettings) -> int:
         """Number of patches of one stored image with these input settings."""
         return front.rows_of(self.stored.frames, self.stored.height, self.stored.width)
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSetting:
     """An automatically chosen value of a setting, with its reason."""
 
     value: object
-    why: str
+    reason: str
 
 
-Choices = Mapping[str, Choice]
+ChosenSettings = Mapping[str, ChosenSetting]
 """Chosen values by dotted key."""
 
-Values = Mapping[str, object]
+SettingValues = Mapping[str, object]
 """Settings of one section by name. Types are checked by the class of the section."""
 
 
-def because(why: str, section: str, values: Values) -> dict[str, Choice]:
+def because(why: str, section: str, values: SettingValues) -> dict[str, ChosenSetting]:
     """Choices for these settings of a section, all with one reason."""
-    return {f"{section}.{name}": Choice(value, why) for name, value in values.items()}
+    return {f"{section}.{name}": ChosenSetting(value, why) for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
     """The settings that a task proposes for everything the user left open."""
 
-    needs: Choices = field(default_factory=dict)
+    needs: ChosenSettings = field(default_factory=dict)
     """Model settings that the task and its data require: heads and labels."""
 
-    model: Choices = field(default_factory=dict)
+    model: ChosenSettings = field(default_factory=dict)
     """Model settings if the user named no model: family, input stage, layers and widths."""
 
-    kept: Choices = field(default_factory=dict)
+    changes: ChosenSettings = field(default_factory=dict)
     """Changes that a model taken from another run needs."""
 
-    others: Choices = field(default_factory=dict)
+    others: ChosenSettings = field(default_factory=dict)
     """All settings except the model's: training, decoding and the task."""
 
     room: int = 0
@@ -168,12 +168,12 @@ class Proposal:
     metrics: tuple[str, ...] = ()
     """Metrics available for this data. The first one selects the best checkpoint."""
 
-    why_metric: str = "the task's own"
+    metric_reason: str = "the task's own"
 
-    instead: str = ""
+    suggestion: str = ""
     """Suggestion shown if the user named a model of another family."""
 
-    def also(self, *choices: Choices) -> Proposal:
+    def with_others(self, *choices: ChosenSettings) -> Proposal:
         """A copy with more settings in `others`; later choices win."""
         others = dict(self.others)
         for one in choices:

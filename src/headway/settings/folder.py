@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headway.errors import FolderError, UserError, suggest
 from headway.settings.data import FILES
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 from headway.settings.model import ModelSettings
 from headway.settings.run import (
     Resolved,
@@ -39,7 +39,7 @@ CHAT_TEMPLATE = "chat_template.jinja"
 EXPORTED = {"ctranslate2": "model.bin", "onnx": "*.onnx"}
 """File patterns that identify a folder exported for an engine."""
 
-NOT_BEGUN = " Its training stopped before the first step. Run the same command again to resume."
+NOT_STARTED = " Its training stopped before the first step. Run the same command again to resume."
 IMPORT_IT = " If it is a Hugging Face model, import it first: headway import {folder} --out RUN"
 
 SEAL = "# sha256 "
@@ -83,12 +83,12 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
 
 
-def own_names() -> list[str]:
+def local_run_names() -> list[str]:
     """Names of the runs in `runs` and in the current folder."""
     return [path.name for path in runs_in(RUNS)] + [str(path) for path in runs_in(Path())]
 
 
-Names = str | Path | Iterable[str | Path]
+NamesOrPaths = str | Path | Iterable[str | Path]
 """Type of an argument that takes one run or several."""
 
 
@@ -113,16 +113,16 @@ def run_folder(name: str | Path) -> Path:
 
 def _other_names(name: str) -> str:
     """The end of an error: the closest known name, or all names."""
-    own, shipped = own_names(), shipped_names()
+    own, shipped = local_run_names(), shipped_names()
     if close := difflib.get_close_matches(name, [*own, *shipped], n=1):
         return f" Did you mean {close[0]!r}?"
     some = ", ".join(own[:MOST]) + ", …" * (len(own) > MOST)
     return f" Your runs: {some or 'none'}. Shipped models: {', '.join(shipped) or 'none'}."
 
 
-def run_folders(names: Names) -> list[Path]:
+def run_folders(names: NamesOrPaths) -> list[Path]:
     """Resolve one run or several to their folders; at least one is required."""
-    found = [run_folder(name) for name in listed(names)]
+    found = [run_folder(name) for name in ensure_list(names)]
     if not found:
         raise FolderError("the list of runs is empty. Name a run folder or a shipped model.")
     return found
@@ -134,7 +134,7 @@ def load_run(folder: str | Path) -> Resolved:
 
 
 def load_settings(folder: str | Path, overrides: Sequence[str] = ()) -> ModelSettings:
-    return load_model_settings(file_in(run_folder(folder), CONFIG), list(listed(overrides)))
+    return load_model_settings(file_in(run_folder(folder), CONFIG), list(ensure_list(overrides)))
 
 
 def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
@@ -150,7 +150,7 @@ def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
     with suppress(FolderError):
         path = run_folder(name)
     if not path.is_dir():
-        near = suggest(name, [*own_names(), *PRESETS, *shipped_names()])
+        near = suggest(name, [*local_run_names(), *PRESETS, *shipped_names()])
         raise UserError(f"{name!r} is not a preset, run folder, shipped model or .toml file.{near}")
     return load_settings(path, overrides)
 
@@ -228,8 +228,12 @@ def file_in(folder: Path, name: str) -> Path:
     if folder.is_dir():
         raise FolderError(
             f"there is no {name} in {folder}, which contains: {_listing(folder)}."
-            + (IMPORT_IT.format(folder=folder) if name == CONFIG and _is_theirs(folder) else "")
-            + (NOT_BEGUN if name == CONFIG and (folder / "data").is_dir() else "")
+            + (
+                IMPORT_IT.format(folder=folder)
+                if name == CONFIG and _is_hugging_face(folder)
+                else ""
+            )
+            + (NOT_STARTED if name == CONFIG and (folder / "data").is_dir() else "")
         )
     if folder.is_file():
         raise FolderError(
@@ -265,7 +269,7 @@ def _unfinished(folder: Path, settings: RunSettings) -> str:
     text = f"training of {folder} is not finished: there is no {WEIGHTS} yet"
     if found:
         text += f", and the newest checkpoint is at step {max(found):,} of {settings.train.steps:,}"
-    text += f". To resume it: {again(settings, folder)}"
+    text += f". To resume it: {start_command(settings, folder)}"
     # A checkpoint saved on a stop serves only to resume training.
     if any('"passing": true' not in path.read_text(encoding="utf-8") for path in found.values()):
         text += (
@@ -274,7 +278,7 @@ def _unfinished(folder: Path, settings: RunSettings) -> str:
     return text
 
 
-def again(settings: RunSettings, folder: Path) -> str:
+def start_command(settings: RunSettings, folder: Path) -> str:
     """The command that started a run, as far as its settings record it."""
     if any(key.startswith("metrics.") for key in settings.asked):  # no command has those
         return f"headway.train(…, out={str(folder)!r})"
@@ -305,7 +309,7 @@ def _bare(value: object) -> str:
     return value if isinstance(value, str) else toml_value(value)
 
 
-def _is_theirs(folder: Path) -> bool:
+def _is_hugging_face(folder: Path) -> bool:
     """Whether a folder looks like a Hugging Face or sentence-transformers model."""
     return any((folder / name).is_file() for name in ("config.json", "modules.json"))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from headway.errors import ConfigError
 
-Heads = tuple[tuple[int, ...], ...]
+HeadsPerLayer = tuple[tuple[int, ...], ...]
 """Head numbers for each layer."""
 
 
@@ -19,10 +19,10 @@ class KeptHeads:
     number of a head. Layers with shared weights have one list.
     """
 
-    encoder: Heads | None = None
-    decoder: Heads | None = None
-    cross: Heads | None = None
-    self: Heads | None = None
+    encoder: HeadsPerLayer | None = None
+    decoder: HeadsPerLayer | None = None
+    cross: HeadsPerLayer | None = None
+    self: HeadsPerLayer | None = None
     """Heads in models with only one kind of attention."""
 
     def __post_init__(self) -> None:
@@ -33,7 +33,7 @@ class KeptHeads:
 
     def of(self, kind: str, layer: int) -> tuple[int, ...] | None:
         """Heads of one layer, or None for all. Layers with shared weights have one list."""
-        layers: Heads | None = getattr(self, kind)
+        layers: HeadsPerLayer | None = getattr(self, kind)
         return None if layers is None else layers[layer if len(layers) > 1 else 0]
 
     def of_layers(self, picks: Mapping[str, Sequence[int]]) -> KeptHeads:

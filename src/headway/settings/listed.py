@@ -6,6 +6,6 @@ from os import PathLike
 from typing import Any
 
 
-def listed(given: Any) -> Any:
+def ensure_list(given: Any) -> Any:
     """Wrap a single text or path in a list; other values are returned unchanged."""
     return [given] if isinstance(given, str | bytes | PathLike) else given

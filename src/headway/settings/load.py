@@ -14,31 +14,31 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.errors import ConfigError, suggest
-from headway.settings.body import UNREAD, with_body
+from headway.settings.body import IGNORED, with_body
 from headway.settings.model import (
     FAMILY_SETTINGS,
+    ImageEncoderSettings,
     ModelSettings,
-    PictureEncoderSettings,
     family_of,
 )
 from headway.settings.synonyms import setting_here
 from headway.settings.toml import line_of, toml_value
 from headway.settings.value_types import describe, fit, nearest, setting_types
 
-Settings = TypeVar("Settings")
+SettingsT = TypeVar("SettingsT")
 
 Locate = Callable[[str], str]
 """Type of a function from a dotted key to the prefix of an error about it: "recipe.toml, line 4:
 "."""
 
 
-def nowhere(key: str) -> str:
+def no_location(key: str) -> str:
     """Prefix for values that come from no file: none, because the key says where."""
     return ""
 
 
 def model_settings(
-    values: object, where: str = "model.", locate: Locate = nowhere
+    values: object, where: str = "model.", locate: Locate = no_location
 ) -> ModelSettings:
     """Build model settings from a `preset`, a `family`, or both if they agree, plus changes."""
     rest = dict(_table(values, where, locate, "preset or family, and what differs from it"))
@@ -49,7 +49,7 @@ def model_settings(
     start = _start(named["preset"], named["family"], where, locate)
     body = rest.get("body", start.body)
     single_head = rest.get("single_head", "every")
-    if body in UNREAD and (body != start.body or single_head in ("none", None)):
+    if body in IGNORED and (body != start.body or single_head in ("none", None)):
         # These bodies read classes from the mean of all tokens, so there is no class token.
         start = with_body(_without_class_token(start), body, single_head)
     family = family_of(start)
@@ -64,19 +64,19 @@ def model_settings(
 
 
 def _without_class_token(settings: ModelSettings) -> ModelSettings:
-    if not isinstance(settings, PictureEncoderSettings) or not settings.picture.class_token:
+    if not isinstance(settings, ImageEncoderSettings) or not settings.picture.class_token:
         return settings
     picture = replace(settings.picture, class_token=False, distil_token=False)
     return replace(settings, picture=picture, pooling="mean")
 
 
 def from_dict(
-    cls: type[Settings],
+    cls: type[SettingsT],
     values: object,
     where: str = "",
-    locate: Locate = nowhere,
-    base: Settings | None = None,
-) -> Settings:
+    locate: Locate = no_location,
+    base: SettingsT | None = None,
+) -> SettingsT:
     """Build an object of a settings class from a table; unknown names are errors.
 
     Settings missing from `values` come from `base`, or else from the defaults of the class.

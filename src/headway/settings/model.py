@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from headway.settings.audio import SoundEncoderSettings, SoundSeq2SeqSettings, SoundSettings
-from headway.settings.body import BodySettings, RelativeSettings, RopeSettings, Side, check_values
+from headway.settings.audio import AudioEncoderSettings, AudioSeq2SeqSettings, AudioSettings
+from headway.settings.body import (
+    BodySettings,
+    RelativeSettings,
+    RopeSettings,
+    StackSpec,
+    check_values,
+)
 from headway.settings.text import DecoderSettings, EncoderSettings, Seq2SeqSettings, TextSettings
-from headway.settings.vision import PictureEncoderSettings, PictureSeq2SeqSettings, PictureSettings
+from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings, ImageSettings
 
 __all__ = [
     "FAMILY_SETTINGS",
+    "AudioEncoderSettings",
+    "AudioSeq2SeqSettings",
+    "AudioSettings",
     "BodySettings",
     "DecoderSettings",
     "EncoderSettings",
+    "ImageEncoderSettings",
+    "ImageSeq2SeqSettings",
+    "ImageSettings",
     "ModelSettings",
-    "PictureEncoderSettings",
-    "PictureSeq2SeqSettings",
-    "PictureSettings",
     "RelativeSettings",
     "RopeSettings",
     "Seq2SeqSettings",
-    "Side",
-    "SoundEncoderSettings",
-    "SoundSeq2SeqSettings",
-    "SoundSettings",
+    "StackSpec",
     "TextSettings",
     "check_values",
     "family_of",
@@ -32,20 +38,20 @@ ModelSettings = (
     Seq2SeqSettings
     | EncoderSettings
     | DecoderSettings
-    | PictureEncoderSettings
-    | PictureSeq2SeqSettings
-    | SoundEncoderSettings
-    | SoundSeq2SeqSettings
+    | ImageEncoderSettings
+    | ImageSeq2SeqSettings
+    | AudioEncoderSettings
+    | AudioSeq2SeqSettings
 )
 
 FAMILY_SETTINGS: dict[str, type[ModelSettings]] = {
     "seq2seq": Seq2SeqSettings,
     "encoder": EncoderSettings,
     "decoder": DecoderSettings,
-    "picture-encoder": PictureEncoderSettings,
-    "picture-seq2seq": PictureSeq2SeqSettings,
-    "sound-encoder": SoundEncoderSettings,
-    "sound-seq2seq": SoundSeq2SeqSettings,
+    "picture-encoder": ImageEncoderSettings,
+    "picture-seq2seq": ImageSeq2SeqSettings,
+    "sound-encoder": AudioEncoderSettings,
+    "sound-seq2seq": AudioSeq2SeqSettings,
 }
 
 

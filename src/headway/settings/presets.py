@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 from headway.errors import ConfigError, suggest
 from headway.settings.body import with_body
 from headway.settings.model import (
+    AudioEncoderSettings,
+    AudioSeq2SeqSettings,
+    AudioSettings,
     DecoderSettings,
     EncoderSettings,
+    ImageEncoderSettings,
+    ImageSeq2SeqSettings,
+    ImageSettings,
     ModelSettings,
-    PictureEncoderSettings,
-    PictureSeq2SeqSettings,
-    PictureSettings,
     Seq2SeqSettings,
-    SoundEncoderSettings,
-    SoundSeq2SeqSettings,
-    SoundSettings,
 )
 
 Family = TypeVar("Family", bound=ModelSettings)
@@ -46,18 +46,18 @@ LLAMA = DecoderSettings(
     vocab_size=32_000, norm="rms", positions="rotary", activation="swiglu", attention_bias="",
     ff_bias=False, dropout=0.0, attention_dropout=0.0,
 )  # fmt: skip
-VIT = PictureEncoderSettings()
+VIT = ImageEncoderSettings()
 SMALL_VIT = sized(
     VIT, 7, 256, 4, 512, norm_eps=1e-6, attention_bias="", init="small", pooling="mean",
     n_labels=10,
-    picture=PictureSettings(
+    picture=ImageSettings(
         height=32, width=32, patch=4, stem="conv", class_token=False, positions="sinusoidal"
     ),
 )  # fmt: skip
-WHISPER = SoundSeq2SeqSettings(
+WHISPER = AudioSeq2SeqSettings(
     vocab_size=51_865, d_model=384, n_layers=4, n_heads=6, d_ff=1536, norm_eps=1e-5,
     positions="learned", attention_bias="qvo", embedding_scale=False, dropout=0.0, init="bert",
-    sound=SoundSettings(positions="whisper", pad_s=30.0),
+    sound=AudioSettings(positions="whisper", pad_s=30.0),
 )  # fmt: skip
 
 RNN_TRANSLATOR = with_body(replace(TRANSFORMER, tie="none", wiring="pre"), "lstm")
@@ -66,7 +66,7 @@ LSTM_LM = with_body(GPT2, "lstm")
 SHA_RNN = with_body(sized(GPT2, 4, 1024, 16, 4096, dropout=0.1), "sha-rnn")
 
 TINY: dict[str, Any] = {"vocab_size": 100, "max_len": 64}
-SMALL_PICTURE = PictureSettings(height=16, width=16, patch=4)
+SMALL_IMAGE = ImageSettings(height=16, width=16, patch=4)
 NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0}
 SOME_DROPOUT: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.2}
 
@@ -161,13 +161,13 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
     "whisper-small": (sized(WHISPER, 12, 768, 12, 3072), "244 M", WHISPER_PAPER),
     "decoder-test": (sized(GPT2, 2, 32, 4, 64, **TINY), "", TESTS),
     "picture-encoder-test": (
-        sized(SMALL_VIT, 2, 32, 4, 64, picture=SMALL_PICTURE, pooling="first"), "", TESTS),
+        sized(SMALL_VIT, 2, 32, 4, 64, picture=SMALL_IMAGE, pooling="first"), "", TESTS),
     "picture-seq2seq-test": (
-        sized(PictureSeq2SeqSettings(), 2, 32, 4, 64, **TINY,
-              picture=replace(SMALL_PICTURE, class_token=False)), "", TESTS),
-    "sound-encoder-test": (sized(SoundEncoderSettings(), 2, 32, 4, 64), "", TESTS),
+        sized(ImageSeq2SeqSettings(), 2, 32, 4, 64, **TINY,
+              picture=replace(SMALL_IMAGE, class_token=False)), "", TESTS),
+    "sound-encoder-test": (sized(AudioEncoderSettings(), 2, 32, 4, 64), "", TESTS),
     "sound-seq2seq-test": (
-        sized(SoundSeq2SeqSettings(), 2, 32, 4, 64, **TINY, ctc=True), "", TESTS),
+        sized(AudioSeq2SeqSettings(), 2, 32, 4, 64, **TINY, ctc=True), "", TESTS),
 }  # fmt: skip
 PRESETS = {name: Preset(*row) for name, row in ROWS.items()}
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.errors import ConfigError, DataError, FolderError, one_line, suggest
-from headway.settings.asked import FROM_PYTHON, Asked, Lines, Noted, flat, said_as
 from headway.settings.augment import AugmentSettings
-from headway.settings.body import unread_by
+from headway.settings.body import ignored_by
 from headway.settings.data import FILES, DataSettings, TokenizerSettings, file_name
 from headway.settings.decode import DecodeSettings
 from headway.settings.load import (
@@ -26,14 +25,22 @@ from headway.settings.load import (
     from_dict,
     in_file,
     model_settings,
-    nowhere,
+    no_location,
 )
 from headway.settings.model import (
     FAMILY_SETTINGS,
+    AudioSettings,
+    ImageSettings,
     ModelSettings,
-    PictureSettings,
-    SoundSettings,
     family_of,
+)
+from headway.settings.overrides import (
+    FROM_PYTHON,
+    Overrides,
+    RunConfigText,
+    SettingsFile,
+    as_typed,
+    flatten,
 )
 from headway.settings.start import DistilSettings, LoraSettings, StartSettings
 from headway.settings.synonyms import setting_here
@@ -67,11 +74,12 @@ from headway.tasks.specs import (
     spec_of,
 )
 
-OF_TASKS = SECTIONS
+TASK_SECTIONS = SECTIONS
 """Setting sections that apply only to the task of the same name."""
 
 SETTINGS: Mapping[str, type[Any]] = ChainMap(
-    OF_TASKS,  # first, because tasks of other packages are added to this one; it is iterated last
+    # first, because tasks of other packages are added to this one; it is iterated last
+    TASK_SECTIONS,
     {
         "data": DataSettings,
         "tokenizer": TokenizerSettings,
@@ -120,11 +128,11 @@ class RunSettings:
     fingerprint: str = ""
     """Fingerprint of the prepared data. A run resumes only with the same data."""
 
-    asked: Asked = field(default_factory=Asked)
+    asked: Overrides = field(default_factory=Overrides)
     """Settings given by the user: in a recipe, as arguments, as options or in Python."""
 
     @property
-    def origin(self) -> str:
+    def parent(self) -> str:
         """The run that provides the model and vocabulary: the teacher or the start run; empty if
         neither."""
         return self.distil.teacher or self.start.run
@@ -132,8 +140,8 @@ class RunSettings:
     if not TYPE_CHECKING:  # type checkers should see only the fields
 
         def __getattr__(self, name: str) -> object:
-            if name in OF_TASKS:
-                return self.registered.get(name) or OF_TASKS[name]()
+            if name in TASK_SECTIONS:
+                return self.registered.get(name) or TASK_SECTIONS[name]()
             raise AttributeError(f"run settings have no attribute {name!r}")
 
 
@@ -147,23 +155,23 @@ class Resolved(RunSettings):
     """Reasons of the automatically chosen settings, by dotted key."""
 
 
-def asked_of(settings: RunSettings) -> Asked:
+def overrides_of(settings: RunSettings) -> Overrides:
     """All settings given by the user, including non-default values in settings built in Python."""
-    found = Asked() if settings.asked else Asked({"task": settings.task}, FROM_PYTHON)
+    found = Overrides() if settings.asked else Overrides({"task": settings.task}, FROM_PYTHON)
     for name in SETTINGS:
-        found |= Asked.from_settings(getattr(settings, name), name)
-    if settings.model is not None and not settings.asked.under("model"):
-        found |= Asked({"model.family": family_of(settings.model)}, FROM_PYTHON)
-        found |= Asked.from_settings(settings.model, "model")
+        found |= Overrides.from_settings(getattr(settings, name), name)
+    if settings.model is not None and not settings.asked.section("model"):
+        found |= Overrides({"model.family": family_of(settings.model)}, FROM_PYTHON)
+        found |= Overrides.from_settings(settings.model, "model")
         # Vocabulary sizes follow from the tokenizer of the run.
         found = found.without("model.vocab_size", "model.source_vocab_size")
     return settings.asked | found.without(*settings.asked)
 
 
-def media_front(settings: RunSettings) -> PictureSettings | SoundSettings | None:
+def media_settings(settings: RunSettings) -> ImageSettings | AudioSettings | None:
     """Input settings of an image, video or audio model; None for text models."""
     found = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
-    return found if isinstance(found, PictureSettings | SoundSettings) else None
+    return found if isinstance(found, ImageSettings | AudioSettings) else None
 
 
 def load_run_settings(
@@ -179,25 +187,25 @@ def load_run_settings(
     """
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
-    given = given if isinstance(given, Asked) else Asked.from_flags(given or {})
+    given = given if isinstance(given, Overrides) else Overrides.from_flags(given or {})
     if is_recipe:
         _of_another_machine(values)
         values = {k: v for k, v in values.items() if k not in ("format", "asked", "fingerprint")}
     for key, value in given.items():
         _put(values, key.split("."), value)
-    named = Asked.from_words(overrides)
+    named = Overrides.from_arguments(overrides)
     words = {apply_override(values, word): word for word in overrides}
-    words |= {key: said_as(given, key) for key in given}
+    words |= {key: as_typed(given, key) for key in given}
     for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
         train = values.get("train")
         if key in words and f"train.{other}" not in words and isinstance(train, dict):
             train.pop(other, None)  # the argument replaces the length in the other unit
-    locate = in_file(path, text, words, whole=not is_recipe) if path else nowhere
+    locate = in_file(path, text, words, whole=not is_recipe) if path else no_location
     settings = run_settings(values, locate)
     if "asked" in values:
-        return replace(settings, asked=Asked(settings.asked, Noted(text)))
+        return replace(settings, asked=Overrides(settings.asked, RunConfigText(text)))
     # Later origins win, in the same order as the values: recipe, options, arguments.
-    places = Asked(settings.asked, Lines(path.name, text) if path else "")
+    places = Overrides(settings.asked, SettingsFile(path.name, text) if path else "")
     for said in (given, named):
         places |= said.renamed(new_key, task=settings.task)
     return replace(settings, asked=places.only(settings.asked))
@@ -211,7 +219,7 @@ def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSetting
         name: value for name, value in values.items() if name not in (*SETTINGS, *BESIDE, *ALIASES)
     }
     words = {apply_override(values, word): word for word in overrides}
-    locate = in_file(path, text, words) if path else nowhere
+    locate = in_file(path, text, words) if path else no_location
     for name, value in values.items():
         if name != "model":
             raise ConfigError(f"{locate(name)}{_unknown_at_top(name, value)}")
@@ -250,7 +258,7 @@ def load_resolved(
 def read_resolved(text: str) -> Resolved:
     """Parse the text that `resolved_toml` wrote."""
     settings = run_settings(tomllib.loads(text))
-    return _resolved(replace(settings, asked=Asked(settings.asked, Noted(text))), text)
+    return _resolved(replace(settings, asked=Overrides(settings.asked, RunConfigText(text))), text)
 
 
 def _resolved(settings: RunSettings, text: str) -> Resolved:
@@ -270,7 +278,7 @@ CHOSEN, ASKED = "chosen: ", "asked: "
 """Prefixes of the comments after values in the `config.toml` of a run."""
 
 
-def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSettings:
+def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSettings:
     try:
         values = upgrade(values)
     except ConfigError as error:
@@ -292,7 +300,7 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     task = values.get("task", "translate")
     if task not in SPECS:
         raise ConfigError(f"{locate('task')}unknown task {task!r}.{suggest(str(task), SPECS)}")
-    for name in OF_TASKS:
+    for name in TASK_SECTIONS:
         if name in values and name != task:
             raise ConfigError(
                 f"{locate(name)}the section [{name}] has no effect on the task {task!r}. Leave it "
@@ -308,9 +316,9 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     elif model:
         # The data chooses the model later; check the changes now against the task's families.
         _check_changes(model, SPECS[task].all_families, locate)
-    built["asked"] = Asked(values if asked is None else asked)
+    built["asked"] = Overrides(values if asked is None else asked)
     own = {one.name for one in fields(RunSettings)}
-    built["registered"] = {name: built.pop(name) for name in OF_TASKS if name not in own}
+    built["registered"] = {name: built.pop(name) for name in TASK_SECTIONS if name not in own}
     settings = RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
     if asked is None:  # the settings of a trained run are not checked again
         check_metric(settings.train.metric, task, spec_of(settings).scores, locate)
@@ -318,7 +326,7 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     return settings
 
 
-def check_effect(settings: RunSettings, rows: Sequence[Spec], locate: Locate = nowhere) -> None:
+def check_effect(settings: RunSettings, rows: Sequence[Spec], locate: Locate = no_location) -> None:
     """Raise an error for settings that have no effect on the task.
 
     `rows`: the task variants that are still possible; there may be several until data is read."""
@@ -427,9 +435,9 @@ FILL_MEDIA = ("what", "span")
 
 
 def _default(key: str) -> Any:
-    """Default value of a dotted key, in the form that `Asked` stores."""
+    """Default value of a dotted key, in the form that `Overrides` stores."""
     section, _, name = key.partition(".")
-    return flat({key: getattr(SETTINGS[section](), name)})[key]
+    return flatten({key: getattr(SETTINGS[section](), name)})[key]
 
 
 def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locate) -> None:
@@ -440,7 +448,7 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
     groups = [model.get(key) for key in ("n_kv_heads", "n_decoder_kv_heads")]
     shared = lcm(*(n for n in groups if isinstance(n, int) and n > 0))
     loose: dict[str, Any] = {"n_heads": shared, "d_head": 64}
-    loose = {key: value for key, value in loose.items() if key not in unread_by(model)}
+    loose = {key: value for key, value in loose.items() if key not in ignored_by(model)}
     for family in families:
         if family == "picture-encoder":
             picture = model.get("picture")
@@ -449,7 +457,7 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
             loose |= {"pooling": "mean", "heads": heads}
         changed = {"family": family, **loose, **model}
         if isinstance(model.get("picture"), dict):
-            changed["picture"] = _loose_picture(model["picture"])
+            changed["picture"] = _provisional_image(model["picture"])
         try:
             model_settings(changed, "model.", locate)
             return
@@ -458,7 +466,7 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
     raise errors[0]
 
 
-def _loose_picture(asked: dict[str, Any]) -> dict[str, Any]:
+def _provisional_image(asked: dict[str, Any]) -> dict[str, Any]:
     """Image sizes compatible with the given settings, until the data determines them."""
     loose: dict[str, Any] = {}
     patch, tubelet = asked.get("patch", 1), asked.get("tubelet", 1)
@@ -483,7 +491,7 @@ def with_files(settings: AnyRun, files: DataSettings) -> AnyRun:
         if one.name.endswith("_field")
         and (value := getattr(files, one.name)) != getattr(settings.data, one.name)
     }
-    return replace(settings, data=files, asked=settings.asked | Asked(names))
+    return replace(settings, data=files, asked=settings.asked | Overrides(names))
 
 
 def without_folders(settings: Resolved) -> Resolved:
@@ -504,7 +512,7 @@ def resolved_toml(settings: RunSettings) -> str:
     def comment(key: str) -> str:
         if key in why:
             return CHOSEN + why[key]
-        whence = settings.asked.whence(key) if key in settings.asked else ""
+        whence = settings.asked.origin(key) if key in settings.asked else ""
         return ASKED + whence if whence else ""
 
     parts = [f"format = {FORMAT}\ntask = {toml_value(settings.task)}\n"]
@@ -520,7 +528,7 @@ def resolved_toml(settings: RunSettings) -> str:
         if usual or values != kind():
             parts.append(section_toml(name, values, comment))
     asked = [
-        add_comment(f"{toml_value(key)} = {toml_value(value)}", settings.asked.whence(key))
+        add_comment(f"{toml_value(key)} = {toml_value(value)}", settings.asked.origin(key))
         for key, value in settings.asked.items()
     ]
     parts.append(

@@ -7,12 +7,12 @@ from typing import Literal
 
 from headway.errors import ConfigError
 from headway.settings.body import check_values
-from headway.settings.made import Made
+from headway.settings.explicit import TracksExplicit
 from headway.settings.value_types import check_least, check_positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartSettings(Made):
+class StartSettings(TracksExplicit):
     """Fine-tuning of another run: `--from RUN`."""
 
     run: str = ""
@@ -35,7 +35,7 @@ class StartSettings(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraSettings(Made):
+class LoraSettings(TracksExplicit):
     """LoRA: low-rank updates of frozen weights (Hu et al. 2021)."""
 
     rank: int = 0
@@ -55,7 +55,7 @@ class LoraSettings(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistilSettings(Made):
+class DistilSettings(TracksExplicit):
     """Distillation from a teacher run, with the loss terms of DistilBERT and their weights."""
 
     teacher: str = ""

@@ -85,12 +85,12 @@ OPTIONS = {
     "cpu": "--device cpu", "no_cuda": "--device cpu",
 }  # fmt: skip
 
-BEHIND_TASK = "a file after the task: headway train TASK FILE"
+AFTER_TASK = "a file after the task: headway train TASK FILE"
 OF_TRAIN = {
     "config": "--recipe FILE.toml", "config_file": "--recipe FILE.toml",
-    "train": BEHIND_TASK, "train_file": BEHIND_TASK, "input": BEHIND_TASK, "file": BEHIND_TASK,
+    "train": AFTER_TASK, "train_file": AFTER_TASK, "input": AFTER_TASK, "file": AFTER_TASK,
     "val": "--valid FILE", "dev": "--valid FILE",
-    "src": "--source", "tgt": "--target", "images": BEHIND_TASK, "column": "--text NAME",
+    "src": "--source", "tgt": "--target", "images": AFTER_TASK, "column": "--text NAME",
     "path": "--image NAME (or --video, --audio)",
     "model": "model.preset=NAME (`headway presets`), or --from RUN",
     "resume": f"{NOTHING}the same command resumes where it stopped",

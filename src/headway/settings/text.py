@@ -9,17 +9,17 @@ from typing import Literal
 from headway.errors import ConfigError
 from headway.settings.body import (
     Activation,
+    BlockLayout,
     BodySettings,
     HeadIn,
+    InitScheme,
     Pooling,
-    Positions,
-    Scheme,
-    Wiring,
+    PositionKind,
 )
 from headway.settings.value_types import check_least
 
 
-class Shape(IntEnum):
+class WordShape(IntEnum):
     """Word shape, an extra input besides the tokens. Trained weights depend on these numbers."""
 
     LOWER = 0
@@ -33,14 +33,14 @@ class Shape(IntEnum):
 
 
 SHAPES = {
-    Shape.LOWER: "no capital letters",
-    Shape.CAPITALISED: "Capitalised",
-    Shape.CAPITALS: "ALL CAPITALS",
-    Shape.MIXED: "miXed",
-    Shape.WITH_DIGITS: "letters and digits",
-    Shape.NUMBER: "a number",
-    Shape.SIGNS: "only symbols",
-    Shape.CAPITAL: "one capital letter",
+    WordShape.LOWER: "no capital letters",
+    WordShape.CAPITALISED: "Capitalised",
+    WordShape.CAPITALS: "ALL CAPITALS",
+    WordShape.MIXED: "miXed",
+    WordShape.WITH_DIGITS: "letters and digits",
+    WordShape.NUMBER: "a number",
+    WordShape.SIGNS: "only symbols",
+    WordShape.CAPITAL: "one capital letter",
 }
 
 
@@ -184,13 +184,13 @@ class EncoderSettings(TextSettings):
     max_len: int = 512
     activation: Activation = "gelu"
     norm_eps: float = 1e-12
-    positions: Positions = "learned"
+    positions: PositionKind = "learned"
     attention_bias: str = "qkvo"
     embedding_scale: bool = False
     embedding_norm: bool = True
     head_bias: bool = True
     attention_dropout: float = 0.1
-    init: Scheme = "bert"
+    init: InitScheme = "bert"
 
     d_embedding: int | None = None
     """Width of the embeddings, projected to `d_model` as in ALBERT. None: `d_model`."""
@@ -266,7 +266,7 @@ class EncoderSettings(TextSettings):
     @property
     def reads_shapes(self) -> bool:
         """Whether segment embeddings encode word shapes."""
-        return self.n_segments == len(Shape)
+        return self.n_segments == len(WordShape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,12 +280,12 @@ class DecoderSettings(TextSettings):
     d_ff: int = 3072
     activation: Activation = "gelu-tanh"
     norm_eps: float = 1e-5
-    wiring: Wiring = "pre"
-    positions: Positions = "learned"
+    wiring: BlockLayout = "pre"
+    positions: PositionKind = "learned"
     attention_bias: str = "qkvo"
     embedding_scale: bool = False
     attention_dropout: float = 0.1
-    init: Scheme = "gpt2"
+    init: InitScheme = "gpt2"
 
     heads: tuple[Literal["words", "classes", "tags"], ...] = ("words",)
     """Output heads: the next token (`words`), classes of a text, tags of words."""
@@ -313,7 +313,7 @@ class DecoderSettings(TextSettings):
         super().__post_init__()
         check_least(self, 1, "order")
         _check_heads(self.heads, self.n_labels, self.tag_transitions)
-        if self.counts and self.heads != ("words",):
+        if self.is_counted and self.heads != ("words",):
             raise ConfigError(
                 f"body='ngram' only predicts the next token (heads=['words']). For "
                 f"heads={list(self.heads)} use another body."
@@ -321,7 +321,7 @@ class DecoderSettings(TextSettings):
 
     @property
     def size_facts(self) -> list[str]:
-        return [f"n-grams of up to {self.order} tokens"] if self.counts else super().size_facts
+        return [f"n-grams of up to {self.order} tokens"] if self.is_counted else super().size_facts
 
     @property
     def causal(self) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from headway.errors import ConfigError
 from headway.settings.body import check_values
-from headway.settings.made import Made
+from headway.settings.explicit import TracksExplicit
 from headway.settings.value_types import check_least, check_positive
 
 Schedule = Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "trapezoid"]
@@ -21,7 +21,7 @@ COUNTS = ("steps", "batch_tokens", "micro_tokens", "pool", "eval_every", "save_e
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings(Made):
+class TrainSettings(TracksExplicit):
     """Training. None: chosen from the data, the model and the device, and recorded in
     `config.toml`."""
 

@@ -8,10 +8,10 @@ from typing import Literal
 from headway.errors import ConfigError
 from headway.settings.body import (
     Activation,
+    BlockLayout,
     BodySettings,
-    Positions,
-    Scheme,
-    Wiring,
+    InitScheme,
+    PositionKind,
     check_values,
 )
 from headway.settings.text import Seq2SeqSettings
@@ -22,7 +22,7 @@ GRID_STRIDE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureSettings:
+class ImageSettings:
     """Image and video input: images are cut into patches, videos into tubelets."""
 
     height: int = 224
@@ -138,7 +138,7 @@ class PictureSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureEncoderSettings(BodySettings):
+class ImageEncoderSettings(BodySettings):
     """Image encoders such as ViT and DeiT. Defaults: ViT-B/16."""
 
     d_model: int = 768
@@ -147,13 +147,13 @@ class PictureEncoderSettings(BodySettings):
     d_ff: int = 3072
     activation: Activation = "gelu"
     norm_eps: float = 1e-12
-    wiring: Wiring = "pre"
-    positions: Positions = "none"
+    wiring: BlockLayout = "pre"
+    positions: PositionKind = "none"
     attention_bias: str = "qkvo"
     dropout: float = 0.0
-    init: Scheme = "bert"
+    init: InitScheme = "bert"
 
-    picture: PictureSettings = PictureSettings()
+    picture: ImageSettings = ImageSettings()
     """How images and videos are turned into tokens."""
 
     heads: tuple[Literal["classes", "distilled", "rebuild", "pooled"], ...] = ("classes",)
@@ -190,7 +190,7 @@ class MediaSeq2SeqSettings(Seq2SeqSettings):
     n_layers: int = 4
     n_heads: int = 4
     d_ff: int = 1024
-    wiring: Wiring = "pre"
+    wiring: BlockLayout = "pre"
     activation: Activation = "gelu"
     tie: Literal["all", "source-target", "source-softmax", "target-softmax", "none"] = (
         "target-softmax"
@@ -206,11 +206,11 @@ class MediaSeq2SeqSettings(Seq2SeqSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureSeq2SeqSettings(MediaSeq2SeqSettings):
+class ImageSeq2SeqSettings(MediaSeq2SeqSettings):
     """A captioning model: an image or video encoder and a text decoder."""
 
     max_len: int = 128
-    picture: PictureSettings = PictureSettings(class_token=False)
+    picture: ImageSettings = ImageSettings(class_token=False)
     """How images and videos are turned into tokens."""
 
     def __post_init__(self) -> None:
@@ -218,7 +218,7 @@ class PictureSeq2SeqSettings(MediaSeq2SeqSettings):
         check_grid_width(self, self.picture)
 
 
-def check_grid_width(settings: BodySettings, picture: PictureSettings) -> None:
+def check_grid_width(settings: BodySettings, picture: ImageSettings) -> None:
     if picture.positions != "none" and settings.d_model % 4:
         raise ConfigError(
             f"d_model={settings.d_model} must be a multiple of 4 for positions on a grid. Change "

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from headway.decode.batching import FIRST_WINDOW
 from headway.errors import DataError, UserError
-from headway.settings.run import media_front
+from headway.settings.run import media_settings
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Asked
 from headway.tasks.media_answers import FIRST_WINDOW as FIRST_MEDIA
@@ -41,7 +41,7 @@ class Stream(Iterator[Answer]):
         with use.opened.lock:  # some predictors already run the model in their constructor
             self.predictor: Predictor = find_task(use.settings).predictor(use)
         self._source = iter(questions)
-        self._size = FIRST_WINDOW if media_front(use.settings) is None else FIRST_MEDIA
+        self._size = FIRST_WINDOW if media_settings(use.settings) is None else FIRST_MEDIA
         self._ready: deque[Asked] = deque()
         self._asked: deque[Asked] = deque()
         """Inputs passed to the predictor that are not answered yet."""

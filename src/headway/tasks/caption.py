@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.data.example import WantedMedia
 from headway.data.prepare import prepare
-from headway.data.store import Prepared
+from headway.data.source import MediaSpec
+from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.facts import DeviceFacts, Facts, Proposal, Survey, because
-from headway.settings.model import PictureSettings
+from headway.settings.facts import DatasetStats, DeviceInfo, MediaFormat, Proposal, because
+from headway.settings.model import ImageSettings
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import media_proposal, stored_front
 from headway.tasks.intake_vision import PictureCuts
@@ -42,45 +42,45 @@ class Caption(Write):
 
     samples = 12
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         if not settings.data.media:
             raise DataError(
                 "no training data. Give a TSV, CSV or JSONL file with the columns `path` (of an "
                 "image) and `text` (its caption): headway train caption captions.tsv --out RUN"
             )
-        media = WantedMedia.of(settings.caption.what, self._shape(settings), "text")
+        media = MediaSpec.of(settings.caption.what, self._shape(settings), "text")
         words = tokenizer_of(settings)
         return prepare("media", settings, folder, progress, tokenizer=words, media=media)
 
     @staticmethod
-    def _shape(settings: RunSettings, stored: Survey | None = None) -> PictureSettings:
+    def _shape(settings: RunSettings, stored: MediaFormat | None = None) -> ImageSettings:
         return picture_shape(settings, settings.caption.what, {"class_token": False}, stored)
 
-    def describe(self, prepared: Prepared) -> str:
-        return f"{prepared.train.n:,} captions of {prepared.what}"
+    def describe(self, prepared: PreparedData) -> str:
+        return f"{prepared.train.n:,} captions of {prepared.modality}"
 
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+    def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         stored = stored_form(prepared)
         shape = self._shape(settings, stored)
         texts, begin = prepared.train["text"], prepared.tokenizer.target_begin
-        return Facts(
+        return DatasetStats(
             n=prepared.train.n,
             longest_text=int(texts.lengths.max()) + (1 if begin is None else 2),
             vocab_size=prepared.tokenizer.vocab_size,
             front=shape,
             stored=stored,
-            colours=pixel_statistics(prepared.train.pictures),
-            begun=origin_of(settings),
+            colours=pixel_statistics(prepared.train.images),
+            parent=origin_of(settings),
         )
 
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         for name in ("mixup", "cutmix"):
             if getattr(settings.augment, name):
                 raise ConfigError(
                     f"augment.{name} mixes two images and their classes, but captions cannot be "
                     "mixed. Leave it out."
                 )
-        rows, limit = facts.rows(facts.picture), 2 * facts.longest_text + 8
+        rows, limit = facts.rows(facts.image), 2 * facts.longest_text + 8
         found = media_proposal(
             settings,
             facts,
@@ -94,9 +94,11 @@ class Caption(Write):
             training={"lr": 4e-3, "smoothing": 0.0},
         )
         why = f"twice the longest caption ({facts.longest_text} tokens), and some spare"
-        return found.also(
+        return found.with_others(
             because(why, "decode", {"max_len": limit}),
-            because(device.shown, "decode", {"batch_tokens": 4096 if device.is_cpu else 65_536}),
+            because(
+                device.description, "decode", {"batch_tokens": 4096 if device.is_cpu else 65_536}
+            ),
         )
 
     def plan(
@@ -110,13 +112,13 @@ class Caption(Write):
     def hide(self, settings: Resolved) -> float:
         return settings.caption.hide
 
-    def exam(self, prepared: Prepared, items: WriteItems) -> Exam:
+    def exam(self, prepared: PreparedData, items: WriteItems) -> Exam:
         """Each image once, with all its captions as references."""
         texts = [items.text(example) for example in items.owner]
         rows, references = by_picture(prepared.valid, texts)
         places = [str(example["place"]) for example in prepared.valid_examples]
         names = [places[row] if row < len(places) else f"image {row:,}" for row in rows]
-        return Exam(Some(prepared.valid.pictures, rows), references, names)
+        return Exam(Some(prepared.valid.images, rows), references, names)
 
     def quick(self, decode: DecodeSettings, items: WriteItems) -> DecodeSettings:
         longest = int(items.lengths[:, 1].max()) + 2
@@ -126,7 +128,7 @@ class Caption(Write):
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
         return "most frequent caption", [usual()] * len(exam.references)
 
-    def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
+    def shown(self, example: int, prepared: PreparedData) -> dict[str, object]:
         return {"picture": example}
 
     def predictor(self, use: Use) -> Predictor:

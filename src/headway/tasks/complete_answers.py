@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from headway.data.causal_lm import Marks
-from headway.data.prediction_files import Question
+from headway.data.causal_lm import FieldMarks
+from headway.data.predict_input import Question
 from headway.decode.completer import Completer, Prompt
 from headway.decode.continuous import Continuous, Member
 from headway.decode.fewshot import Choice, Chooser, Shots
@@ -20,7 +20,7 @@ from headway.errors import DataError, UserError, suggest
 from headway.models.decoder import Decoder
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import run_folder
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 from headway.tasks.answers import Answer, Facts, LabelAnswer, Show
 from headway.tasks.continue_ import check_language, context_of
 from headway.tasks.opened import Opened, open_run
@@ -165,7 +165,7 @@ class Continuations(Together):
         return self._answer(Written(text, member.outputs), text)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
-        lines = listed(lines)
+        lines = ensure_list(lines)
         if self.shots is not None:
             shots = self.shots
             prompts: Iterable[str] = (shots.prompt(line) for line in lines)
@@ -236,7 +236,7 @@ class FieldWriter(Together):
         self, growing: Continuous, question: Question, *, on_piece: OnPiece | None = None,
         top: int = 0, number: int = 0,
     ) -> Member:  # fmt: skip
-        _, end = Marks.of(self.field, self.completer.tokenizer)
+        _, end = FieldMarks.of(self.field, self.completer.tokenizer)
         return growing.member(
             self.prompt(self._given(question, number + 1)), self.completer.settings, end=end,
             numbers=(number,), on_piece=on_piece, top=top,
@@ -251,12 +251,12 @@ class FieldWriter(Together):
         waiting: deque[dict[str, str]] = deque()
 
         def prompts() -> Iterator[list[int]]:
-            for number, line in enumerate(listed(lines), 1):
+            for number, line in enumerate(ensure_list(lines), 1):
                 given = self._given(line, number)
                 waiting.append(given)
                 yield self.prompt(given)
 
-        _, end = Marks.of(self.field, self.completer.tokenizer)
+        _, end = FieldMarks.of(self.field, self.completer.tokenizer)
         for completion in self.completer.complete(
             prompts(), end=end, on_token=self.write, live=live
         ):
@@ -315,9 +315,9 @@ def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokeni
     ids = [*tokenizer.prompt_ends[0]]
     for name, text in given.items():
         if text:
-            before, behind = Marks.of(name, tokenizer)
+            before, behind = FieldMarks.of(name, tokenizer)
             ids += [before, *tokenizer.encode(text), behind]
-    return ids if wanted is None else [*ids, Marks.of(wanted, tokenizer).open]
+    return ids if wanted is None else [*ids, FieldMarks.of(wanted, tokenizer).open]
 
 
 @dataclass(frozen=True, kw_only=True)

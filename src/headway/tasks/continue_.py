@@ -15,26 +15,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, StepPlan, filled, layout_of, moved
-from headway.data.causal_lm import USUAL, DocumentStream, FieldStream, Stream, mark_names
-from headway.data.document_windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
-from headway.data.example import TextKind
+from headway.data.batches import FixedShapes, IntArray, StepPlan, layout_of, pad_rows, to_device
+from headway.data.causal_lm import (
+    DEFAULT_EPOCH,
+    DocumentStream,
+    DocumentTokens,
+    FieldStream,
+    mark_names,
+)
+from headway.data.document_windows import (
+    DocumentWindows,
+    fixed_windows,
+    random_windows,
+    window_limit,
+    window_shapes,
+)
 from headway.data.prepare import evaluation_set, prepare
-from headway.data.sequences import ranges
-from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.source import TextKind
+from headway.data.store import Columns, PreparedData, load_prepared
+from headway.data.text_windows import ranges
 from headway.data.token_store import TokenStore
 from headway.decode.completer import Completer
 from headway.errors import ConfigError, DataError, FolderError, UserError
 from headway.metrics.language import token_counts, unigram_bits_per_byte
 from headway.models.decoder import Decoder
-from headway.models.parts.counted import CountedWords
-from headway.models.parts.output_heads import Input
-from headway.nn.kneser_ney import KneserNey, recent
+from headway.models.parts.counted import NgramLMHead
+from headway.models.parts.output_heads import ModelInput
+from headway.nn.kneser_ney import KneserNey, preceding_tokens
 from headway.nn.layout import loss_weights
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import DeviceFacts, Facts, Proposal, because
+from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.model import DecoderSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.tasks.defaults import text_proposal
@@ -74,50 +86,52 @@ def usual_order(vocab_size: int) -> int:
 class Documents:
     """Windows of documents as inputs, with the next token of each position as target."""
 
-    source: Stream
+    source: DocumentTokens
     tokenizer: Tokenizer
     context: int
     draw: Draw | None = None
 
     @cached_property
-    def cut(self) -> Cut:
+    def cut(self) -> DocumentWindows:
         if self.draw is None:
-            return whole_cut(self.source.lengths(USUAL), self.context)
+            return fixed_windows(self.source.lengths(DEFAULT_EPOCH), self.context)
         lengths = self.source.lengths(self.draw.epoch)
-        return drawn_cut(lengths, self.context, self.draw.seed, self.draw.epoch)
+        return random_windows(lengths, self.context, self.draw.seed, self.draw.epoch)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         return self.cut.length[:, None]
 
     @property
-    def owner(self) -> Rows:
+    def owner(self) -> IntArray:
         return self.cut.document
 
     def drawn(self, draw: Draw) -> Documents:
         return replace(self, draw=draw)
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         return int(self.cut.length[rows].sum())
 
-    def tokens(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def tokens(self, rows: IntArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Concatenated tokens of these windows, and the token that follows each of them."""
-        epoch = USUAL if self.draw is None else self.draw.epoch
+        epoch = DEFAULT_EPOCH if self.draw is None else self.draw.epoch
         return self.source.read(epoch, *(part[rows] for part in vars(self.cut).values()))
 
-    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Tensor]:
+    def batch(
+        self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
+    ) -> Batch[Tensor]:
         """A batch in which every position has a target, the token that follows it."""
         inputs, labels = self.tokens(rows)
         lengths = self.cut.length[rows]
         layout = layout_of(lengths, fixed)
         batch = Batch(
-            (Input(filled(inputs, layout.n_rows), layout),),
-            filled(labels, layout.n_rows),
+            (ModelInput(pad_rows(inputs, layout.n_rows), layout),),
+            pad_rows(labels, layout.n_rows),
             loss_weights(lengths.tolist(), layout.n_rows),
         )
-        return moved(batch, device)
+        return to_device(batch, device)
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes:
         tokens = window_limit(plan, micro_tokens, self.context)
         return window_shapes(plan, tokens, self.context)
 
@@ -127,7 +141,7 @@ class Documents:
 
 @dataclass
 class ContinueTask(Objective[Tensor]):
-    prepared: Prepared
+    prepared: PreparedData
     train_items: Documents = field(init=False)
     valid_items: Documents = field(init=False)
 
@@ -143,7 +157,7 @@ class ContinueTask(Objective[Tensor]):
         self.train_items = self.items(self.prepared.train)
         self.valid_items = self.items(self.prepared.valid)
         size = self.prepared.tokenizer.vocab_size
-        self.smoothing = Smoothing.of(train.smoothing, size, train.smoothing_kind)
+        self.smoothing = LabelSmoothing.of(train.smoothing, size, train.smoothing_kind)
 
     def items(self, texts: Columns) -> Documents:
         return documents(texts, self.prepared.tokenizer, self.settings, self.context)
@@ -157,7 +171,7 @@ class ContinueTask(Objective[Tensor]):
 
     def begin(self, model: nn.Module, note: Callable[[str], None]) -> None:
         assert isinstance(model, Decoder)
-        if not isinstance(model.head, CountedWords):
+        if not isinstance(model.head, NgramLMHead):
             return
         begun, table = time.monotonic(), model.head.table
         counted = count_ngrams(table, self.train_items.source)
@@ -195,7 +209,7 @@ class ContinueTask(Objective[Tensor]):
     def _baselines(self, asked: Pass, values: dict[str, float]) -> Baselines:
         per_token = values.get("bits_per_byte", 0.0) / (values["loss"] or 1.0)
         found = {TOKENS: self.frequencies().scores}
-        if not self.settings.model.counts:  # otherwise the model is an n-gram model itself
+        if not self.settings.model.is_counted:  # otherwise the model is an n-gram model itself
             ngrams = Counts.of(self.train_items)
             total, count = ngrams.likelihood(self.valid_items, asked.most)
             found[ngrams.name] = language_scores(total, count, 1.0)
@@ -214,9 +228,9 @@ class ContinueTask(Objective[Tensor]):
         # Leave half of a short context for the generated text.
         most = min(SAMPLE_START, -(-self.context // 2))
         source = self.valid_items.source
-        first = np.minimum(source.lengths(USUAL)[:SAMPLES], most)
+        first = np.minimum(source.lengths(DEFAULT_EPOCH)[:SAMPLES], most)
         starts = [
-            source.read(USUAL, np.array([n]), np.array([0]), size[None])[0].tolist()
+            source.read(DEFAULT_EPOCH, np.array([n]), np.array([0]), size[None])[0].tolist()
             for n, size in enumerate(first)
         ]
         decode = replace(self.settings.decode, max_len=SAMPLE_TOKENS, n_best=1)
@@ -241,29 +255,29 @@ class ContinueTask(Objective[Tensor]):
 
 
 class Continue(Task):
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         kind: TextKind = "fields" if settings.data.fields else "documents"
         return prepare(
             kind, settings, folder, progress,
             tokenizer=tokenizer_of(settings), specials=mark_names(settings.data.fields),
         )  # fmt: skip
 
-    def describe(self, prepared: Prepared) -> str:
+    def describe(self, prepared: PreparedData) -> str:
         n = prepared.train.n
         tokens = _n_tokens(prepared.train)
         return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
 
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
-        usual = stream_of(prepared.train, prepared.tokenizer, settings).lengths(USUAL)
-        return Facts(
+    def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
+        usual = stream_of(prepared.train, prepared.tokenizer, settings).lengths(DEFAULT_EPOCH)
+        return DatasetStats(
             n=prepared.train.n,
             n_tokens=_n_tokens(prepared.train) + prepared.train.n,
             longest=int(usual.max()),
             vocab_size=prepared.tokenizer.vocab_size,
-            begun=origin_of(settings),
+            parent=origin_of(settings),
         )
 
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         most = 256 if device.is_cpu else 1024
         counts = settings.asked.get("model.body") == "ngram"
         found = text_proposal(
@@ -280,12 +294,12 @@ class Continue(Task):
             metrics=spec_of(settings).scores[: 2 if settings.data.fields else None],
         )
         drawn = {"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1}
-        return found.also(
+        return found.with_others(
             because("sampled text repeats itself less", "decode", drawn),
             because("generated text may never end", "decode", {"max_len": 256}),
         )
 
-    def objective(self, settings: Resolved, prepared: Prepared) -> ContinueTask:
+    def objective(self, settings: Resolved, prepared: PreparedData) -> ContinueTask:
         return ContinueTask(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -308,7 +322,7 @@ def documents(
     return Documents(stream_of(texts, tokenizer, settings), tokenizer, context)
 
 
-def stream_of(texts: Columns, tokenizer: Tokenizer, settings: RunSettings) -> Stream:
+def stream_of(texts: Columns, tokenizer: Tokenizer, settings: RunSettings) -> DocumentTokens:
     """Plain documents, or documents with fields where the settings name some."""
     if not settings.data.fields:
         return DocumentStream(texts["text"], tokenizer.bos, tokenizer.eos)
@@ -381,8 +395,8 @@ class Counts:
             some = rows[first : first + 256]
             read_N, said_N = (torch.from_numpy(part) for part in items.tokens(some))
             place_N = torch.from_numpy(ranges(np.zeros_like(some), items.cut.length[some]))
-            x_NK = self.table.contexts(recent(read_N, place_N, self.table.order - 1))
-            total -= float(self.table.chance(x_NK, said_N).double().log().sum())
+            x_NK = self.table.contexts(preceding_tokens(read_N, place_N, self.table.order - 1))
+            total -= float(self.table.token_probs(x_NK, said_N).double().log().sum())
         return total, items.n_targets(rows)
 
     @property
@@ -454,7 +468,7 @@ def _for_nothing(
     except (DataError, OSError):
         gone = "the run's training data is no longer available"
         rows = [(frequent, "–", gone)]
-        halves = None if opened.settings.model.counts else _by_halves(items)
+        halves = None if opened.settings.model.is_counted else _by_halves(items)
         if halves is None:
             return {}, [*rows, (counted, "–", gone)]
         scores = language_scores(*halves, texts.n_bytes)
@@ -469,7 +483,7 @@ def _for_nothing(
     values["unigram_bits_per_byte"] = unigram
     remark = "bits per byte, from token frequencies alone"
     found, rows = {TOKENS: {"bits_per_byte": unigram}}, [(frequent, f"{unigram:.4f}", remark)]
-    if opened.settings.model.counts:  # the model is an n-gram model itself
+    if opened.settings.model.is_counted:  # the model is an n-gram model itself
         return found, rows
     ngrams = Counts.of(documents(training, items.tokenizer, opened.settings, items.context))
     scores = language_scores(*ngrams.likelihood(items), texts.n_bytes)
@@ -526,10 +540,10 @@ def body_likelihood(
     source = items.source
     assert isinstance(source, FieldStream)
     chosen = np.array([name in names for name in source.names])
-    present_DF, order_DF = source.choice(USUAL)
-    trial = replace(source, _choices={USUAL: (present_DF & chosen, order_DF)})
+    present_DF, order_DF = source.choice(DEFAULT_EPOCH)
+    trial = replace(source, _choices={DEFAULT_EPOCH: (present_DF & chosen, order_DF)})
     items = replace(items, source=trial, draw=None)
-    cut, last_D = items.cut, trial.lengths(USUAL)
+    cut, last_D = items.cut, trial.lengths(DEFAULT_EPOCH)
     first_D = last_D - 1 - source.sizes_DF[:, -1]
     rows = np.flatnonzero(present_DF[cut.document, -1])
     total, count = 0.0, 0

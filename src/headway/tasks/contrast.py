@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, StepPlan, moved
-from headway.data.example import Target, WantedMedia
-from headway.data.masking import Draws
+from headway.data.batches import FixedShapes, IntArray, StepPlan, to_device
+from headway.data.masking import CounterRandom
 from headway.data.media.open_item import UNITS
 from headway.data.prepare import evaluation_media, evaluation_set, prepare
-from headway.data.store import Columns, Prepared
+from headway.data.source import MediaSpec, TargetKind
+from headway.data.store import Columns, PreparedData
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
 from headway.metrics.retrieval import Retrieval, Vectors, bag_retrieval, chance, retrieval
@@ -31,8 +31,8 @@ from headway.nn.layout import loss_weights
 from headway.progress import Progress
 from headway.settings.augment import AugmentSettings
 from headway.settings.data import DataSettings
-from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, because
-from headway.settings.model import PictureSettings
+from headway.settings.facts import ChosenSetting, DatasetStats, DeviceInfo, Proposal, because
+from headway.settings.model import ImageSettings
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.tasks.answers import Facts as Shown
 from headway.tasks.defaults import batch_tokens, media_proposal, stored_front, text_proposal
@@ -112,12 +112,12 @@ class Side:
     cuts: Cuts
 
     @cached_property
-    def counts(self) -> Rows:
+    def counts(self) -> IntArray:
         """Number of windows of each example."""
         return np.bincount(self.cuts.owner)
 
     @cached_property
-    def first(self) -> Rows:
+    def first(self) -> IntArray:
         return np.cumsum(self.counts) - self.counts
 
 
@@ -151,7 +151,7 @@ class Pairs:
         return np.stack(lengths).sum(axis=0, keepdims=True).T
 
     @property
-    def owner(self) -> Rows:
+    def owner(self) -> IntArray:
         return np.arange(len(self.lengths))
 
     def drawn(self, draw: Draw) -> Pairs:
@@ -159,10 +159,12 @@ class Pairs:
         found.__dict__["lengths"] = self.lengths  # the same in every epoch
         return found
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         return len(rows)
 
-    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Apart]:
+    def batch(
+        self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
+    ) -> Batch[Apart]:
         """A batch in which items 2i and 2i + 1, or item i of each of two streams, are pair i."""
         read = tuple(
             side.cuts.collate(self._reading(side, rows), device, None, self._draw(number))
@@ -179,19 +181,19 @@ class Pairs:
         real_N = None
         if len(streams) == 1:
             real_N = loss_weights([one.layout.n_rows for one in read], streams[0].layout.n_rows)
-        return moved(Batch(streams, Apart(apart_BB, weights_B, real_N)), device)
+        return to_device(Batch(streams, Apart(apart_BB, weights_B, real_N)), device)
 
     def _draw(self, reading: int) -> Draw | None:
         return None if self.draw is None else replace(self.draw, reading=reading)
 
-    def _reading(self, side: Side, rows: Rows) -> Rows:
+    def _reading(self, side: Side, rows: IntArray) -> IntArray:
         """A window of each example: a random one in training, otherwise the first."""
         if self.draw is None:
             return side.first[rows]
-        drawn = Draws(self.draw.seed, self.draw.epoch).uniform(WINDOW, rows)
+        drawn = CounterRandom(self.draw.seed, self.draw.epoch).uniform(WINDOW, rows)
         return side.first[rows] + (drawn * side.counts[rows]).astype(np.int64)
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
         longest = max(int(side.cuts.lengths.max()) for side in self.sides)
         return self.intake.pair_form(plan, longest, len(self.read))
 
@@ -209,7 +211,7 @@ def vectors_of(
     n = n_owners(items) if asked.most is None else min(asked.most, n_owners(items))
     model, device = asked.model, asked.device
 
-    def found() -> Iterator[tuple[Rows, NDArray[np.float64]]]:
+    def found() -> Iterator[tuple[IntArray, NDArray[np.float64]]]:
         for some, batch in asked.examples(items):
             stream = side.cuts.shown(batch.streams[0])
             if changed is not None:
@@ -281,13 +283,13 @@ def percent(found: Retrieval) -> dict[str, float]:
 
 @dataclass
 class Contrasting(Objective[Apart]):
-    prepared: Prepared
+    prepared: PreparedData
     train_items: Pairs = field(init=False)
 
     def __post_init__(self) -> None:
         self.metric = METRICS[self.settings.train.metric or "accuracy"]
         self.readout = readout_of(self.settings)
-        self.intake = intake_of(self.settings, self.prepared.reads)
+        self.intake = intake_of(self.settings, self.prepared.input_tokenizer)
         train, valid = (
             sides_of(part, self.intake.cut) for part in (self.prepared.train, self.prepared.valid)
         )
@@ -347,7 +349,7 @@ class Contrasting(Objective[Apart]):
         )
 
     def _baselines(self, n: int) -> Baselines:
-        name, found = self.valid.trivial(self.prepared.reads, n)
+        name, found = self.valid.trivial(self.prepared.input_tokenizer, n)
         return {name: percent(found)}
 
     def frequencies(self) -> None:
@@ -365,20 +367,20 @@ class Contrasting(Objective[Apart]):
 
 
 class Contrast(Task):
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         what = self.row.modality
         if what == "text":
             words = tokenizer_of(settings)
             return prepare("texts", settings, folder, progress, tokenizer=words)
         check_unmixed(settings, what)
-        media = WantedMedia.of(what, media_shape(settings, what), target_of(settings.data))
+        media = MediaSpec.of(what, media_shape(settings, what), target_of(settings.data))
         return prepare("media", settings, folder, progress, media=media)
 
-    def describe(self, prepared: Prepared) -> str:
+    def describe(self, prepared: PreparedData) -> str:
         kind = "pairs" if "other" in prepared.train else unit_of(self.row)
         return f"{prepared.train.n:,} {kind}"
 
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+    def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         """Facts about the data, with tokens or positions counted over all views."""
         pairs = "other" in prepared.train
         if self.row.modality == "sounds":
@@ -390,21 +392,21 @@ class Contrast(Task):
         needed = [side.cuts.needed for side in sides]
         needed *= 1 if reads_once(settings) or pairs else 2
         longest = min(LONGEST, max(int(side.max()) for side in needed))
-        return Facts(
+        return DatasetStats(
             n=prepared.train.n,
             n_tokens=sum(int(np.minimum(side, longest).sum()) for side in needed),
             longest=longest,
             vocab_size=prepared.tokenizer.vocab_size,
             pairs=pairs,
-            begun=origin_of(settings),
+            parent=origin_of(settings),
         )
 
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         if self.row.modality != "text":
             return self._of_media(settings, facts, device)
         least = PAIRS * facts.n_tokens // max(1, facts.n)
         usual = max(batch_tokens(facts.n_tokens, device), least)
-        scratch = not settings.origin
+        scratch = not settings.parent
         dropped = {"drop_words": DROPPED} if scratch and not facts.pairs else {}
         found = text_proposal(
             settings,
@@ -418,15 +420,17 @@ class Contrast(Task):
             tuning={"lr": 1e-4},
         )
         why = "makes the two views of a text differ"
-        return found.also(whole_steps(settings, usual, "texts"), because(why, "embed", dropped))
+        return found.with_others(
+            whole_steps(settings, usual, "texts"), because(why, "embed", dropped)
+        )
 
-    def _of_media(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def _of_media(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         assert facts.front is not None
         what, unit = what_of(facts.front), unit_of(self.row)
         longest, n_rows, shape = facts.longest, facts.n_tokens, size_for(device)
         usual, strong = SOUND_CHANGES, SOUND_CHANGES | LOUD
         if what != "sounds":
-            front = with_stem(facts.picture, settings, device)
+            front = with_stem(facts.image, settings, device)
             facts = replace(facts, front=front)
             longest = facts.rows(front)
             n_rows, shape = 2 * longest * facts.n, small_vit(front, facts.n, device)
@@ -450,13 +454,13 @@ class Contrast(Task):
         each = n_rows // max(1, facts.n)
         step = max(found.batch_tokens, min(PAIRS, facts.n) * each)
         why = "makes the two views of an example differ"
-        return found.also(
+        return found.with_others(
             whole_steps(settings, step, unit),
             because(why, "augment", {} if facts.pairs else strong),
             because("detected in the data", "embed", {"what": what}),
         )
 
-    def check(self, settings: Resolved, prepared: Prepared) -> None:
+    def check(self, settings: Resolved, prepared: PreparedData) -> None:
         model, train, pairs = settings.model, settings.train, "other" in prepared.train
         if train.micro_tokens < train.batch_tokens:
             raise ConfigError(
@@ -481,7 +485,7 @@ class Contrast(Task):
                 "or set model.dropout=0.1."
             )
 
-    def objective(self, settings: Resolved, prepared: Prepared) -> Contrasting:
+    def objective(self, settings: Resolved, prepared: PreparedData) -> Contrasting:
         return Contrasting(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -498,7 +502,7 @@ class Contrast(Task):
             columns, _ = evaluation_set("texts", asked, words, ())
         else:
             shape = front_of(settings)
-            media = WantedMedia.of(what_of(shape), shape, target_of(files))
+            media = MediaSpec.of(what_of(shape), shape, target_of(files))
             columns = evaluation_media(media, asked, progress=use.progress).items
         partners = Partners.of(columns, intake_of(settings, words))
         with use.progress.stage("reading", columns.n, unit) as stage:
@@ -527,7 +531,7 @@ def reads_once(settings: RunSettings) -> bool:
     return bool(settings.distil.teacher) and not settings.distil.hard
 
 
-def target_of(data: DataSettings) -> Target:
+def target_of(data: DataSettings) -> TargetKind:
     """Target column of media: the partner if the settings name one, otherwise none."""
     return "other" if data.other_field else "none"
 
@@ -536,7 +540,7 @@ def unit_of(row: Spec) -> str:
     return "texts" if row.modality == "text" else UNITS[row.modality]
 
 
-def whole_steps(settings: RunSettings, usual: int, unit: str) -> dict[str, Choice]:
+def whole_steps(settings: RunSettings, usual: int, unit: str) -> dict[str, ChosenSetting]:
     tokens = settings.train.batch_tokens or usual
     why = f"each step compares at least {PAIRS} {unit} with each other"
     return because(why, "train", {"batch_tokens": tokens, "micro_tokens": tokens})
@@ -546,7 +550,7 @@ SOUND_CHANGES: dict[str, object] = {"bands": 2, "band_width": 12, "spans": 2, "s
 LOUD: dict[str, object] = {"speed": 0.1, "noise": 0.3, "gain_db": 6.0}
 
 
-def strongly(shape: PictureSettings) -> dict[str, object]:
+def strongly(shape: ImageSettings) -> dict[str, object]:
     """Strong augmentation, so that two views of an image share its content and little else."""
     crop = max(1, min(shape.height, shape.width) // 8)
     return {"crop": crop, "rand": 2, "magnitude": 5.0, "erase": 0.25}

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, Values, because
-from headway.settings.from_parent import gets_decoder
+from headway.settings.facts import (
+    ChosenSetting,
+    DatasetStats,
+    DeviceInfo,
+    Proposal,
+    SettingValues,
+    because,
+)
 from headway.settings.model import EncoderSettings, ModelSettings
 from headway.settings.run import RunSettings
+from headway.settings.warm_start import gets_decoder
 from headway.tasks.media_format import flat_front
 from headway.tasks.specs import spec_of
 
@@ -62,7 +69,7 @@ LEARNS_FAST = "learned fastest on small datasets in our experiments"
 OWN = "required by the task"
 
 
-def begins(settings: RunSettings, amount: str, device: DeviceFacts) -> str:
+def begins(settings: RunSettings, amount: str, device: DeviceInfo) -> str:
     """Reason for training settings: how the weights are initialised, and the amount of data."""
     if settings.distil.teacher:
         return f"distilled from {settings.distil.teacher}, {amount}"
@@ -70,13 +77,15 @@ def begins(settings: RunSettings, amount: str, device: DeviceFacts) -> str:
         return f"fine-tuned from {settings.start.run}, {amount}"
     if settings.model is not None:
         return "published recipe for models of this kind"
-    return f"{amount}, from scratch on {device.shown}"
+    return f"{amount}, from scratch on {device.description}"
 
 
-def tuned_rate(settings: RunSettings, facts: Facts, model: ModelSettings) -> dict[str, Choice]:
+def tuned_rate(
+    settings: RunSettings, facts: DatasetStats, model: ModelSettings
+) -> dict[str, ChosenSetting]:
     """Peak learning rate for fine-tuning a run, trained here or imported."""
     run = settings.start.run
-    if facts.begun is None or not facts.begun.imported:
+    if facts.parent is None or not facts.parent.imported:
         why = f"fine-tuned from {run}, which needs a lower learning rate than training from scratch"
         return because(why, "train", {"lr": float(FINE_TUNING["lr"])})
     most, at_width = PUBLISHED_RATE
@@ -84,23 +93,23 @@ def tuned_rate(settings: RunSettings, facts: Facts, model: ModelSettings) -> dic
     return because(why, "train", {"lr": min(most, at_width / model.d_model)})
 
 
-def fresh_decoder(settings: RunSettings, facts: Facts, family: str) -> bool:
+def fresh_decoder(settings: RunSettings, facts: DatasetStats, family: str) -> bool:
     """Whether the run starts from an encoder and gets a new decoder."""
-    starts = facts.begun is not None and bool(settings.start.run)
-    return starts and facts.begun is not None and gets_decoder(facts.begun.model, family)
+    starts = facts.parent is not None and bool(settings.start.run)
+    return starts and facts.parent is not None and gets_decoder(facts.parent.model, family)
 
 
 def text_proposal(
     settings: RunSettings,
-    facts: Facts,
-    device: DeviceFacts,
+    facts: DatasetStats,
+    device: DeviceInfo,
     amount: str,
     *,
     longest: int,
     epochs: int,
-    needs: Values | None = None,
-    training: Values | None = None,
-    tuning: Values | None = None,
+    needs: SettingValues | None = None,
+    training: SettingValues | None = None,
+    tuning: SettingValues | None = None,
     least_dropout: float = 0.0,
     metrics: tuple[str, ...] = (),
     ngrams: bool = False,
@@ -113,17 +122,17 @@ def text_proposal(
     Language models are often pretrained without dropout, but few labels need it."""
     family = spec_of(settings).families[0]
     shape = shape_for(facts.n_tokens, device)
-    kept: dict[str, Choice] = {}
+    kept: dict[str, ChosenSetting] = {}
     beside = ngram_table(settings, facts) if ngrams else {}
-    if facts.begun is not None:
-        kept |= _dropout(facts.begun.model, least_dropout) | beside
+    if facts.parent is not None:
+        kept |= _dropout(facts.parent.model, least_dropout) | beside
     return Proposal(
         needs=because(OWN, "model", needs or {}),
         model=because("default family of the task", "model", {"family": family})
         | because(LEARNS_FAST, "model", {**MODERN_TEXT, **OF_FAMILY[family]})
-        | because(f"{facts.n_tokens:,} tokens on {device.shown}", "model", shape)
+        | because(f"{facts.n_tokens:,} tokens on {device.description}", "model", shape)
         | beside,
-        kept=kept,
+        changes=kept,
         others=training_of(settings, facts, device, amount, training or {}, tuning or {}),
         room=longest,
         n_tokens=facts.n_tokens,
@@ -134,16 +143,16 @@ def text_proposal(
     )
 
 
-def ngram_table(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
+def ngram_table(settings: RunSettings, facts: DatasetStats) -> dict[str, ChosenSetting]:
     """The size of the n-gram table for tasks with labels and little text. A run that starts from
     one with a table gets the same size. Imported models get none, so that they can be exported to
     their original format."""
-    begun = facts.begun
+    begun = facts.parent
     if begun is not None and (had := getattr(begun.model, "ngrams", 0)):
         return because("same as the run it starts from", "model", {"ngrams": had})
     if begun is not None and (begun.imported or not isinstance(begun.model, EncoderSettings)):
         return {}
-    asked = settings.asked.under("model")
+    asked = settings.asked.section("model")
     other = {"heads", "family"} & set(asked) or settings.tokenizer.kind not in WORDS
     if other or facts.n_tokens > NGRAM_TOKENS:
         return {}
@@ -156,20 +165,20 @@ def ngram_table(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
 
 def media_proposal(
     settings: RunSettings,
-    facts: Facts,
-    device: DeviceFacts,
+    facts: DatasetStats,
+    device: DeviceInfo,
     amount: str,
     *,
     n_rows: int,
     longest: int,
     epochs: int,
     family: str = "",
-    needs: Values | None = None,
-    shape: Values | None = None,
-    front: Values | None = None,
-    training: Values | None = None,
-    tuning: Values | None = None,
-    augment: Values | None = None,
+    needs: SettingValues | None = None,
+    shape: SettingValues | None = None,
+    front: SettingValues | None = None,
+    training: SettingValues | None = None,
+    tuning: SettingValues | None = None,
+    augment: SettingValues | None = None,
     metrics: tuple[str, ...] = (),
 ) -> Proposal:
     """Default settings for tasks on images, video and audio.
@@ -182,9 +191,9 @@ def media_proposal(
     return Proposal(
         needs=because(OWN, "model", needs or {}),
         model=because("default family of the task", "model", chosen)
-        | because(f"{amount} on {device.shown}", "model", shape or {})
+        | because(f"{amount} on {device.description}", "model", shape or {})
         | because("fits the format of the data", "model", front or {}),
-        kept={} if facts.begun is None else _dropout(facts.begun.model, 0.0),
+        changes={} if facts.parent is None else _dropout(facts.parent.model, 0.0),
         others=training_of(settings, facts, device, amount, training or {}, tuning or {}, anew=anew)
         | because("mild augmentation that keeps the content", "augment", augment or {}),
         room=longest,
@@ -197,12 +206,12 @@ def media_proposal(
 
 
 def training_of(
-    settings: RunSettings, facts: Facts, device: DeviceFacts, amount: str,
-    training: Values, tuning: Values, *, anew: bool = False,
-) -> dict[str, Choice]:  # fmt: skip
+    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, amount: str,
+    training: SettingValues, tuning: SettingValues, *, anew: bool = False,
+) -> dict[str, ChosenSetting]:  # fmt: skip
     """Training settings for text and media: from scratch, for fine-tuning, or for a new decoder on
     the encoder of a run."""
-    starts, why = facts.begun is not None, begins(settings, amount, device)
+    starts, why = facts.parent is not None, begins(settings, amount, device)
     if anew:
         return decoder_training(settings, facts, {**FROM_SCRATCH, **training}, tuning)
     usual = FROM_SCRATCH if settings.model is None else PAPER
@@ -214,38 +223,38 @@ def training_of(
     if settings.lora.rank:
         why = "LoRA matrices start at zero and are small"
         found |= because(why, "train", {"lr": LORA_RATE})
-    elif settings.start.run and facts.begun is not None:
-        found |= tuned_rate(settings, facts, facts.begun.model)
+    elif settings.start.run and facts.parent is not None:
+        found |= tuned_rate(settings, facts, facts.parent.model)
     return found
 
 
 def decoder_training(
-    settings: RunSettings, facts: Facts, training: Values, tuning: Values
-) -> dict[str, Choice]:
+    settings: RunSettings, facts: DatasetStats, training: SettingValues, tuning: SettingValues
+) -> dict[str, ChosenSetting]:
     """Training settings for a new decoder after a trained encoder: those of training from scratch,
     or gentler ones if the encoder was imported and would otherwise lose its pretraining."""
-    assert facts.begun is not None
+    assert facts.parent is not None
     why = f"the decoder is new; the encoder is from {settings.start.run}"
-    if not facts.begun.imported:
+    if not facts.parent.imported:
         return because(why, "train", training)
     why += ", which was imported"
     return because(why, "train", {**FINE_TUNING, "smoothing": 0.0, **tuning})
 
 
-def stored_front(facts: Facts) -> dict[str, object]:
+def stored_front(facts: DatasetStats) -> dict[str, object]:
     """Model settings for the stored form of media, with the measured pixel statistics."""
     assert facts.front is not None
     colours = {f"picture.{name}": values for name, values in facts.colours.items()}
     return flat_front(facts.front) | colours
 
 
-def _dropout(model: ModelSettings, least: float) -> dict[str, Choice]:
+def _dropout(model: ModelSettings, least: float) -> dict[str, ChosenSetting]:
     few = "prevents overfitting on few examples"
     why = few if model.dropout < least else "same as the run it starts from"
     return because(why, "model", {"dropout": max(model.dropout, least)})
 
 
-def shape_for(n_tokens: int, device: DeviceFacts) -> dict[str, int]:
+def shape_for(n_tokens: int, device: DeviceInfo) -> dict[str, int]:
     """Layers and widths for this number of tokens per epoch."""
     small = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 512}
     middle = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 1024}
@@ -259,7 +268,7 @@ def shape_for(n_tokens: int, device: DeviceFacts) -> dict[str, int]:
     )
 
 
-def batch_tokens(n_tokens: int, device: DeviceFacts) -> int:
+def batch_tokens(n_tokens: int, device: DeviceInfo) -> int:
     """Batch size for about a hundred steps per epoch, within limits for the device."""
     most = 4096 if device.is_cpu else 65_536
     tokens = 1024
@@ -268,7 +277,7 @@ def batch_tokens(n_tokens: int, device: DeviceFacts) -> int:
     return tokens
 
 
-def batch_rows(n_rows: int, n_items: int, longest: int, device: DeviceFacts) -> int:
+def batch_rows(n_rows: int, n_items: int, longest: int, device: DeviceInfo) -> int:
     """Batch size in positions for about a hundred steps per epoch, in items of the mean size."""
     most = 128 if device.is_cpu else 512
     n = 16

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from headway.errors import ConfigError
-from headway.models.parts.front import compute_in
+from headway.models.parts.front import set_compute_dtype
 from headway.nn.stack import pick_layers, stacks
 from headway.progress import SILENT, Progress
-from headway.settings.facts import Origin
-from headway.settings.from_parent import WITHOUT_VECTORS, check_same, with_changes
+from headway.settings.facts import ParentRun
 from headway.settings.model import EncoderSettings, ModelSettings, Seq2SeqSettings
 from headway.settings.run import RunSettings
+from headway.settings.warm_start import WITHOUT_VECTORS, check_same, with_changes
 from headway.tasks.items import Pass
 from headway.tasks.losses import plain
 from headway.tasks.objective import Objective
@@ -34,7 +34,7 @@ TIMED_S = 1.0
 """Seconds for measuring the speed of each of the two models."""
 
 
-def student_model(begun: Origin, settings: RunSettings) -> ModelSettings:
+def student_model(begun: ParentRun, settings: RunSettings) -> ModelSettings:
     """Settings of the student: the teacher's with fewer layers. Settings that do not change the
     shape of the weights may be overridden."""
     name, teacher = begun.name, begun.model
@@ -45,7 +45,7 @@ def student_model(begun: Origin, settings: RunSettings) -> ModelSettings:
             "another teacher."
         )
     without = {key: value for key, value in WITHOUT_VECTORS.items() if hasattr(teacher, key)}
-    shape = with_changes(teacher, {**without, **settings.asked.under("model")})
+    shape = with_changes(teacher, {**without, **settings.asked.section("model")})
     check_same(name, teacher, _with_front_of(teacher, shape))
     layers = n_layers(teacher.n_layers, settings)
     picks = pick_layers(layers, teacher.n_layers)
@@ -144,7 +144,7 @@ def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:
         )
     teacher = opened.model.requires_grad_(False)
     if settings.train.precision == "bf16":
-        compute_in(teacher, torch.bfloat16)
+        set_compute_dtype(teacher, torch.bfloat16)
     return teacher
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.data.prediction_files import questions
+from headway.data.predict_input import questions
 from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.retrieval import Vectors, cosine

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headway.errors import FolderError, UserError, suggest
 from headway.settings.folder import WEIGHTS, engines_in, file_in, is_shipped
-from headway.settings.run import RunSettings, media_front
+from headway.settings.run import RunSettings, media_settings
 
 if TYPE_CHECKING:
     from headway.decode.engine import Engine
@@ -43,7 +43,7 @@ def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
         return None
     held = engines_in(folder)
     if name not in held:
-        if name in TEXT_ALONE and media_front(settings) is not None:
+        if name in TEXT_ALONE and media_settings(settings) is not None:
             raise FolderError(
                 f"--engine {name} runs only text models, but {folder} is for the task "
                 f"{settings.task}. Use --engine onnx with an export (headway export RUN --to onnx "

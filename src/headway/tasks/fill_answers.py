@@ -15,9 +15,9 @@ from torch import Tensor
 from headway.decode.batching import batches, windows
 from headway.errors import DataError, FolderError
 from headway.models.encoder import Encoder
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import Layout
-from headway.progress import OnProgress, unheard
+from headway.progress import OnProgress, no_progress
 from headway.settings.model import EncoderSettings
 from headway.tasks.answers import Facts, GapAnswer, Guess, Plain, mean_probability
 from headway.tasks.masked_text import ENDS, room_of
@@ -62,7 +62,7 @@ class Filler:
         batch_tokens: int = 4096,
         on_long: str = "windows",
         device: torch.device | str = "cpu",
-        between: OnProgress = unheard,
+        between: OnProgress = no_progress,
     ) -> None:
         self.models, self.tokenizer, self.room = models, tokenizer, room
         self.n_best, self.batch_tokens, self.on_long = n_best, batch_tokens, on_long
@@ -161,7 +161,7 @@ class Filler:
         """Mean probabilities over the models; special tokens are excluded."""
         total = torch.zeros((), device=self.device)
         for model in self.models:
-            read = EachRow("words").read(model, Input(tokens_N, layout), rows_R=rows_R)
+            read = EachRow("words").read(model, ModelInput(tokens_N, layout), rows_R=rows_R)
             scores_RV = read.said_RC.masked_fill(self.banned_V, -torch.inf)
             total = total + scores_RV.softmax(-1) / len(self.models)
         return total

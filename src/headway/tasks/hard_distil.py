@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from headway.errors import ConfigError
-from headway.models.parts.front import compute_in
-from headway.models.parts.output_heads import Input
+from headway.models.parts.front import set_compute_dtype
+from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import Layout
 from headway.settings.folder import load_run, run_folder
-from headway.settings.model import PictureEncoderSettings, PictureSettings
+from headway.settings.model import ImageEncoderSettings, ImageSettings
 from headway.settings.run import RunSettings
 from headway.tasks.opened import open_run
 from headway.tasks.readout import OneClass
@@ -31,7 +31,7 @@ class Teacher:
         self._layouts: dict[tuple[int, ...], Layout] = {}
 
     @torch.no_grad()
-    def answers(self, given: Input) -> Tensor:
+    def answers(self, given: ModelInput) -> Tensor:
         """Predicted class of each image. All images of the batch must have the same size."""
         (group,) = given.values.groups
         if self.model is None:
@@ -42,7 +42,7 @@ class Teacher:
     def _load(self, device: torch.device) -> nn.Module:
         opened = open_run(self.folder, device=str(device), precision="fp32", words=False)
         model = opened.model.requires_grad_(False)
-        compute_in(model, self.dtype)
+        set_compute_dtype(model, self.dtype)
         return model
 
     def _layout(self, group: Tensor) -> Layout:
@@ -55,7 +55,7 @@ class Teacher:
         return self._layouts[key]
 
 
-def check_teacher(settings: RunSettings) -> PictureSettings:
+def check_teacher(settings: RunSettings) -> ImageSettings:
     """The image settings of the teacher. Raises an error if the teacher has other classes or reads
     images of another size."""
     name, model = settings.classify.teacher, settings.model
@@ -65,8 +65,8 @@ def check_teacher(settings: RunSettings) -> PictureSettings:
             f"classify.teacher={name} is a run of the task {other.task} on "
             f"{spec_of(other).modality}; it must be a run of the task classify on images."
         )
-    assert isinstance(model, PictureEncoderSettings)
-    assert isinstance(other.model, PictureEncoderSettings)
+    assert isinstance(model, ImageEncoderSettings)
+    assert isinstance(other.model, ImageEncoderSettings)
     if other.labels != settings.labels:
         raise ConfigError(
             f"classify.teacher={name} was trained on other classes than the data has. Teacher: "

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headway.data.example import Target, media_examples
 from headway.data.readers.media import is_list
-from headway.data.store import Prepared
+from headway.data.source import TargetKind, media_examples
+from headway.data.store import PreparedData
 from headway.errors import DataError, UserError
 from headway.metrics.speech import equal_error
-from headway.progress import unheard
+from headway.progress import no_progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer
@@ -44,7 +44,7 @@ MOST_PAIRS = 2_000_000
 class Identify(Label):
     """Audio classification whose vectors are also compared with each other."""
 
-    def objective(self, settings: Resolved, prepared: Prepared) -> Identifying:
+    def objective(self, settings: Resolved, prepared: PreparedData) -> Identifying:
         return Identifying(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -72,7 +72,7 @@ class Identifying(Labelling):
         """Speaker verification on the validation set; None unless it has pairs of recordings of the
         same speaker and of different speakers."""
         most = min(MOST_VERIFIED, asked.most or MOST_VERIFIED)
-        quietly = replace(asked, most=most, on_progress=unheard)
+        quietly = replace(asked, most=most, on_progress=no_progress)
         vectors_ND = item_vectors(quietly, self.valid_items)
         return verification(vectors_ND, self.valid_truth_N[:most])
 
@@ -166,7 +166,7 @@ class Comparer(Kept):
         file."""
         if self.against is None:
             return {}
-        label_wanted: Target = "label" if self.is_list else "none"
+        label_wanted: TargetKind = "label" if self.is_list else "none"
         folder, data = self.use.opened.folder, self.settings.data
         shape = front_of(self.settings)
         sums: dict[str, Vectors] = {}

@@ -16,14 +16,21 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.bind import MEDIA, Binding, plain
+from headway.data.bind import MEDIA, Binding, to_python
 from headway.data.media.arrays import npy_frames
 from headway.data.media.audio import one_channel
 from headway.data.media.image import sampled
-from headway.data.media.in_memory import Loose, pixels_of, samples_of
-from headway.data.media.open_item import Form, Part, What, in_form, is_file, read_media
+from headway.data.media.in_memory import MediaWriter, pixels_of, samples_of
+from headway.data.media.open_item import (
+    ItemFormat,
+    MediaRegion,
+    MediaType,
+    is_file,
+    read_media,
+    resize_to_format,
+)
 from headway.data.media.resample import resample
-from headway.data.prediction_files import bind_inputs
+from headway.data.predict_input import bind_inputs
 from headway.data.readers.array_stack import CHANNELS
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.media import PARTS as PART_COLUMNS
@@ -36,14 +43,14 @@ from headway.data.table import (
     value_in,
 )
 from headway.errors import DataError, suggest
-from headway.settings.run import RunSettings, media_front
+from headway.settings.run import RunSettings, media_settings
 from headway.storage import work_folder
 from headway.tasks.media_inputs import Given, check_kind, found_file, what_of
 from headway.tasks.specs import Modality, spec_of
 
 Array = NDArray[np.generic]
 
-NAMES: dict[What, tuple[str, str]] = {
+NAMES: dict[MediaType, tuple[str, str]] = {
     "pictures": ("image", "an image"),
     "videos": ("video", "a video"),
     "sounds": ("audio", "audio"),
@@ -116,7 +123,7 @@ def _several_in(values: Array, kind: Modality) -> bool:
 
 def wanted(settings: RunSettings) -> str:
     """Description of the inputs that a run takes, for messages."""
-    front = media_front(settings)
+    front = media_settings(settings)
     if front is not None:
         key, name = NAMES[what_of(front)]
         rate = ", or (samples, rate)" if key == "audio" else ", an array or a Pillow image"
@@ -139,7 +146,7 @@ def is_rows(xs: object) -> bool:
 
 def _is_plain(table: Table, name: str) -> bool:
     """Whether a column holds only texts, numbers or lists of them, which are cheap to keep."""
-    values = (plain(row.get(name)) for row in table.sample)
+    values = (to_python(row.get(name)) for row in table.sample)
     return all(
         is_missing(one) or isinstance(one, str | int | float)
         or (isinstance(one, list) and all(isinstance(part, str | int | float) for part in one))
@@ -153,8 +160,8 @@ class Inputs:
     def __init__(self, settings: RunSettings, folder: Path) -> None:
         self.settings, self.folder = settings, folder
         self.spec = spec_of(settings)
-        front = media_front(settings)
-        self.form = None if front is None else Form.of(what_of(front), front)
+        front = media_settings(settings)
+        self.form = None if front is None else ItemFormat.of(what_of(front), front)
         self.n = 0
         self.strict = True
         """Whether unknown keys are errors. Rows of a table may have additional columns."""
@@ -200,7 +207,7 @@ class Inputs:
         for raw in table.read(names):
             assert raw.values is not None
             row = dict(zip(names, raw.values, strict=True))
-            shown = {name: plain(row[name]) for name in kept}
+            shown = {name: to_python(row[name]) for name in kept}
             if raw.row is not None and not tops & raw.row.keys():
                 asked = self.asked(raw.row)  # a row with other columns than the first rows
             else:
@@ -219,7 +226,7 @@ class Inputs:
                     if name in row and name not in binding and not is_missing(row[name])
                 }  # fmt: skip
                 return Asked(self._media(item, self.form, where))
-            values = {one.name: plain(row[name]) for name, one in binding.items()}
+            values = {one.name: to_python(row[name]) for name, one in binding.items()}
             if self.settings.data.fields:
                 there = {name: one for name, one in values.items() if not is_missing(one)}
                 return Asked(self._fields(there, where))
@@ -329,8 +336,8 @@ class Inputs:
 
     # -- media
 
-    def _media(self, x: object, form: Form, where: str) -> object:
-        part, rate = Part(), None
+    def _media(self, x: object, form: ItemFormat, where: str) -> object:
+        part, rate = MediaRegion(), None
         if isinstance(x, Mapping):
             x, part, rate = self._part(x, form, where)
         if isinstance(x, Mapping):  # as in Hugging Face datasets: {"audio": {"array": …, …}}
@@ -340,7 +347,7 @@ class Inputs:
             return self._file(fspath(x), form, part)
         if isinstance(x, bytes | bytearray | memoryview):
             return _from_bytes(bytes(x), form, where, part)
-        if part != Part():
+        if part != MediaRegion():
             raise DataError(
                 f"{where}: `box`, `start` and `end` apply only to files. Slice the array instead."
             )
@@ -349,7 +356,9 @@ class Inputs:
             return Given(where, _samples(samples, own, form, where))
         return Given(where, _pixels(x, form, where))
 
-    def _part(self, x: Mapping[str, object], form: Form, where: str) -> tuple[object, Part, object]:
+    def _part(
+        self, x: Mapping[str, object], form: ItemFormat, where: str
+    ) -> tuple[object, MediaRegion, object]:
         """The media value of a mapping, the selected part of it, and its sampling rate."""
         own, _ = NAMES[form.what]
         targets = {name for need in self.spec.needs if need.role == "target" for name in need.names}
@@ -370,9 +379,9 @@ class Inputs:
         part: dict[str, Any] = {name: x.get(name) for name in ("box", "start", "end")}
         if part["box"] is not None:
             part["box"] = _box(part["box"], where)
-        return values[0], Part(**part), x.get("rate", x.get("sampling_rate"))
+        return values[0], MediaRegion(**part), x.get("rate", x.get("sampling_rate"))
 
-    def _file(self, name: str, form: Form, part: Part) -> object:
+    def _file(self, name: str, form: ItemFormat, part: MediaRegion) -> object:
         """Read one media file. Folders and lists hold several inputs and raise an error."""
         path = found_file(name, self.folder)
         check_kind(path, form.what)
@@ -383,7 +392,7 @@ class Inputs:
             )
         if not is_file(path) and not path.is_dir():
             raise DataError(f"file not found: {name}.")
-        if self.spec.writes and form.what == "sounds" and part == Part():
+        if self.spec.writes and form.what == "sounds" and part == MediaRegion():
             return name  # may be of any length, so it is read during transcription
         return Given(name, read_media(str(path), form, part).values)
 
@@ -397,11 +406,11 @@ def _box(value: object, where: str) -> tuple[int, ...]:
     return tuple(map(int, box))
 
 
-def _from_bytes(value: bytes, form: Form, name: str, part: Part) -> Given:
+def _from_bytes(value: bytes, form: ItemFormat, name: str, part: MediaRegion) -> Given:
     if not value:
         raise DataError(f"{name} is empty (0 bytes).")
     with work_folder() as folder:
-        said = Loose(folder).put(value, NAMES[form.what][0], name, "path")
+        said = MediaWriter(folder).put(value, NAMES[form.what][0], name, "path")
         path = str(folder.parent / said["path"])
         try:
             return Given(name, read_media(path, form, part).values)
@@ -409,7 +418,7 @@ def _from_bytes(value: bytes, form: Form, name: str, part: Part) -> Given:
             raise DataError(str(error).replace(path, name)) from error
 
 
-def _samples(samples: Array, rate: int, form: Form, where: str) -> NDArray[np.float32]:
+def _samples(samples: Array, rate: int, form: ItemFormat, where: str) -> NDArray[np.float32]:
     if samples.ndim not in (1, 2):
         raise DataError(
             f"{where} has the shape {samples.shape}; audio must have the shape (samples,) or "
@@ -426,7 +435,7 @@ def _samples(samples: Array, rate: int, form: Form, where: str) -> NDArray[np.fl
     return resample(mono, rate, form.rate)
 
 
-def _pixels(x: object, form: Form, where: str) -> NDArray[np.uint8]:
+def _pixels(x: object, form: ItemFormat, where: str) -> NDArray[np.uint8]:
     moving = form.what == "videos"
     values = pixels_of(x, NAMES[form.what][0], where)
     if values.ndim == 3 + moving and values.shape[-1] not in CHANNELS:
@@ -437,4 +446,4 @@ def _pixels(x: object, form: Form, where: str) -> NDArray[np.uint8]:
     frames = npy_frames(values, moving, form.channels, where)
     if moving and len(frames) != form.frames:
         frames = frames[sampled(len(frames), form.frames)]
-    return in_form(frames, form).values
+    return resize_to_format(frames, form).values

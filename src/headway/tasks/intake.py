@@ -19,14 +19,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.batches import FixedShapes, IntArray, StepPlan
 from headway.data.store import Columns
 from headway.metrics.baselines import Text
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import ModelInput
 from headway.nn.devices import CPU
 from headway.settings.augment import AugmentSettings
-from headway.settings.model import PictureSettings, SoundSettings
-from headway.settings.run import Resolved, RunSettings, media_front
+from headway.settings.model import AudioSettings, ImageSettings
+from headway.settings.run import Resolved, RunSettings, media_settings
 from headway.tasks.answers import Facts
 from headway.tasks.items import Batch, Draw, Items, Numbers, Unit
 from headway.tasks.media_answers import FIRST_WINDOW
@@ -43,7 +43,7 @@ Line = str | Texts | Given
 """One input to predict for: a line, texts that are already split, or media that are already
 read."""
 
-Front = TypeVar("Front", bound=PictureSettings | SoundSettings)
+Front = TypeVar("Front", bound=ImageSettings | AudioSettings)
 
 
 class Cuts(Protocol):
@@ -51,36 +51,36 @@ class Cuts(Protocol):
     windows."""
 
     @property
-    def lengths(self) -> Rows:
+    def lengths(self) -> IntArray:
         """Length of each item in tokens or positions; the same array object on every access."""
         ...
 
     @property
-    def owner(self) -> Rows:
+    def owner(self) -> IntArray:
         """Index of the example that each item is, or is a window of; ascending."""
         ...
 
     @property
-    def needed(self) -> Rows:
+    def needed(self) -> IntArray:
         """Length of each whole example in tokens or positions."""
         ...
 
     def collate(
         self,
-        rows: Rows,
+        rows: IntArray,
         device: torch.device = CPU,
-        fixed: Fixed | None = None,
+        fixed: FixedShapes | None = None,
         draw: Draw | None = None,
-    ) -> Input:
+    ) -> ModelInput:
         """A batch of items in host memory. `device` is where the batch will be used. The fixed form
         may have more sequences than items; the additional ones have no weight."""
         ...
 
-    def shown(self, stream: Input) -> Input:
+    def shown(self, stream: ModelInput) -> ModelInput:
         """The collated batch in the form that the model reads, on its device."""
         ...
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
         """Fixed shapes of all batches, for CUDA graphs, or None if they are not possible."""
         ...
 
@@ -94,17 +94,17 @@ class WholeCuts(ABC):
 
     @property
     @abstractmethod
-    def lengths(self) -> Rows: ...
+    def lengths(self) -> IntArray: ...
 
     @property
-    def needed(self) -> Rows:
+    def needed(self) -> IntArray:
         return self.lengths
 
     @cached_property
-    def owner(self) -> Rows:
+    def owner(self) -> IntArray:
         return np.arange(len(self.lengths))
 
-    def shown(self, stream: Input) -> Input:
+    def shown(self, stream: ModelInput) -> ModelInput:
         return stream
 
 
@@ -118,7 +118,7 @@ class OverCuts:
         return self.cuts.lengths[:, None]
 
     @property
-    def owner(self) -> Rows:
+    def owner(self) -> IntArray:
         return self.cuts.owner
 
     def drawn(self, draw: Draw) -> Self:
@@ -126,7 +126,7 @@ class OverCuts:
         found.__dict__["lengths"] = self.lengths  # the same in every epoch
         return found
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
         return self.cuts.fixed(plan, micro_tokens)
 
     def units(self, row: int) -> tuple[Sequence[Unit], ...]:
@@ -211,10 +211,10 @@ class Intake(ABC):
         """The examples with masked positions to predict."""
 
     @abstractmethod
-    def same(self, columns: Columns, examples: Rows) -> Rows:
+    def same(self, columns: Columns, examples: IntArray) -> IntArray:
         """A key for each of these examples; equal examples have equal keys."""
 
-    def refuse(self, needed: Rows, before: int | None = None) -> None:  # noqa: B027
+    def refuse(self, needed: IntArray, before: int | None = None) -> None:  # noqa: B027
         """Raise `DataError` if an example is too long and may not be split. `needed`: length of
         each example. `before`: number of inputs that were answered before; None outside
         prediction."""
@@ -224,7 +224,7 @@ class Intake(ABC):
         return None
 
     def figures(
-        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
+        self, columns: Columns, shares_NC: Numbers, labels_N: IntArray, names: Sequence[str]
     ) -> Facts:
         """Data for the report about the classification of these examples."""
         return {}
@@ -233,16 +233,20 @@ class Intake(ABC):
         """Thumbnail of an example for a page; empty for texts."""
         return {}
 
-    def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
+    def vary(
+        self, model: nn.Module, stream: ModelInput, targets_BC: Tensor
+    ) -> tuple[ModelInput, Tensor]:
         """Apply the random augmentation of `[augment]` to a batch and its targets."""
         return stream, targets_BC
 
-    def weave(self, streams: tuple[Input, ...], fixed: Fixed | None) -> tuple[Input, ...]:
+    def weave(
+        self, streams: tuple[ModelInput, ...], fixed: FixedShapes | None
+    ) -> tuple[ModelInput, ...]:
         """Interleave batches of equal size into one if the modality supports it, otherwise return
         them unchanged."""
         return streams
 
-    def pair_form(self, plan: StepPlan, longest: int, n: int) -> Fixed | None:
+    def pair_form(self, plan: StepPlan, longest: int, n: int) -> FixedShapes | None:
         """Fixed shapes of an interleaved batch with `n` views per example, or None if they are not
         possible."""
         return None
@@ -268,14 +272,14 @@ class MediaIntake(Intake, Generic[Front]):
         return given_media(names, folder, self.shape, settings.data)
 
     def figures(
-        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
+        self, columns: Columns, shares_NC: Numbers, labels_N: IntArray, names: Sequence[str]
     ) -> Facts:
         """Thumbnails of confused classes and of the most confident right and wrong predictions."""
         media = columns.media
         found = thumbnails(lambda row: self.small(media[row]), shares_NC, labels_N, names)
         return {"examples": found}
 
-    def same(self, columns: Columns, examples: Rows) -> Rows:
+    def same(self, columns: Columns, examples: IntArray) -> IntArray:
         values = (np.asarray(columns.media[row]) for row in examples.tolist())
         found = [hashlib.blake2b(one.tobytes(), digest_size=7).digest() for one in values]
         return np.array([int.from_bytes(one, "little") for one in found], np.int64)
@@ -297,8 +301,8 @@ def intake_of(settings: Resolved, tokenizer: Tokenizer | None = None) -> Intake:
     return made
 
 
-def front_of(settings: RunSettings) -> PictureSettings | SoundSettings:
+def front_of(settings: RunSettings) -> ImageSettings | AudioSettings:
     """Input settings of a model of images, videos or audio."""
-    front = media_front(settings)
+    front = media_settings(settings)
     assert front is not None
     return front

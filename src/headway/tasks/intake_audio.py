@@ -12,17 +12,17 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, StepPlan
-from headway.data.masking import Hider
-from headway.data.media.store import SoundStore
+from headway.data.batches import FixedShapes, IntArray, StepPlan
+from headway.data.masking import PatchMasker
+from headway.data.media.store import AudioStore
 from headway.data.store import Columns
-from headway.models.parts.audio import Sound, SoundFront, collate_sounds
-from headway.models.parts.output_heads import Input
+from headway.models.parts.audio import AudioBatch, AudioFront, collate_audio
+from headway.models.parts.output_heads import ModelInput
 from headway.nn.augment import SpecAugment
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.settings.augment import AugmentSettings
-from headway.settings.model import SoundSettings
+from headway.settings.model import AudioSettings
 from headway.tasks.intake import MediaIntake, WholeCuts
 from headway.tasks.items import Draw, Unit
 from headway.tasks.masked_media import HiddenFrames
@@ -32,28 +32,28 @@ from headway.tasks.thumbnails import Small, wave
 
 @dataclass(frozen=True)
 class SoundCuts(WholeCuts):
-    store: SoundStore
-    shape: SoundSettings
+    store: AudioStore
+    shape: AudioSettings
     changes: SoundChanges | None = None
 
     @cached_property
-    def lengths(self) -> Rows:
+    def lengths(self) -> IntArray:
         return sound_rows(self.store, self.shape)
 
     def collate(
         self,
-        rows: Rows,
+        rows: IntArray,
         device: torch.device = CPU,
-        fixed: Fixed | None = None,
+        fixed: FixedShapes | None = None,
         draw: Draw | None = None,
-    ) -> Input:
+    ) -> ModelInput:
         waves = [self.store[row] for row in rows.tolist()]
         speeds = None
         if draw is not None and self.changes is not None:
             key = draw.seed, draw.epoch, *[draw.reading] * bool(draw.reading)
             speeds = self.changes.speeds(rows.tolist(), *key)
-        sound, lengths = collate_sounds(waves, self.shape, speeds)
-        return Input(sound, Layout.of(lengths))
+        sound, lengths = collate_audio(waves, self.shape, speeds)
+        return ModelInput(sound, Layout.of(lengths))
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> None:
         """Always None: frames are at different places in every batch."""
@@ -66,32 +66,34 @@ class SoundCuts(WholeCuts):
 
 
 @dataclass(frozen=True)
-class SoundIntake(MediaIntake[SoundSettings]):
+class SoundIntake(MediaIntake[AudioSettings]):
     def small(self, example: ArrayLike) -> Small:
         return {"wave": wave(example)}
 
     def cut(self, columns: Columns) -> SoundCuts:
-        return SoundCuts(columns.sounds, self.shape, self.changes)
+        return SoundCuts(columns.audio, self.shape, self.changes)
 
     def columns(self, examples: Sequence[NDArray[np.int16]]) -> Columns:
         """Columns of recordings in memory."""
-        return Columns({"audio": SoundStore.of(examples, self.shape.rate)})
+        return Columns({"audio": AudioStore.of(examples, self.shape.rate)})
 
     @property
     def changes(self) -> SoundChanges:
         return SoundChanges(self.augment)
 
-    def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
+    def vary(
+        self, model: nn.Module, stream: ModelInput, targets_BC: Tensor
+    ) -> tuple[ModelInput, Tensor]:
         reads = model.source_front if hasattr(model, "source_front") else model.front
-        front = cast(SoundFront, reads)
+        front = cast(AudioFront, reads)
         return replace(stream, values=self.changes(front, stream.values)), targets_BC
 
     def hide(self, columns: Columns, how: FillSettings) -> HiddenFrames:
-        hider, samples = Hider(how.mask, how.span), columns.sounds.lengths
+        hider, samples = PatchMasker(how.mask, how.span), columns.audio.lengths
         return HiddenFrames(self.vary, self.cut(columns), hider, shape=self.shape, samples=samples)
 
 
-def sound_rows(store: SoundStore, shape: SoundSettings) -> Rows:
+def sound_rows(store: AudioStore, shape: AudioSettings) -> IntArray:
     """Number of positions of each recording."""
     found = {n: shape.rows_of(n) for n in np.unique(store.lengths).tolist()}
     return np.array([found[n] for n in store.lengths.tolist()], dtype=np.int64)
@@ -104,7 +106,7 @@ class SoundChanges:
     settings: AugmentSettings
 
     @torch.no_grad()
-    def __call__(self, front: SoundFront, sound: Sound) -> Sound:
+    def __call__(self, front: AudioFront, sound: AudioBatch) -> AudioBatch:
         """Apply gain, noise and SpecAugment (masked bands and time spans)."""
         settings = self.settings
         if settings.noise or settings.gain_db:
@@ -117,7 +119,7 @@ class SoundChanges:
             sound = replace(sound, mel_AF=mel_AF)
         return sound
 
-    def _disturbed(self, sound: Sound) -> Tensor:
+    def _disturbed(self, sound: AudioBatch) -> Tensor:
         """Apply a random gain to each recording, and add noise relative to its own RMS level."""
         samples_S, n = sound.samples_S, sound.n_recordings
         number_S = _numbers(sound)
@@ -141,7 +143,7 @@ class SoundChanges:
         return [float(draw.uniform(1 - share, 1 + share)) for draw in draws]
 
 
-def _numbers(sound: Sound) -> Tensor:
+def _numbers(sound: AudioBatch) -> Tensor:
     """Index of the recording that each sample belongs to."""
     begins_S = torch.zeros_like(sound.samples_S, dtype=torch.long)
     begins_S[sound.low_A] = 1

@@ -13,29 +13,29 @@ import torch
 from numpy.typing import NDArray
 
 from headway.data.batches import (
-    Fixed,
-    Rows,
+    FixedShapes,
+    IntArray,
     StepPlan,
-    filled,
     fixed_shapes,
     layout_of,
-    with_ends,
+    pad_rows,
+    with_special_tokens,
 )
-from headway.data.causal_lm import USUAL, FieldStream
-from headway.data.masking import Draws
+from headway.data.causal_lm import DEFAULT_EPOCH, FieldStream
+from headway.data.masking import CounterRandom
 from headway.data.readers.jsonl import parse_object, value_text
-from headway.data.sequences import Flat, TextReader
 from headway.data.store import Columns
+from headway.data.text_windows import FlatSequences, TextReader
 from headway.data.token_store import TokenStore
 from headway.decode.batching import FIRST_WINDOW
 from headway.errors import DataError
 from headway.metrics.baselines import Text
 from headway.metrics.retrieval import text_keys
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import ModelInput
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.settings.data import DataSettings
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 from headway.settings.run import Resolved
 from headway.tasks.intake import Intake, Line, Texts, WholeCuts
 from headway.tasks.items import Draw, Unit
@@ -61,16 +61,16 @@ class TextCuts:
     """Probability of dropping each word in training."""
 
     @property
-    def lengths(self) -> Rows:
+    def lengths(self) -> IntArray:
         return self.reader.lengths
 
     @property
-    def owner(self) -> Rows:
+    def owner(self) -> IntArray:
         return self.reader.example
 
     @property
-    def needed(self) -> Rows:
-        return self.reader.needed
+    def needed(self) -> IntArray:
+        return self.reader.full_lengths
 
     @cached_property
     def longest(self) -> int:
@@ -78,21 +78,21 @@ class TextCuts:
 
     def collate(
         self,
-        rows: Rows,
+        rows: IntArray,
         device: torch.device = CPU,
-        fixed: Fixed | None = None,
+        fixed: FixedShapes | None = None,
         draw: Draw | None = None,
-    ) -> Input:
+    ) -> ModelInput:
         read = self.reader.read(rows)
         if self.drop and draw is not None:
             read = self._thinned(rows, read, draw)
         layout = layout_of(read.lengths, fixed)
-        segments_N = filled(read.segments, layout.n_rows) if self.segments else None
-        return Input(filled(read.tokens, layout.n_rows), layout, segments_N)
+        segments_N = pad_rows(read.segments, layout.n_rows) if self.segments else None
+        return ModelInput(pad_rows(read.tokens, layout.n_rows), layout, segments_N)
 
-    def _thinned(self, rows: Rows, read: Flat, draw: Draw) -> Flat:
+    def _thinned(self, rows: IntArray, read: FlatSequences, draw: Draw) -> FlatSequences:
         """Drop random words from the windows; each window keeps at least one."""
-        reader, draws = self.reader, Draws(draw.seed, draw.epoch)
+        reader, draws = self.reader, CounterRandom(draw.seed, draw.epoch)
         example, start, _ = (part[rows] for part in reader.windows)
         places = reader.text.offsets[example] + start
         before, behind = map(len, reader.around)
@@ -107,12 +107,12 @@ class TextCuts:
             words = inside[kept[np.cumsum(starts) - 1]]
             left.append(np.concatenate([text[:before], words, text[len(text) - behind :]]))
         tokens, lengths = np.concatenate(left), np.array([len(text) for text in left], np.int64)
-        return Flat(tokens, lengths, np.zeros_like(tokens))
+        return FlatSequences(tokens, lengths, np.zeros_like(tokens))
 
-    def shown(self, stream: Input) -> Input:
+    def shown(self, stream: ModelInput) -> ModelInput:
         return stream
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes:
         tokens = plan.part_limit(micro_tokens)
         return fixed_shapes(plan, tokens, tokens, self.longest)
 
@@ -128,19 +128,21 @@ class SourceCuts(WholeCuts):
     tokenizer: Tokenizer
 
     @cached_property
-    def lengths(self) -> Rows:
+    def lengths(self) -> IntArray:
         more = 1 if self.tokenizer.source_begin is None else 2
         return np.asarray(self.texts.lengths, dtype=np.int64) + more
 
     def collate(
         self,
-        rows: Rows,
+        rows: IntArray,
         device: torch.device = CPU,
-        fixed: Fixed | None = None,
+        fixed: FixedShapes | None = None,
         draw: Draw | None = None,
-    ) -> Input:
+    ) -> ModelInput:
         words = self.tokenizer
-        tokens, lengths = with_ends(*self.texts.gather(rows), words.source_begin, words.eos)
+        tokens, lengths = with_special_tokens(
+            *self.texts.gather(rows), words.source_begin, words.eos
+        )
         if fixed is None:
             layout = Layout.of(lengths.tolist())
         else:
@@ -148,9 +150,9 @@ class SourceCuts(WholeCuts):
                 lengths.tolist(), n_rows=fixed.source_rows, n_sequences=fixed.n_sequences,
                 longest=fixed.longest, n_dummies=fixed.n_dummies,
             )  # fmt: skip
-        return Input(filled(tokens, layout.n_rows), layout)
+        return ModelInput(pad_rows(tokens, layout.n_rows), layout)
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes:
         longest = max(plan.source_lengths.max(), plan.target_lengths.max())
         return fixed_shapes(plan, *plan.part_limits(micro_tokens), int(longest))
 
@@ -189,7 +191,7 @@ class TextIntake(Intake):
         )  # fmt: skip
 
     def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
-        for number, line in enumerate(listed(lines), 1):
+        for number, line in enumerate(ensure_list(lines), 1):
             assert not isinstance(line, Given)
             yield Given("", parse_texts(line, f"line {number:,}", settings.data))
 
@@ -201,7 +203,7 @@ class TextIntake(Intake):
         reader = text_reader(text, other, self.tokenizer, self.max_len)
         return TextCuts(reader, self.tokenizer, self.segments and other is not None, self.drop)
 
-    def refuse(self, needed: Rows, before: int | None = None) -> None:
+    def refuse(self, needed: IntArray, before: int | None = None) -> None:
         limit = self.max_len
         if self.windows or not len(needed) or int(needed.max()) <= limit:
             return
@@ -218,21 +220,25 @@ class TextIntake(Intake):
             "data.long=windows reads long texts in windows."
         )
 
-    def same(self, columns: Columns, examples: Rows) -> Rows:
+    def same(self, columns: Columns, examples: IntArray) -> IntArray:
         return text_keys(TokenStore(*columns["text"].gather(examples)))
 
-    def weave(self, streams: tuple[Input, ...], fixed: Fixed | None) -> tuple[Input, ...]:
+    def weave(
+        self, streams: tuple[ModelInput, ...], fixed: FixedShapes | None
+    ) -> tuple[ModelInput, ...]:
         sides = [one.layout.split(one.values) for one in streams]
         texts = [text for pair in zip(*sides, strict=True) for text in pair]
         layout = layout_of(np.array([len(text) for text in texts], np.int64), fixed)
-        return (Input(filled(torch.cat(texts).numpy(), layout.n_rows), layout),)
+        return (ModelInput(pad_rows(torch.cat(texts).numpy(), layout.n_rows), layout),)
 
-    def pair_form(self, plan: StepPlan, longest: int, n: int) -> Fixed:
+    def pair_form(self, plan: StepPlan, longest: int, n: int) -> FixedShapes:
         shapes = fixed_shapes(plan, plan.step_limit, plan.step_limit, longest)
         dummies = -(-shapes.target_rows // longest)
         n_pairs = plan.most_pairs(plan.step_limit) + -(-dummies // n)
         rows = shapes.target_rows
-        return Fixed(source_rows=rows, target_rows=rows, n_sequences=n * n_pairs, longest=longest)
+        return FixedShapes(
+            source_rows=rows, target_rows=rows, n_sequences=n * n_pairs, longest=longest
+        )
 
     def halves(self, columns: Columns) -> tuple[Columns, Columns]:
         """The words of each text at even places, and those at odd places."""
@@ -323,4 +329,4 @@ def join_fields(tokenizer: Tokenizer, stores: Mapping[str, TokenStore]) -> Token
     """Documents with fields as one text each, every field between its marks."""
     stream = FieldStream.of(stores, tokenizer)
     n = len(next(iter(stores.values())))
-    return TokenStore.of(stream.document(USUAL, number)[1:-1] for number in range(n))
+    return TokenStore.of(stream.document(DEFAULT_EPOCH, number)[1:-1] for number in range(n))

@@ -11,17 +11,17 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, StepPlan
-from headway.data.masking import Hider
-from headway.data.media.store import PictureStore
+from headway.data.batches import FixedShapes, IntArray, StepPlan
+from headway.data.masking import PatchMasker
+from headway.data.media.store import ImageStore
 from headway.data.store import Columns
-from headway.models.parts.output_heads import Input
-from headway.models.parts.vision import Pictures, collate_pictures
+from headway.models.parts.output_heads import ModelInput
+from headway.models.parts.vision import ImageBatch, collate_images
 from headway.nn.augment import Augment
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.settings.augment import AugmentSettings
-from headway.settings.model import PictureSettings
+from headway.settings.model import ImageSettings
 from headway.settings.vision import GRID_STRIDE
 from headway.tasks.intake import MediaIntake, WholeCuts
 from headway.tasks.items import Draw, Unit
@@ -39,11 +39,11 @@ class Held:
 
 @dataclass(frozen=True)
 class PictureCuts(WholeCuts):
-    store: PictureStore
-    shape: PictureSettings
+    store: ImageStore
+    shape: ImageSettings
 
     @cached_property
-    def lengths(self) -> Rows:
+    def lengths(self) -> IntArray:
         return picture_rows(self.store, self.shape)
 
     @cached_property
@@ -52,11 +52,11 @@ class PictureCuts(WholeCuts):
 
     def collate(
         self,
-        rows: Rows,
+        rows: IntArray,
         device: torch.device = CPU,
-        fixed: Fixed | None = None,
+        fixed: FixedShapes | None = None,
         draw: Draw | None = None,
-    ) -> Input:
+    ) -> ModelInput:
         """A batch of images. With fixed shapes the first images are repeated until it is full."""
         if fixed is not None:
             rows = np.resize(rows, fixed.n_sequences)
@@ -68,27 +68,27 @@ class PictureCuts(WholeCuts):
                 n_sequences=fixed.n_sequences, longest=fixed.longest,
             )  # fmt: skip
         if self._held(device) is not None:
-            return Input(Held(torch.from_numpy(rows)), layout)
+            return ModelInput(Held(torch.from_numpy(rows)), layout)
         if self.store.equal is not None:
-            return Input(Pictures((self.store.gather(rows),)), layout)
+            return ModelInput(ImageBatch((self.store.gather(rows),)), layout)
         pictures = [self.store[row] for row in rows.tolist()]
-        return Input(collate_pictures(pictures, self.shape)[0], layout)
+        return ModelInput(collate_images(pictures, self.shape)[0], layout)
 
-    def shown(self, stream: Input) -> Input:
+    def shown(self, stream: ModelInput) -> ModelInput:
         if not isinstance(stream.values, Held):
             return stream
         rows_B = stream.values.rows_B
         held = self._held(rows_B.device)
         assert held is not None
-        return replace(stream, values=Pictures((held.index_select(0, rows_B),)))
+        return replace(stream, values=ImageBatch((held.index_select(0, rows_B),)))
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
         """Fixed shapes if all images have the same size, otherwise None."""
         if self.store.equal is None:
             return None
         n = max(1, plan.part_limit(micro_tokens) // self.longest)
         rows = n * self.longest
-        return Fixed(source_rows=rows, target_rows=rows, n_sequences=n, longest=self.longest)
+        return FixedShapes(source_rows=rows, target_rows=rows, n_sequences=n, longest=self.longest)
 
     def units(self, row: int) -> list[Unit]:
         frames, _, height, width = self.store.shapes[row].tolist()
@@ -109,27 +109,29 @@ class PictureCuts(WholeCuts):
 
 
 @dataclass(frozen=True)
-class PictureIntake(MediaIntake[PictureSettings]):
+class PictureIntake(MediaIntake[ImageSettings]):
     def small(self, example: ArrayLike) -> Small:
         return {"picture": data_uri(example)}
 
     def cut(self, columns: Columns) -> PictureCuts:
-        return PictureCuts(columns.pictures, self.shape)
+        return PictureCuts(columns.images, self.shape)
 
     def columns(self, examples: Sequence[NDArray[np.uint8]]) -> Columns:
         """Columns of images or videos in memory, as pixels (T C Y X)."""
-        return Columns({"image": PictureStore.of(examples)})
+        return Columns({"image": ImageStore.of(examples)})
 
     @cached_property
     def changes(self) -> PictureChanges:
         return PictureChanges(self.augment)
 
-    def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
+    def vary(
+        self, model: nn.Module, stream: ModelInput, targets_BC: Tensor
+    ) -> tuple[ModelInput, Tensor]:
         given, targets_BC = self.changes(stream.values, targets_BC)
         return replace(stream, values=given), targets_BC
 
     def hide(self, columns: Columns, how: FillSettings) -> HiddenPatches:
-        hider = Hider(how.mask, how.span)
+        hider = PatchMasker(how.mask, how.span)
         return HiddenPatches(self.vary, self.cut(columns), hider, shape=self.shape)
 
 
@@ -141,7 +143,7 @@ class PictureChanges:
         changed = ("flip", "crop", "rand", "erase", "mixup", "cutmix")
         self.none = not any(getattr(settings, name) for name in changed)
 
-    def __call__(self, given: Pictures, targets_BC: Tensor) -> tuple[Pictures, Tensor]:
+    def __call__(self, given: ImageBatch, targets_BC: Tensor) -> tuple[ImageBatch, Tensor]:
         """Augment images of one size. Mixup and CutMix also mix the targets (B C)."""
         if self.none:
             return given, targets_BC
@@ -153,14 +155,14 @@ class PictureChanges:
         return replace(given, groups=(x_BTCYX,)), targets_BC
 
 
-def picture_rows(store: PictureStore, shape: PictureSettings) -> Rows:
+def picture_rows(store: ImageStore, shape: ImageSettings) -> IntArray:
     """Number of positions of each image or video."""
     shapes, place = np.unique(np.asarray(store.shapes), axis=0, return_inverse=True)
     rows = np.array([shape.rows_of(t, y, x) for t, _, y, x in shapes.tolist()], dtype=np.int64)
     return rows[place.reshape(-1)]
 
 
-def patch_units(shape: PictureSettings, frames: int, height: int, width: int) -> list[Unit]:
+def patch_units(shape: ImageSettings, frames: int, height: int, width: int) -> list[Unit]:
     """Descriptions of the positions: class tokens, then patches by time, height and width."""
     time, lines, columns = shape.grid_of(frames, height, width)
     grid = shape.stem == "grid"

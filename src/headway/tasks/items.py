@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.batches import FixedShapes, IntArray, StepPlan
 from headway.errors import Stopped
-from headway.models.parts.output_heads import Input
-from headway.progress import OnProgress, unheard
+from headway.models.parts.output_heads import ModelInput
+from headway.progress import OnProgress, no_progress
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Draw:
 class Batch(Generic[T]):
     """A flat batch of any task."""
 
-    streams: tuple[Input, ...]
+    streams: tuple[ModelInput, ...]
     """Inputs of the model: one stream, or a source and a target."""
 
     targets: T
@@ -76,7 +76,7 @@ class Items(Protocol[T]):
         ...
 
     @property
-    def owner(self) -> Rows:
+    def owner(self) -> IntArray:
         """Index of the example that each item is a window of."""
         ...
 
@@ -84,15 +84,17 @@ class Items(Protocol[T]):
         """A copy with the random choices of an epoch."""
         ...
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         """Number by which the summed loss of these items is divided."""
         ...
 
-    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[T]:
+    def batch(
+        self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
+    ) -> Batch[T]:
         """A batch on the device. This is called from a thread that prefetches for training."""
         ...
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
         """The fixed form of all batches in a CUDA graph, or None if there is none."""
         ...
 
@@ -114,8 +116,8 @@ def n_owners(items: Items[T]) -> int:
 
 
 def batches_of(
-    items: Items[T], rows: Rows, device: torch.device, on_progress: OnProgress = unheard
-) -> Iterator[tuple[Rows, Batch[T]]]:
+    items: Items[T], rows: IntArray, device: torch.device, on_progress: OnProgress = no_progress
+) -> Iterator[tuple[IntArray, Batch[T]]]:
     """Inference batches of these items, grouped by length."""
     if not len(rows):
         return
@@ -142,7 +144,7 @@ class Pass:
     most: int | None = None
     """Number of first examples to use; None: all of them."""
 
-    on_progress: OnProgress = unheard
+    on_progress: OnProgress = no_progress
     calibrate: bool = False
     """Whether to fit a temperature to these examples and to score labels with it."""
 
@@ -154,17 +156,17 @@ class Pass:
         if self.stopped():
             raise Stopped
 
-    def batches(self, items: Items[T], rows: Rows) -> Iterator[tuple[Rows, Batch[T]]]:
+    def batches(self, items: Items[T], rows: IntArray) -> Iterator[tuple[IntArray, Batch[T]]]:
         return batches_of(items, rows, self.device, self.tell)
 
-    def examples(self, items: Items[T]) -> Iterator[tuple[Rows, Batch[T]]]:
+    def examples(self, items: Items[T]) -> Iterator[tuple[IntArray, Batch[T]]]:
         """Batches of the items of the first `most` examples. The output for an item does not depend
         on the other items of its batch."""
         last = n_owners(items) if self.most is None else self.most
         return self.batches(items, np.flatnonzero(items.owner < last))
 
 
-def mean_by_owner(found: Iterable[tuple[Rows, Numbers]], items: Items[T], n: int) -> Numbers:
+def mean_by_owner(found: Iterable[tuple[IntArray, Numbers]], items: Items[T], n: int) -> Numbers:
     """Outputs of items (R C) as one row for each of the first `n` examples: the mean over the
     windows of an example."""
     sums_NC: Numbers | None = None

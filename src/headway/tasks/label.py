@@ -17,18 +17,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, moved
-from headway.data.check import scarce
-from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.batches import FixedShapes, IntArray, to_device
+from headway.data.check import rare_label_note
+from headway.data.store import Columns, PreparedData, load_prepared
 from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.baselines import BagOfWords, Text, thinning
 from headway.metrics.classification import ENOUGH
-from headway.models.parts.ngrams import Vote
-from headway.models.parts.output_heads import start_at, wide
-from headway.progress import OnProgress, Progress, unheard
+from headway.models.parts.ngrams import NgramScores
+from headway.models.parts.output_heads import at_least_fp32, set_class_prior
+from headway.progress import OnProgress, Progress, no_progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import DeviceFacts, Facts, Proposal, because
+from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.run import Resolved, RunSettings, check_effect
 from headway.tasks import few_labels as few
 from headway.tasks.answers import Answer
@@ -75,10 +75,12 @@ class LabelItems(OverCuts):
 
     draw: Draw | None = None
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         return len(rows)
 
-    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Tensor]:
+    def batch(
+        self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
+    ) -> Batch[Tensor]:
         stream = self.cuts.collate(rows, device, fixed, self.draw)
         n, owner = stream.layout.n_sequences, self.owner[rows]
         weights_B = (np.arange(n) < len(rows)).astype(np.float32)
@@ -87,19 +89,19 @@ class LabelItems(OverCuts):
         known = np.zeros(len(rows), np.int64) if self.truth_N is None else self.truth_N[owner]
         # Padding of a fixed form repeats the first items: mixup may mix any image with them.
         targets = torch.from_numpy(known[np.resize(np.arange(len(rows)), n)])
-        return moved(Batch((stream,), targets, torch.from_numpy(weights_B)), device)
+        return to_device(Batch((stream,), targets, torch.from_numpy(weights_B)), device)
 
 
 @dataclass
 class Labelling(Objective[Tensor]):
     """Training and validation of a classification task."""
 
-    prepared: Prepared
+    prepared: PreparedData
 
     def __post_init__(self) -> None:
         settings, prepared = self.settings, self.prepared
         self.metric = METRICS[settings.train.metric or spec_of(settings).scores[0]]
-        self.intake = intake_of(settings, prepared.reads)
+        self.intake = intake_of(settings, prepared.input_tokenizer)
         self.target = target_of(settings, prepared.labels)
         self.readout = readout_of(settings)
         self.truth_N = self.target.truth(prepared.train)
@@ -113,8 +115,8 @@ class Labelling(Objective[Tensor]):
         self.teacher = Teacher(settings) if settings.classify.teacher else None
 
     def begin(self, model: nn.Module, note: Note) -> None:
-        start_at(model, self.target.prior(self.truth_N, self.weights_N))
-        tokenizer = self.prepared.reads
+        set_class_prior(model, self.target.prior(self.truth_N, self.weights_N))
+        tokenizer = self.prepared.input_tokenizer
         if ngrams_of(model) is None or tokenizer is None:
             return
         link, target = self.target.link, self.target
@@ -223,7 +225,7 @@ class Labelling(Objective[Tensor]):
         ]
 
     def cautions(self) -> list[str]:
-        text = scarce(self.target.supports(self.valid_truth_N))
+        text = rare_label_note(self.target.supports(self.valid_truth_N))
         return [f"caution: {text} Their scores and macro F1 are unreliable."] if text else []
 
     def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
@@ -273,7 +275,7 @@ class Said:
     n: int
     """Number of examples."""
 
-    rows: Sequence[Rows]
+    rows: Sequence[IntArray]
     neural: Sequence[Tensor]
     """Logits of these items (R C) from the model's layers."""
 
@@ -286,14 +288,14 @@ class Said:
     @classmethod
     @torch.no_grad()
     def by(cls, asked: Pass, target: Target, settings: Resolved, items: LabelItems) -> Said:
-        readout, found = readout_of(settings), list[tuple[Rows, Tensor]]()
+        readout, found = readout_of(settings), list[tuple[IntArray, Tensor]]()
         ngrams, share = list[Tensor](), 0.0
         for rows, batch in asked.examples(items):
             read = readout.read(asked.model, items.cuts.shown(batch.streams[0]))
             found.append((rows, read.neural.answers().cpu()))
             if read.ngrams is not None:
-                ngrams.append(wide(read.ngrams.scores_RC).cpu())
-                share = float(read.ngrams.share)
+                ngrams.append(at_least_fp32(read.ngrams.scores_RC).cpu())
+                share = float(read.ngrams.ngram_weight)
         n = n_owners(items) if asked.most is None else asked.most
         every, neural = [rows for rows, _ in found], [scores for _, scores in found]
         return cls(target, items, n, every, neural, ngrams or None, share)
@@ -324,7 +326,7 @@ class Said:
         if self.ngrams is None:
             return self.neural
         both = zip(self.neural, self.ngrams, strict=True)
-        return (Vote(other_RC, torch.tensor(self.share)).averaged(one_RC)
+        return (NgramScores(other_RC, torch.tensor(self.share)).blend(one_RC)
                 for one_RC, other_RC in both)  # fmt: skip
 
     def temperature(self, truth_N: Known) -> Temperature | None:
@@ -456,12 +458,12 @@ class Labeller:
     def _said(self, values: Sequence[object]) -> Iterable[Numbers]:
         return self.shares(self.intakes[0].columns(values), self.use.between) if values else ()
 
-    def shares(self, columns: Columns, on_progress: OnProgress = unheard) -> Numbers:
+    def shares(self, columns: Columns, on_progress: OnProgress = no_progress) -> Numbers:
         """Predictions for the examples, in order: the mean over the models."""
         said = self.said(columns, on_progress)
         return np.mean([one.shares() for one in said], axis=0)
 
-    def said(self, columns: Columns, on_progress: OnProgress = unheard) -> list[Said]:
+    def said(self, columns: Columns, on_progress: OnProgress = no_progress) -> list[Said]:
         """The logits of each model."""
         opened, found = self.use.opened, list[Said]()
         for intake, run, model in zip(self.intakes, self.runs, opened.models, strict=True):
@@ -560,10 +562,10 @@ def _baselines(labeller: Labeller, test: ScoredSet) -> tuple[Baselines, dict[str
 
 
 class Label(Task):
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         return prepare_labelled(self.row.modality, settings, folder, progress)
 
-    def describe(self, prepared: Prepared) -> str:
+    def describe(self, prepared: PreparedData) -> str:
         amount, names = f"{prepared.train.n:,} {self.row.counts}s", len(prepared.labels)
         if "number" in prepared.train:
             return f"{amount}, each with a number"
@@ -571,31 +573,31 @@ class Label(Task):
             return f"{amount} with any number of {names} labels"
         return f"{amount} of {names} {'speakers' if self.row.compares else 'classes'}"
 
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+    def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         return answer_facts(CHOICES[self.row.modality].facts(settings, prepared), prepared)
 
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         choices, head = CHOICES[self.row.modality], Head.of(self.row, facts)
         found = choices.propose(settings, facts, device, head)
-        found = replace(found, why_metric=head.why_metric)
+        found = replace(found, metric_reason=head.why_metric)
         if len(SPECS[self.row.name].rows) == 1:
             return found
         held: dict[str, object] = {"what": self.row.modality, "answer": facts.answer}
         if facts.answer == "number":
             held |= {"mean": facts.mean, "std": facts.std}
-        return found.also(because("detected in the data", self.row.name, held))
+        return found.with_others(because("detected in the data", self.row.name, held))
 
-    def check(self, settings: Resolved, prepared: Prepared) -> None:
+    def check(self, settings: Resolved, prepared: PreparedData) -> None:
         """Raise an error for settings without effect on this kind of target, and for examples that
         are too long if they must not be read in windows."""
         check_effect(settings, [spec_of(settings)])
         if settings.classify.teacher:
             check_teacher(settings)
-        intake = intake_of(settings, prepared.reads)
+        intake = intake_of(settings, prepared.input_tokenizer)
         parts = [intake.cut(part) for part in (prepared.train, prepared.valid)]
         intake.refuse(np.concatenate([part.needed for part in parts]))
 
-    def objective(self, settings: Resolved, prepared: Prepared) -> Labelling:
+    def objective(self, settings: Resolved, prepared: PreparedData) -> Labelling:
         return Labelling(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:

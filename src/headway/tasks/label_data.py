@@ -11,10 +11,10 @@ import numpy as np
 
 from headway.data.causal_lm import mark_names
 from headway.data.columns import number_of
-from headway.data.example import Source, TextKind, WantedMedia
 from headway.data.media.open_item import UNITS
 from headway.data.prepare import evaluation_media, prepare
-from headway.data.store import Columns, Prepared
+from headway.data.source import DataSource, MediaSpec, TextKind
+from headway.data.store import Columns, PreparedData
 from headway.errors import DataError
 from headway.metrics.baselines import Text
 from headway.progress import SILENT, Progress
@@ -40,7 +40,7 @@ class ScoredSet:
 
 def prepare_labelled(
     what: Modality, settings: RunSettings, folder: Path, progress: Progress
-) -> Prepared:
+) -> PreparedData:
     if what == "text":
         fields = settings.data.fields
         return prepare(
@@ -48,7 +48,7 @@ def prepare_labelled(
             tokenizer=tokenizer_of(settings), specials=mark_names(fields),
         )  # fmt: skip
     check_token(settings, what)
-    media = WantedMedia.of(what, media_shape(settings, what), "label")
+    media = MediaSpec.of(what, media_shape(settings, what), "label")
     return prepare("media", settings, folder, progress, media=media)
 
 
@@ -62,7 +62,7 @@ def scored_set(
     """The test set in these files. Its labels must be among `names`."""
     if spec_of(settings).modality != "text":
         shape = front_of(settings)
-        media = WantedMedia.of(what_of(shape), shape, "label")
+        media = MediaSpec.of(what_of(shape), shape, "label")
         asked = with_files(settings, files)
         found = evaluation_media(media, asked, labels=names, progress=progress)
         return ScoredSet(found.items, target_of(settings, names).truth(found.items)[:])
@@ -84,7 +84,7 @@ def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[T
     examples: list[Texts] = []
     found: list[Any] = []
     kind: TextKind = "fields" if data.fields else "labelled"
-    source = Source(kind, with_files(settings, data), data.text)
+    source = DataSource(kind, with_files(settings, data), data.text)
     for item in source:
         if item.problem:
             raise DataError(item.problem)
@@ -93,14 +93,14 @@ def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[T
             found.append(float(item.text("number") or number_of("", "label", item.place)))
             continue
         several = "labels" in source.kinds
-        for label in item.several("labels") if several else [item.text("label")]:
+        for label in item.strings("labels") if several else [item.text("label")]:
             if label not in numbers:
                 known = ", ".join(map(repr, settings.labels[:20]))
                 what = f"unknown label {label!r}" if label else "the label is missing"
                 raise DataError(f"{item.place}: {what}. The classes of this run are {known}.")
         if several:
             row = np.zeros(len(numbers), np.float32)
-            row[[numbers[label] for label in item.several("labels")]] = 1.0
+            row[[numbers[label] for label in item.strings("labels")]] = 1.0
             found.append(row)
         else:
             found.append(numbers[item.text("label")])

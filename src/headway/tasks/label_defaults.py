@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.store import Columns, Prepared
+from headway.data.store import Columns, PreparedData
 from headway.errors import ConfigError
-from headway.settings.facts import DeviceFacts, Facts, Proposal
-from headway.settings.model import PictureSettings
+from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
+from headway.settings.model import ImageSettings
 from headway.settings.run import RunSettings
 from headway.tasks.defaults import media_proposal, stored_front, text_proposal
 from headway.tasks.intake_text import TextIntake
@@ -58,7 +58,7 @@ IMBALANCE = 10
 accuracy then hardly depends on the rare classes."""
 
 
-def imbalance(facts: Facts) -> str:
+def imbalance(facts: DatasetStats) -> str:
     """Reason for choosing the checkpoint by macro F1; empty if the classes are balanced."""
     there = [count for count in facts.counts if count]
     if len(there) < 2 or max(there) < IMBALANCE * min(there):
@@ -77,7 +77,7 @@ MOST_READ = {True: 1_200_000, False: 50_000_000}
 on two cores."""
 
 
-def passes(facts: Facts, usual: int, device: DeviceFacts) -> int:
+def passes(facts: DatasetStats, usual: int, device: DeviceInfo) -> int:
     """Number of epochs over texts. Multi-label tasks get more epochs the rarer their labels are,
     because each label is learned only from its own examples."""
     if facts.answer != "labels" or not any(facts.counts):
@@ -94,10 +94,10 @@ class Head:
     width: int
     metrics: tuple[str, ...]
     smoothing: float
-    why_metric: str = Proposal.why_metric
+    why_metric: str = Proposal.metric_reason
 
     @classmethod
-    def of(cls, row: Spec, facts: Facts) -> Head:
+    def of(cls, row: Spec, facts: DatasetStats) -> Head:
         """The head for the targets of a row. Only single-label targets get label smoothing."""
         row, n = answering(row, facts.answer), len(facts.labels)
         metrics = tuple(name for name in row.scores if name != "top5" or n > TOP)
@@ -110,7 +110,7 @@ class Head:
         return cls(n, metrics, smoothing, why or cls.why_metric)
 
 
-def answer_facts(facts: Facts, prepared: Prepared) -> Facts:
+def answer_facts(facts: DatasetStats, prepared: PreparedData) -> DatasetStats:
     """The facts with the kind of target: class counts, or mean and standard deviation."""
     n = len(facts.labels)
     if "labels" in prepared.train:
@@ -137,15 +137,15 @@ def with_words(settings: RunSettings) -> RunSettings:
     return replace(settings, tokenizer=replace(settings.tokenizer, vocab_size=VOCAB_SIZE))
 
 
-def text_facts(settings: RunSettings, prepared: Prepared) -> Facts:
+def text_facts(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
     needed = [_needed(part, prepared.tokenizer) for part in (prepared.train, prepared.valid)]
-    return Facts(
+    return DatasetStats(
         n=prepared.train.n,
         n_tokens=int(needed[0].sum()),
         longest=int(np.concatenate(needed).max()),
         vocab_size=prepared.tokenizer.vocab_size,
         labels=tuple(prepared.labels),
-        begun=origin_of(settings),
+        parent=origin_of(settings),
     )
 
 
@@ -154,7 +154,9 @@ def _needed(part: Columns, tokenizer: Tokenizer) -> NDArray[np.int64]:
     return TextIntake(tokenizer, 1 << 40).cut(part).needed
 
 
-def text_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head: Head) -> Proposal:
+def text_labels(
+    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: Head
+) -> Proposal:
     windows = settings.data.long == "windows"
     needs: dict[str, object] = {"heads": ("classes",), "n_labels": head.width}
     if settings.model is None and not settings.start.run:
@@ -178,22 +180,22 @@ def text_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head: 
 # Images and videos
 
 
-def picture_facts(settings: RunSettings, prepared: Prepared) -> Facts:
+def picture_facts(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
     stored = stored_form(prepared)
-    return Facts(
+    return DatasetStats(
         n=prepared.train.n,
         labels=tuple(prepared.labels),
-        front=picture_shape(settings, prepared.what, stored=stored),
+        front=picture_shape(settings, prepared.modality, stored=stored),
         stored=stored,
-        colours=pixel_statistics(prepared.train.pictures),
-        begun=origin_of(settings),
+        colours=pixel_statistics(prepared.train.images),
+        parent=origin_of(settings),
     )
 
 
 def picture_labels(
-    settings: RunSettings, facts: Facts, device: DeviceFacts, head: Head
+    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: Head
 ) -> Proposal:
-    shape = with_stem(facts.picture, settings, device)
+    shape = with_stem(facts.image, settings, device)
     rows = facts.rows(shape)
     heads = ("classes", "distilled") if shape.distil_token else ("classes",)
     return media_proposal(
@@ -218,13 +220,13 @@ def picture_labels(
     )
 
 
-def epochs_for(n_items: int, device: DeviceFacts) -> int:
+def epochs_for(n_items: int, device: DeviceInfo) -> int:
     """Number of epochs over images: more for small datasets, fewer on a CPU."""
     few, some, many = (60, 20, 5) if device.is_cpu else (300, 100, 30)
     return few if n_items < 5_000 else some if n_items < 50_000 else many
 
 
-def small_vit(shape: PictureSettings, n_items: int, device: DeviceFacts) -> dict[str, object]:
+def small_vit(shape: ImageSettings, n_items: int, device: DeviceInfo) -> dict[str, object]:
     """Layers and widths of a ViT with a convolutional stem, for this number of images. Convolutions
     have the locality that a plain ViT must learn from data. On a CPU they also reduce the number
     of patches."""
@@ -239,12 +241,10 @@ def small_vit(shape: PictureSettings, n_items: int, device: DeviceFacts) -> dict
     return {**size, "pooling": "first" if shape.class_token else "mean"}
 
 
-def with_stem(
-    shape: PictureSettings, settings: RunSettings, device: DeviceFacts
-) -> PictureSettings:
+def with_stem(shape: ImageSettings, settings: RunSettings, device: DeviceInfo) -> ImageSettings:
     """The front with the default stem for small images, unless the settings choose one."""
-    asked = settings.asked.under("model.picture")
-    named = settings.model is not None or bool(settings.origin)
+    asked = settings.asked.section("model.picture")
+    named = settings.model is not None or bool(settings.parent)
     if named or "stem" in asked or "patch" in asked or shape.frames > 1:
         return shape
     if max(shape.height, shape.width) > SMALL_PICTURE:
@@ -254,7 +254,7 @@ def with_stem(
     return replace(shape, stem="conv", stem_width=16 if device.is_cpu else 64)
 
 
-def augment_for(shape: PictureSettings) -> dict[str, object]:
+def augment_for(shape: ImageSettings) -> dict[str, object]:
     """Default augmentation of images: small shifts, which keep the content. Mirroring and stronger
     changes must be requested, because a mirrored digit, for example, is no longer the same."""
     return {"crop": max(1, min(shape.height, shape.width) // 16)}
@@ -266,12 +266,12 @@ def check_token(settings: RunSettings, what: Modality) -> None:
         return
     teacher = settings.classify.teacher
     token = settings.asked.get("model.picture.distil_token")
-    if teacher and not token and settings.model is None and not settings.origin:
+    if teacher and not token and settings.model is None and not settings.parent:
         raise ConfigError(
             f"classify.teacher={teacher} trains the distillation token, but the model has none. "
             "Set model.picture.distil_token=true."
         )
-    if token and not teacher and not settings.origin:
+    if token and not teacher and not settings.parent:
         raise ConfigError(
             "model.picture.distil_token=true needs a teacher: set classify.teacher=RUN."
         )
@@ -280,22 +280,24 @@ def check_token(settings: RunSettings, what: Modality) -> None:
 # Audio
 
 
-def sound_facts(settings: RunSettings, prepared: Prepared) -> Facts:
+def sound_facts(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
     stored = stored_form(prepared)
     front = sound_shape(settings, STANDARD, stored)
     rows_N = item_rows(prepared.train.media, front)
-    return Facts(
+    return DatasetStats(
         n=len(rows_N),
         n_tokens=int(rows_N.sum()),
         longest=int(rows_N.max()),
         labels=tuple(prepared.labels),
         front=front,
         stored=stored,
-        begun=origin_of(settings),
+        parent=origin_of(settings),
     )
 
 
-def sound_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head: Head) -> Proposal:
+def sound_labels(
+    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: Head
+) -> Proposal:
     return media_proposal(
         settings,
         facts,
@@ -315,7 +317,7 @@ def sound_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head:
     )
 
 
-def size_for(device: DeviceFacts) -> dict[str, object]:
+def size_for(device: DeviceInfo) -> dict[str, object]:
     """Layers and widths of an audio model with a small output."""
     if device.is_cpu:
         return {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 256}
@@ -326,8 +328,8 @@ def size_for(device: DeviceFacts) -> dict[str, object]:
 class Choices:
     """Functions that compute facts and default settings for one kind of data."""
 
-    facts: Callable[[RunSettings, Any], Facts]
-    propose: Callable[[RunSettings, Facts, DeviceFacts, Head], Proposal]
+    facts: Callable[[RunSettings, Any], DatasetStats]
+    propose: Callable[[RunSettings, DatasetStats, DeviceInfo, Head], Proposal]
 
 
 CHOICES = {

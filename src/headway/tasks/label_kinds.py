@@ -20,9 +20,9 @@ from headway.metrics import multilabel as several
 from headway.metrics import regression
 from headway.metrics.baselines import majority
 from headway.metrics.translation import Interval
-from headway.models.parts.output_heads import Angles
-from headway.nn.logistic import Link
-from headway.nn.loss import Smoothing
+from headway.models.parts.output_heads import CosineHead
+from headway.nn.logistic import LinkFunction
+from headway.nn.loss import LabelSmoothing
 from headway.settings.run import Resolved
 from headway.tasks.answers import (
     Answer,
@@ -96,7 +96,7 @@ class Target(Protocol):
     has_classes: ClassVar[bool]
     """Whether each example has exactly one class."""
 
-    link: ClassVar[Link]
+    link: ClassVar[LinkFunction]
     """Link function of a linear model with these targets."""
 
     @property
@@ -178,9 +178,9 @@ class Target(Protocol):
 class OneLabel:
     headline: ClassVar[str] = "accuracy"
     has_classes: ClassVar[bool] = True
-    link: ClassVar[Link] = "one"
+    link: ClassVar[LinkFunction] = "one"
     names: tuple[str, ...]
-    smoothing: Smoothing
+    smoothing: LabelSmoothing
     margin: float = 0.0
     """Additive angular margin in radians (ArcFace); 0: ordinary softmax classification."""
 
@@ -208,7 +208,7 @@ class OneLabel:
         return (given[:, None] == torch.arange(len(self.names), device=given.device)).float()
 
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss:
-        if self.margin and isinstance(read.scores, Angles):
+        if self.margin and isinstance(read.scores, CosineHead):
             scores_BC = with_margin(read.x_RD, read.scores, aims_BC, self.margin)
             read = replace(read, held_RC=scores_BC.log_softmax(-1))
         return shared_loss(read, aims_BC, self.smoothing)
@@ -365,7 +365,7 @@ class SeveralLabels:
 
     headline: ClassVar[str] = "micro_f1"
     has_classes: ClassVar[bool] = False
-    link: ClassVar[Link] = "several"
+    link: ClassVar[LinkFunction] = "several"
     names: tuple[str, ...]
     smoothing: float = 0.0
     threshold: float = several.THRESHOLD
@@ -528,7 +528,7 @@ class ANumber:
 
     headline: ClassVar[str] = "mae"
     has_classes: ClassVar[bool] = False
-    link: ClassVar[Link] = "number"
+    link: ClassVar[LinkFunction] = "number"
     names: ClassVar[tuple[str, ...]] = ()
     mean: float
     std: float
@@ -654,7 +654,7 @@ def target_of(settings: Resolved, labels: Sequence[str]) -> Target:
     if answers == "labels":
         threshold = settings.classify.threshold or several.THRESHOLD
         return SeveralLabels(tuple(labels), train.smoothing, threshold)
-    smoothing = Smoothing.of(train.smoothing, len(labels), train.smoothing_kind)
+    smoothing = LabelSmoothing.of(train.smoothing, len(labels), train.smoothing_kind)
     return OneLabel(tuple(labels), smoothing, settings.identify.margin)
 
 
@@ -666,7 +666,7 @@ def logs_of(shares_NC: Numbers) -> Numbers:
     return np.log(np.maximum(shares_NC, 1e-300))
 
 
-def with_margin(x_BD: Tensor, angles: Angles, aims_BC: Tensor, margin: float) -> Tensor:
+def with_margin(x_BD: Tensor, angles: CosineHead, aims_BC: Tensor, margin: float) -> Tensor:
     """Logits in which the angle to the true class is increased by the margin, so that an example
     must be closer to its own class than to others (ArcFace, Deng et al. 2019)."""
     cos_BC = angles.cosines(x_BD).clamp(-1 + 1e-6, 1 - 1e-6)

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headway.models.parts.counted import CountedWords
-from headway.models.parts.output_heads import MaskedWordHead, WordHead
-from headway.nn.loss import Smoothing
+from headway.models.parts.counted import NgramLMHead
+from headway.models.parts.output_heads import LMHead, MaskedLMHead
+from headway.nn.loss import LabelSmoothing
 from headway.nn.stack import pick_layers
 from headway.nn.tap import record
 from headway.settings.run import RunSettings
@@ -28,7 +28,7 @@ from headway.tasks.readout import Read, divergence
 
 LossOf = Callable[[nn.Module, Any], TaskLoss]
 
-PLAIN = Smoothing(1.0, 0.0)
+PLAIN = LabelSmoothing(1.0, 0.0)
 """No label smoothing: plain negative log-likelihood."""
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
@@ -197,19 +197,19 @@ def _weighted(price_R: Tensor, read: Read) -> Tensor:
     return (price_R if read.weights_R is None else price_R * read.weights_R).sum()
 
 
-def label_loss(read: Read, labels_R: Tensor, smoothing: Smoothing) -> TaskLoss:
+def label_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskLoss:
     """Cross-entropy with one label per position and label smoothing."""
     logs_RC = read.log_probs()
     return _priced(-logs_RC.gather(1, labels_R[:, None])[:, 0], logs_RC, read, smoothing)
 
 
-def shared_loss(read: Read, targets_RC: Tensor, smoothing: Smoothing) -> TaskLoss:
+def shared_loss(read: Read, targets_RC: Tensor, smoothing: LabelSmoothing) -> TaskLoss:
     """Cross-entropy with a target distribution over labels for each position, and smoothing."""
     logs_RC = read.log_probs()
     return _priced(-(targets_RC * logs_RC).sum(-1), logs_RC, read, smoothing)
 
 
-def _priced(nll_R: Tensor, logs_RC: Tensor, read: Read, smoothing: Smoothing) -> TaskLoss:
+def _priced(nll_R: Tensor, logs_RC: Tensor, read: Read, smoothing: LabelSmoothing) -> TaskLoss:
     right, wrong = smoothing
     loss_R = (right - wrong) * nll_R - wrong * logs_RC.sum(-1)
     return TaskLoss(_weighted(loss_R, read), _weighted(nll_R.detach(), read))
@@ -232,11 +232,11 @@ def number_loss(read: Read, aims_RC: Tensor) -> TaskLoss:
     return TaskLoss(_weighted(away_R, read), _weighted(away_R.detach(), read))
 
 
-def word_loss(read: Read, labels_R: Tensor, smoothing: Smoothing) -> TaskLoss:
+def word_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskLoss:
     """Cross-entropy over a vocabulary. Logits are computed in chunks unless `read` already holds
     all log-probabilities."""
     if read.held_RC is not None:
         return label_loss(read, labels_R, smoothing)
     head = read.scores
-    assert isinstance(head, WordHead | MaskedWordHead | CountedWords)
+    assert isinstance(head, LMHead | MaskedLMHead | NgramLMHead)
     return TaskLoss(*head.loss(read.x_RD, labels_R, smoothing, read.weights_R))

@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from headway.data.batches import StepPlan
-from headway.data.example import WantedMedia
 from headway.data.media.open_item import UNITS
 from headway.data.prepare import evaluation_media, evaluation_set, prepare
-from headway.data.store import Prepared
+from headway.data.source import MediaSpec
+from headway.data.store import PreparedData
 from headway.errors import ConfigError, UserError
 from headway.metrics.language import perplexity
 from headway.nn.devices import CPU
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.progress import Progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import DeviceFacts, Facts, Proposal, because
-from headway.settings.model import EncoderSettings, PictureSettings, family_of
+from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
+from headway.settings.model import EncoderSettings, ImageSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.tasks.defaults import media_proposal, stored_front, text_proposal
 from headway.tasks.intake import Gone, Hiding, front_of, intake_of
@@ -111,7 +111,7 @@ class Words:
     items: Gaps
     """Items of the validation or test set."""
 
-    smoothing: Smoothing = PLAIN
+    smoothing: LabelSmoothing = PLAIN
     name: ClassVar[str] = "words"
 
     def loss(self, read: Read, aims: Tensor) -> TaskLoss:
@@ -254,12 +254,12 @@ def hidden_answers(asked: Pass, name: str, items: Hiding) -> Iterator[tuple[Read
 
 @dataclass
 class Masking(Objective[Gone]):
-    prepared: Prepared
+    prepared: PreparedData
     train_items: Hiding = field(init=False)
     valid_items: Hiding = field(init=False)
 
     def __post_init__(self) -> None:
-        train, words = self.settings.train, self.prepared.reads
+        train, words = self.settings.train, self.prepared.input_tokenizer
         self.metric = METRICS[train.metric or "loss"]
         intake = intake_of(self.settings, words)
         self.train_items = intake.hide(self.prepared.train, self.settings.fill)
@@ -301,7 +301,7 @@ class Masking(Objective[Gone]):
 
     def frequencies(self) -> Frequencies | None:
         """Token frequencies of texts; None for media, which have no tokens."""
-        prepared, words = self.prepared, self.prepared.reads
+        prepared, words = self.prepared, self.prepared.input_tokenizer
         if words is None:
             return None
         return text_frequencies(prepared.train["text"], prepared.valid["text"], words)
@@ -316,50 +316,50 @@ def head_of(settings: Resolved, items: Hiding) -> Head:
     """The head for the modality of a run. `items`: those that are scored."""
     if isinstance(items, Gaps):
         train, size = settings.train, items.tokenizer.vocab_size
-        return Words(items, Smoothing.of(train.smoothing, size, train.smoothing_kind))
+        return Words(items, LabelSmoothing.of(train.smoothing, size, train.smoothing_kind))
     return Rebuilt(len(items.lengths), UNITS[what_of(front_of(settings))])
 
 
 class Mask(Task):
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         what = self.row.modality
         if what != "text":
             check_unmixed(settings, what)
             check_heard(settings, what)
-            media = WantedMedia.of(what, media_shape(settings, what))
+            media = MediaSpec.of(what, media_shape(settings, what))
             return prepare("media", settings, folder, progress, media=media)
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
             raise ConfigError(
-                f"the vocabulary of {settings.origin} has no mask token, which the task fill "
+                f"the vocabulary of {settings.parent} has no mask token, which the task fill "
                 "needs. Start from a run of the task fill, or train from scratch."
             )
         return prepare(
             "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]
         )
 
-    def describe(self, prepared: Prepared) -> str:
+    def describe(self, prepared: PreparedData) -> str:
         n = prepared.train.n
         if self.row.modality != "text":
             return f"{n:,} {UNITS[self.row.modality]}"
         tokens = int(prepared.train["text"].lengths.sum())
         return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
 
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+    def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         if self.row.modality == "sounds":
             return sound_facts(settings, prepared)
         if self.row.modality != "text":
             return picture_facts(settings, prepared)
         lengths = prepared.train["text"].lengths
-        return Facts(
+        return DatasetStats(
             n=prepared.train.n,
             n_tokens=int(lengths.sum()) + ENDS * len(lengths),
             longest=int(lengths.max(initial=1)) + ENDS,
             vocab_size=prepared.tokenizer.vocab_size,
-            begun=origin_of(settings),
+            parent=origin_of(settings),
         )
 
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         if self.row.modality != "text":
             return self._rebuilding(settings, facts, device)
         if settings.model is not None and not isinstance(settings.model, EncoderSettings):
@@ -378,20 +378,24 @@ class Mask(Task):
             epochs=20 if facts.n_tokens > 5_000_000 else 40,
             needs={"heads": ("words",)},
         )
-        return found.also(because("upper limit of candidates per gap", "decode", {"beam": 100}))
+        return found.with_others(
+            because("upper limit of candidates per gap", "decode", {"beam": 100})
+        )
 
-    def _rebuilding(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def _rebuilding(
+        self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo
+    ) -> Proposal:
         """Defaults for media: the model that classification would train from scratch, because such
         runs start from this one."""
         assert facts.front is not None
         what, n_rows, longest = what_of(facts.front), facts.n_tokens, facts.longest
         shape, augment = size_for(device), dict[str, object]()
         if what != "sounds":
-            longest = facts.rows(facts.picture)
-            n_rows, augment = longest * facts.n, augment_for(facts.picture)
+            longest = facts.rows(facts.image)
+            n_rows, augment = longest * facts.n, augment_for(facts.image)
             # The class token is not trained here, so a run that starts from this one should
             # predict classes from the mean of the patches.
-            shape = {**small_vit(facts.picture, facts.n, device), "pooling": "mean"}
+            shape = {**small_vit(facts.image, facts.n, device), "pooling": "mean"}
         found = media_proposal(
             settings,
             facts,
@@ -408,14 +412,14 @@ class Mask(Task):
             augment=augment,
         )
         why = "neighbouring parts reveal much of a masked one"
-        return found.also(
+        return found.with_others(
             because(why, "fill", USUALLY[what]),
             because("detected in the data", "fill", {"what": what}),
         )
 
-    def check(self, settings: Resolved, prepared: Prepared) -> None:
+    def check(self, settings: Resolved, prepared: PreparedData) -> None:
         """Raise ConfigError for image stems with which a masked patch stays visible."""
-        picture: PictureSettings | None = getattr(settings.model, "picture", None)
+        picture: ImageSettings | None = getattr(settings.model, "picture", None)
         if picture is None:
             return
         if picture.stem == "grid":
@@ -428,7 +432,7 @@ class Mask(Task):
                 "is visible in its neighbours. Leave model.picture.stride out."
             )
 
-    def objective(self, settings: Resolved, prepared: Prepared) -> Masking:
+    def objective(self, settings: Resolved, prepared: PreparedData) -> Masking:
         return Masking(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -451,7 +455,7 @@ class Mask(Task):
             columns, _ = evaluation_set("documents", asked, tokenizer, ())
             facts["tokens"] = int(columns["text"].lengths.sum())
         else:
-            media = WantedMedia.of(self.row.modality, front_of(settings))
+            media = MediaSpec.of(self.row.modality, front_of(settings))
             columns = evaluation_media(media, asked, progress=use.progress).items
             facts["n"] = columns.n
         items = intake_of(settings, tokenizer).hide(columns, settings.fill)

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, StepPlan, moved
-from headway.data.masking import Draws, Hider, Numbers
-from headway.models.parts.audio import Sound, SoundFront
-from headway.models.parts.output_heads import Input
-from headway.models.parts.vision import PictureFront, Pictures
-from headway.settings.model import PictureSettings, SoundSettings
+from headway.data.batches import FixedShapes, IntArray, StepPlan, to_device
+from headway.data.masking import CounterRandom, PatchMasker
+from headway.models.parts.audio import AudioBatch, AudioFront
+from headway.models.parts.output_heads import ModelInput
+from headway.models.parts.vision import ImageBatch, ImageFront
+from headway.settings.model import AudioSettings, ImageSettings
 from headway.tasks.answers import Facts
 from headway.tasks.intake import Cuts, Gone, OverCuts
 from headway.tasks.items import Batch, Draw
@@ -26,7 +26,7 @@ QUICK = 1000
 """Number of validation items that are reconstructed in evaluations during training. The last
 evaluation uses all."""
 
-Change = Callable[[nn.Module, Input, Tensor], tuple[Input, Tensor]]
+Change = Callable[[nn.Module, ModelInput, Tensor], tuple[ModelInput, Tensor]]
 """Random augmentation of training inputs and targets."""
 
 LEAST_VARIANCE = 1e-3
@@ -51,7 +51,7 @@ class HiddenItems(OverCuts, ABC):
 
     change: Change
     cuts: Cuts
-    hider: Hider
+    hider: PatchMasker
     draw: Draw | None = None
 
     @property
@@ -66,14 +66,20 @@ class HiddenItems(OverCuts, ABC):
         return {"item": row}
 
     @property
-    def _draws(self) -> Draws:
-        return Draws(0, -1) if self.draw is None else Draws(self.draw.seed, self.draw.epoch)
+    def _draws(self) -> CounterRandom:
+        return (
+            CounterRandom(0, -1)
+            if self.draw is None
+            else CounterRandom(self.draw.seed, self.draw.epoch)
+        )
 
-    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Gone]:
+    def batch(
+        self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
+    ) -> Batch[Gone]:
         """A batch without target values. `without` computes them on the device, after
         augmentation."""
         stream, found = self.cuts.collate(rows, device, fixed), self.hidden(rows, fixed)
-        return moved(Batch((stream,), found.gone, found.weights_R, found.rows_R), device)
+        return to_device(Batch((stream,), found.gone, found.weights_R, found.rows_R), device)
 
     def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
         return plan.part_limits(micro_tokens)
@@ -87,11 +93,11 @@ class HiddenItems(OverCuts, ABC):
         return replace(batch, streams=(replace(stream, values=values),), targets=gone)
 
     @abstractmethod
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         """Number of masked positions in these items."""
 
     @abstractmethod
-    def hidden(self, rows: Rows, fixed: Fixed | None) -> Hidden: ...
+    def hidden(self, rows: IntArray, fixed: FixedShapes | None) -> Hidden: ...
 
     @abstractmethod
     def hide(
@@ -104,21 +110,21 @@ class HiddenItems(OverCuts, ABC):
 class HiddenPatches(HiddenItems):
     """Masked patches of images and videos that all have the size of the model settings."""
 
-    shape: PictureSettings = field(kw_only=True)
+    shape: ImageSettings = field(kw_only=True)
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         n_times, n_lines, n_columns = self.shape.grid
         return len(rows) * n_times * self.hider.count(n_lines * n_columns)
 
-    def hidden(self, rows: Rows, fixed: Fixed | None) -> Hidden:
+    def hidden(self, rows: IntArray, fixed: FixedShapes | None) -> Hidden:
         items = rows if fixed is None else np.resize(rows, fixed.n_sequences)
         return hidden_patches(self.hider, items, self.shape, self._draws, len(rows))
 
     def hide(
         self, front: Tensor | nn.Module, given: object, batch: Batch[Gone]
     ) -> tuple[object, Tensor]:
-        assert isinstance(front, PictureFront)
-        assert isinstance(given, Pictures)
+        assert isinstance(front, ImageFront)
+        assert isinstance(given, ImageBatch)
         assert batch.rows_R is not None
         return without_patches(front, given, batch.rows_R, batch.targets)
 
@@ -127,14 +133,14 @@ class HiddenPatches(HiddenItems):
 class HiddenFrames(HiddenItems):
     """Masked frames of audio."""
 
-    shape: SoundSettings = field(kw_only=True)
-    samples: Numbers = field(kw_only=True)
+    shape: AudioSettings = field(kw_only=True)
+    samples: IntArray = field(kw_only=True)
     """Number of samples of each recording."""
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         return sum(self.hider.count(n) for n in self.cuts.lengths[rows].tolist())
 
-    def hidden(self, rows: Rows, fixed: Fixed | None) -> Hidden:
+    def hidden(self, rows: IntArray, fixed: FixedShapes | None) -> Hidden:
         lengths = self.samples[rows].tolist()
         frames = np.array([self.shape.frames_of(n) for n in lengths], np.int64)
         return hidden_frames(self.hider, rows, frames, self.shape, self._draws)
@@ -142,18 +148,18 @@ class HiddenFrames(HiddenItems):
     def hide(
         self, front: Tensor | nn.Module, given: object, batch: Batch[Gone]
     ) -> tuple[object, Tensor]:
-        assert isinstance(front, SoundFront)
-        assert isinstance(given, Sound)
+        assert isinstance(front, AudioFront)
+        assert isinstance(given, AudioBatch)
         return without_frames(front, given, batch.targets)
 
 
 def hidden_patches(
-    hider: Hider, items: Numbers, shape: PictureSettings, draws: Draws, n_real: int
+    hider: PatchMasker, items: IntArray, shape: ImageSettings, draws: CounterRandom, n_real: int
 ) -> Hidden:
     """Choose the masked patches of a batch of images. Only the first `n_real` images have weight in
     the loss; the others are padding."""
     n_rows = shape.extra + prod(shape.grid)
-    places_BH = hider.of_pictures(items, shape.grid, draws)
+    places_BH = hider.mask_images(items, shape.grid, draws)
     rows_BH = np.arange(len(items))[:, None] * n_rows + shape.extra + places_BH
     hidden_N = np.zeros(len(items) * n_rows, np.bool_)
     hidden_N[rows_BH] = True
@@ -164,7 +170,11 @@ def hidden_patches(
 
 
 def hidden_frames(
-    hider: Hider, items: Numbers, frames: Numbers, shape: SoundSettings, draws: Draws
+    hider: PatchMasker,
+    items: IntArray,
+    frames: IntArray,
+    shape: AudioSettings,
+    draws: CounterRandom,
 ) -> Hidden:
     """Choose the masked positions of a batch of recordings. `frames`: number of mel frames of
     each."""
@@ -177,7 +187,7 @@ def hidden_frames(
     hidden_A = np.zeros(int(frames.sum()), np.bool_)
     rows, read = [], []
     for i, item in enumerate(items.tolist()):
-        here_R = hider.of_recording(item, int(lengths[i]), draws)
+        here_R = hider.mask_audio(item, int(lengths[i]), draws)
         within_RP = here_R[:, None] * stride + np.arange(stride)
         rows.append(row_starts[i] + here_R)
         read.append(frame_starts[i] + np.minimum(within_RP, frames[i] - 1))
@@ -194,8 +204,8 @@ def hidden_frames(
 
 @torch.no_grad()
 def without_patches(
-    front: PictureFront, pictures: Pictures, rows_R: Tensor, gone: Gone
-) -> tuple[Pictures, Tensor]:
+    front: ImageFront, pictures: ImageBatch, rows_R: Tensor, gone: Gone
+) -> tuple[ImageBatch, Tensor]:
     """The masked images, and the target of each masked patch: its pixels with mean 0 and variance
     1, so that texture counts as much as brightness."""
     (group,) = pictures.groups
@@ -211,10 +221,10 @@ def without_patches(
     targets_RE = (targets_RE - mean_R1) / spread_R1.sqrt()
     if front.stem is not None:  # convolutions would see masked pixels from the next patch
         group = blank(group, hidden_N, front)
-    return replace(pictures, groups=(group,), hidden_N=hidden_N), targets_RE
+    return replace(pictures, groups=(group,), masked_N=hidden_N), targets_RE
 
 
-def blank(group: Tensor, hidden_N: Tensor, front: PictureFront) -> Tensor:
+def blank(group: Tensor, hidden_N: Tensor, front: ImageFront) -> Tensor:
     """Images with values between 0 and 1, in which masked patches have the mean colour. Pixels
     beyond the last whole patch are never masked."""
     shape = front.shape
@@ -229,7 +239,7 @@ def blank(group: Tensor, hidden_N: Tensor, front: PictureFront) -> Tensor:
 
 
 @torch.no_grad()
-def without_frames(front: SoundFront, sound: Sound, gone: Gone) -> tuple[Sound, Tensor]:
+def without_frames(front: AudioFront, sound: AudioBatch, gone: Gone) -> tuple[AudioBatch, Tensor]:
     """The audio with masked frames set to zero, and the target of each masked position: its mel
     frames, standardised per recording to mean 0 and variance 1."""
     assert gone.frames_RP is not None
@@ -240,10 +250,10 @@ def without_frames(front: SoundFront, sound: Sound, gone: Gone) -> tuple[Sound, 
     targets_RE = even_AF[gone.frames_RP].flatten(1)
     # Mask frames before the convolutions of the front, which would see them from the next frame.
     seen_AF = mel_AF.masked_fill(gone.hidden_A[:, None], 0.0)
-    return replace(sound, mel_AF=seen_AF, hidden_N=gone.hidden_N), targets_RE
+    return replace(sound, mel_AF=seen_AF, masked_N=gone.hidden_N), targets_RE
 
 
-def _statistics(mel_AF: Tensor, sound: Sound) -> tuple[Tensor, Tensor]:
+def _statistics(mel_AF: Tensor, sound: AudioBatch) -> tuple[Tensor, Tensor]:
     """For each frame, the mean and standard deviation of its recording."""
     zeros_B = mel_AF.new_zeros(sound.n_recordings)
     number_A = sound.number_A.long()

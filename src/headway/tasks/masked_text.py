@@ -11,13 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headway.data.batches import Fixed, Rows, StepPlan, filled, layout_of, moved
-from headway.data.document_windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
-from headway.data.masking import Draws, Masker, Numbers, Texts
-from headway.data.sequences import ranges
+from headway.data.batches import FixedShapes, IntArray, StepPlan, layout_of, pad_rows, to_device
+from headway.data.document_windows import (
+    DocumentWindows,
+    fixed_windows,
+    random_windows,
+    window_limit,
+    window_shapes,
+)
+from headway.data.masking import CounterRandom, FlatTexts, TokenMasker
+from headway.data.text_windows import ranges
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import loss_weights
 from headway.tasks.answers import Facts
 from headway.tasks.intake import Gone
@@ -36,7 +42,7 @@ USUAL = FillSettings(mask=0.15, random=0.0, keep=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapForm(Fixed):
+class GapForm(FixedShapes):
     hidden_rows: int
 
 
@@ -51,18 +57,18 @@ class Gaps:
     draw: Draw | None = None
 
     @cached_property
-    def cut(self) -> Cut:
+    def cut(self) -> DocumentWindows:
         lengths = self.store.lengths.astype(np.int64)
         if self.draw is None:
-            return whole_cut(lengths, self.room)
-        return drawn_cut(lengths, self.room, self.draw.seed, self.draw.epoch)
+            return fixed_windows(lengths, self.room)
+        return random_windows(lengths, self.room, self.draw.seed, self.draw.epoch)
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         return (self.cut.length + ENDS)[:, None]
 
     @property
-    def owner(self) -> Rows:
+    def owner(self) -> IntArray:
         return self.cut.document
 
     @property
@@ -81,50 +87,56 @@ class Gaps:
         return replace(self, draw=draw)
 
     @property
-    def _draws(self) -> Draws:
-        return Draws(0, -1) if self.draw is None else Draws(self.draw.seed, self.draw.epoch)
+    def _draws(self) -> CounterRandom:
+        return (
+            CounterRandom(0, -1)
+            if self.draw is None
+            else CounterRandom(self.draw.seed, self.draw.epoch)
+        )
 
     @cached_property
-    def _masker(self) -> Masker:
-        return Masker(self.tokenizer, USUAL if self.draw is None else self.how)
+    def _masker(self) -> TokenMasker:
+        return TokenMasker(self.tokenizer, USUAL if self.draw is None else self.how)
 
-    def _first(self, rows: Rows) -> Numbers:
+    def _first(self, rows: IntArray) -> IntArray:
         """Positions in the store at which these windows begin."""
         return self.store.offsets[self.cut.document[rows]] + self.cut.start[rows]
 
-    def texts(self, rows: Rows) -> Texts:
+    def texts(self, rows: IntArray) -> FlatTexts:
         lengths = self.cut.length[rows]
         places = ranges(self._first(rows), lengths)
-        return Texts(self.store.tokens[places].astype(np.int64), lengths, places)
+        return FlatTexts(self.store.tokens[places].astype(np.int64), lengths, places)
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         """Number of masked tokens in these windows."""
         if self._masker.settings.whole_words:
-            return int(self._masker.hidden(self.texts(rows), self._draws).sum())
+            return int(self._masker.choose(self.texts(rows), self._draws).sum())
         counts = self._masker.counts(self.cut.length[rows], self._first(rows), self._draws)
         return int(counts.sum())
 
-    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Gone]:
+    def batch(
+        self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
+    ) -> Batch[Gone]:
         """A batch of windows. Whole-word masking may exceed the size of a fixed form; the surplus
         tokens are masked but not predicted."""
         texts, draws = self.texts(rows), self._draws
-        hidden = self._masker.hidden(texts, draws)
-        replaced = self._masker.replaced(texts, hidden, draws)
+        hidden = self._masker.choose(texts, draws)
+        replaced = self._masker.apply(texts, hidden, draws)
         tokens, at = add_ends(replaced, texts.lengths, self.tokenizer)
         where, words = at[hidden], texts.tokens[hidden]
         n_rows = fixed.hidden_rows if isinstance(fixed, GapForm) else len(where)
         where, words = where[:n_rows], words[:n_rows]
         layout = layout_of(texts.lengths + ENDS, fixed)
         batch = Batch(
-            (Input(filled(tokens, layout.n_rows), layout),),
+            (ModelInput(pad_rows(tokens, layout.n_rows), layout),),
             Gone(
-                filled(words, n_rows),
+                pad_rows(words, n_rows),
                 loss_weights((texts.lengths + ENDS).tolist(), layout.n_rows),
             ),
             loss_weights([len(where)], n_rows),
-            filled(where, n_rows),
+            pad_rows(where, n_rows),
         )
-        return moved(batch, device)
+        return to_device(batch, device)
 
     def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
         tokens = window_limit(plan, micro_tokens, self.widest)
@@ -133,9 +145,9 @@ class Gaps:
     def fixed(self, plan: StepPlan, micro_tokens: int) -> GapForm:
         """The fixed form of all batches. A text masks at most its fraction plus one token, which
         bounds the size. Whole-word masking may exceed the bound, so it gets one token more."""
-        usual = whole_cut(self.store.lengths.astype(np.int64), self.room).length + ENDS
+        usual = fixed_windows(self.store.lengths.astype(np.int64), self.room).length + ENDS
         tokens = window_limit(plan, micro_tokens, self.widest)
-        even = StepPlan.of_lengths(usual, plan.target_tokens, plan.seed, plan.pool)
+        even = StepPlan.of_lengths(usual, plan.target_tokens, plan.seed, plan.bucket_steps)
         shapes = window_shapes(even, tokens, self.widest)
         each = 2 if self.how.whole_words else 1
         hidden = int(self.how.mask * shapes.target_rows) + each * shapes.n_sequences
@@ -168,7 +180,9 @@ def room_of(how: FillSettings, max_len: int) -> int:
     return wanted - ENDS
 
 
-def add_ends(tokens: Numbers, lengths: Numbers, tokenizer: Tokenizer) -> tuple[Numbers, Numbers]:
+def add_ends(
+    tokens: IntArray, lengths: IntArray, tokenizer: Tokenizer
+) -> tuple[IntArray, IntArray]:
     """Add start and end tokens to each text. Return the tokens and the new position of each old
     one."""
     number = np.repeat(np.arange(len(lengths)), lengths)

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.example import Source, WantedMedia, sources
-from headway.data.media.audio import sound_info
+from headway.data.media.audio import audio_info
 from headway.data.media.endings import AUDIO
-from headway.data.media.open_item import UNITS, Form, What
-from headway.data.media.store import PictureStore, SoundStore
-from headway.data.prepare import check_there
-from headway.data.store import Prepared
+from headway.data.media.open_item import UNITS, ItemFormat, MediaType
+from headway.data.media.store import AudioStore, ImageStore
+from headway.data.prepare import check_files_exist
+from headway.data.source import DataSource, MediaSpec, sources
+from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
-from headway.settings.facts import Survey, Values
+from headway.settings.facts import MediaFormat, SettingValues
 from headway.settings.load import from_dict
-from headway.settings.model import PictureSettings, SoundSettings, family_of
+from headway.settings.model import AudioSettings, ImageSettings, family_of
 from headway.settings.run import RunSettings
 from headway.tasks.parent_run import model_named
 
@@ -46,17 +46,17 @@ TUBELET = 2
 
 def picture_shape(
     settings: RunSettings,
-    what: What = "pictures",
-    wants: Values | None = None,
-    stored: Survey | None = None,
-) -> PictureSettings:
+    what: MediaType = "pictures",
+    wants: SettingValues | None = None,
+    stored: MediaFormat | None = None,
+) -> ImageSettings:
     """The front that images (or `videos`) are prepared for. `wants`: defaults of the task, such as
     no class token, which the user's settings override. `stored`: the form of prepared data."""
     known = _known_front(settings, "picture")
     if known is not None:
-        assert isinstance(known, PictureSettings)
+        assert isinstance(known, ImageSettings)
         return known
-    asked = settings.asked.under("model.picture")
+    asked = settings.asked.section("model.picture")
     seen = stored or _picture_form(_first_pictures(settings, what), what)
     found = {"height": seen.height, "width": seen.width, "channels": seen.channels}
     if what == "videos":
@@ -64,24 +64,24 @@ def picture_shape(
     values = {**found, **(wants or {}), **asked}
     if "patch" not in values and values.get("stem") != "grid":
         values["patch"] = patch_of(values["height"], values["width"])
-    return from_dict(PictureSettings, values, "model.picture.")
+    return from_dict(ImageSettings, values, "model.picture.")
 
 
 def sound_shape(
-    settings: RunSettings, wants: Values | None = None, stored: Survey | None = None
-) -> SoundSettings:
+    settings: RunSettings, wants: SettingValues | None = None, stored: MediaFormat | None = None
+) -> AudioSettings:
     """The front that audio is prepared for: 16 kHz, or 8 kHz if no file has a higher rate."""
     known = _known_front(settings, "sound")
     if known is not None:
-        assert isinstance(known, SoundSettings)
+        assert isinstance(known, AudioSettings)
         return known
-    values: dict[str, Any] = {**(wants or {}), **settings.asked.under("model.sound")}
+    values: dict[str, Any] = {**(wants or {}), **settings.asked.section("model.sound")}
     if "rate" not in values:
         values["rate"] = (stored or _sound_form(_first_rates(settings))).rate
-    scale = values["rate"] / SoundSettings().rate
+    scale = values["rate"] / AudioSettings().rate
     for name in ("n_fft", "hop"):  # 25 and 10 ms at any rate
-        values.setdefault(name, max(1, round(scale * getattr(SoundSettings(), name))))
-    return from_dict(SoundSettings, values, "model.sound.")
+        values.setdefault(name, max(1, round(scale * getattr(AudioSettings(), name))))
+    return from_dict(AudioSettings, values, "model.sound.")
 
 
 STANDARD = {"scale": "standard"}
@@ -89,26 +89,26 @@ STANDARD = {"scale": "standard"}
 loudness nor the microphone identifies a speaker."""
 
 
-def media_shape(settings: RunSettings, what: What) -> PictureSettings | SoundSettings:
+def media_shape(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
     """Input settings for media tasks that do not generate text."""
     return sound_shape(settings, STANDARD) if what == "sounds" else picture_shape(settings, what)
 
 
-def stored_form(prepared: Prepared) -> Survey:
+def stored_form(prepared: PreparedData) -> MediaFormat:
     """The form of prepared data."""
     items = prepared.train.media
-    if isinstance(items, SoundStore):
-        return Survey(rate=items.rate)
+    if isinstance(items, AudioStore):
+        return MediaFormat(rate=items.rate)
     frames, channels, height, width = items.shapes[0].tolist()
-    return Survey(height=height, width=width, channels=channels, frames=frames)
+    return MediaFormat(height=height, width=width, channels=channels, frames=frames)
 
 
-def _known_front(settings: RunSettings, name: str) -> PictureSettings | SoundSettings | None:
+def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSettings | None:
     """The front of the parent run or of the preset, or None."""
     model = model_named(settings)
     if model is None:
         return None
-    front: PictureSettings | SoundSettings | None = getattr(model, name, None)
+    front: ImageSettings | AudioSettings | None = getattr(model, name, None)
     if front is None:
         what = "images" if name == "picture" else "audio"
         raise ConfigError(
@@ -118,10 +118,10 @@ def _known_front(settings: RunSettings, name: str) -> PictureSettings | SoundSet
     return front
 
 
-def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.uint8]]:
+def _first_pictures(settings: RunSettings, what: MediaType) -> Iterator[NDArray[np.uint8]]:
     """A sample of the images in their original size, spread over the dataset. Unreadable ones are
     skipped, because the data check lists them; if all are unreadable, DataError is raised."""
-    form = Form(what, frames=FRAMES if what == "videos" else 1)
+    form = ItemFormat(what, frames=FRAMES if what == "videos" else 1)
     wrong, read = None, 0
     for one in _source(settings, what).spread(LOOKED_AT):
         try:
@@ -143,24 +143,24 @@ def _first_rates(settings: RunSettings) -> list[int]:
     rates = [item.part.rate for item in items if item.part.rate]
     for path in paths[:: max(1, len(paths) // LOOKED_AT)]:
         with suppress(DataError):
-            rates.append(sound_info(path).rate)
+            rates.append(audio_info(path).rate)
     return rates
 
 
-def _source(settings: RunSettings, what: What) -> Source:
+def _source(settings: RunSettings, what: MediaType) -> DataSource:
     """All items of the data files, not yet read."""
-    source, _ = sources("media", settings, WantedMedia(Form(what)))
+    source, _ = sources("media", settings, MediaSpec(ItemFormat(what)))
     if source.in_arrays:
         return source
     if settings.data.bad == "error":
-        check_there(source)
+        check_files_exist(source)
     if not list(source):
         files = settings.data.media
         raise DataError(f"no {UNITS[what]} found in {', '.join(files)}.")
     return source
 
 
-def _picture_form(found: Iterable[NDArray[np.uint8]], what: What) -> Survey:
+def _picture_form(found: Iterable[NDArray[np.uint8]], what: MediaType) -> MediaFormat:
     """Size, channels and frames to store images like these."""
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:
@@ -168,7 +168,7 @@ def _picture_form(found: Iterable[NDArray[np.uint8]], what: What) -> Survey:
     sizes = {(height, width) for height, width, _ in seen}
     shorter = sorted(min(size) for size in sizes)
     height, width = sizes.pop() if len(sizes) == 1 else (shorter[len(shorter) // 2],) * 2
-    return Survey(
+    return MediaFormat(
         height=_rounded(height),
         width=_rounded(width),
         channels=1 if all(grey for *_, grey in seen) else 3,
@@ -176,8 +176,8 @@ def _picture_form(found: Iterable[NDArray[np.uint8]], what: What) -> Survey:
     )
 
 
-def _sound_form(rates: list[int]) -> Survey:
-    return Survey(rate=8000 if rates and max(rates) <= 8000 else SoundSettings().rate)
+def _sound_form(rates: list[int]) -> MediaFormat:
+    return MediaFormat(rate=8000 if rates and max(rates) <= 8000 else AudioSettings().rate)
 
 
 def _is_grey(x_TCYX: NDArray[np.uint8]) -> bool:
@@ -200,9 +200,9 @@ def patch_of(height: int, width: int) -> int:
     return min(height, width, PATCHES[-1])
 
 
-def flat_front(front: PictureSettings | SoundSettings) -> dict[str, object]:
+def flat_front(front: ImageSettings | AudioSettings) -> dict[str, object]:
     """Settings of a front as flat model settings, such as `picture.height`."""
-    section = "picture" if isinstance(front, PictureSettings) else "sound"
+    section = "picture" if isinstance(front, ImageSettings) else "sound"
     return {
         f"{section}.{name}": list(value) if isinstance(value, tuple) else value
         for name, value in asdict(front).items()
@@ -210,7 +210,7 @@ def flat_front(front: PictureSettings | SoundSettings) -> dict[str, object]:
     }
 
 
-def pixel_statistics(store: PictureStore, most: int = 512) -> dict[str, list[float]]:
+def pixel_statistics(store: ImageStore, most: int = 512) -> dict[str, list[float]]:
     """Mean and standard deviation of each channel, for pixels between 0 and 1."""
     rows = np.unique(np.linspace(0, len(store) - 1, min(most, len(store))).astype(np.int64))
     sums = np.zeros((2, store[0].shape[1]))
@@ -228,14 +228,14 @@ def pixel_statistics(store: PictureStore, most: int = 512) -> dict[str, list[flo
 
 
 def item_rows(
-    items: PictureStore | SoundStore, front: PictureSettings | SoundSettings
+    items: ImageStore | AudioStore, front: ImageSettings | AudioSettings
 ) -> NDArray[np.int64]:
     """Number of positions of each stored item in the flat batch."""
-    if isinstance(items, SoundStore):
-        assert isinstance(front, SoundSettings)
+    if isinstance(items, AudioStore):
+        assert isinstance(front, AudioSettings)
         found = {n: front.rows_of(n) for n in np.unique(items.lengths).tolist()}
         return np.array([found[n] for n in items.lengths.tolist()], dtype=np.int64)
-    assert isinstance(front, PictureSettings)
+    assert isinstance(front, ImageSettings)
     shapes, place = np.unique(np.asarray(items.shapes), axis=0, return_inverse=True)
     rows = np.array([front.rows_of(t, y, x) for t, _, y, x in shapes.tolist()], dtype=np.int64)
     return rows[place.reshape(-1)]

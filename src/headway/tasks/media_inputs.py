@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.data.example import Example, Target, media_examples
 from headway.data.media.audio import is_silent
 from headway.data.media.endings import is_audio, is_visual
-from headway.data.media.open_item import UNITS, Form, What, is_file
+from headway.data.media.open_item import UNITS, ItemFormat, MediaType, is_file
+from headway.data.source import Example, TargetKind, media_examples
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
-from headway.settings.listed import listed
-from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.listed import ensure_list
+from headway.settings.model import AudioSettings, ImageSettings
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Given:
         return getattr(self.values, "ndim", 0) == 1 and is_silent(self.values)
 
 
-def what_of(shape: PictureSettings | SoundSettings) -> What:
-    if isinstance(shape, SoundSettings):
+def what_of(shape: ImageSettings | AudioSettings) -> MediaType:
+    if isinstance(shape, AudioSettings):
         return "sounds"
     return "videos" if shape.frames > 1 else "pictures"
 
@@ -47,17 +47,17 @@ def what_of(shape: PictureSettings | SoundSettings) -> What:
 def given_media(
     lines: Iterable[str | Given | Example],
     folder: Path,
-    shape: PictureSettings | SoundSettings,
+    shape: ImageSettings | AudioSettings,
     data: DataSettings | None = None,
-    target: Target = "none",
+    target: TargetKind = "none",
 ) -> Iterator[Given]:
     """Read the media that each line names: a file, a folder, or a list of paths (TSV, CSV, JSONL).
 
     Names that are not found are looked up in `folder`, the folder of the run. Unreadable files are
     yielded with their error, and reading continues. A `Given` is passed through unchanged.
     `target`: the column that lists must have in addition to the path."""
-    form = Form.of(what_of(shape), shape)
-    for line in listed(lines):
+    form = ItemFormat.of(what_of(shape), shape)
+    for line in ensure_list(lines):
         if isinstance(line, Given):
             yield line
             continue
@@ -90,7 +90,7 @@ def found_file(name: str, folder: Path) -> Path:
     return folder / name if inside else path
 
 
-def check_kind(path: Path, what: What) -> None:
+def check_kind(path: Path, what: MediaType) -> None:
     """Raise DataError if the file extension belongs to another kind of media."""
     if (is_audio(path) and what != "sounds") or (is_visual(path) and what == "sounds"):
         kind = "an audio file" if is_audio(path) else "an image or video file"

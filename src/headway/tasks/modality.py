@@ -6,23 +6,23 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from headway.data.example import media_examples
 from headway.data.media.arrays import stack_item
 from headway.data.media.endings import MOVING
 from headway.data.media.image import n_frames
-from headway.data.media.open_item import ENDINGS, Medium, What
+from headway.data.media.open_item import ENDINGS, MediaRef, MediaType
 from headway.data.readers.array_stack import CHANNELS, is_stack
 from headway.data.readers.media import is_list
+from headway.data.source import media_examples
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
-from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import RunSettings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.parent_run import origin_of
 from headway.tasks.specs import Modality, Spec, front_reads, possible
 
 
-def row_of(settings: RunSettings, front: PictureSettings | SoundSettings | None = None) -> Spec:
+def row_of(settings: RunSettings, front: ImageSettings | AudioSettings | None = None) -> Spec:
     """The row of the task table for a run. If the settings are ambiguous, it follows from the front
     that the data was prepared for, or from the data files."""
     rows = possible(settings)
@@ -42,7 +42,7 @@ def modality_of(settings: RunSettings) -> Modality:
     )
 
 
-def named(path: Path, data: DataSettings) -> What:
+def named(path: Path, data: DataSettings) -> MediaType:
     """Kind of media of a file by its extension and shape, or of the first file in a folder or
     list."""
     if path.is_dir():
@@ -64,9 +64,9 @@ def named(path: Path, data: DataSettings) -> What:
     return "sounds" if path.suffix.lower() in ENDINGS["sounds"] else _of_item(path)
 
 
-def _first(path: Path, data: DataSettings) -> Medium | None:
+def _first(path: Path, data: DataSettings) -> MediaRef | None:
     """The first item of a list of paths, tried as a list of images and then of audio files."""
-    kinds: tuple[What, ...] = ("pictures", "sounds")
+    kinds: tuple[MediaType, ...] = ("pictures", "sounds")
     for what in kinds:
         with suppress(DataError):
             found = next(media_examples([str(path)], data, what), None)
@@ -74,7 +74,7 @@ def _first(path: Path, data: DataSettings) -> Medium | None:
     return None
 
 
-def _of_item(path: Path, index: int | None = None) -> What:
+def _of_item(path: Path, index: int | None = None) -> MediaType:
     """Images or videos, by the shape: an image has the axes Y X [C], a video one more in front."""
     if path.suffix.lower() == ".npy":
         with suppress(DataError):

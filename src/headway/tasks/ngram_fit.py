@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.data.causal_lm import USUAL, Stream
-from headway.models.parts.ngrams import SHARE, Ngrams, View
+from headway.data.causal_lm import DEFAULT_EPOCH, DocumentTokens
+from headway.models.parts.ngrams import SHARE, Ngrams, TokenView
 from headway.nn.kneser_ney import KneserNey
-from headway.nn.logistic import Link, Sparse, fit_linear
+from headway.nn.logistic import LinkFunction, SparseFeatures, fit_linear
 from headway.tasks.items import Batch, Items
 from headway.tasks.task import Note
 from headway.tokens.pieces import SPACE_MARK
@@ -34,7 +34,7 @@ MOST_TOKENS = 2_000_000
 AT_ONCE = 512
 """Texts per batch."""
 
-L2_TEXTS: dict[Link, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
+L2_TEXTS: dict[LinkFunction, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
 """L2 penalty for predictions of whole texts. For labels, features are scaled by how well they
 discriminate (Wang and Manning 2012)."""
 
@@ -52,7 +52,7 @@ def fit_ngrams(
     labels: Callable[[Batch[T]], Tensor],
     tokenizer: Tokenizer,
     note: Note,
-    link: Link = "one",
+    link: LinkFunction = "one",
 ) -> None:
     """Fit the n-gram table, if the model has one. `labels` returns the targets of a batch: class
     indices of its texts or predicted tokens (R), or for multi-label targets and numbers a matrix
@@ -65,7 +65,7 @@ def fit_ngrams(
     found = [(*_features(table, batch), labels(batch)) for batch in _batches(items)]
     numbers, counts, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
     used, dense = numbers.unique(return_inverse=True)
-    rows = Sparse(dense, counts.cumsum(0) - counts, len(used))
+    rows = SparseFeatures(dense, counts.cumsum(0) - counts, len(used))
     right_RC = F.one_hot(targets, len(table.bias_C)).float() if link == "one" else targets
     l2 = L2_TEXTS[link] if table.of_texts else L2_TOKENS
     fitted = fit_linear(rows, right_RC, link, l2=l2, telling=table.of_texts and link != "number")
@@ -91,7 +91,7 @@ def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
     if not table.of_texts:
         buckets_RF = table.buckets(stream.values, stream.layout, stream.segments_N)[batch.rows_R]
         return buckets_RF.flatten(), torch.full((len(buckets_RF),), buckets_RF.shape[1])
-    numbers, owner = table.once_a_text(stream.values, stream.layout)
+    numbers, owner = table.unique_per_text(stream.values, stream.layout)
     n = stream.layout.n_sequences
     return numbers[owner < n], torch.bincount(owner, minlength=n + 1)[:n]
 
@@ -108,36 +108,36 @@ class Counted:
         return f"{self.of:,}" if self.n == self.of else f"{self.n:,} of {self.of:,}"
 
 
-def count_ngrams(table: KneserNey, texts: Stream, most: int | None = None) -> Counted:
+def count_ngrams(table: KneserNey, texts: DocumentTokens, most: int | None = None) -> Counted:
     """Fit the model of the next token to all documents, or to every second, third, … of them if
     they have more than `most` tokens."""
-    lengths = texts.lengths(USUAL)
+    lengths = texts.lengths(DEFAULT_EPOCH)
     total = int(lengths.sum())
     most = total if most is None else most
     rows = np.arange(len(lengths))[:: max(1, -(-total // max(1, most)))]
     sizes = lengths[rows]
     # Cut the last document too: there may be only one.
     sizes = np.clip(most - (np.cumsum(sizes) - sizes), 0, sizes)
-    table.fit(*texts.read(USUAL, rows, np.zeros_like(rows), sizes), sizes)
+    table.fit(*texts.read(DEFAULT_EPOCH, rows, np.zeros_like(rows), sizes), sizes)
     return Counted(int(sizes.sum()), total)
 
 
 def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
-    """Views of each token of a vocabulary (K V), as in `View`. All are above 0 except `BEGINS`,
-    because 0 means that there is no token."""
+    """Views of each token of a vocabulary (K V), as in `TokenView`. All are above 0 except
+    `BEGINS`, because 0 means that there is no token."""
     pieces = tokenizer.tokens(range(tokenizer.vocab_size))
-    views_KV = torch.zeros(len(View), vocab_size, dtype=torch.int32)
-    seen: dict[View, dict[str, int]] = {View.FOLDED: {}, View.ENDING: {}}
+    views_KV = torch.zeros(len(TokenView), vocab_size, dtype=torch.int32)
+    seen: dict[TokenView, dict[str, int]] = {TokenView.FOLDED: {}, TokenView.ENDING: {}}
     begin = tokenizer.begins_words
     for i, piece in enumerate(pieces):
         text, folded = piece.removeprefix(SPACE_MARK), piece.casefold()
         text = text if begin[i] else text.removeprefix("##")
         begins = bool(begin[i]) or i in tokenizer.specials or not text[:1].isalnum()
-        views_KV[View.PIECE, i] = i + 1
-        views_KV[View.FOLDED, i] = seen[View.FOLDED].setdefault(folded, i + 1)
-        views_KV[View.SHAPE, i] = 2 * shape_of(text) + begins
-        views_KV[View.ENDING, i] = seen[View.ENDING].setdefault(folded[-3:], i + 1)
-        views_KV[View.BEGINS, i] = begins
+        views_KV[TokenView.PIECE, i] = i + 1
+        views_KV[TokenView.FOLDED, i] = seen[TokenView.FOLDED].setdefault(folded, i + 1)
+        views_KV[TokenView.SHAPE, i] = 2 * shape_of(text) + begins
+        views_KV[TokenView.ENDING, i] = seen[TokenView.ENDING].setdefault(folded[-3:], i + 1)
+        views_KV[TokenView.BEGINS, i] = begins
     return views_KV
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headway.data.batches import Fixed, Rows, StepPlan
+from headway.data.batches import FixedShapes, IntArray, StepPlan
 from headway.data.token_store import TokenStore
 from headway.metrics.language import perplexity, token_counts, unigram_loss
 from headway.settings.run import Resolved
@@ -95,7 +95,7 @@ class Chosen(NamedTuple):
     """Items of a step or micro-batch, with the number of their epoch."""
 
     epoch: int
-    rows: Rows
+    rows: IntArray
 
 
 @dataclass
@@ -168,12 +168,12 @@ class Objective(ABC, Generic[T]):
         """Compute the token limits of a micro-batch from the plan of the first epoch."""
         return plan.part_limits(micro_tokens)
 
-    def fixed(self, micro_tokens: int) -> Fixed | None:
+    def fixed(self, micro_tokens: int) -> FixedShapes | None:
         """The fixed form that holds all micro-batches of this size, or None if there is none."""
         items, plan = self.planned(0)
         return items.fixed(plan, micro_tokens)
 
-    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> Batch[T]:
+    def batch(self, part: Part, device: torch.device, fixed: FixedShapes | None) -> Batch[T]:
         """The batch of a micro-batch on the device. Called from the prefetching thread."""
         chosen: Chosen = part.rows
         return self.planned(chosen.epoch)[0].batch(chosen.rows, device, fixed)

@@ -25,13 +25,13 @@ from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device
 from headway.nn.linear import pack, unpack
 from headway.settings.decode import DecodeSettings
-from headway.settings.ensemble import check_held, check_together
+from headway.settings.ensemble import check_device_and_precision, check_ensemble
 from headway.settings.folder import IMPORTED, TOKENIZER, WEIGHTS, file_in, load_run, run_folders
 from headway.settings.model import (
+    AudioEncoderSettings,
+    ImageEncoderSettings,
     ModelSettings,
-    PictureEncoderSettings,
     Seq2SeqSettings,
-    SoundEncoderSettings,
 )
 from headway.settings.run import Resolved
 from headway.storage import read_json
@@ -201,11 +201,11 @@ def open_run(
     exported folder. `settings`: those of the first run, if they are loaded already. `words`:
     whether to load the vocabulary; copying or distilling weights does not need it.
     """
-    check_held("auto", precision)
+    check_device_and_precision("auto", precision)
     place = pick_device(device) if engine == "torch" else CPU
     folders = tuple(run_folders(names))
     runs = (load_run(folders[0]) if settings is None else settings, *map(load_run, folders[1:]))
-    check_together(folders, runs)
+    check_ensemble(folders, runs)
     pairs = zip(folders, runs, strict=True)
     vocabs = [_words(folder, run) if words else None for folder, run in pairs]
     for folder, other in zip(folders[1:], vocabs[1:], strict=True):
@@ -242,12 +242,12 @@ def _engine(
 
 def _words(folder: Path, run: Resolved) -> Vocabularies | None:
     model = run.model
-    if isinstance(model, PictureEncoderSettings | SoundEncoderSettings) and not (
+    if isinstance(model, ImageEncoderSettings | AudioEncoderSettings) and not (
         (folder / TOKENIZER).is_file()
     ):
         return None
     vocab = Vocabularies.load(file_in(folder, TOKENIZER))
-    if isinstance(model, PictureEncoderSettings):
+    if isinstance(model, ImageEncoderSettings):
         return vocab
     sides = [("", vocab.target, model.vocab_size)]
     if isinstance(model, Seq2SeqSettings):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from headway.settings.facts import Origin
+from headway.settings.facts import ParentRun
 from headway.settings.folder import IMPORTED, TOKENIZER, file_in, load_run, run_folder
-from headway.settings.from_parent import n_words
 from headway.settings.model import ModelSettings
 from headway.settings.run import RunSettings
+from headway.settings.warm_start import vocab_size_of
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 
-def origin_of(settings: RunSettings) -> Origin | None:
-    name = settings.origin
+def origin_of(settings: RunSettings) -> ParentRun | None:
+    name = settings.parent
     if not name:
         return None
     folder = run_folder(name)
     run = load_run(folder)
     imported = (folder / IMPORTED).is_file()
-    return Origin(name=name, task=run.task, model=run.model, imported=imported)
+    return ParentRun(name=name, task=run.task, model=run.model, imported=imported)
 
 
 def model_named(settings: RunSettings) -> ModelSettings | None:
@@ -28,9 +28,9 @@ def model_named(settings: RunSettings) -> ModelSettings | None:
 
 def tokenizer_of(settings: RunSettings) -> Tokenizer | None:
     """The tokenizer of the parent run, or None without a parent or if the parent has none."""
-    if not settings.origin:
+    if not settings.parent:
         return None
-    folder = run_folder(settings.origin)
-    if not (folder / TOKENIZER).is_file() and not n_words(load_run(folder).model):
+    folder = run_folder(settings.parent)
+    if not (folder / TOKENIZER).is_file() and not vocab_size_of(load_run(folder).model):
         return None
     return Vocabularies.load(file_in(folder, TOKENIZER)).target

@@ -9,13 +9,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from headway.data.example import Example, Source, sources
 from headway.data.files import is_stream, parts
 from headway.data.fingerprint import FIELDS
+from headway.data.source import DataSource, Example, sources
 from headway.errors import UserError
 from headway.settings.folder import TOKENIZER, file_in, run_folder, shipped_names
-from headway.settings.from_parent import MAY_DIFFER
 from headway.settings.run import RunSettings
+from headway.settings.warm_start import MAY_DIFFER
 from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
@@ -46,7 +46,7 @@ def pretrained_for(settings: RunSettings) -> str:
     name = spec_of(settings).pretrained
     if not name or name not in shipped_names() or settings.data.fields:
         return ""
-    if settings.origin or any(map(_says_otherwise, settings.asked)):
+    if settings.parent or any(map(_says_otherwise, settings.asked)):
         return ""
     tokenizer = Vocabularies.load(file_in(run_folder(name), TOKENIZER)).target
     try:
@@ -78,7 +78,7 @@ def texts_of(settings: RunSettings) -> Iterator[str]:
     settings = replace(settings, data=replace(settings.data, **paths))
     reads = spec_of(settings).reads
     if reads == "tagged":  # detecting the tagging scheme would read all files
-        source = Source(reads, settings, paths["text"])
+        source = DataSource(reads, settings, paths["text"])
     else:
         source, _ = sources(reads, settings)
     for one in islice(source, 0, ROWS, EVERY):
@@ -86,4 +86,4 @@ def texts_of(settings: RunSettings) -> Iterator[str]:
 
 
 def _texts(one: Example) -> list[str]:
-    return [one.text("text"), one.text("other"), " ".join(one.several("words"))]
+    return [one.text("text"), one.text("other"), " ".join(one.strings("words"))]

@@ -15,8 +15,14 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.models.parts.ngrams import Vote
-from headway.models.parts.output_heads import Input, Model, Readable, States, wide
+from headway.models.parts.ngrams import NgramScores
+from headway.models.parts.output_heads import (
+    EncoderWithHeads,
+    HiddenStates,
+    Model,
+    ModelInput,
+    at_least_fp32,
+)
 from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
@@ -86,7 +92,7 @@ class Read:
     """Whether outputs are labels and not a vocabulary, so that all logits are computed once and
     cached. A label head may have dropout, so computing it again would change the logits."""
 
-    ngrams: Vote | None = None
+    ngrams: NgramScores | None = None
     """Logits of the n-gram member for the same rows; predictions are the mean of both."""
 
     held_RC: Tensor | None = None
@@ -123,8 +129,8 @@ class Read:
         return self._scores_RC()
 
     def _scores_RC(self) -> Tensor:
-        scores_RC = wide(self.scores(self.x_RD))
-        return scores_RC if self.ngrams is None else self.ngrams.averaged(scores_RC)
+        scores_RC = at_least_fp32(self.scores(self.x_RD))
+        return scores_RC if self.ngrams is None else self.ngrams.blend(scores_RC)
 
     def answers(self) -> Tensor:
         """Logits of all rows in fp32 or wider, averaged over the heads that predict for them."""
@@ -161,8 +167,8 @@ def as_model(model: nn.Module) -> Model:
     return model
 
 
-def readable(model: nn.Module) -> Readable:
-    assert isinstance(model, Readable), f"{type(model).__name__} has no named output heads"
+def readable(model: nn.Module) -> EncoderWithHeads:
+    assert isinstance(model, EncoderWithHeads), f"{type(model).__name__} has no named output heads"
     return model
 
 
@@ -172,7 +178,7 @@ class Readout(ABC):
     pools: ClassVar[bool] = False
     """Whether there is one output per sequence instead of one per position."""
 
-    def read(self, model: nn.Module, *streams: Input, rows_R: Tensor | None = None) -> Read:
+    def read(self, model: nn.Module, *streams: ModelInput, rows_R: Tensor | None = None) -> Read:
         """Run the model once. `rows_R`: positions of the last stream to predict; None: all."""
         found = as_model(model).states(*streams, first=self.pools)
         read = self.of(model, found, rows_R)
@@ -184,7 +190,7 @@ class Readout(ABC):
         return self == other
 
     @abstractmethod
-    def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
+    def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
         """Read outputs from hidden states of the last stream, from any layer."""
 
 
@@ -199,13 +205,13 @@ class OneClass(Readout):
     apart: Apart = divergence
     """Divergence for distillation and R-Drop; multi-label targets and numbers have their own."""
 
-    def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
+    def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
         model = readable(model)
         rows = model.class_rows(states.x_ND, states.layout)
         share = 1.0 / len(rows)
         heads: dict[str, Scorer] = {name: model.head_named(name) for name in rows}
         if self.scale is not None:
-            heads["classes"] = model.angles(self.scale)
+            heads["classes"] = model.cosine_head(self.scale)
         more = {
             name: Read(x_BD, heads[name], self.apart, share=share, votes=True, few=True)
             for name, x_BD in rows.items()
@@ -223,7 +229,7 @@ class OneVector(Readout):
     unit: bool = False
     """Whether outputs are normalised to length 1; `x_RD` is not."""
 
-    def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
+    def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
         x_BD = readable(model).pooled(states.x_ND, states.layout)
         if self.unit:
             return Read(x_BD, at_length_one, apart=square_distance, few=True)
@@ -231,7 +237,7 @@ class OneVector(Readout):
 
 
 def at_length_one(x_RD: Tensor) -> Tensor:
-    return F.normalize(wide(x_RD), dim=-1)
+    return F.normalize(at_least_fp32(x_RD), dim=-1)
 
 
 def as_they_are(x_RD: Tensor) -> Tensor:
@@ -249,7 +255,7 @@ class EachRow(Readout):
     def reads_like(self, other: Readout) -> bool:
         return isinstance(other, EachRow) and self.head == other.head
 
-    def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
+    def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
         model, memory, ngrams = as_model(model), states.memory, states.ngrams
         x_RD = states.x_ND if rows_R is None else states.x_ND.index_select(0, rows_R)
         if ngrams is not None and rows_R is not None:

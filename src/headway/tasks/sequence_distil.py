@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from headway.data.prepare import prepare
-from headway.data.store import DATA, Prepared
+from headway.data.store import DATA, PreparedData
 from headway.data.token_store import TokenStore, lengths_file, tokens_file
 from headway.errors import FolderError
 from headway.nn.devices import pick_device
-from headway.nn.positions import most_positions
+from headway.nn.positions import max_positions
 from headway.progress import Progress
 from headway.settings.folder import TOKENIZER, file_in, run_folder
 from headway.settings.run import RunSettings
@@ -43,7 +43,7 @@ BLOCK = 2048
 
 def prepare_taught(
     settings: RunSettings, folder: Path, progress: Progress, device: torch.device | str = "auto"
-) -> Prepared:
+) -> PreparedData:
     """Prepare the data with the teacher's vocabulary and its translations as targets."""
     where = pick_device(str(device))
     prepared = prepare("pairs", with_teachers_words(settings), folder, progress)
@@ -57,12 +57,12 @@ def with_teachers_words(settings: RunSettings) -> RunSettings:
 
 
 def make_taught(
-    prepared: Prepared,
+    prepared: PreparedData,
     settings: RunSettings,
     folder: Path,
     device: torch.device,
     progress: Progress,
-) -> Prepared:
+) -> PreparedData:
     """The data with the teacher's translations as targets of the training pairs, which are made if
     necessary. Validation pairs keep their own targets."""
     name = folder / DATA / NAME
@@ -92,24 +92,24 @@ def _check(name: Path) -> bool:
     return True
 
 
-def with_taught(prepared: Prepared, folder: Path) -> Prepared:
+def with_taught(prepared: PreparedData, folder: Path) -> PreparedData:
     """The data with the teacher's translations as targets, if they exist."""
     name = folder / DATA / NAME
     if not _check(name):
         return prepared
     store = TokenStore.open(name, str(prepared.train["target"].tokens.dtype.str))
-    return replace(prepared, train=prepared.train.changed({"target": store}))
+    return replace(prepared, train=prepared.train.with_stores({"target": store}))
 
 
 def _translated(
-    prepared: Prepared,
+    prepared: PreparedData,
     settings: RunSettings,
     part: Path,
     device: torch.device,
     progress: Progress,
 ) -> Iterator[list[int]]:
     """Target ids for every training source. Blocks of an interrupted process are used again."""
-    source, target = prepared.words.source, prepared.words.target
+    source, target = prepared.vocabularies.source, prepared.vocabularies.target
     rows = prepared.train["source"]
     done = _blocks(part)
     yield from (ids for block in done for ids in block)
@@ -119,7 +119,7 @@ def _translated(
     teacher = writer_of(open_run(settings.distil.teacher, device=str(device)), on_long="cut")
     # Encoding a decoded text again may give more tokens than it had, and more than the student can
     # read.
-    reach = most_positions(teacher.models[0].target_front)
+    reach = max_positions(teacher.models[0].target_front)
     room = None if reach is None else reach - 1 - (target.target_begin is not None)
     stage = progress.stage("translating with the teacher", len(rows), done=first)
     with part.open("a", encoding="utf-8") as file, stage:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from headway.errors import ConfigError, suggest
 from headway.settings.body import check_values
 from headway.settings.decode import DecodeSettings
-from headway.settings.made import Made
+from headway.settings.explicit import TracksExplicit
 from headway.settings.value_types import check_least, check_positive
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ SCORING: dict[str, Option] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompleteSettings(Made):
+class CompleteSettings(TracksExplicit):
     """Settings for text generation with a causal language model."""
 
     context: int | None = None
@@ -264,7 +264,7 @@ class CompleteSettings(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillSettings(Made):
+class FillSettings(TracksExplicit):
     """Settings for masked prediction: masked language models, and models that reconstruct masked
     parts of images, video or audio."""
 
@@ -309,7 +309,7 @@ class FillSettings(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSettings(Made):
+class LabelSettings(TracksExplicit):
     """Settings shared by tasks that predict one class per example."""
 
     balance: bool = False
@@ -375,7 +375,7 @@ class ClassifySettings(LabelSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagSettings(Made):
+class TagSettings(TracksExplicit):
     """Settings for tagging the words of sentences."""
 
     scheme: Literal["auto", "bio", "bioes", "iob1", "plain"] = "auto"
@@ -394,7 +394,7 @@ class TagSettings(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedSettings(Made):
+class EmbedSettings(TracksExplicit):
     """Settings for embeddings of text, images, video and audio."""
 
     what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
@@ -417,7 +417,7 @@ class EmbedSettings(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionSettings(Made):
+class CaptionSettings(TracksExplicit):
     """Settings for captioning of images and video."""
 
     what: Literal["pictures", "videos"] = "pictures"
@@ -433,7 +433,7 @@ class CaptionSettings(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranscribeSettings(Made):
+class TranscribeSettings(TracksExplicit):
     """Settings for speech recognition."""
 
     ctc: float = 0.3

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.data.prediction_files import Question
+from headway.data.predict_input import Question
 from headway.data.readers.conll import DOCUMENT
 from headway.data.store import DATA
 from headway.data.text_words import WordRule
 from headway.decode.batching import windows
 from headway.errors import DataError
-from headway.nn.crf import is_scheme
-from headway.progress import OnProgress, unheard
-from headway.settings.listed import listed
+from headway.nn.crf import has_span_tags
+from headway.progress import OnProgress, no_progress
+from headway.settings.listed import ensure_list
 from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, Plain, TagAnswer
 from headway.tasks.items import Pass
@@ -73,7 +73,7 @@ class Tagger:
     rule: WordRule = field(default_factory=WordRule)
     """Rule that splits texts into words."""
 
-    between: OnProgress = unheard
+    between: OnProgress = no_progress
     n_sentences: int = 0
     n_words: int = 0
     n_windowed: int = 0
@@ -91,7 +91,7 @@ class Tagger:
         CoNLL columns: one word per line, with empty lines between sentences. Otherwise each line
         is a sentence, which is split into words as in training, or JSON with a list of `words`. A
         `Question` that is not a string is a list of words."""
-        source = iter(listed(lines))
+        source = iter(ensure_list(lines))
         before: list[Question] = []
         for line in source:
             before.append(line)
@@ -129,14 +129,14 @@ class Tagger:
                     yield Answer(printed=Plain(ends, {}))
 
     def tags(
-        self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
+        self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = no_progress
     ) -> list[list[str]]:
         """The most likely valid tags of each sentence, in BIO. A sentence is a list of words, or a
         string like a line of input."""
         return self.tagged(sentences, on_progress).tags
 
     def tagged(
-        self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
+        self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = no_progress
     ) -> TaggedSentences:
         """The most likely valid tags of each sentence, with probabilities and the scores of the
         model's members."""
@@ -144,7 +144,7 @@ class Tagger:
             sentence_of(words, f"sentence {number:,}", self.rule).words
             if isinstance(words, str)
             else words
-            for number, words in enumerate(listed(sentences), 1)
+            for number, words in enumerate(ensure_list(sentences), 1)
         ]
         if not any(sentences):
             self.n_sentences += len(sentences)
@@ -249,7 +249,7 @@ def sentence_answer(sentence: Sentence, tags: Sequence[str]) -> TagAnswer:
     """The answer for a sentence, printed like `Ada/B-per Lovelace/I-per wrote`: words outside of
     spans are printed without a tag."""
     words = sentence.words
-    marked = is_scheme(tuple(tags))
+    marked = has_span_tags(tuple(tags))
     shown = [
         word if marked and tag == "O" else f"{word}/{tag}"
         for word, tag in zip(words, tags, strict=True)

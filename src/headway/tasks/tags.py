@@ -16,35 +16,35 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import (
-    Fixed,
-    Rows,
+    FixedShapes,
+    IntArray,
     StepPlan,
-    filled,
     fixed_shapes,
     layout_of,
-    moved,
+    pad_rows,
+    to_device,
 )
-from headway.data.example import sources
 from headway.data.prepare import prepare
-from headway.data.sequences import WordReader
-from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.source import sources
+from headway.data.store import Columns, PreparedData, load_prepared
+from headway.data.text_windows import WordReader
 from headway.data.token_store import TokenStore
 from headway.errors import DataError, UserError
 from headway.metrics import classification as classes
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
 from headway.metrics.translation import Interval
-from headway.models.parts.ngrams import Vote
-from headway.models.parts.output_heads import Input, wide
-from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
+from headway.models.parts.ngrams import NgramScores
+from headway.models.parts.output_heads import ModelInput, at_least_fp32
+from headway.nn.crf import allowed_transitions, has_span_tags, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.progress import Progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, because
+from headway.settings.facts import ChosenSetting, DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.model import EncoderSettings, ModelSettings
 from headway.settings.run import Resolved, RunSettings, with_files
-from headway.settings.text import Shape
+from headway.settings.text import WordShape
 from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Pass, Unit
@@ -76,7 +76,7 @@ from headway.tasks.scores import (
 from headway.tasks.specs import METRICS, TagSettings, spec_of
 from headway.tasks.task import Note, Predictor, Task, Use
 from headway.tokens.tokenizer import EncodedWords, Tokenizer
-from headway.tokens.word_cache import Flat
+from headway.tokens.word_cache import FlatIds
 
 LONGEST = 512
 """Default maximum length in tokens; longer sentences are read in windows."""
@@ -126,16 +126,18 @@ class Words:
         return self.reader.lengths[:, None]
 
     @property
-    def owner(self) -> Rows:
-        return self.reader.readings[0]
+    def owner(self) -> IntArray:
+        return self.reader.windows[0]
 
     def drawn(self, draw: Draw) -> Words:
         return self
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         return max(1, int(self.reader.n_words[rows].sum()))
 
-    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Tagged]:
+    def batch(
+        self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
+    ) -> Batch[Tagged]:
         """A batch of windows; outputs are at the first piece of each word."""
         read, first_pieces, counts = self.reader.read(rows)
         layout, words = layout_of(read.lengths, fixed), layout_of(counts, fixed)
@@ -143,20 +145,20 @@ class Words:
         if self.labels is not None:
             labels = self.labels[self.reader.words.gather(rows)[0]]
         shaped = self.reader.shapes is not None
-        segments_N = filled(read.segments, layout.n_rows) if shaped else None
+        segments_N = pad_rows(read.segments, layout.n_rows) if shaped else None
         batch = Batch(
-            (Input(filled(read.tokens, layout.n_rows), layout, segments_N),),
+            (ModelInput(pad_rows(read.tokens, layout.n_rows), layout, segments_N),),
             Tagged(
-                filled(labels, words.n_rows),
+                pad_rows(labels, words.n_rows),
                 words,
                 (torch.arange(words.n_sequences) < len(rows)).float(),
             ),
             loss_weights(counts.tolist(), words.n_rows),
-            filled(first_pieces, words.n_rows),
+            pad_rows(first_pieces, words.n_rows),
         )
-        return moved(batch, device)
+        return to_device(batch, device)
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes:
         tokens = plan.part_limit(micro_tokens)
         return fixed_shapes(plan, tokens, tokens, int(self.reader.lengths.max()))
 
@@ -204,7 +206,7 @@ def piece_shapes(words: EncodedWords, model: ModelSettings) -> list[list[int]] |
     shapes."""
     if words.shapes is None or not _reads_shapes(model):
         return None
-    return Flat(np.repeat(words.shapes.ids, words.pieces.ids), words.text.lengths).lists()
+    return FlatIds(np.repeat(words.shapes.ids, words.pieces.ids), words.text.lengths).lists()
 
 
 def _reads_shapes(model: ModelSettings) -> bool:
@@ -218,19 +220,19 @@ def read_words(model: nn.Module, batch: Batch[Tagged]) -> Read:
 
 @dataclass
 class Tagging(Objective[Tagged]):
-    prepared: Prepared
+    prepared: PreparedData
     train_items: Words = field(init=False)
     valid_items: Words = field(init=False)
 
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
         self.names = tuple(self.prepared.labels)
-        self.spans = is_scheme(self.names)
+        self.spans = has_span_tags(self.names)
         self.metric = METRICS[train.metric or tag_metrics(self.spans)[0]]
         tokenizer, prepared = self.prepared.tokenizer, self.prepared
         self.train_items = words_of_store(prepared.train, tokenizer, model)
         self.valid_items = words_of_store(prepared.valid, tokenizer, model)
-        self.smoothing = Smoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
+        self.smoothing = LabelSmoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
 
     def begin(self, model: nn.Module, note: Note) -> None:
         def labels(batch: Batch[Tagged]) -> Tensor:
@@ -350,26 +352,26 @@ class Tagging(Objective[Tagged]):
 
 
 class Tags(Task):
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         return prepare("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
-    def describe(self, prepared: Prepared) -> str:
+    def describe(self, prepared: PreparedData) -> str:
         n_words = len(labels_of(prepared.train))
         return f"{prepared.train.n:,} sentences of {n_words:,} words"
 
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+    def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         lengths = prepared.train["text"].lengths
-        return Facts(
+        return DatasetStats(
             n=prepared.train.n,
             n_tokens=int(lengths.sum()) + 2 * prepared.train.n,
             longest=int(_needed(prepared).max()),
             vocab_size=prepared.tokenizer.vocab_size,
             labels=tuple(prepared.labels),
             shapes="shapes" in prepared.train,
-            begun=origin_of(settings),
+            parent=origin_of(settings),
         )
 
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         windows = settings.data.long == "windows"
         own: dict[str, object] = {"heads": ("tags",), "n_labels": len(facts.labels)}
         own |= {"tag_transitions": settings.tag.crf}
@@ -381,20 +383,20 @@ class Tags(Task):
             device,
             f"{facts.n:,} sentences of {facts.n_tokens:,} tokens",
             longest=min(facts.longest, LONGEST) if windows else facts.longest,
-            epochs=5 if facts.n_tokens >= SMALL_TOKENS else 10 if facts.begun is None else 8,
+            epochs=5 if facts.n_tokens >= SMALL_TOKENS else 10 if facts.parent is None else 8,
             needs=own,
             least_dropout=0.2 if facts.n_tokens < ENOUGH_TOKENS else 0.1,
             training={"lr": 4e-3},
-            metrics=tag_metrics(is_scheme(facts.labels)),
+            metrics=tag_metrics(has_span_tags(facts.labels)),
             ngrams=True,
         )
         size = proposal.batch_tokens
-        if facts.begun is not None:
+        if facts.parent is not None:
             size = min(size, TUNED_TOKENS)
         needs = {**proposal.needs, **_shapes(settings, facts)}
         return replace(proposal, needs=needs, batch_tokens=size)
 
-    def check(self, settings: Resolved, prepared: Prepared) -> None:
+    def check(self, settings: Resolved, prepared: PreparedData) -> None:
         needed, limit = _needed(prepared), settings.model.max_len
         if settings.data.long != "windows" and int(needed.max()) > limit:
             raise DataError(
@@ -403,7 +405,7 @@ class Tags(Task):
                 "long sentences in windows (data.long=windows) or increase model.max_len."
             )
 
-    def objective(self, settings: Resolved, prepared: Prepared) -> Tagging:
+    def objective(self, settings: Resolved, prepared: PreparedData) -> Tagging:
         return Tagging(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -415,19 +417,19 @@ class Tags(Task):
         return evaluate_files(use, files)
 
 
-def _shapes(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
+def _shapes(settings: RunSettings, facts: DatasetStats) -> dict[str, ChosenSetting]:
     """Setting that adds word shapes to the input. It is left out for models of published sizes and
     imported weights, which other libraries must be able to read."""
-    begun = facts.begun
+    begun = facts.parent
     if not facts.shapes or settings.model is not None or (begun is not None and begun.imported):
         return {}
-    if begun is not None and getattr(begun.model, "n_segments", len(Shape)) >= len(Shape):
+    if begun is not None and getattr(begun.model, "n_segments", len(WordShape)) >= len(WordShape):
         return {}
     why = "the tokenizer ignores case, so word shapes (capitals, digits) are read too"
-    return because(why, "model", {"n_segments": len(Shape)})
+    return because(why, "model", {"n_segments": len(WordShape)})
 
 
-def _needed(prepared: Prepared) -> NDArray[np.int64]:
+def _needed(prepared: PreparedData) -> NDArray[np.int64]:
     """Number of tokens of each whole sentence, with special tokens."""
     parts = prepared.train, prepared.valid
     return np.concatenate([np.asarray(part["text"].lengths) + 2 for part in parts])
@@ -474,7 +476,7 @@ class WordScores:
     def scores_WC(self) -> Tensor:
         if self.ngrams_WC is None:
             return self.neural_WC
-        return Vote(self.ngrams_WC, torch.tensor(self.share)).averaged(self.neural_WC)
+        return NgramScores(self.ngrams_WC, torch.tensor(self.share)).blend(self.neural_WC)
 
     @property
     def alone(self) -> dict[str, WordScores]:
@@ -516,8 +518,8 @@ def word_scores(asked: Pass, items: Words) -> WordScores:
         if read.ngrams is not None:
             if ngrams_WC is None:
                 ngrams_WC = torch.zeros_like(neural_WC)
-            ngrams_WC[words_R] = wide(read.ngrams.scores_RC).cpu()
-            share = float(read.ngrams.share)
+            ngrams_WC[words_R] = at_least_fp32(read.ngrams.scores_RC).cpu()
+            share = float(read.ngrams.ngram_weight)
     assert neural_WC is not None
     return WordScores(neural_WC, ngrams_WC, share)
 
@@ -568,7 +570,7 @@ def total_nll(
 
 def as_bio(tags: Sequence[str]) -> list[str]:
     """Convert BIOES tags to BIO; other tags are unchanged."""
-    if not is_scheme(tuple(tags)):
+    if not has_span_tags(tuple(tags)):
         return list(tags)
     return [{"E": "I", "S": "B"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]
 
@@ -661,7 +663,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
     with use.progress.stage("reading", len(words), "sentences") as stage:
         found = tagger.tagged(words, stage.update)
     guesses, logs_WC = found.tags, found.logs_WC
-    spans = is_scheme(settings.labels)
+    spans = has_span_tags(settings.labels)
     values = tag_values(truths, guesses, spans)
     figures = tag_figures(truths, guesses, spans)
     interval, main = percent(main_interval(truths, guesses, spans)), main_score(spans)
@@ -725,13 +727,13 @@ def tagged_sentences(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Words and tags of the sentences in the files. Raise DataError if there are none."""
     source, _ = sources("tagged", with_files(settings, replace(data, valid_text=())))
-    found = [(list(one.several("words")), list(one.several("tags"))) for one in source]
+    found = [(list(one.strings("words")), list(one.strings("tags"))) for one in source]
     if not found:
         raise DataError(f"the test set is empty: no sentences in {', '.join(data.text)}.")
     return [words for words, _ in found], [tags for _, tags in found]
 
 
-def baseline(prepared: Prepared) -> FrequentTags:
+def baseline(prepared: PreparedData) -> FrequentTags:
     """The most frequent tag of each word in training; words are identified by their pieces."""
     tags = prepared.train["tags"]
     keys = word_keys(prepared.train)
@@ -760,7 +762,7 @@ def _baseline(
         as_bio([labels[tag] for tag in found.guess(as_keys(ids, sizes))])
         for ids, sizes in zip(words.text.lists(), words.pieces.lists(), strict=True)
     ]
-    spans = is_scheme(tuple(labels))
+    spans = has_span_tags(tuple(labels))
     value = tag_values(truths, guesses, spans)["f1" if spans else "accuracy"]
     return (
         value,

@@ -13,13 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from headway.data.store import Prepared, load_prepared
+from headway.data.store import PreparedData, load_prepared
 from headway.decode.continuous import Continuous, Member
 from headway.decode.stream import OnPiece
-from headway.progress import SILENT, OnProgress, Progress, unheard
+from headway.progress import SILENT, OnProgress, Progress, no_progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import DeviceFacts, Facts, Proposal
-from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
+from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.answers import Answer
 from headway.tasks.modality import row_of
@@ -46,7 +46,7 @@ class Use:
     progress: Progress = SILENT
     """Progress reporter."""
 
-    between: OnProgress = unheard
+    between: OnProgress = no_progress
     """Called between two batches, where the lock of the models may be released for others."""
 
 
@@ -93,29 +93,29 @@ class Task(ABC):
     row: Spec
 
     @abstractmethod
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         """Check, split and tokenise the data, or load it if that is done already."""
 
-    def load_prepared(self, folder: Path) -> Prepared:
+    def load_prepared(self, folder: Path) -> PreparedData:
         return load_prepared(folder)
 
     @abstractmethod
-    def describe(self, prepared: Prepared) -> str:
+    def describe(self, prepared: PreparedData) -> str:
         """The amount of training data, for people: `29,000 pairs`."""
 
     @abstractmethod
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+    def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         """Facts about the data on which default settings depend."""
 
     @abstractmethod
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         """Default settings of the model and of training, derived from the facts alone."""
 
-    def check(self, settings: Resolved, prepared: Prepared) -> None:  # noqa: B027
+    def check(self, settings: Resolved, prepared: PreparedData) -> None:  # noqa: B027
         """Raise an error if the model cannot be trained on the data."""
 
     @abstractmethod
-    def objective(self, settings: Resolved, prepared: Prepared) -> Objective[Any]: ...
+    def objective(self, settings: Resolved, prepared: PreparedData) -> Objective[Any]: ...
 
     @abstractmethod
     def predictor(self, use: Use) -> Predictor: ...
@@ -125,7 +125,7 @@ class Task(ABC):
         """Scores on a test set."""
 
 
-def find_task(settings: RunSettings, front: PictureSettings | SoundSettings | None = None) -> Task:
+def find_task(settings: RunSettings, front: ImageSettings | AudioSettings | None = None) -> Task:
     """The task of a run. With the `front` that the data was prepared for, no data file has to be
     opened to detect the kind of media."""
     return make_task(row_of(settings, front))

@@ -10,16 +10,16 @@ import numpy as np
 from torch import nn
 
 from headway.data.batches import StepPlan
-from headway.data.example import WantedMedia
 from headway.data.prepare import prepare
-from headway.data.store import Columns, Prepared
+from headway.data.source import MediaSpec
+from headway.data.store import Columns, PreparedData
 from headway.decode.speech.recognizer import recognizer_of
 from headway.decode.speech.transcriber import Transcriber
 from headway.progress import OnProgress, Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.facts import DeviceFacts, Facts, Proposal
-from headway.settings.model import SoundSettings
+from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
+from headway.settings.model import AudioSettings
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.intake import intake_of
 from headway.tasks.intake_audio import SoundCuts
@@ -47,23 +47,23 @@ class Transcribe(Write):
 
     samples = 8
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         check_weight(settings)
         return prepare(
             "media", with_characters(settings), folder, progress,
             tokenizer=tokenizer_of(settings),
-            media=WantedMedia.of("sounds", sound_shape(settings), "text"),
+            media=MediaSpec.of("sounds", sound_shape(settings), "text"),
         )  # fmt: skip
 
-    def describe(self, prepared: Prepared) -> str:
-        minutes = prepared.train.sounds.seconds / 60
+    def describe(self, prepared: PreparedData) -> str:
+        minutes = prepared.train.audio.seconds / 60
         return f"{prepared.train.n:,} recordings, {minutes:,.1f} minutes in total"
 
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+    def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         texts, stored = prepared.train["text"], stored_form(prepared)
         front = sound_shape(settings, stored=stored)
         rows_N = item_rows(prepared.train.media, front)
-        return Facts(
+        return DatasetStats(
             n=prepared.train.n,
             n_tokens=int(rows_N.sum()),
             longest=int(rows_N.max()),
@@ -71,13 +71,13 @@ class Transcribe(Write):
             vocab_size=prepared.tokenizer.vocab_size,
             front=front,
             stored=stored,
-            begun=origin_of(settings),
+            parent=origin_of(settings),
         )
 
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         return propose(settings, facts, device)
 
-    def check(self, settings: Resolved, prepared: Prepared) -> None:
+    def check(self, settings: Resolved, prepared: PreparedData) -> None:
         check_rows(settings, prepared)
 
     def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
@@ -92,13 +92,13 @@ class Transcribe(Write):
         rows = items.lengths[:, 0]
         return StepPlan.of_lengths(rows, max(tokens, int(rows.max(initial=1))), seed, pool)
 
-    def exam(self, prepared: Prepared, items: WriteItems) -> Exam:
+    def exam(self, prepared: PreparedData, items: WriteItems) -> Exam:
         """Recordings that the model can read at once, and their references as the tokenizer
         decodes them."""
         rows, known = items.owner.tolist(), prepared.valid_examples
         texts = [items.text(row).strip() for row in rows]
         names = [str(known[row]["place"]) for row in rows if row < len(known)]
-        return Exam(Some(prepared.valid.sounds, rows), texts, names)
+        return Exam(Some(prepared.valid.audio, rows), texts, names)
 
     def quick(self, decode: DecodeSettings, items: WriteItems) -> DecodeSettings:
         longest = int(items.texts.lengths.max()) + 2
@@ -110,17 +110,17 @@ class Transcribe(Write):
         model: nn.Module,
         settings: Resolved,
         decode: DecodeSettings,
-        prepared: Prepared,
+        prepared: PreparedData,
         exam: Exam,
         on_progress: OnProgress,
     ) -> Iterator[str]:
         """Transcribe recordings in batches of similar length; yield the texts in the given
         order."""
-        tokenizer = prepared.words.target
+        tokenizer = prepared.vocabularies.target
         recognizer = recognizer_of(model, tokenizer, decode, settings.transcribe.ctc)
         ear = Transcriber(recognizer, tokenizer, decode, _front(settings), guard=False)
         assert isinstance(exam.sources, Some)
-        lengths = prepared.valid.sounds.lengths[exam.sources.rows]
+        lengths = prepared.valid.audio.lengths[exam.sources.rows]
         order = np.argsort(lengths, kind="stable").tolist()
         found: dict[int, str] = {}
         for first in range(0, len(order), LISTENED_AT_ONCE):
@@ -144,7 +144,7 @@ class Transcribe(Write):
             "validation"
         ]
 
-    def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
+    def shown(self, example: int, prepared: PreparedData) -> dict[str, object]:
         return {"recording": example}
 
     def predictor(self, use: Use) -> Predictor:
@@ -156,5 +156,5 @@ class Transcribe(Write):
         return evaluate_transcripts(use, files)
 
 
-def _front(settings: Resolved) -> SoundSettings:
+def _front(settings: Resolved) -> AudioSettings:
     return settings.model.sound  # type: ignore[union-attr]

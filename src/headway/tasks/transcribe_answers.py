@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headway.data.example import Example, media_examples
 from headway.data.media.audio import stream_windows
 from headway.data.media.endings import AUDIO
-from headway.data.media.open_item import WHOLE, Form, is_file
+from headway.data.media.open_item import WHOLE, ItemFormat, is_file
+from headway.data.source import Example, media_examples
 from headway.decode.speech.audio_windows import Samples
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
 from headway.decode.speech.subtitles import srt, vtt
 from headway.decode.speech.transcriber import Segment as SpokenWindow
 from headway.decode.speech.transcriber import Transcriber, Transcript
 from headway.errors import DataError, UserError, suggest
-from headway.settings.listed import listed
-from headway.settings.model import SoundSettings
+from headway.settings.listed import ensure_list
+from headway.settings.model import AudioSettings
 from headway.settings.run import RunSettings
 from headway.tasks.answers import Answer, Facts, Segment, Show, SpokenAnswer
 from headway.tasks.intake import front_of
@@ -72,7 +72,7 @@ class TranscriptPredictor:
                 yield answer_of(names[place], found)
 
     @property
-    def shape(self) -> SoundSettings:
+    def shape(self) -> AudioSettings:
         return self.transcriber.shape
 
     def summary(self) -> str:
@@ -82,7 +82,7 @@ class TranscriptPredictor:
 
 def transcriber_of(use: Use, *, times: bool) -> Transcriber:
     opened, shape = use.opened, front_of(use.settings)
-    assert isinstance(shape, SoundSettings)
+    assert isinstance(shape, AudioSettings)
     tokenizer, decode, weight = (
         opened.vocab.target,
         use.settings.decode,
@@ -102,13 +102,13 @@ def transcriber_of(use: Use, *, times: bool) -> Transcriber:
 def named_recordings(
     lines: Iterable[str | Given | Example],
     folder: Path,
-    shape: SoundSettings,
+    shape: AudioSettings,
     settings: RunSettings,
 ) -> Iterator[Named]:
     """The recordings that each line names: an audio file of any length, a folder, or a list of
     paths. Names that are not found are looked up in `folder`, the folder of the run."""
-    form = Form.of("sounds", shape)
-    for line in listed(lines):
+    form = ItemFormat.of("sounds", shape)
+    for line in ensure_list(lines):
         if isinstance(line, Given):
             yield Named(line.name, _whole(line))
             continue
@@ -142,12 +142,12 @@ def _whole(given: Given) -> Iterator[Samples]:
     yield given.values
 
 
-def _reading(path: Path, shape: SoundSettings) -> Iterator[Samples]:
+def _reading(path: Path, shape: AudioSettings) -> Iterator[Samples]:
     for _, samples in stream_windows(path, shape.rate, BLOCK_S):
         yield samples
 
 
-def _opening(item: Example, form: Form) -> Iterator[Samples]:
+def _opening(item: Example, form: ItemFormat) -> Iterator[Samples]:
     """The samples of a part of a file or of an array, as one block."""
     yield item.medium.read(form).values
 

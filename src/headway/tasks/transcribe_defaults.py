@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.data.batches import POOL
-from headway.data.store import Prepared
+from headway.data.batches import BUCKET_STEPS
+from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
-from headway.settings.facts import DeviceFacts, Facts, Origin, Proposal, because
-from headway.settings.from_parent import n_words
-from headway.settings.model import ModelSettings, SoundSettings, family_of
+from headway.settings.facts import DatasetStats, DeviceInfo, ParentRun, Proposal, because
+from headway.settings.model import AudioSettings, ModelSettings, family_of
 from headway.settings.run import Resolved, RunSettings
+from headway.settings.warm_start import vocab_size_of
 from headway.tasks.defaults import media_proposal, stored_front
 from headway.tasks.media_format import item_rows
 from headway.tasks.parent_run import model_named, origin_of
@@ -19,17 +19,17 @@ MIN_ROWS = 16
 """Shortest window in positions, so that tiny datasets work."""
 
 
-def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
-    weight = weight_of(settings, None if facts.begun is None else facts.begun.model)
+def propose(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
+    weight = weight_of(settings, None if facts.parent is None else facts.parent.model)
     alone = weight == 1.0
     # Longer recordings are read in windows: a model does not generalise to unseen lengths.
-    front = replace(facts.sound, max_rows=max(MIN_ROWS, facts.longest))
+    front = replace(facts.audio, max_rows=max(MIN_ROWS, facts.longest))
     needs: dict[str, object] = {"heads": ("ctc",)} if alone else {}
-    if not alone and (not settings.origin or "transcribe.ctc" in settings.asked):
+    if not alone and (not settings.parent or "transcribe.ctc" in settings.asked):
         needs["ctc"] = weight > 0
     limit = int(1.5 * facts.longest_text) + 16
     # CTC has no smoothing, and its grids are padded: batch recordings of similar length.
-    usual = {"smoothing": 0.0 if alone else 0.1, "pool": POOL}
+    usual = {"smoothing": 0.0 if alone else 0.1, "pool": BUCKET_STEPS}
     found = media_proposal(
         settings,
         facts,
@@ -49,21 +49,21 @@ def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposa
     )  # fmt: skip
     why = f"1.5 times the longest text ({facts.longest_text} tokens), and some spare"
     # A run that this one starts from may know longer texts than these.
-    longest = {} if settings.origin else {"max_len": limit}
-    characters = {"kind": "characters"} if _needs_characters(settings, facts.begun) else {}
-    return found.also(
+    longest = {} if settings.parent else {"max_len": limit}
+    characters = {"kind": "characters"} if _needs_characters(settings, facts.parent) else {}
+    return found.with_others(
         because(why, "decode", longest),
-        because(device.shown, "decode", {"batch_tokens": room_for(device)}),
+        because(device.description, "decode", {"batch_tokens": room_for(device)}),
         because("small speech datasets have few words", "tokenizer", characters),
         because("supported by the model", "transcribe", {"ctc": weight}),
     )
 
 
-def _needs_characters(settings: RunSettings, begun: Origin | None) -> bool:
+def _needs_characters(settings: RunSettings, begun: ParentRun | None) -> bool:
     """Whether to use characters as tokens: the default unless other tokens are requested or a run
     with a vocabulary is the parent, because small speech datasets have few words."""
     asked = any(key.startswith("tokenizer.") for key in settings.asked)
-    return not asked and (begun is None or not n_words(begun.model))
+    return not asked and (begun is None or not vocab_size_of(begun.model))
 
 
 def with_characters(settings: RunSettings) -> RunSettings:
@@ -81,7 +81,7 @@ def weight_of(settings: RunSettings, begun: ModelSettings | None) -> float:
     return 1.0 if has is None else weight if has else 0.0
 
 
-def shape_for(n_rows: int, device: DeviceFacts, alone: bool) -> dict[str, object]:
+def shape_for(n_rows: int, device: DeviceInfo, alone: bool) -> dict[str, object]:
     """Layers and widths for this number of audio positions per epoch."""
     small = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 512}
     middle = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 1024}
@@ -98,15 +98,15 @@ def epochs_for(n_rows: int) -> int:
                  if n_rows <= most), 10)  # fmt: skip
 
 
-def room_for(device: DeviceFacts) -> int:
+def room_for(device: DeviceInfo) -> int:
     """Batch size in decoding: positions times beam size."""
     return 8192 if device.is_cpu else 131_072
 
 
-def check_rows(settings: Resolved, prepared: Prepared) -> None:
+def check_rows(settings: Resolved, prepared: PreparedData) -> None:
     """Raise DataError if no recording is short enough to be read at once, or if many have more
     tokens than positions: CTC outputs at most one token per position."""
-    shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
+    shape: AudioSettings = settings.model.sound  # type: ignore[union-attr]
     lengths = item_rows(prepared.train.media, shape)
     of_valid = item_rows(prepared.valid.media, shape)
     for rows, what in ((lengths, ""), (of_valid, "validation ")):
@@ -133,7 +133,7 @@ def check_rows(settings: Resolved, prepared: Prepared) -> None:
 def check_weight(settings: RunSettings) -> None:
     """Raise ConfigError if the model does not support the weight of CTC."""
     model = model_named(settings)
-    weight = weight_of(settings, model if settings.origin else None)
+    weight = weight_of(settings, model if settings.parent else None)
     alone = None if model is None else family_of(model) == "sound-encoder"
     if alone and settings.start.run and weight != 1.0:  # its encoder, and a decoder
         alone = None

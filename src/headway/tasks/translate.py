@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from headway.data.prepare import prepare
-from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.store import Columns, PreparedData, load_prepared
 from headway.errors import DataError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.facts import DeviceFacts, Facts, Proposal, because
+from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.folder import TOKENIZER, file_in, run_folder
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import (
@@ -53,7 +53,7 @@ SMALL_DATA_TRAINING = {"optimizer": "muon", "schedule": "linear", "lr": 8e-3, "c
 layout reach after several thousand."""
 
 
-def preset_for(n_pairs: int, device: DeviceFacts) -> str:
+def preset_for(n_pairs: int, device: DeviceInfo) -> str:
     if device.is_cpu:
         return "transformer-tiny" if n_pairs < 200_000 else "transformer-small"
     if n_pairs < 60_000:
@@ -61,7 +61,7 @@ def preset_for(n_pairs: int, device: DeviceFacts) -> str:
     return "transformer-iwslt" if n_pairs < 1_000_000 else "transformer-base"
 
 
-def batch_tokens(n_pairs: int, device: DeviceFacts) -> int:
+def batch_tokens(n_pairs: int, device: DeviceInfo) -> int:
     if device.is_cpu:
         return 2048 if n_pairs < 100_000 else 4096
     return 8192 if n_pairs < 1_000_000 else 25_000
@@ -72,7 +72,7 @@ class Translate(Write):
 
     samples = 5
 
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         if not settings.data.source and not settings.data.pairs:
             raise DataError(
                 "no training data. Give --source FILE --target FILE, or --pairs FILE (TSV or "
@@ -85,31 +85,31 @@ class Translate(Write):
             settings = replace(settings, tokenizer=replace(settings.tokenizer, file=str(words)))
         return prepare("pairs", settings, folder, progress)
 
-    def load_prepared(self, folder: Path) -> Prepared:
+    def load_prepared(self, folder: Path) -> PreparedData:
         return with_taught(load_prepared(folder), folder)
 
-    def describe(self, prepared: Prepared) -> str:
+    def describe(self, prepared: PreparedData) -> str:
         return f"{prepared.train.n:,} pairs"
 
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
-        vocab, lengths = prepared.words, prepared.train["target"].lengths
-        return Facts(
+    def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
+        vocab, lengths = prepared.vocabularies, prepared.train["target"].lengths
+        return DatasetStats(
             n=prepared.train.n,
             n_tokens=int(lengths.sum()) + len(lengths),  # target tokens, including end tokens
             vocab_size=vocab.target.vocab_size,
             source_vocab_size=0 if vocab.joint else vocab.source.vocab_size,
-            begun=origin_of(settings),
+            parent=origin_of(settings),
         )
 
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
         amount = f"{facts.n:,} pairs"
         preset = str(settings.asked.get("model.preset"))
         others = because(f"as published for {preset}", "train", PAPER.get(preset, {}))
         if fresh_decoder(settings, facts, "seq2seq"):
             others |= decoder_training(settings, facts, SMALL_DATA_TRAINING, {})
-        elif settings.start.run and facts.begun is not None:
+        elif settings.start.run and facts.parent is not None:
             others |= because(begins(settings, amount, device), "train", FINE_TUNING)
-            others |= tuned_rate(settings, facts, facts.begun.model)
+            others |= tuned_rate(settings, facts, facts.parent.model)
         elif settings.model is None and not settings.distil.teacher:
             others |= because(begins(settings, amount, device), "train", SMALL_DATA_TRAINING)
         needs: dict[str, object] = {"tie": "target-softmax"} if facts.source_vocab_size else {}
@@ -119,27 +119,31 @@ class Translate(Write):
         return Proposal(
             needs=because("source and target have separate vocabularies", "model", needs),
             model=because(
-                f"{amount} on {device.shown}", "model", {"preset": preset_for(facts.n, device)}
+                f"{amount} on {device.description}",
+                "model",
+                {"preset": preset_for(facts.n, device)},
             )
             | because(LEARNS_FAST, "model", SMALL_DATA_MODEL),
             others=others,
-            room=longest if named or facts.begun is not None else 0,
+            room=longest if named or facts.parent is not None else 0,
             n_tokens=facts.n_tokens,
             epochs=next((epochs for most, epochs in EPOCHS if facts.n <= most), 10),
             least_steps=200,
             batch_tokens=batch_tokens(facts.n, device),
             amount=amount,
             metrics=spec_of(settings).scores,
-            instead=" Try model.preset=transformer-base.",
+            suggestion=" Try model.preset=transformer-base.",
         )
 
-    def check(self, settings: Resolved, prepared: Prepared) -> None:
+    def check(self, settings: Resolved, prepared: PreparedData) -> None:
         """Raise DataError if a pair is longer than the learned positions of the model."""
         model = settings.model
         if model.positions != "learned":
             return
         both = (prepared.train, prepared.valid)
-        longest = max(int(self.items(x, prepared.words, settings).lengths.max()) for x in both)
+        longest = max(
+            int(self.items(x, prepared.vocabularies, settings).lengths.max()) for x in both
+        )
         if longest > model.max_len:
             raise DataError(
                 f"the longest side of a pair needs {longest:,} positions, but the model has only "
@@ -153,7 +157,7 @@ class Translate(Write):
     def varies(self, settings: Resolved) -> Vary:
         return lambda model, stream: stream
 
-    def exam(self, prepared: Prepared, items: WriteItems) -> Exam:
+    def exam(self, prepared: PreparedData, items: WriteItems) -> Exam:
         sources, targets = ([pair[side] for pair in prepared.valid_pairs] for side in (0, 1))
         return Exam(sources, targets, sources)
 
@@ -167,8 +171,8 @@ class Translate(Write):
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
         return "copied source", list(exam.sources)
 
-    def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
-        source = prepared.words.source.decode(prepared.train["source"][example].tolist())
+    def shown(self, example: int, prepared: PreparedData) -> dict[str, object]:
+        source = prepared.vocabularies.source.decode(prepared.train["source"][example].tolist())
         return {"pair": example, "source": source}
 
     def predictor(self, use: Use) -> TranslationPredictor:

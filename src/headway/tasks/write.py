@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import StepPlan
-from headway.data.media.store import PictureStore, SoundStore
-from headway.data.store import Columns, Prepared
+from headway.data.media.store import AudioStore, ImageStore
+from headway.data.store import Columns, PreparedData
 from headway.decode.writer import Writer
 from headway.errors import Stopped
 from headway.metrics.language import perplexity
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import ModelInput
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import ctc_loss
 from headway.nn.eval_mode import evaluating
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 from headway.progress import OnProgress
 from headway.settings.decode import DecodeSettings
 from headway.settings.run import Resolved
@@ -66,7 +66,7 @@ Stored = NDArray[np.uint8] | NDArray[np.int16]
 class Some(Sequence[Stored]):
     """Stored examples by index, read on access."""
 
-    store: PictureStore | SoundStore
+    store: ImageStore | AudioStore
     rows: Sequence[int]
 
     def __len__(self) -> int:
@@ -82,10 +82,10 @@ class Some(Sequence[Stored]):
         return self.store[self.rows[place]]
 
 
-Vary = Callable[[nn.Module, Input], Input]
+Vary = Callable[[nn.Module, ModelInput], ModelInput]
 
 
-def no_labels(stream: Input) -> Tensor:
+def no_labels(stream: ModelInput) -> Tensor:
     return stream.layout.starts_B.new_zeros(0)
 
 
@@ -114,7 +114,7 @@ class Write(Task):
     def scores(self) -> tuple[str, ...]:
         return self.row.scores
 
-    def objective(self, settings: Resolved, prepared: Prepared) -> Writing:
+    def objective(self, settings: Resolved, prepared: PreparedData) -> Writing:
         return Writing(settings, self, prepared)
 
     def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
@@ -136,7 +136,7 @@ class Write(Task):
         return 0.0
 
     @abstractmethod
-    def exam(self, prepared: Prepared, items: WriteItems) -> Exam:
+    def exam(self, prepared: PreparedData, items: WriteItems) -> Exam:
         """Sources and references of the validation set."""
 
     @abstractmethod
@@ -149,14 +149,14 @@ class Write(Task):
         model: nn.Module,
         settings: Resolved,
         decode: DecodeSettings,
-        prepared: Prepared,
+        prepared: PreparedData,
         exam: Exam,
         on_progress: OnProgress,
     ) -> Iterator[str]:
         """Yield the generated text for each source, in order."""
         assert isinstance(model, Seq2Seq)
         # No source is longer than in training, so none has to be split.
-        writer = Writer([model], prepared.words, decode, max_len=None)
+        writer = Writer([model], prepared.vocabularies, decode, max_len=None)
         for found in writer.write(exam.sources, on_progress=on_progress):
             yield found.text
 
@@ -169,7 +169,7 @@ class Write(Task):
         return []
 
     @abstractmethod
-    def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
+    def shown(self, example: int, prepared: PreparedData) -> dict[str, object]:
         """Description of a training source, for reports about steps that failed."""
 
 
@@ -178,7 +178,7 @@ class Writing(Objective[Words]):
     """Objective of the tasks that generate text: steps, losses and scores."""
 
     kind: Write
-    prepared: Prepared
+    prepared: PreparedData
     quick_size: int = field(default=500, kw_only=True)
     train_items: WriteItems = field(init=False)
     valid_items: WriteItems = field(init=False)
@@ -186,11 +186,11 @@ class Writing(Objective[Words]):
     def __post_init__(self) -> None:
         train, prepared = self.settings.train, self.prepared
         self.metric = METRICS[train.metric or self.kind.scores[0]]
-        self.tokenizer = prepared.words.target
-        self.train_items = self.kind.items(prepared.train, prepared.words, self.settings)
-        self.valid_items = self.kind.items(prepared.valid, prepared.words, self.settings)
+        self.tokenizer = prepared.vocabularies.target
+        self.train_items = self.kind.items(prepared.train, prepared.vocabularies, self.settings)
+        self.valid_items = self.kind.items(prepared.valid, prepared.vocabularies, self.settings)
         size = self.tokenizer.vocab_size
-        self.smoothing = Smoothing.of(train.smoothing, size, train.smoothing_kind)
+        self.smoothing = LabelSmoothing.of(train.smoothing, size, train.smoothing_kind)
         self.readout = readout_of(self.settings)
         self.vary_source = self.kind.varies(self.settings)
         self.writes = self.readout != EachRow("ctc")
@@ -239,7 +239,7 @@ class Writing(Objective[Words]):
     def loss(self, read: Read, given: Batch[Words]) -> TaskLoss:
         return self._loss(read, given, self.smoothing)
 
-    def _loss(self, read: Read, given: Batch[Words], smoothing: Smoothing) -> TaskLoss:
+    def _loss(self, read: Read, given: Batch[Words], smoothing: LabelSmoothing) -> TaskLoss:
         if not self.writes:
             loss = self._ctc(read, given)
             return TaskLoss(loss, loss.detach())

@@ -19,8 +19,8 @@ from headway.decode.writer import Writer
 from headway.errors import DataError, FolderError, UserError, suggest
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
-from headway.settings.model import PictureSettings, Seq2SeqSettings, family_of
-from headway.settings.run import media_front
+from headway.settings.model import ImageSettings, Seq2SeqSettings, family_of
+from headway.settings.run import media_settings
 from headway.tasks.answers import Answer, Facts, Show, TextAnswer, mean_probability
 from headway.tasks.media_answers import FIRST_WINDOW, unread
 from headway.tasks.media_inputs import Given, given_media, what_of
@@ -189,7 +189,7 @@ def writer_of(
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
             name = {"translate": "translator", "caption": "captioner"}[task]
             raise FolderError(f"{folder} is not a {name}. It contains: {kind}.")
-    front = media_front(opened.settings)
+    front = media_settings(opened.settings)
     return Writer(
         [model for model in opened.writers if isinstance(model, Seq2Seq)],
         opened.vocab,
@@ -199,7 +199,7 @@ def writer_of(
         align=align,
         detail=detail,
         engine=opened.engine,
-        picture=front if isinstance(front, PictureSettings) else None,
+        picture=front if isinstance(front, ImageSettings) else None,
         recent=opened.recent,
     )
 
@@ -250,7 +250,7 @@ class CaptionPredictor:
         )  # fmt: skip
 
     @property
-    def shape(self) -> PictureSettings:
+    def shape(self) -> ImageSettings:
         return self.use.settings.model.picture  # type: ignore[union-attr]
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:

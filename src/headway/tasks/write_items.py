@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.data.batches import (
-    POOL,
-    Fixed,
-    Rows,
+    BUCKET_STEPS,
+    FixedShapes,
+    IntArray,
     StepPlan,
-    fed,
-    filled,
     layout_of,
-    moved,
+    pad_rows,
+    shift_right,
+    to_device,
 )
 from headway.data.token_store import TokenStore
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import Layout, loss_weights
 from headway.tasks.intake import Cuts
 from headway.tasks.intake_text import token_units
@@ -66,21 +66,21 @@ class PicturePlan(StepPlan):
             # for texts.
             plan = cls(
                 source_lengths=words, target_lengths=pictures, source_tokens=0, target_tokens=rows,
-                seed=seed, pool=pool, equal=equal,
+                seed=seed, bucket_steps=pool, equal=equal,
             )  # fmt: skip
             return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
         plan = cls(
             source_lengths=pictures, target_lengths=words, source_tokens=rows, target_tokens=0,
-            seed=seed, pool=pool or POOL, equal=equal,
+            seed=seed, bucket_steps=pool or BUCKET_STEPS, equal=equal,
         )  # fmt: skip
         return replace(plan, target_tokens=plan.room(rows))
 
     @property
-    def pictures(self) -> Rows:
+    def pictures(self) -> IntArray:
         return self.target_lengths if self.is_mixed else self.source_lengths
 
     @property
-    def words(self) -> Rows:
+    def words(self) -> IntArray:
         return self.source_lengths if self.is_mixed else self.target_lengths
 
     @cached_property
@@ -111,16 +111,16 @@ class PicturePlan(StepPlan):
         rows, tokens = self.limits(micro_tokens)
         return (tokens, rows) if self.is_mixed else (rows, tokens)
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         return int(self.pictures[rows].sum())
 
-    def fixed(self, micro_tokens: int) -> Fixed | None:
+    def fixed(self, micro_tokens: int) -> FixedShapes | None:
         """The fixed form of all micro-batches; None if images differ in size."""
         if not self.equal:
             return None
         rows, tokens = self.limits(micro_tokens)
         n, longest = rows // self.largest, int(self.words.max())
-        return Fixed(
+        return FixedShapes(
             source_rows=n * self.largest,
             target_rows=min(rounded(tokens), n * longest),
             n_sequences=n,
@@ -139,7 +139,7 @@ class WriteItems:
     """Tokenizer of the texts."""
 
     lengths: NDArray[np.int64]
-    owner: Rows
+    owner: IntArray
     spoken: bool = False
     """Whether source positions are in the order of the text, so that CTC can predict it."""
 
@@ -172,18 +172,20 @@ class WriteItems:
     def drawn(self, draw: Draw) -> WriteItems:
         return replace(self, draw=draw)
 
-    def n_targets(self, rows: Rows) -> int:
+    def n_targets(self, rows: IntArray) -> int:
         return int(self.lengths[rows, 1].sum())
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
         if isinstance(plan, PicturePlan):
             return plan.fixed(micro_tokens)
         return self.source.fixed(plan, micro_tokens)
 
-    def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Words]:
+    def batch(
+        self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
+    ) -> Batch[Words]:
         examples, words = self.owner[rows], self.tokenizer
         tokens, bare = self.texts.gather(examples)
-        read, said, lengths = fed(tokens, bare, words.bos, words.eos, words.target_begin)
+        read, said, lengths = shift_right(tokens, bare, words.bos, words.eos, words.target_begin)
         if fixed is not None:
             left = fixed.target_rows - int(lengths.sum())
             fixed = replace(fixed, n_dummies=-(-left // fixed.longest))
@@ -194,7 +196,7 @@ class WriteItems:
         if self.spoken:
             targets = Words(said_N, torch.from_numpy(tokens), Layout.of(bare.tolist()))
         weights_R = None if self.spoken else weights_N
-        return moved(Batch((source, Input(read_N, layout)), targets, weights_R), device)
+        return to_device(Batch((source, ModelInput(read_N, layout)), targets, weights_R), device)
 
     def units(self, row: int) -> tuple[Sequence[Unit], ...]:
         example, words = int(self.owner[row]), self.tokenizer
@@ -203,7 +205,7 @@ class WriteItems:
         return self.source.units(example), token_units(read, words)
 
 
-def written_rows(lengths: Rows, fixed: Fixed | None) -> tuple[Layout, Tensor]:
+def written_rows(lengths: IntArray, fixed: FixedShapes | None) -> tuple[Layout, Tensor]:
     """Layout of texts with these lengths, and the weight of each position: zero for the padding of
     a fixed form, which follows all texts or each text."""
     if fixed is None or fixed.longest_target is None:
@@ -215,10 +217,10 @@ def written_rows(lengths: Rows, fixed: Fixed | None) -> tuple[Layout, Tensor]:
     return layout, (layout.positions_N < torch.from_numpy(np.repeat(lengths, longer))).float()
 
 
-def _filled(tokens: Rows, n_rows: int, weights_N: Tensor) -> Tensor:
+def _filled(tokens: IntArray, n_rows: int, weights_N: Tensor) -> Tensor:
     """The tokens at the positions with weight, and zeros at the others."""
     if len(tokens) == n_rows or bool(weights_N[: len(tokens)].all()):
-        return filled(tokens, n_rows)
+        return pad_rows(tokens, n_rows)
     empty_N = torch.zeros(n_rows, dtype=torch.long)
     return empty_N.masked_scatter_(weights_N.bool(), torch.from_numpy(tokens))
 
@@ -228,7 +230,7 @@ def rounded(n_rows: int) -> int:
     return -(-n_rows // 128) * 128
 
 
-def stretched(lengths: Rows, n_rows: int, longest: int) -> Rows:
+def stretched(lengths: IntArray, n_rows: int, longest: int) -> IntArray:
     """Increase the lengths to a total of `n_rows` with padding after the texts, from the last
     sequence backwards and up to `longest` each.
 

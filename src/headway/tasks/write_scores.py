@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from headway.data.example import WantedMedia
 from headway.data.files import open_lines
 from headway.data.pairs import read_pairs
 from headway.data.prepare import evaluation_media
+from headway.data.source import MediaSpec
 from headway.data.store import Columns, load_prepared
 from headway.decode.speech.transcriber import Transcript
 from headway.decode.speech.word_times import Word
@@ -37,7 +37,7 @@ from headway.metrics.translation import Comparison, Reference, several
 from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import with_files
 from headway.tasks.intake import front_of
 from headway.tasks.opened import Opened
@@ -293,11 +293,11 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
     settings = use.settings
     writer = writer_of(use.opened, settings.decode, task="caption")
     shape = front_of(settings)
-    assert isinstance(shape, PictureSettings)
+    assert isinstance(shape, ImageSettings)
     what = settings.caption.what
-    media, asked = WantedMedia.of(what, shape, "text"), with_files(settings, files)
+    media, asked = MediaSpec.of(what, shape, "text"), with_files(settings, files)
     given = evaluation_media(media, asked, progress=use.progress)
-    pictures = given.items.pictures
+    pictures = given.items.images
     texts = [" ".join(text.split()) for text in given.targets]
     rows, references = by_picture(given.items, texts)
     pairs = ((pictures[row], text) for row, text in enumerate(texts))
@@ -378,12 +378,12 @@ def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
     """WER and CER on recordings with transcripts, with a baseline and, if the files have word
     times, errors of word boundaries."""
     settings = with_files(use.settings, files)
-    shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
+    shape: AudioSettings = settings.model.sound  # type: ignore[union-attr]
     truths = true_words(files.media)
     ear = transcriber_of(use, times=truths is not None)
-    media = WantedMedia.of("sounds", shape, "text")
+    media = MediaSpec.of("sounds", shape, "text")
     found = evaluation_media(media, settings, progress=use.progress)
-    sounds = found.items.sounds
+    sounds = found.items.audio
     transcripts: list[Transcript] = []
     with use.progress.stage("transcribing", len(sounds), "recordings") as stage:
         blocks = ([sounds[row]] for row in range(len(sounds)))

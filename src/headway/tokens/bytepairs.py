@@ -13,9 +13,9 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError
 from headway.tokens.json_limits import check_number
-from headway.tokens.model_rows import with_rows
 from headway.tokens.pieces import BYTE_SIGNS, all_merges
 from headway.tokens.small_files import read_json, read_text
+from headway.tokens.vocab_alignment import align_vocabulary
 
 END_OF_WORD = "</w>"
 
@@ -142,7 +142,7 @@ def tiktoken_tokenizer(path: Path, cuts: str | None = None) -> tokenizers.Tokeni
     made = tokenizers.Tokenizer(models.BPE(pieces, all_merges(list(pieces)), ignore_merges=True))
     made.pre_tokenizer = _byte_cuts(cuts or cuts_of(len(ranks)))
     made.decoder = decoders.ByteLevel()
-    return with_rows(made, None, str(path), tiktoken_specials(len(ranks)))
+    return align_vocabulary(made, None, str(path), tiktoken_specials(len(ranks)))
 
 
 def _byte_cuts(cuts: str) -> pre_tokenizers.PreTokenizer:

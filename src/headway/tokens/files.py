@@ -13,9 +13,9 @@ from pathlib import Path
 from headway.errors import DataError
 from headway.tokens import bytepairs
 from headway.tokens.llama2c import load_llama2c_tokenizer
-from headway.tokens.model_rows import with_rows
 from headway.tokens.spm import library_tokenizer, read_sentencepiece
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.vocab_alignment import align_vocabulary
 from headway.tokens.vocabtxt import vocab_txt
 
 GPT2_NAMES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
@@ -116,5 +116,5 @@ def _marian_side(side: Path, table: Path) -> Tokenizer:
     numbers = bytepairs.read_numbers(table)
     inner = library_tokenizer(model, numbers)
     inner.add_special_tokens([name for name in ("<unk>", "</s>", "<pad>") if name in numbers])
-    inner = with_rows(inner, None, str(side))
+    inner = align_vocabulary(inner, None, str(side))
     return Tokenizer(inner, str(side), preparation=model.preparation)

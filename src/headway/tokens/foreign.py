@@ -16,13 +16,19 @@ import tokenizers
 
 from headway.errors import DataError
 from headway.tokens import bytepairs
-from headway.tokens.charsmap import Preparation
-from headway.tokens.foreign_roles import QWEN, Ends, Hints, ends_in_json, roles_of
+from headway.tokens.foreign_roles import (
+    QWEN,
+    AddedTokens,
+    TokenizerHints,
+    ends_in_json,
+    token_roles_of,
+)
 from headway.tokens.json_limits import check_tokenizer
-from headway.tokens.model_rows import unused_name, with_rows
 from headway.tokens.small_files import read_text
 from headway.tokens.spm import UNUSED, library_tokenizer, read_sentencepiece
+from headway.tokens.spm_normalizer import SpmNormalization
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.vocab_alignment import align_vocabulary, unused_name
 from headway.tokens.vocabtxt import vocab_txt
 from headway.tokens.whisper import add_space, whisper_roles, whisper_specials
 
@@ -32,14 +38,14 @@ OTHER_NUMBERS = ("xlm-roberta", "camembert", "mbart", "pegasus", "xlnet", "m2m_1
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawTokenizer:
     """A loaded tokenizer before roles are assigned to its tokens."""
 
     inner: tokenizers.Tokenizer
     where: str
-    preparation: Preparation | None = None
+    preparation: SpmNormalization | None = None
     size: int | None = None
-    ends: Ends | None = None
+    ends: AddedTokens | None = None
     """Special tokens that its tokenizer.json puts around a text; None for other formats."""
 
     pieces: bool = False
@@ -54,23 +60,23 @@ def load_foreign(
     Their sizes are those of the model: `n_tokens`, and `n_source_tokens` if the source has a
     vocabulary of its own. Special tokens fill unused ids.
     """
-    hints = Hints.read(folder, config)
+    hints = TokenizerHints.read(folder, config)
     if all((folder / name).is_file() for name in MARIAN):
         return _marian(folder, hints, n_tokens, n_source_tokens or n_tokens)
     raw = _raw(folder, hints)
     if hints.model_type == "whisper":
         return _whisper(raw, hints, n_tokens)
     extra = {t: i for t, i in hints.added.items() if raw.inner.token_to_id(t) is None}
-    inner = with_rows(raw.inner, n_tokens, raw.where, extra)
+    inner = align_vocabulary(raw.inner, n_tokens, raw.where, extra)
     both = _finished(replace(raw, inner=inner, size=None), hints, n_tokens)
     return Vocabularies(both, both)
 
 
-def _finished(raw: Raw, hints: Hints, n_tokens: int) -> Tokenizer:
+def _finished(raw: RawTokenizer, hints: TokenizerHints, n_tokens: int) -> Tokenizer:
     inner = raw.inner
     present = [name for name in hints.specials if inner.token_to_id(name) is not None]
     inner.add_special_tokens(present)
-    roles = roles_of(hints, inner, raw.where, in_json=raw.ends, pieces=raw.pieces)
+    roles = token_roles_of(hints, inner, raw.where, in_json=raw.ends, pieces=raw.pieces)
     named = {roles.bos, roles.eos, roles.unk, roles.mask, roles.source_begin, roles.target_begin}
     named |= {*roles.banned, *(roles.before or ()), *(roles.behind or ())}
     inner.add_special_tokens(sorted(n for n in named if n is not None))
@@ -79,41 +85,43 @@ def _finished(raw: Raw, hints: Hints, n_tokens: int) -> Tokenizer:
     return made
 
 
-def _whisper(raw: Raw, hints: Hints, n_tokens: int) -> Vocabularies:
+def _whisper(raw: RawTokenizer, hints: TokenizerHints, n_tokens: int) -> Vocabularies:
     """Make the tokenizer of Whisper: GPT-2's, with a space before each text and special tokens."""
     known = raw.inner.get_vocab(with_added_tokens=True)
     taken = set(known.values())
     extra = whisper_specials(n_tokens) | dict(hints.added)
     extra = {t: i for t, i in extra.items() if t not in known and i not in taken}
-    inner = with_rows(raw.inner, n_tokens, raw.where, extra)
+    inner = align_vocabulary(raw.inner, n_tokens, raw.where, extra)
     inner.add_special_tokens([t for t in (*extra, *whisper_specials(n_tokens)) if t in known])
     both = Tokenizer(add_space(inner), raw.where, whisper_roles(inner, hints.generation, raw.where))
     assert both.vocab_size == n_tokens, (both.vocab_size, n_tokens)
     return Vocabularies(both, both)
 
 
-def _raw(folder: Path, hints: Hints) -> Raw:
+def _raw(folder: Path, hints: TokenizerHints) -> RawTokenizer:
     """Load the first format that is in the folder."""
     if (folder / "tokenizer.json").is_file():
         inner = _library(folder / "tokenizer.json")
-        return Raw(inner, str(folder / "tokenizer.json"), ends=ends_in_json(inner))
+        return RawTokenizer(inner, str(folder / "tokenizer.json"), ends=ends_in_json(inner))
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     if vocabulary.is_file() and merges.is_file():
         if hints.model_type == "openai-gpt" or bytepairs.ends_words(vocabulary):
-            return Raw(bytepairs.gpt_tokenizer(vocabulary, merges), str(vocabulary))
+            return RawTokenizer(bytepairs.gpt_tokenizer(vocabulary, merges), str(vocabulary))
         if hints.model_type in QWEN:
-            return Raw(bytepairs.qwen_tokenizer(vocabulary, merges), str(vocabulary))
+            return RawTokenizer(bytepairs.qwen_tokenizer(vocabulary, merges), str(vocabulary))
         spaced = bool(hints.settings.get("add_prefix_space"))
-        return Raw(bytepairs.gpt2_tokenizer(vocabulary, merges, with_space=spaced), str(vocabulary))
+        return RawTokenizer(
+            bytepairs.gpt2_tokenizer(vocabulary, merges, with_space=spaced), str(vocabulary)
+        )
     if (folder / "vocab.txt").is_file():
-        return Raw(_bert(folder / "vocab.txt", hints), str(folder / "vocab.txt"))
+        return RawTokenizer(_bert(folder / "vocab.txt", hints), str(folder / "vocab.txt"))
     for pattern in ("*.model", "*.tiktoken"):
         found = sorted(folder.glob(pattern))
         if len(found) > 1:
             names = ", ".join(path.name for path in found)
             raise DataError(f"{folder} has several tokenizers: {names}. Remove all but one.")
         if found and bytepairs.is_tiktoken(found[0]):
-            return Raw(bytepairs.tiktoken_tokenizer(found[0]), str(found[0]), pieces=True)
+            return RawTokenizer(bytepairs.tiktoken_tokenizer(found[0]), str(found[0]), pieces=True)
         if found and pattern == "*.model":
             return _sentencepiece(found[0], hints)
         if found:
@@ -142,7 +150,7 @@ def _library(path: Path) -> tokenizers.Tokenizer:
         raise DataError(f"cannot read the tokenizer {path}: {error}.") from error
 
 
-def _bert(path: Path, hints: Hints) -> tokenizers.Tokenizer:
+def _bert(path: Path, hints: TokenizerHints) -> tokenizers.Tokenizer:
     """Load a BERT vocabulary with the options of tokenizer_config.json. Without `do_lower_case`,
     text is lower-cased unless the vocabulary has capital letters."""
     settings = hints.settings
@@ -154,7 +162,7 @@ def _bert(path: Path, hints: Hints) -> tokenizers.Tokenizer:
     )
 
 
-def _sentencepiece(path: Path, hints: Hints) -> Raw:
+def _sentencepiece(path: Path, hints: TokenizerHints) -> RawTokenizer:
     if hints.model_type in OTHER_NUMBERS:
         raise DataError(
             f"{path} cannot be read alone: {hints.model_type} models use other ids than their "
@@ -165,7 +173,7 @@ def _sentencepiece(path: Path, hints: Hints) -> Raw:
     inner = library_tokenizer(model)
     preparation = model.preparation
     if hints.model_type == "albert":
-        preparation = Preparation(
+        preparation = SpmNormalization(
             dummy_prefix=preparation.dummy_prefix,
             one_blank=preparation.one_blank,
             quotes=True,
@@ -176,10 +184,10 @@ def _sentencepiece(path: Path, hints: Hints) -> Raw:
         n_extra = hints.settings.get("extra_ids", 100)
         names = [f"<extra_id_{n}>" for n in reversed(range(n_extra))]
         inner.add_special_tokens(names)
-    return Raw(inner, str(path), preparation, pieces=True)
+    return RawTokenizer(inner, str(path), preparation, pieces=True)
 
 
-def _marian(folder: Path, hints: Hints, n_target: int, n_source: int) -> Vocabularies:
+def _marian(folder: Path, hints: TokenizerHints, n_target: int, n_source: int) -> Vocabularies:
     """Load Marian's SentencePiece model for each side, with one table of ids or one per side."""
     tables = [folder / "vocab.json"] * 2
     if hints.settings.get("separate_vocabs") or (folder / "target_vocab.json").is_file():
@@ -208,6 +216,6 @@ def _marian(folder: Path, hints: Hints, n_target: int, n_source: int) -> Vocabul
             ]
         )
         more = n_rows if len(inner.get_vocab(True)) > n_rows else None
-        raw = Raw(inner, str(folder / side), model.preparation, more)
+        raw = RawTokenizer(inner, str(folder / side), model.preparation, more)
         sides.append(_finished(raw, hints, n_rows))
     return Vocabularies(*sides)

@@ -12,8 +12,8 @@ import tokenizers
 
 from headway.errors import DataError
 from headway.tokens.json_limits import MOST_TOKENS, check_number
-from headway.tokens.roles import EOS_NAMES, Roles, find_token
 from headway.tokens.small_files import read_table
+from headway.tokens.special_tokens import EOS_NAMES, TokenRoles, find_token
 
 ENCODERS = {
     "bert": ("[CLS]", "[SEP]"),
@@ -32,7 +32,7 @@ PARTS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 @dataclass(frozen=True)
-class Hints:
+class TokenizerHints:
     model_type: str
     config: Mapping[str, Any]
     generation: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Hints:
     """Tokens beyond the vocabulary, with their ids."""
 
     @classmethod
-    def read(cls, folder: Path, config: Mapping[str, Any]) -> Hints:
+    def read(cls, folder: Path, config: Mapping[str, Any]) -> TokenizerHints:
         settings = read_table(folder / "tokenizer_config.json")
         both = read_table(folder / "special_tokens_map.json") | settings
         names = {part: name for part in PARTS if (name := _text(both.get(f"{part}_token")))}
@@ -113,7 +113,7 @@ GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 itself, whatever the file contains."""
 
 
-class Ends(NamedTuple):
+class AddedTokens(NamedTuple):
     """Special tokens that a tokenizer adds to a text, and to a pair of texts."""
 
     before: tuple[str, ...] = ()
@@ -121,10 +121,10 @@ class Ends(NamedTuple):
     between: tuple[str, ...] = ()
 
 
-def ends_in_json(inner: tokenizers.Tokenizer) -> Ends:
+def ends_in_json(inner: tokenizers.Tokenizer) -> AddedTokens:
     """Find the special tokens that the tokenizer's own post-processor adds."""
     if inner.post_processor is None:
-        return Ends()
+        return AddedTokens()
     known = inner.get_vocab(with_added_tokens=False)
     for text in ("a", "the", *list(known)[:100], ""):
         try:
@@ -137,8 +137,8 @@ def ends_in_json(inner: tokenizers.Tokenizer) -> Ends:
         own = [i for i, special in enumerate(made.special_tokens_mask) if not special]
         if own or not text:
             first, last = (own[0], own[-1] + 1) if own else (len(made.tokens),) * 2
-            return Ends(tuple(made.tokens[:first]), tuple(made.tokens[last:]), _middle(pair))
-    return Ends()
+            return AddedTokens(tuple(made.tokens[:first]), tuple(made.tokens[last:]), _middle(pair))
+    return AddedTokens()
 
 
 def _middle(pair: tokenizers.Encoding) -> tuple[str, ...]:
@@ -151,25 +151,27 @@ def _middle(pair: tokenizers.Encoding) -> tuple[str, ...]:
     return tuple(pair.tokens[first[-1] + 1 : second])
 
 
-def _ends(hints: Hints, bos: str, eos: str, in_json: Ends | None, *, pieces: bool) -> Ends:
+def _ends(
+    hints: TokenizerHints, bos: str, eos: str, in_json: AddedTokens | None, *, pieces: bool
+) -> AddedTokens:
     """Special tokens that the published tokenizer of a language model puts around a text. They are
     those of its JSON, if it has one. Else two settings decide; the default is a start token for
     SentencePiece and tiktoken files (`pieces`), and no end token."""
     if in_json is not None:
-        return Ends(in_json.before, in_json.behind)
+        return AddedTokens(in_json.before, in_json.behind)
     begins = hints.settings.get("add_bos_token")
     begins = pieces if begins is None else bool(begins)
-    return Ends((bos,) * begins, (eos,) * bool(hints.settings.get("add_eos_token")))
+    return AddedTokens((bos,) * begins, (eos,) * bool(hints.settings.get("add_eos_token")))
 
 
-def roles_of(
-    hints: Hints,
+def token_roles_of(
+    hints: TokenizerHints,
     inner: tokenizers.Tokenizer,
     where: str,
     *,
-    in_json: Ends | None = None,
+    in_json: AddedTokens | None = None,
     pieces: bool = False,
-) -> Roles:
+) -> TokenRoles:
     """Find the roles of tokens in a model of this type. `in_json`: the special tokens that the
     tokenizer's JSON puts around a text; `pieces`: the file is SentencePiece or tiktoken."""
     kind, names = hints.model_type, hints.names
@@ -198,7 +200,7 @@ def roles_of(
         n = 2 if kind in TWO_ENDS else 1
         own = in_json if hints.settings.get("tokenizer_class") in GENERIC else None
         rule = {}
-        if own is not None and own != Ends((bos or "",), (eos or "",), (eos or "",) * n):
+        if own is not None and own != AddedTokens((bos or "",), (eos or "",), (eos or "",) * n):
             rule = own._asdict()
         return _made(where, bos=bos, eos=eos, unk=unk, mask=mask, pair_ends=n, **rule)
     eos = numbered("eos_token_id") or end or (None if usual is None else inner.id_to_token(usual))
@@ -213,16 +215,16 @@ def roles_of(
     )  # fmt: skip
 
 
-def _made(where: str, **parts: Any) -> Roles:
+def _made(where: str, **parts: Any) -> TokenRoles:
     if parts["eos"] is None or parts["bos"] is None:
         raise DataError(
             f"{where}: no end token is known. Name it as eos_token (or sep_token) in "
             "special_tokens_map.json in the same folder."
         )
-    return Roles(**parts)
+    return TokenRoles(**parts)
 
 
-def _banned(hints: Hints, inner: tokenizers.Tokenizer) -> tuple[str, ...]:
+def _banned(hints: TokenizerHints, inner: tokenizers.Tokenizer) -> tuple[str, ...]:
     """Single tokens that the configuration excludes from outputs."""
     found: dict[str, None] = {}
     for table in (hints.generation, hints.config):

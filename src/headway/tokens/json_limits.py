@@ -47,7 +47,7 @@ def check_tokenizer(facts: Any, where: str) -> None:
         for part in _parts(facts.get(name)):
             pattern = part.get("pattern")
             regex = pattern.get("Regex") if isinstance(pattern, dict) else None
-            if isinstance(regex, str) and runs_away(regex):
+            if isinstance(regex, str) and may_backtrack_forever(regex):
                 raise DataError(
                     f"{where}: the pattern {regex[:60]!r} repeats a group that contains "
                     "repetitions or alternatives, or calls a group. It could run forever on some "
@@ -117,7 +117,7 @@ def _parts(tree: Any) -> Iterator[dict[str, Any]]:
                 yield from _parts(part)
 
 
-def runs_away(regex: str) -> bool:
+def may_backtrack_forever(regex: str) -> bool:
     """Whether a pattern repeats a group with repetitions or alternatives, or calls a group.
 
     Only such patterns can need exponential time. Harmless ones among them are rejected too. Real

@@ -14,17 +14,17 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError
-from headway.tokens.model_rows import with_rows
 from headway.tokens.pieces import ONE_BYTE, all_merges
-from headway.tokens.roles import Roles
+from headway.tokens.special_tokens import TokenRoles
 from headway.tokens.tokenizer import Tokenizer
+from headway.tokens.vocab_alignment import align_vocabulary
 
 MAX_FILE = 1 << 28
 SPECIALS = ["<unk>", "<s>", "</s>"]
 WORDS = Regex(" *[^ ]+| +")
 
 # The training stories are concatenated with `<s>` between them, so this token also ends a text.
-ROLES = Roles(bos="<s>", eos="<s>", unk="<unk>")
+ROLES = TokenRoles(bos="<s>", eos="<s>", unk="<unk>")
 
 
 def load_llama2c_tokenizer(path: Path, n_tokens: int | None = None) -> Tokenizer:
@@ -47,7 +47,7 @@ def load_llama2c_tokenizer(path: Path, n_tokens: int | None = None) -> Tokenizer
         [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     made.add_special_tokens(SPECIALS)
-    return Tokenizer(with_rows(made, n_tokens, str(path)), str(path), ROLES)
+    return Tokenizer(align_vocabulary(made, n_tokens, str(path)), str(path), ROLES)
 
 
 def _read(path: Path) -> list[tuple[str, float]]:

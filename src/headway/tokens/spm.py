@@ -22,9 +22,9 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError
-from headway.tokens.charsmap import Charsmap, Preparation
-from headway.tokens.json_facts import NEVER
 from headway.tokens.pieces import SPACE_MARK, all_merges
+from headway.tokens.spm_normalizer import Charsmap, SpmNormalization
+from headway.tokens.tokenizer_json import NEVER
 
 MAX_FILE = 1 << 28
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
@@ -52,7 +52,7 @@ class SentencePiece:
     """Spaces belong to the word before them."""
 
     charsmap: bytes = b""
-    preparation: Preparation
+    preparation: SpmNormalization
     escapes: bool = True
     """Spaces are written as `▁`."""
 
@@ -106,7 +106,9 @@ def _parsed(data: bytes) -> SentencePiece:
                     blanks[name] = bool(_signed(v))
                 elif inner == 5:
                     facts["escapes"] = bool(_signed(v))
-    return SentencePiece(pieces=pieces, names=names, preparation=Preparation(**blanks), **facts)
+    return SentencePiece(
+        pieces=pieces, names=names, preparation=SpmNormalization(**blanks), **facts
+    )
 
 
 def _piece(data: bytes) -> tuple[str, float, int]:

@@ -9,11 +9,11 @@ from functools import cached_property
 import tokenizers
 
 from headway.errors import DataError
-from headway.tokens.charsmap import Charsmap, Preparation
-from headway.tokens.json_facts import Facts
 from headway.tokens.pieces import SPACE_MARK
+from headway.tokens.spm_normalizer import Charsmap, SpmNormalization
+from headway.tokens.tokenizer_json import TokenizerJson
 from headway.tokens.unigram import ExactUnigram
-from headway.tokens.word_cache import Flat
+from headway.tokens.word_cache import FlatIds
 
 LANGUAGE = re.compile(">>[^<>]+<<")
 
@@ -22,35 +22,40 @@ class TextEncoder:
     def __init__(
         self,
         inner: tokenizers.Tokenizer,
-        facts: Facts,
+        tokenizer_json: TokenizerJson,
         specials: frozenset[int],
         unk: int,
-        preparation: Preparation | None,
+        preparation: SpmNormalization | None,
         size: int | None,
     ) -> None:
         """`preparation` and `size` are those of `Tokenizer`."""
-        self.inner, self.facts, self.specials, self.unk = inner, facts, specials, unk
+        self.inner, self.tokenizer_json, self.specials, self.unk = (
+            inner,
+            tokenizer_json,
+            specials,
+            unk,
+        )
         self.preparation, self.size = preparation, size
 
-    def encode(self, texts: Sequence[str], with_space: bool = True) -> Flat:
+    def encode(self, texts: Sequence[str], with_space: bool = True) -> FlatIds:
         """Encode texts on all cores. `with_space`: add the space before a text that the tokenizer
         is configured to add."""
-        if not self.facts.languages:
+        if not self.tokenizer_json.languages:
             return self._encode(texts, with_space)
         # The target language comes first, as a token such as `>>de<<`.
         firsts = [LANGUAGE.match(text) for text in texts]
-        known = [m[0] if m and m[0] in self.facts.languages else "" for m in firsts]
+        known = [m[0] if m and m[0] in self.tokenizer_json.languages else "" for m in firsts]
         rest = [text[len(name) :] for text, name in zip(texts, known, strict=True)]
         ids = self._encode(rest, with_space).lists()
         for name, of_text in zip(known, ids, strict=True):
             number = self.inner.token_to_id(name) if name else None
             of_text[:0] = [] if number is None else [number]
-        return Flat.of(ids)
+        return FlatIds.of(ids)
 
     def normalise(self, text: str) -> str:
         """Return the text that `decode` returns after `encode`."""
         try:
-            seen = self._seen(text, with_space=False)
+            seen = self._prepared(text, with_space=False)
             if self._cutter.normalizer is not None:
                 seen = self._cutter.normalizer.normalize_str(seen)
         except UnicodeEncodeError as error:
@@ -58,15 +63,15 @@ class TextEncoder:
         except BaseException as error:
             _name_panic(error)
             raise
-        seen = seen[1:] if self.facts.prepends and self.preparation is None else seen
-        return seen.replace(SPACE_MARK, " ") if self.facts.marks_spaces else seen
+        seen = seen[1:] if self.tokenizer_json.prepends and self.preparation is None else seen
+        return seen.replace(SPACE_MARK, " ") if self.tokenizer_json.marks_spaces else seen
 
-    def _encode(self, texts: Sequence[str], with_space: bool) -> Flat:
+    def _encode(self, texts: Sequence[str], with_space: bool) -> FlatIds:
         cutter = self._cutter if with_space else self._without_space
         try:
             seen = texts
             if self.preparation is not None:
-                seen = [self._seen(text, with_space) for text in texts]
+                seen = [self._prepared(text, with_space) for text in texts]
             encoded = cutter.encode_batch_fast(list(seen), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             raise DataError(_not_text(texts)) from error
@@ -77,13 +82,13 @@ class TextEncoder:
         exact = self._exact
         if exact is not None:
             both = zip(seen, ids, strict=True)
-            ids = [exact.encode(t) if exact.better(t, found) else found for t, found in both]
-        flat = Flat.of(ids)
+            ids = [exact.encode(t) if exact.may_differ(t, found) else found for t, found in both]
+        flat = FlatIds.of(ids)
         if self.size is not None:
             flat.ids[flat.ids >= self.size] = self.unk
         return flat
 
-    def _seen(self, text: str, with_space: bool) -> str:
+    def _prepared(self, text: str, with_space: bool) -> str:
         """Prepare a text as SentencePiece does, if the tokenizer needs it."""
         if self.preparation is None:
             return text
@@ -91,29 +96,35 @@ class TextEncoder:
 
     @cached_property
     def _charsmap(self) -> Charsmap:
-        return self.facts.charsmap()
+        return self.tokenizer_json.charsmap()
 
     @cached_property
     def _cutter(self) -> tokenizers.Tokenizer:
         """Tokenizer in which text cannot spell special tokens; usually the original one."""
-        spelled = self.facts.model["type"] in ("Unigram", "WordLevel")
-        if self.preparation is None and (not spelled or self.facts.cuts_at_spaces):
+        spelled = self.tokenizer_json.model["type"] in ("Unigram", "WordLevel")
+        if self.preparation is None and (not spelled or self.tokenizer_json.cuts_at_spaces):
             return self.inner
-        return self.facts.cutter(self.specials, prepared=self.preparation is not None)
+        return self.tokenizer_json.without_specials(
+            self.specials, prepared=self.preparation is not None
+        )
 
     @cached_property
     def _without_space(self) -> tokenizers.Tokenizer:
         if self.preparation is not None:
             return self._cutter
-        return self.facts.cutter(self.specials, with_space=False)
+        return self.tokenizer_json.without_specials(self.specials, with_space=False)
 
     @cached_property
     def _exact(self) -> ExactUnigram | None:
         """Encoder for texts whose best segmentation depends on the rounding of sums."""
-        model = self.facts.model
-        if self.preparation is None or model["type"] != "Unigram" or self.facts.kept:
+        model = self.tokenizer_json.model
+        if (
+            self.preparation is None
+            or model["type"] != "Unigram"
+            or self.tokenizer_json.added_tokens
+        ):
             return None
-        in_bytes = self.facts.covers_everything
+        in_bytes = self.tokenizer_json.covers_everything
         return ExactUnigram(model["vocab"], self.specials, model["unk_id"], in_bytes=in_bytes)
 
 

@@ -20,12 +20,10 @@ import tokenizers
 from numpy.typing import NDArray
 
 from headway.errors import DataError
-from headway.settings.listed import listed
-from headway.tokens.charsmap import Preparation
-from headway.tokens.json_facts import SUBWORD_CUTS, WORD_CUTS, Facts, read_exactly
+from headway.settings.listed import ensure_list
 from headway.tokens.json_limits import check_tokenizer
 from headway.tokens.pieces import SPACE_MARK, all_borders, readable
-from headway.tokens.roles import (
+from headway.tokens.special_tokens import (
     BOS_NAMES,
     EOS_NAMES,
     MASK,
@@ -33,12 +31,14 @@ from headway.tokens.roles import (
     SPECIALS,
     UNK,
     UNK_NAMES,
-    Roles,
+    TokenRoles,
     find_or_add_token,
     find_token,
 )
+from headway.tokens.spm_normalizer import SpmNormalization
 from headway.tokens.text_encoder import TextEncoder
-from headway.tokens.word_cache import Flat, WordTable
+from headway.tokens.tokenizer_json import SUBWORD_CUTS, WORD_CUTS, TokenizerJson, build_tokenizer
+from headway.tokens.word_cache import FlatIds, WordTable
 from headway.tokens.word_shapes import word_shapes
 
 __all__ = [
@@ -64,13 +64,13 @@ MAX_KNOWN = 1 << 18
 class EncodedWords(NamedTuple):
     """Encoded sentences that were given as words."""
 
-    text: Flat
+    text: FlatIds
     """The ids of each sentence."""
 
-    pieces: Flat
+    pieces: FlatIds
     """The number of ids of each word, for each sentence; at least one."""
 
-    shapes: Flat | None = None
+    shapes: FlatIds | None = None
     """The `Shape` of each word, if the tokenizer ignores case."""
 
 
@@ -103,9 +103,9 @@ class Tokenizer:
         self,
         inner: tokenizers.Tokenizer,
         where: str = "the tokenizer",
-        roles: Roles | None = None,
+        roles: TokenRoles | None = None,
         *,
-        preparation: Preparation | None = None,
+        preparation: SpmNormalization | None = None,
         size: int | None = None,
     ) -> None:
         """Wrap a tokenizer of `tokenizers`.
@@ -124,7 +124,7 @@ class Tokenizer:
             self._find_by_roles(roles, where)
         inner.encode_special_tokens = True  # not kept in the JSON
 
-    def _find_by_roles(self, roles: Roles, where: str) -> None:
+    def _find_by_roles(self, roles: TokenRoles, where: str) -> None:
         """Find special tokens by roles. No token is ever added: the vocabulary of the model is
         complete."""
 
@@ -192,14 +192,14 @@ class Tokenizer:
             if isinstance(values, dict) and "tokenizer" in values:
                 facts = values["tokenizer"]
                 if "roles" in values:
-                    more["roles"] = Roles.from_dict(values["roles"], where)
+                    more["roles"] = TokenRoles.from_dict(values["roles"], where)
                 if "sentencepiece" in values:
-                    more["preparation"] = Preparation(**values["sentencepiece"])
+                    more["preparation"] = SpmNormalization(**values["sentencepiece"])
                 more["size"] = values.get("size")
                 if not isinstance(more["size"], int | None):
                     raise DataError(f"{where}: size must be an integer, not {more['size']!r}.")
             check_tokenizer(facts, where)
-            inner = read_exactly(facts)
+            inner = build_tokenizer(facts)
             check_rows(inner, more.get("size"), where)
             return cls(inner, where, **more)
         except DataError:
@@ -258,7 +258,7 @@ class Tokenizer:
             raise DataError(
                 f"cannot add the special token {new[0]!r} to a tokenizer with a table of ids."
             )
-        inner = read_exactly(json.loads(self.library_json()))
+        inner = build_tokenizer(json.loads(self.library_json()))
         inner.add_special_tokens(new)
         return Tokenizer(inner, roles=self.roles, preparation=self.preparation)
 
@@ -266,15 +266,17 @@ class Tokenizer:
         """Return the ids of each text, in order."""
         return self.encode_flat(texts).lists()
 
-    def encode_flat(self, texts: Sequence[str]) -> Flat:
+    def encode_flat(self, texts: Sequence[str]) -> FlatIds:
         """Encode many texts to arrays.
 
         Pieces of our own tokenizers never cross a single space, so every word between spaces is
         encoded once and cached. Texts with other white space next to a space, or with a word too
         long for the cache, are encoded whole. So are long texts, on all cores.
         """
-        texts = listed(texts)
-        if not self._facts.cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(texts):
+        texts = ensure_list(texts)
+        if not self._tokenizer_json.cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(
+            texts
+        ):
             return self._encoder.encode(texts)
         if len(self._words.places) > MAX_KNOWN:
             self._words = WordTable()
@@ -285,7 +287,7 @@ class Tokenizer:
         new = np.flatnonzero(places < 0)
         if len(new):
             strange = [words[i] for i in new.tolist()]
-            table.learn(dict.fromkeys(strange), self._encoder.encode, self._stands_alone)
+            table.learn(dict.fromkeys(strange), self._encoder.encode, self._is_context_free)
             places[new] = table.find(strange)
         if not table.places:
             return self._encoder.encode(texts)
@@ -294,14 +296,14 @@ class Tokenizer:
             return flat
         return flat.with_rows(unknown, self._encoder.encode(list(compress(texts, unknown))))
 
-    def encode_parts(self, texts: Sequence[str], goes_on: NDArray[np.bool_]) -> Flat:
+    def encode_parts(self, texts: Sequence[str], goes_on: NDArray[np.bool_]) -> FlatIds:
         """Encode texts of which some continue the one before (`goes_on`). No space is put before
         those, so that the parts of a document decode to the document."""
-        if not goes_on.any() or not self._facts.adds_a_space:
+        if not goes_on.any() or not self._tokenizer_json.adds_a_space:
             return self.encode_flat(texts)
         # A text that begins with a space is encoded without it, because the tokenizer adds one.
         spaced = np.array([len(text) > 1 and text[0] == " " for text in texts], np.bool_)
-        spaced &= goes_on & self._facts.prepends
+        spaced &= goes_on & self._tokenizer_json.prepends
         bare = goes_on & ~spaced
         given = [text[1:] if cut else text for text, cut in zip(texts, spaced, strict=True)]
         if not bare.any():
@@ -312,26 +314,26 @@ class Tokenizer:
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
         """Encode sentences that are already split into words."""
         sentences = [words.split() if isinstance(words, str) else words
-                     for words in listed(sentences)]  # fmt: skip
+                     for words in ensure_list(sentences)]  # fmt: skip
         sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
         words = [word for sentence in sentences for word in sentence]
-        shapes = None if self.tells_case else Flat(word_shapes(words), sizes)
-        if not self._facts.adds_a_space:  # then the space between two words is added here
+        shapes = None if self.is_cased else FlatIds(word_shapes(words), sizes)
+        if not self._tokenizer_json.adds_a_space:  # then the space between two words is added here
             firsts = set((np.cumsum(sizes) - sizes).tolist())
             words = [w if i in firsts else f" {w}" for i, w in enumerate(words)]
         flat = self.encode_flat(words)
         if (flat.lengths == 0).any():
             gone = flat.lengths == 0
-            flat = flat.with_rows(gone, Flat.of([[self.unk]] * int(gone.sum())))
+            flat = flat.with_rows(gone, FlatIds.of([[self.unk]] * int(gone.sum())))
         ends = np.concatenate([[0], np.cumsum(flat.lengths)])
         last = np.cumsum(sizes)
         lengths = ends[last] - ends[last - sizes]
         return EncodedWords(
-            Flat(flat.ids, lengths), Flat(flat.lengths.astype(np.int32), sizes), shapes
+            FlatIds(flat.ids, lengths), FlatIds(flat.lengths.astype(np.int32), sizes), shapes
         )
 
     @cached_property
-    def tells_case(self) -> bool:
+    def is_cased(self) -> bool:
         """Whether the tokenizer distinguishes upper and lower case."""
         return self.normalise("Aa") != self.normalise("aa")
 
@@ -367,12 +369,12 @@ class Tokenizer:
         return all_borders(
             ordinary,
             size,
-            in_bytes=self._facts.in_bytes,
-            inside=self._facts.model.get("continuing_subword_prefix") or "",
-            last=self._facts.model.get("end_of_word_suffix") or "",
+            in_bytes=self._tokenizer_json.in_bytes,
+            inside=self._tokenizer_json.model.get("continuing_subword_prefix") or "",
+            last=self._tokenizer_json.model.get("end_of_word_suffix") or "",
         )
 
-    def _stands_alone(self, word: str) -> bool:
+    def _is_context_free(self, word: str) -> bool:
         """Whether a word between spaces is encoded the same without its context."""
         seen = word if word.isascii() else self.normalise(word)
         return bool(seen) and seen == seen.strip()
@@ -384,7 +386,7 @@ class Tokenizer:
 
     def as_prompt(self, ids: Sequence[int]) -> list[int]:
         """Add the special tokens around a prompt for a language model; the result is not empty."""
-        return [*self.begun(ids), *self.prompt_ends[1]]
+        return [*self.as_open_prompt(ids), *self.prompt_ends[1]]
 
     def as_text(self, ids: Sequence[int]) -> list[int]:
         """Add the special tokens around a text that is classified, tagged or embedded; the result
@@ -392,7 +394,7 @@ class Tokenizer:
         before, behind = self.text_ends
         return [*before, *ids, *behind] or [self.bos]
 
-    def begun(self, ids: Sequence[int]) -> list[int]:
+    def as_open_prompt(self, ids: Sequence[int]) -> list[int]:
         """Add only the special tokens before a prompt; the result is not empty."""
         return [*self.prompt_ends[0], *ids] or [self.bos]
 
@@ -418,7 +420,7 @@ class Tokenizer:
 
     def _piece(self, i: int) -> str:
         piece = self._inner.id_to_token(i) or f"<{i}>"
-        if not self._facts.in_bytes:
+        if not self._tokenizer_json.in_bytes:
             return piece.replace(" ", SPACE_MARK)
         return piece if i in self.specials else readable(piece)
 
@@ -429,7 +431,7 @@ class Tokenizer:
     @property
     def covers_everything(self) -> bool:
         """Whether no text is unknown, because every byte has a token."""
-        return self._facts.covers_everything
+        return self._tokenizer_json.covers_everything
 
     def unknown_characters(self, text: str) -> set[str]:
         """Return the characters that no token contains, except white space."""
@@ -438,13 +440,13 @@ class Tokenizer:
         return {c for c in set(self.normalise(text)) - self._alphabet if not c.isspace()}
 
     @cached_property
-    def _facts(self) -> Facts:
-        return Facts(self._inner.to_str())
+    def _tokenizer_json(self) -> TokenizerJson:
+        return TokenizerJson(self._inner.to_str())
 
     @cached_property
     def _encoder(self) -> TextEncoder:
         return TextEncoder(
-            self._inner, self._facts, self.specials, self.unk, self.preparation, self._size
+            self._inner, self._tokenizer_json, self.specials, self.unk, self.preparation, self._size
         )
 
     @cached_property

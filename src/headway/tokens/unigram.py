@@ -12,8 +12,8 @@ import struct
 from collections.abc import Collection, Sequence
 from itertools import groupby
 
-from headway.tokens.json_facts import NEVER
 from headway.tokens.pieces import ONE_BYTE
+from headway.tokens.tokenizer_json import NEVER
 
 UNKNOWN_COST = 10.0
 RUN = re.compile(r"(.)\1\1|(..)\2\2|(...)\3\3|(.{4})\4\4", re.DOTALL)
@@ -60,7 +60,7 @@ class ExactUnigram:
                 found.append(self.others.get(run, self.unk))
         return found
 
-    def better(self, text: str, ids: Sequence[int]) -> bool:
+    def may_differ(self, text: str, ids: Sequence[int]) -> bool:
         """Whether `encode` may give a more exact result than these ids of `tokenizers`."""
         return bool(RUN.search(text)) or (bool(self.others) and self.unk in ids)
 

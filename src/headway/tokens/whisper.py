@@ -16,7 +16,7 @@ import tokenizers
 
 from headway.errors import DataError
 from headway.tokens.json_limits import MOST_TOKENS
-from headway.tokens.roles import Roles
+from headway.tokens.special_tokens import TokenRoles
 
 END, START, NO_TIMES = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"
 TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
@@ -64,7 +64,9 @@ def _time(step: int) -> str:
     return f"<|{step * 0.02:.2f}|>"
 
 
-def whisper_roles(inner: tokenizers.Tokenizer, generation: Mapping[str, Any], where: str) -> Roles:
+def whisper_roles(
+    inner: tokenizers.Tokenizer, generation: Mapping[str, Any], where: str
+) -> TokenRoles:
     """Roles for decoding without timestamps, as OpenAI's program does.
 
     Values in `generation` (`generation_config.json`) have priority. A multilingual model gets no
@@ -74,7 +76,7 @@ def whisper_roles(inner: tokenizers.Tokenizer, generation: Mapping[str, Any], wh
         if inner.token_to_id(name) is None:
             raise DataError(f"{where}: the token {name!r}, which Whisper needs, is missing.")
     known = [name for name in (*TASKS, ALSO) if inner.token_to_id(name) is not None]
-    roles = Roles(
+    roles = TokenRoles(
         bos=START,
         eos=END,
         target_begin=NO_TIMES if inner.token_to_id(NO_TIMES) is not None else None,

@@ -14,36 +14,36 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int32]
-Numbers = NDArray[np.int64]
+Int32Array = NDArray[np.int32]
+IntArray = NDArray[np.int64]
 
 MAX_WORD = 64
 """Longest word in the cache, in characters."""
 
 
-class Flat(NamedTuple):
+class FlatIds(NamedTuple):
     """Concatenated ids of several texts, and the number of ids of each."""
 
-    ids: Ids
-    lengths: Numbers
+    ids: Int32Array
+    lengths: IntArray
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> Flat:
+    def of(cls, sequences: Sequence[Sequence[int]]) -> FlatIds:
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         ids = np.fromiter(chain.from_iterable(sequences), np.int32, int(lengths.sum()))
         return cls(ids, lengths)
 
-    def rows(self, wanted: NDArray[np.bool_]) -> Flat:
-        return Flat(self.ids[np.repeat(wanted, self.lengths)], self.lengths[wanted])
+    def rows(self, wanted: NDArray[np.bool_]) -> FlatIds:
+        return FlatIds(self.ids[np.repeat(wanted, self.lengths)], self.lengths[wanted])
 
-    def with_rows(self, places: NDArray[np.bool_], others: Flat) -> Flat:
+    def with_rows(self, places: NDArray[np.bool_], others: FlatIds) -> FlatIds:
         """Return these texts with `others` in the marked places, which must be empty."""
         lengths = self.lengths.copy()
         lengths[places] = others.lengths
         theirs = np.repeat(places, lengths)
         ids = np.empty(len(theirs), np.int32)
         ids[theirs], ids[~theirs] = others.ids, self.ids
-        return Flat(ids, lengths)
+        return FlatIds(ids, lengths)
 
     def lists(self) -> list[list[int]]:
         ids, ends = self.ids.tolist(), np.cumsum(self.lengths).tolist()
@@ -62,15 +62,15 @@ class WordTable:
 
     def __init__(self) -> None:
         self.places = _Places()
-        self.ids: Ids = np.zeros(0, np.int32)
-        self.starts: Numbers = np.zeros(0, np.int64)
-        self.lengths: Numbers = np.zeros(0, np.int64)
+        self.ids: Int32Array = np.zeros(0, np.int32)
+        self.starts: IntArray = np.zeros(0, np.int64)
+        self.lengths: IntArray = np.zeros(0, np.int64)
         self._lock = Lock()
 
     def learn(
         self,
         words: Iterable[str],
-        encode: Callable[[Sequence[str]], Flat],
+        encode: Callable[[Sequence[str]], FlatIds],
         fit: Callable[[str], bool],
     ) -> None:
         """Encode and store those of the words that are short enough and satisfy `fit`."""
@@ -87,11 +87,11 @@ class WordTable:
             # Last, so that a word in `places` always has its ids.
             self.places.update({word: first + i for i, word in enumerate(new)})
 
-    def find(self, words: Sequence[str]) -> Numbers:
+    def find(self, words: Sequence[str]) -> IntArray:
         """Return the index of each word; -1 for unknown words."""
         return np.fromiter(map(self.places.__getitem__, words), np.int64, len(words))
 
-    def look_up(self, place: Numbers, sizes: Numbers) -> tuple[Flat, NDArray[np.bool_]]:
+    def look_up(self, place: IntArray, sizes: IntArray) -> tuple[FlatIds, NDArray[np.bool_]]:
         """Return the ids of texts, and which texts contain an unknown word.
 
         `place` holds the indices of all words, `sizes` the number of words of each text. Texts with
@@ -106,4 +106,4 @@ class WordTable:
         shift = self.starts[place] - (np.cumsum(lengths) - lengths)
         index = np.repeat(shift, lengths)
         index += np.arange(len(index))
-        return Flat(self.ids[index], np.add.reduceat(lengths, starts)), unknown
+        return FlatIds(self.ids[index], np.add.reduceat(lengths, starts)), unknown

@@ -6,25 +6,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headway.settings.text import Shape
-from headway.tokens.word_cache import Ids
+from headway.settings.text import WordShape
+from headway.tokens.word_cache import Int32Array
 
 
-def word_shape(word: str) -> Shape:
+def word_shape(word: str) -> WordShape:
     """Classify a word by its letters and digits; other characters count only if it has neither."""
     letters = [c for c in word if c.isalpha()]
     if any(c.isdigit() for c in word):
-        return Shape.WITH_DIGITS if letters else Shape.NUMBER
+        return WordShape.WITH_DIGITS if letters else WordShape.NUMBER
     if not letters:
-        return Shape.SIGNS
+        return WordShape.SIGNS
     capitals = sum(c.isupper() or c.istitle() for c in letters)
     if not capitals:
-        return Shape.LOWER
+        return WordShape.LOWER
     if capitals == len(letters):
-        return Shape.CAPITALS if capitals > 1 else Shape.CAPITAL
-    return Shape.CAPITALISED if capitals == 1 and not letters[0].islower() else Shape.MIXED
+        return WordShape.CAPITALS if capitals > 1 else WordShape.CAPITAL
+    return WordShape.CAPITALISED if capitals == 1 and not letters[0].islower() else WordShape.MIXED
 
 
-def word_shapes(words: Sequence[str]) -> Ids:
+def word_shapes(words: Sequence[str]) -> Int32Array:
     known = {word: int(word_shape(word)) for word in set(words)}
     return np.fromiter(map(known.__getitem__, words), np.int32, len(words))

@@ -18,7 +18,7 @@ from torch import Tensor
 from headway.errors import DataError
 from headway.tokens.tokenizer import Tokenizer
 
-Vector = NDArray[np.float32]
+Float32Array = NDArray[np.float32]
 
 
 def embedding_matrix(
@@ -36,7 +36,7 @@ def embedding_matrix(
     for word, ids in words.items():
         lowered.setdefault(word.lower(), []).extend(ids)
     found = read_vectors(path, wanted.keys() | lowered.keys(), d_model)
-    rows: dict[int, Vector] = {}
+    rows: dict[int, Float32Array] = {}
     for names in (lowered, wanted):  # exact words override lower-cased ones
         rows |= {i: found[word] for word, ids in names.items() if word in found for i in ids}
     if not rows:
@@ -50,9 +50,9 @@ def embedding_matrix(
     return matrix_VD, len(rows)
 
 
-def read_vectors(path: str | Path, wanted: set[str], width: int) -> dict[str, Vector]:
+def read_vectors(path: str | Path, wanted: set[str], width: int) -> dict[str, Float32Array]:
     """Read the vectors of the wanted words. The first vector of a repeated word counts."""
-    found: dict[str, Vector] = {}
+    found: dict[str, Float32Array] = {}
     for number, line in enumerate(_lines(Path(path)), 1):
         fields = line.rstrip().split(" ")
         if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
@@ -120,7 +120,7 @@ def _is_number(field: str) -> bool:
         return False
 
 
-def _numbers(fields: list[str], where: str) -> Vector:
+def _numbers(fields: list[str], where: str) -> Float32Array:
     try:
         vector = np.array(fields, np.float64).astype(np.float32)
     except ValueError as error:

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from headway.errors import ConfigError, UserError, suggest
 from headway.progress import Progress
-from headway.settings.asked import Asked
 from headway.settings.data import GIVEN
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import CONFIG, load_run, run_folder
-from headway.settings.run import RunSettings, asked_of, load_run_settings
+from headway.settings.overrides import Overrides
+from headway.settings.run import RunSettings, load_run_settings, overrides_of
 from headway.settings.start import DistilSettings, LoraSettings
 from headway.settings.toml import parse, read_text
 from headway.storage import work_folder
 from headway.tasks.specs import ALIASES, SOURCE, SPECS, Alias, spec_of
 
 if TYPE_CHECKING:
+    from headway.data.bound_data import BoundData
     from headway.data.check_report import Report
-    from headway.data.in_memory import Given
 
 
-def check_word(task: str) -> str:
+def check_task_name(task: str) -> str:
     """Return the word if it is a task or an alias of one; otherwise raise an error."""
     known = (*SPECS, *ALIASES)
     if task not in known:
@@ -34,7 +34,7 @@ def check_word(task: str) -> str:
 
 def settings_for(
     task: str | None,
-    given: Asked,
+    given: Overrides,
     words: Sequence[str] = (),
     *,
     recipe: Path | None = None,
@@ -47,14 +47,14 @@ def settings_for(
 
     `whence`: the argument that named the task. `quiet`: print no note about a renamed task.
     """
-    asked = given | Asked.from_words(words)
+    asked = given | Overrides.from_arguments(words)
     if task is None and recipe is None:
         known = [*SPECS, *(name for name, alias in ALIASES.items() if not alias.old)]
         raise ConfigError(
             f"name a task ({', '.join(known)}) or a --recipe.",
             python=f"name a task ({', '.join(known)}) as the first argument, or pass recipe=….",
         )
-    given |= beginning(task, start, teacher, asked)
+    given |= implied_settings(task, start, teacher, asked)
     word = task
     if recipe is not None and not task:
         word = str(parse(read_text(recipe), recipe).get("task"))
@@ -64,7 +64,7 @@ def settings_for(
             f"the task {word} is now called {new}: {new}.what={what} has the same effect as {word}"
         )
     if task in SPECS or (task in ALIASES and ALIASES[task].old):
-        given |= Asked({"task": task}, whence)
+        given |= Overrides({"task": task}, whence)
     settings = load_run_settings(recipe, words, given, is_recipe=True)
     check_files(settings)
     return settings
@@ -72,8 +72,8 @@ def settings_for(
 
 def check_training(settings: RunSettings) -> None:
     """Reject settings that are impossible or have no effect, before any data is read."""
-    check_beginning(settings)
-    from headway.settings.from_parent import check_task
+    check_implied(settings)
+    from headway.settings.warm_start import check_task
 
     spec = spec_of(settings)
     for field in fields(DecodeSettings):
@@ -98,7 +98,7 @@ def with_budget(
     length = seconds(budget)
     if goes_on is None or not _had_budget(goes_on):
         _check_length(settings, budget)
-    asked = settings.asked | Asked({"budget": budget}, whence)
+    asked = settings.asked | Overrides({"budget": budget}, whence)
     return replace(settings, asked=asked), length
 
 
@@ -106,7 +106,7 @@ def _check_length(settings: RunSettings, budget: str) -> None:
     """Reject a budget beside explicit `train.steps` or `train.epochs`; those of a recipe are only
     defaults."""
     for key in ("train.steps", "train.epochs"):
-        said = settings.asked.whence(key) if key in settings.asked else ""
+        said = settings.asked.origin(key) if key in settings.asked else ""
         if said.startswith((f"{key}=", "train(")):
             raise ConfigError(
                 f"{key}={settings.asked[key]} and --budget {budget} both set the length of "
@@ -125,15 +125,15 @@ def _had_budget(folder: Path) -> bool:
         return True
 
 
-def report_of(
-    settings: RunSettings, given: Mapping[str, Given] | None = None, *, quiet: bool = False,
+def data_report(
+    settings: RunSettings, given: Mapping[str, BoundData] | None = None, *, quiet: bool = False,
     steps: bool = False,
 ) -> Report:  # fmt: skip
     """Prepare the data in a temporary folder, as training would, and report what is unusual.
 
     `steps`: also show one example after each stage from its file to a batch.
     """
-    from headway.data.binding_table import Tables
+    from headway.data.binding_table import TrainingTables
     from headway.data.store import ImpossibleData
     from headway.tasks.modality import row_of
     from headway.tasks.pretrained import with_pretrained
@@ -160,7 +160,7 @@ def report_of(
                     from headway.training.example_stages import steps_of
 
                     found = replace(found, steps=steps_of(run, prepared))
-        tables = Tables.of(run, row_of(run), given or {})
+        tables = TrainingTables.of(run, row_of(run), given or {})
         found = replace(found, columns=tables.columns, tables=tables.lines(found))
     return found
 
@@ -169,10 +169,12 @@ NOTHING = "none"
 """Value of `--from` for training from scratch, without the default pretrained run."""
 
 
-def beginning(task: str | None, start: str | None, teacher: str | None, asked: Asked) -> Asked:
+def implied_settings(
+    task: str | None, start: str | None, teacher: str | None, asked: Overrides
+) -> Overrides:
     """Return the settings that `--from`, `--teacher`, `detect` and `distil` imply."""
     nothing = start == NOTHING
-    given = Asked({"start.run": "" if nothing else start} if start else {}, "--from")
+    given = Overrides({"start.run": "" if nothing else start} if start else {}, "--from")
     start = None if nothing else start
     teacher = asked.get("distil.teacher", teacher)
     named = "data.fields" in asked
@@ -181,16 +183,16 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
         if not teacher:
             raise ConfigError("distil needs a teacher. Name its run: --teacher RUN.")
         taught = load_run(run_folder(teacher))
-        given |= Asked({"task": taught.task, "distil.teacher": teacher}, "--teacher")
+        given |= Overrides({"task": taught.task, "distil.teacher": teacher}, "--teacher")
         spec = spec_of(taught)
         section = getattr(taught, spec.name, None)
-        given |= Asked(
+        given |= Overrides(
             {f"{spec.name}.{name}": getattr(section, name) for name in spec.read_by}, "--teacher"
         )
         if spec.modality != "text" and hasattr(section, "what"):
-            given |= Asked({f"{spec.name}.what": spec.modality}, "--teacher")
+            given |= Overrides({f"{spec.name}.what": spec.modality}, "--teacher")
         if taught.data.fields and not named:
-            given |= Asked({"data.fields": taught.data.fields}, "--teacher")
+            given |= Overrides({"data.fields": taught.data.fields}, "--teacher")
     elif teacher:
         raise ConfigError(
             "--teacher is an option of the task distil: headway train distil --teacher RUN"
@@ -198,9 +200,9 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
     if task in SPECS and SPECS[task].continues and start and not named:
         fields = load_run(run_folder(start)).data.fields
         if fields:
-            given |= Asked({"data.fields": fields}, "--from")
+            given |= Overrides({"data.fields": fields}, "--from")
     if alias.needs == "data.fields":
-        given |= Asked({"task": alias.task}, f"headway train {task}")
+        given |= Overrides({"task": alias.task}, f"headway train {task}")
         if not named:
             fields = load_run(run_folder(start)).data.fields if start else ()
             if not fields:
@@ -208,11 +210,11 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
                     f"{task} needs documents with fields. Start from a run that has fields "
                     "(--from RUN), or name them: data.fields=[title,body]"
                 )
-            given |= Asked({"data.fields": fields}, "--from")
+            given |= Overrides({"data.fields": fields}, "--from")
     return given
 
 
-def check_beginning(settings: RunSettings) -> None:
+def check_implied(settings: RunSettings) -> None:
     """Reject settings that the start run or the teacher has fixed, or that have no effect without
     one."""
     start, teacher = settings.start.run, settings.distil.teacher
@@ -233,13 +235,13 @@ def check_beginning(settings: RunSettings) -> None:
             "--teacher RUN."
         )
     if settings.lora != LoraSettings() and not settings.lora.rank:
-        key = next(key for key in asked_of(settings) if key.startswith("lora."))
+        key = next(key for key in overrides_of(settings) if key.startswith("lora."))
         raise ConfigError(f"{key} has no effect without lora.rank. Set it, or leave {key} out.")
     if not spec_of(settings).pretrained or "start.run" in settings.asked:
-        check_started(settings)
+        check_from_scratch(settings)
 
 
-def check_started(settings: RunSettings) -> None:
+def check_from_scratch(settings: RunSettings) -> None:
     """Reject settings about the weights of another run where training starts from scratch."""
     start = settings.start
     needs_run = {

@@ -59,7 +59,7 @@ def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def newest_whole(checkpoints: Checkpoints, n: int) -> list[Path]:
+def newest_undamaged(checkpoints: Checkpoints, n: int) -> list[Path]:
     """Return up to `n` of the newest checkpoints, oldest first, without damaged ones, which are
     reported."""
     found: list[Path] = []
@@ -89,7 +89,7 @@ def average_run(
     if out.resolve() != run.resolve() and (out / CONFIG).exists():
         raise FolderError(f"{out} already holds a model. Give --out another folder.")
     checkpoints = Checkpoints(run, keep=1, log=log, owner=False)
-    paths = _taken(checkpoints, run, last)
+    paths = _select_checkpoints(checkpoints, run, last)
     model, tensors, lora = build_model(load_settings(run)), average_of(paths), load_run(run).lora
     if lora.rank:
         tensors = merge_tensors(tensors, lora.alpha)
@@ -105,13 +105,13 @@ def average_run(
     return f"the best checkpoint, step {steps}" if last is None else f"the mean of steps {steps}"
 
 
-def _taken(checkpoints: Checkpoints, run: Path, last: int | None) -> list[Path]:
+def _select_checkpoints(checkpoints: Checkpoints, run: Path, last: int | None) -> list[Path]:
     if last is None:
         path = checkpoints.best_path()
         if path is None:
             raise FolderError(f"{run} has no undamaged best checkpoint. Use --last.")
         return [path]
-    paths = newest_whole(checkpoints, last)
+    paths = newest_undamaged(checkpoints, last)
     if len(paths) < last:
         have = f"{len(paths)} undamaged checkpoint{'s' * (len(paths) != 1)}"
         way_out = f"Use --last {len(paths)}." if paths else "Train it first with `headway train`."

@@ -209,7 +209,7 @@ def _checked(line: bytes) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class UnlimitedEvaluations:
     """Evaluations that a run would make with unlimited time."""
 
     n_quick: int
@@ -239,7 +239,7 @@ class Budget:
     def __init__(
         self,
         total_s: float,
-        wanted: Wanted,
+        unlimited: UnlimitedEvaluations,
         journal: Journal,
         *,
         started: float,
@@ -248,7 +248,7 @@ class Budget:
     ) -> None:
         """`look`: as in `Decision`; None: about once per second, for devices where each reading of
         the clock needs a synchronisation."""
-        self.total_s, self.wanted, self.journal = total_s, wanted, journal
+        self.total_s, self.unlimited, self.journal = total_s, unlimited, journal
         self.now, self._look = now, look
         self._started = started - journal.spent_s
         self._replays = journal.final is not None
@@ -327,7 +327,7 @@ class Budget:
         if self._begun is None:
             self._begun = self._evaluated = self.elapsed_s
         new = self._planned(step, plan)
-        if plan is not None and not self._is_news(step, plan, new, untimed):
+        if plan is not None and not self._has_changed(step, plan, new, untimed):
             if self.elapsed_s - self.journal.spent_s > 0.02 * self.total_s:
                 self._record("time")
             return None
@@ -335,7 +335,7 @@ class Budget:
         self._record("plan", **asdict(new))
         return new
 
-    def _is_news(self, step: int, plan: Decision, new: Decision, untimed: bool) -> bool:
+    def _has_changed(self, step: int, plan: Decision, new: Decision, untimed: bool) -> bool:
         if new.steps <= step:
             return True
         if step == plan.until:
@@ -359,18 +359,18 @@ class Budget:
             left = 0 if step else 1
             until = step + left
         else:
-            if self.wanted.save_every is not None:
-                step_s += self.save_s / self.wanted.save_every
+            if self.unlimited.save_every is not None:
+                step_s += self.save_s / self.unlimited.save_every
             next_s = self._evaluated + interval_s - self.elapsed_s
-            if self.wanted.eval_every is None:
+            if self.unlimited.eval_every is None:
                 between = max(0, math.ceil((training_s - next_s) / interval_s - 0.3))
                 room_s = training_s - between * evaluation_s
             else:
-                room_s = training_s * step_s / (step_s + evaluation_s / self.wanted.eval_every)
+                room_s = training_s * step_s / (step_s + evaluation_s / self.unlimited.eval_every)
             left = max(0 if step else 1, int(room_s / step_s + 0.5))
             until = step + max(1, round(next_s / step_s))
-            if self.wanted.eval_every is not None:
-                every = self.wanted.eval_every
+            if self.unlimited.eval_every is not None:
+                every = self.unlimited.eval_every
                 until = (step // every + 1) * every
             elif step + left - until < 0.3 * interval_s / step_s:
                 until = step + left  # an evaluation shortly before the last one is useless
@@ -379,7 +379,7 @@ class Budget:
             step=step, steps=steps, until=min(until, steps), examples=examples,
             progress=0.0 if plan is None else plan.progress_at(step), look=self._looks(),
             # In runs started by an earlier version, progress counts from the first step.
-            warmup=self.wanted.warmup if plan is None else plan.warmup,
+            warmup=self.unlimited.warmup if plan is None else plan.warmup,
         )  # fmt: skip
 
     def _looks(self) -> int:
@@ -391,7 +391,7 @@ class Budget:
         """Return the number of evaluations, including the last one, and of examples in each."""
         # A share of the time after training began: preparation may have taken most of the budget.
         share = EVALUATION_SHARE * max(0.0, self.total_s - (self._begun or 0.0))
-        most = self.wanted.n_quick
+        most = self.unlimited.n_quick
         example_s = self.example_s or 0.0
         few = min(FEW, most)
         number = min(EVALUATIONS, max(FEWEST, int(share / (most * example_s + self.save_s))))
@@ -408,9 +408,9 @@ class Budget:
     def _end_s(self, examples: int) -> float:
         """Seconds for the last evaluation, its checkpoint, the comparison and the final weights."""
         example_s = self.example_s or 0.0
-        careful_s = self.wanted.careful * example_s
-        comparison_s = min(END_SHARE * self.total_s, 2 * careful_s * self.wanted.n_valid)
-        if SURE * comparison_s < 2 * example_s * min(FEW, self.wanted.n_valid):
+        careful_s = self.unlimited.careful * example_s
+        comparison_s = min(END_SHARE * self.total_s, 2 * careful_s * self.unlimited.n_valid)
+        if SURE * comparison_s < 2 * example_s * min(FEW, self.unlimited.n_valid):
             comparison_s = 0.0  # there will be none
         return examples * example_s + 2 * self.save_s + comparison_s
 
@@ -424,12 +424,12 @@ class Budget:
         usual_s = PATIENCE * examples * (self.example_s or 0.0) + 0.5
         return examples, self.now() + max(0.0, min(usual_s, self.left_s - self.save_s))
 
-    def broken_off(self, step: int, examples: int, seconds: float) -> int:
+    def aborted(self, step: int, examples: int, seconds: float) -> int:
         """Record and return the number of examples for another attempt; 0: skip the evaluation."""
         self.example_s = max(self.example_s or 0.0, PATIENCE * seconds / max(1, examples))
         room_s = min(EVALUATION_SHARE * self.total_s, self.left_s - self.save_s)
         fewer = int(min(examples / 4, room_s / PATIENCE / self.example_s))
-        fewer = fewer if fewer >= min(FEW, self.wanted.n_quick) else 0
+        fewer = fewer if fewer >= min(FEW, self.unlimited.n_quick) else 0
         self._record("evaluation", step=step, examples=fewer)
         self._evaluated = self.elapsed_s
         return fewer
@@ -447,13 +447,13 @@ class Budget:
             yield final, self.now() + max(0.0, self.left_s)
 
     def _final(self, candidates: int, before: Final | None) -> Final:
-        n_valid = self.wanted.n_valid if before is None else before.examples // 4
+        n_valid = self.unlimited.n_valid if before is None else before.examples // 4
         quick_s = self.example_s or 1e-6
-        careful_s = self.wanted.careful * quick_s
+        careful_s = self.unlimited.careful * quick_s
         room_s = SURE * self.left_s / max(1, candidates)
-        enough = min(self.wanted.n_valid, 10 * FEW)
+        enough = min(self.unlimited.n_valid, 10 * FEW)
         for careful, each_s in ((True, careful_s), (False, quick_s)):
             n = int(max(0.0, min(n_valid, room_s / each_s)))
-            if n >= (enough if careful else min(FEW, self.wanted.n_valid)) and n:
+            if n >= (enough if careful else min(FEW, self.unlimited.n_valid)) and n:
                 return Final(examples=n, careful=careful)
         return Final(examples=0, careful=False)

@@ -38,7 +38,7 @@ class RankLost(UserError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranks:
+class Distributed:
     rank: int = 0
     world: int = 1
     device: torch.device = CPU
@@ -48,7 +48,7 @@ class Ranks:
         return self.rank == 0
 
     @classmethod
-    def start(cls, device: str = "auto") -> Ranks:
+    def start(cls, device: str = "auto") -> Distributed:
         """Join the ranks that `torchrun` started, or run as a single process."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
@@ -90,7 +90,7 @@ class Ranks:
             with _together():
                 dist.barrier()
 
-    def same(self, value: object) -> object:
+    def broadcast(self, value: object) -> object:
         """Return the value of rank 0 on all ranks."""
         if self.world == 1:
             return value

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from headway.errors import ConfigError
-from headway.models.summary import activations, count, outline
+from headway.models.summary import activations, count_parameters, meta_model
 from headway.settings.run import Resolved
 from headway.training.budget import Decision
 
@@ -29,14 +29,14 @@ def seconds(text: str) -> float:
 def memory_needed(settings: Resolved) -> int:
     """Bytes of weights, gradients, Adam's moments and the activations of a micro-batch."""
     width = 2 if settings.train.precision == "bf16" else 4
-    shape = outline(settings.model)
+    shape = meta_model(settings.model)
     kept = activations(shape, settings.model, settings.train.micro_tokens).fused_bytes
-    return 16 * count(shape) + kept * width // 4
+    return 16 * count_parameters(shape) + kept * width // 4
 
 
 def work_seconds(settings: Resolved, device: torch.device) -> float:
     """Rough estimate of the seconds in matrix products, at the usual speed of such a device."""
-    per_token = 6.0 * count(outline(settings.model))  # forward and backward
+    per_token = 6.0 * count_parameters(meta_model(settings.model))  # forward and backward
     tokens = settings.train.steps * settings.train.batch_tokens
     return per_token * tokens / (2e14 if device.type == "cuda" else 1e11)
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from headway.data.binding_table import media_target
-from headway.data.example import WantedMedia, sources
-from headway.data.media.open_item import Form, Medium
-from headway.data.store import Prepared
+from headway.data.media.open_item import ItemFormat, MediaRef
+from headway.data.source import MediaSpec, sources
+from headway.data.store import PreparedData
 from headway.data.table import Table, shown_value
 from headway.data.token_store import TokenStore
 from headway.errors import DataError
@@ -43,7 +43,7 @@ TOGETHER = 3
 CPU = torch.device("cpu")
 
 
-def steps_of(settings: RunSettings, prepared: Prepared) -> list[str]:
+def steps_of(settings: RunSettings, prepared: PreparedData) -> list[str]:
     """Return the stages of the first example, for the model that would be trained."""
     objective = make_task(row_of(settings)).objective(
         resolve_run(settings, prepared, CPU), prepared
@@ -51,7 +51,9 @@ def steps_of(settings: RunSettings, prepared: Prepared) -> list[str]:
     return stages_of(settings, prepared, objective)
 
 
-def stages_of(settings: RunSettings, prepared: Prepared, objective: Objective[Any]) -> list[str]:
+def stages_of(
+    settings: RunSettings, prepared: PreparedData, objective: Objective[Any]
+) -> list[str]:
     """Return the lines of the stages: raw, opened, stored, item and batch."""
     raw, opened = _read(settings, row_of(settings), prepared)
     items: Items[object] = objective.valid_items
@@ -71,7 +73,7 @@ def stages_of(settings: RunSettings, prepared: Prepared, objective: Objective[An
     ]
 
 
-def _read(settings: RunSettings, row: Spec, prepared: Prepared) -> tuple[list[str], list[str]]:
+def _read(settings: RunSettings, row: Spec, prepared: PreparedData) -> tuple[list[str], list[str]]:
     """Return the example as written in its file, and as bound to columns."""
     wanted = prepared.valid_examples[0]
     if row.reads == "media":
@@ -103,21 +105,21 @@ def _raw(table: Table, place: str) -> list[str]:
 
 def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], list[str]]:
     assert row.modality != "text"
-    media = WantedMedia(Form(row.modality), media_target(settings, row))
+    media = MediaSpec(ItemFormat(row.modality), media_target(settings, row))
     for source in sources("media", settings, media)[::-1]:
         for one in source:
             if one.place == place:
                 known = {name: value for name, value in one.values.items()
-                         if not isinstance(value, Medium) and value}  # fmt: skip
+                         if not isinstance(value, MediaRef) and value}  # fmt: skip
                 opened = [_array(value.read(media.form).values) for value in one.values.values()
-                          if isinstance(value, Medium)]  # fmt: skip
+                          if isinstance(value, MediaRef)]  # fmt: skip
                 tables = (bound.table for bound in source.tables() if not bound.table.named)
                 raw = next((_raw(t, place) for t in tables if place.startswith(f"{t.file}:")), None)
                 return raw or [place], [f"{opened[0]}   {_values(known)}".rstrip(), *opened[1:]]
     raise DataError("the data files changed while they were read. Start the command again.")
 
 
-def _stored(prepared: Prepared) -> Iterator[str]:
+def _stored(prepared: PreparedData) -> Iterator[str]:
     """Describe the example as stored on disk."""
     for name, store in prepared.valid.items():
         if isinstance(store, TokenStore):
@@ -135,7 +137,7 @@ def _stored(prepared: Prepared) -> Iterator[str]:
             yield f"{name}: {_array(np.asarray(store[0]))}"
 
 
-def _tokenizer(prepared: Prepared, name: str) -> Tokenizer | None:
+def _tokenizer(prepared: PreparedData, name: str) -> Tokenizer | None:
     vocab = prepared.vocab
     if vocab is None or name in ("tags", "pieces", "shapes", "labels"):
         return None

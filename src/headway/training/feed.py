@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headway.tasks.objective import Objective, Part
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 
 AHEAD = 4
 """Most steps that are prepared in advance."""
@@ -43,14 +43,14 @@ ROOM = 1.02
 small remainder would need another part."""
 
 
-def part_tokens(micro_tokens: int, batch_tokens: int, ranks: Ranks) -> int:
+def part_tokens(micro_tokens: int, batch_tokens: int, ranks: Distributed) -> int:
     """Return the tokens of a micro-batch, so that every rank has a part of each step."""
     if ranks.world == 1:
         return micro_tokens
     return min(micro_tokens, int(ROOM * batch_tokens / ranks.world) + 1)
 
 
-def walk(objective: Objective[Any], cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
+def iter_steps(objective: Objective[Any], cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
     """Yield the examples of each step, without end, with the cursor of the step after it."""
     epoch, first = cursor
     while True:
@@ -64,7 +64,12 @@ def walk(objective: Objective[Any], cursor: Cursor) -> Iterator[tuple[Any, Curso
 
 
 def step_item(
-    objective: Objective[Any], step: Any, after: Cursor, micro_tokens: int, ranks: Ranks, fixed: Any
+    objective: Objective[Any],
+    step: Any,
+    after: Cursor,
+    micro_tokens: int,
+    ranks: Distributed,
+    fixed: Any,
 ) -> StepItem:
     parts = objective.parts(step, micro_tokens)
     mine = parts[ranks.rank :: ranks.world]
@@ -77,7 +82,7 @@ def step_item(
     )
 
 
-class Feed:
+class Prefetcher:
     """Iterator over the steps, prepared by a thread; `close` it when done. `waited` counts the
     seconds that training waited for data."""
 
@@ -86,7 +91,7 @@ class Feed:
         objective: Objective[Any],
         cursor: Cursor,
         micro_tokens: int,
-        ranks: Ranks,
+        ranks: Distributed,
         fixed: Any = None,
     ) -> None:
         self.waited = 0.0
@@ -116,7 +121,7 @@ class Feed:
     def _work(self) -> None:
         objective, cursor, micro_tokens, ranks, fixed = self._arguments
         try:
-            for step, after in walk(objective, cursor):
+            for step, after in iter_steps(objective, cursor):
                 item = step_item(objective, step, after, micro_tokens, ranks, fixed)
                 self._put(item)
                 if self._closed.is_set():

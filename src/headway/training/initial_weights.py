@@ -19,9 +19,9 @@ from headway.errors import ConfigError
 from headway.models.parts.text import TextFront
 from headway.nn.lora import add_lora, merge_lora
 from headway.nn.stack import stacks
-from headway.settings.from_parent import check_same, check_task, gets_decoder
 from headway.settings.model import family_of
 from headway.settings.run import Resolved
+from headway.settings.warm_start import check_same, check_task, gets_decoder
 from headway.tasks.distil import start_student
 from headway.tasks.opened import open_run
 from headway.tasks.task import Note
@@ -43,14 +43,14 @@ BY_WORD = ("front.tokens.weight", "head.linear.weight", "head.linear.bias",
 
 
 @dataclass(frozen=True)
-class Started:
+class LoadedWeights:
     """Result of loading weights: which were loaded, newly initialised or not used."""
 
     run: str
     loaded: frozenset[str]
     """Names of loaded weights in the new model; a tied weight has several names."""
 
-    fresh: frozenset[str]
+    initialized: frozenset[str]
     """Names of newly initialised weights: heads, and embeddings of masked positions and of
     segments."""
 
@@ -59,30 +59,30 @@ class Started:
 
     def lines(self) -> list[str]:
         said = [f"starting from {self.run}: {len(self.loaded)} tensors loaded"]
-        if self.fresh:
-            said[0] += f"; newly initialised: {_heads(sorted(self.fresh))}"
+        if self.initialized:
+            said[0] += f"; newly initialised: {_heads(sorted(self.initialized))}"
         if self.unused:
             said.append(f"not used: {_heads(self.unused)} ({len(self.unused)} tensors)")
         return said
 
 
-def start_from(model: nn.Module, settings: Resolved, note: Note) -> Started:
+def start_from(model: nn.Module, settings: Resolved, note: Note) -> LoadedWeights:
     """Load the weights of `start.run` into the model; a weight that does not fit is an error."""
     old = open_run(settings.start.run, device="cpu", precision="fp32", words=False)
     check_task(settings.start.run, settings, old.shape)
     check_same(settings.start.run, old.shape, settings.model, may_grow=True)
     same_labels = old.settings.labels == settings.labels
     beside = gets_decoder(old.shape, family_of(settings.model))
-    started = take_over(model, old.model, settings.start.run, same_labels, decoder=beside)
+    started = copy_weights(model, old.model, settings.start.run, same_labels, decoder=beside)
     for line in started.lines():
         note(line)
     return started
 
 
 @torch.no_grad()
-def take_over(
+def copy_weights(
     model: nn.Module, old: nn.Module, name: str, same_labels: bool, *, decoder: bool = False
-) -> Started:
+) -> LoadedWeights:
     """Copy every weight that both models have. `decoder`: the old model is an encoder, and the new
     one adds a decoder."""
     theirs = _as_encoder(old) if decoder else dict(old.state_dict())
@@ -117,7 +117,7 @@ def take_over(
                 "are taken from that run."
             )
     unused = tuple(n for n in theirs if n not in used)
-    return Started(name, frozenset(loaded), frozenset(fresh), unused)
+    return LoadedWeights(name, frozenset(loaded), frozenset(fresh), unused)
 
 
 def trainable(model: nn.Module) -> tuple[int, int]:
@@ -145,7 +145,7 @@ def freeze(model: nn.Module, layers: int) -> None:
             parameter.requires_grad_(False)
 
 
-def rate_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
+def lr_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
     """Return the factor of the learning rate of each weight: 1 for the heads and the last layer of
     a stack, `layer_decay` times that of the layer above for the others and for the front."""
     if layer_decay == 1.0:
@@ -214,7 +214,7 @@ def _heads(names: Iterable[str]) -> str:
     return ", ".join(found)
 
 
-def begin(model: nn.Module, settings: Resolved, prepared: Any, note: Note) -> None:
+def initialize_weights(model: nn.Module, settings: Resolved, prepared: Any, note: Note) -> None:
     """Load the initial weights into a new model: layers of a teacher, weights of another run, word
     vectors."""
     if settings.distil.teacher:
@@ -226,7 +226,7 @@ def begin(model: nn.Module, settings: Resolved, prepared: Any, note: Note) -> No
         _word_vectors(model, vectors, prepared.tokenizer, note)
 
 
-def restrict(model: nn.Module, settings: Resolved) -> None:
+def set_trainable(model: nn.Module, settings: Resolved) -> None:
     """Freeze the weights that the settings exclude from training, and add LoRA adapters."""
     if settings.start.freeze:
         freeze(model, settings.start.freeze)

@@ -12,22 +12,24 @@ from typing import Any
 import numpy as np
 
 from headway.errors import needs
-from headway.progress import Progress, Stage
+from headway.progress import Progress, ProgressStage
 from headway.storage import replace_text
 from headway.tasks.history import LOG, Entry, entries
 
-Heard = Callable[[Mapping[str, Any]], object]
+LogCallback = Callable[[Mapping[str, Any]], object]
 """Callback for each line of the log. Returning True, or a text with the reason, ends training."""
 
 
 class RunLog:
     """Log of a run, written only by rank 0. Training continues if a line cannot be written."""
 
-    def __init__(self, folder: Path | None, progress: Progress, on: Heard | None = None) -> None:
+    def __init__(
+        self, folder: Path | None, progress: Progress, on: LogCallback | None = None
+    ) -> None:
         """`on`: called with every line that is written."""
         self.path = None if folder is None else folder / LOG
         self.progress = progress
-        self.board: Board | None = None
+        self.tensorboard: TensorBoardWriter | None = None
         self.report: Callable[[], None] | None = None
         """Called after every evaluation to update the report."""
 
@@ -35,15 +37,15 @@ class RunLog:
         """Whether a line could not be written."""
 
         self._on = on
-        self.enough = ""
+        self.end_reason = ""
         """Reason of the callback for ending the training; empty: it has not ended it."""
 
         self.error: BaseException | None = None
         """Exception raised by the callback; it is raised again once the run is saved."""
 
     def numbers(self, kind: str, step: int, **values: Any) -> None:
-        if self.board is not None:
-            self.board.numbers(kind, step, values)
+        if self.tensorboard is not None:
+            self.tensorboard.numbers(kind, step, values)
         self._write({"kind": kind, "step": step, "time": round(time.time(), 3), **values})
         if kind == "train":
             names = ("loss", "tokens_per_s", "padding")
@@ -70,14 +72,14 @@ class RunLog:
                 self.report()
 
     def close(self) -> None:
-        if self.board is not None:
-            self.board.close()
+        if self.tensorboard is not None:
+            self.tensorboard.close()
 
     def event(self, step: int, text: str) -> None:
         self._write({"kind": "event", "step": step, "time": round(time.time(), 3), "text": text})
         self.progress.note(text)
 
-    def stage(self, what: str) -> Stage:
+    def stage(self, what: str) -> ProgressStage:
         """Open a progress stage for work that may take a while."""
         return self.progress.stage(what)
 
@@ -101,9 +103,9 @@ class RunLog:
             if not self.failed:
                 self.failed = True
                 self.progress.note(f"warning: cannot write {self.path}: {error}")
-        self._tell(entry)
+        self._call_back(entry)
 
-    def _tell(self, entry: Mapping[str, object]) -> None:
+    def _call_back(self, entry: Mapping[str, object]) -> None:
         if self._on is None or self.error is not None:
             return
         try:
@@ -112,9 +114,9 @@ class RunLog:
             self.error = error
             return
         if isinstance(said, str) and said:
-            self.enough = self.enough or said
+            self.end_reason = self.end_reason or said
         elif isinstance(said, bool | np.bool_) and said:
-            self.enough = self.enough or "the on= callback returned True"
+            self.end_reason = self.end_reason or "the on= callback returned True"
 
 
 def _line(entry: Entry) -> str:
@@ -129,7 +131,7 @@ def _append(path: Path, line: str) -> None:
 FOLDER = "tensorboard"
 
 
-class Board:
+class TensorBoardWriter:
     """Writer of scalars to RUN/tensorboard. A resumed run appends to them."""
 
     def __init__(self, folder: Path) -> None:

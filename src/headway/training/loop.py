@@ -20,7 +20,7 @@ from headway.errors import Stopped, UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
 from headway.nn.eval_mode import evaluating
 from headway.nn.stack import stacks
-from headway.progress import Stage
+from headway.progress import ProgressStage
 from headway.settings.train import ResolvedTrain
 from headway.tasks.custom_metrics import MetricFailed
 from headway.tasks.items import Pass
@@ -30,8 +30,8 @@ from headway.tasks.scores import Scores
 from headway.training.average import Ema
 from headway.training.budget import Budget, Decision
 from headway.training.checkpoint import Checkpoints, Snapshot
-from headway.training.distributed import Ranks
-from headway.training.feed import Cursor, Feed, StepItem, part_tokens
+from headway.training.distributed import Distributed
+from headway.training.feed import Cursor, Prefetcher, StepItem, part_tokens
 from headway.training.no_learning import Plateau
 from headway.training.optim import load_optimizer_tensors, optimizer_tensors
 from headway.training.schedule import schedule_steps
@@ -85,7 +85,7 @@ class Log(Protocol):
 
     def event(self, step: int, text: str) -> None: ...
 
-    def stage(self, what: str) -> Stage: ...
+    def stage(self, what: str) -> ProgressStage: ...
 
 
 class Diverged(UserError):
@@ -105,17 +105,17 @@ class Loop:
     settings: ResolvedTrain
     """Resolved: steps, batch_tokens, micro_tokens, eval_every, save_every and precision are set."""
 
-    ranks: Ranks
+    ranks: Distributed
     checkpoints: Checkpoints
     log: Log
-    stop_asked: Callable[[], bool]
-    recorded: bool = False
+    stop_requested: Callable[[], bool]
+    use_cuda_graph: bool = False
     on_bad: Callable[[StepItem, State], None] = lambda item, state: None
     ema: Ema | None = None
     plateau: Plateau | None = None
     budget: Budget | None = None
     threads: ThreadPlan | None = None
-    enough: Callable[[], str] | None = None
+    end_reason: Callable[[], str] | None = None
     """Callback that returns a reason for ending training, or an empty text; called on rank 0."""
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Loop:
             self.plan = self._plan_of_settings() if plan is None else Decision(**plan)
             self.steps = self.plan.steps
         # A transient checkpoint does not replace the one that is due at its step.
-        self.saved = 0 if snapshot.passing else self.state.step
+        self.saved = 0 if snapshot.transient else self.state.step
         return True
 
     def _plan_of_settings(self) -> Decision:
@@ -153,7 +153,7 @@ class Loop:
         assert self.budget is not None
         every = self.settings.eval_every
         until = min(self.steps, (self.state.evaluated // every + 1) * every)
-        n_quick = self.budget.wanted.n_quick
+        n_quick = self.budget.unlimited.n_quick
         return Decision(step=0, steps=self.steps, until=until, examples=n_quick, progress=0.0)
 
     def run(self) -> State:
@@ -167,7 +167,7 @@ class Loop:
                 if self.threads is not None and self.threads.update(self.state.step):
                     self._rest(feed)
                 self._evaluate_and_save(feed)
-                if self.state.step >= self.steps or self._is_enough():
+                if self.state.step >= self.steps or self._should_end():
                     return self.state
                 self._check()
                 feed = self._one_step(feed)
@@ -193,7 +193,7 @@ class Loop:
             torch.cuda.synchronize()  # otherwise only kernel launches would be timed
         mine = self.budget.decide(step, plan) if self.ranks.is_first else None
         if self.ranks.any(mine is not None):
-            decision = self.ranks.same(mine)
+            decision = self.ranks.broadcast(mine)
             assert isinstance(decision, Decision)
             self._follow(decision)
 
@@ -210,29 +210,29 @@ class Loop:
             steps = schedule_steps(self.settings)
         return self.lr_at(plan.warmup + plan.progress_at(step) * (steps - plan.warmup))
 
-    def _is_enough(self) -> bool:
+    def _should_end(self) -> bool:
         state = self.state
         enough = bool(self.settings.patience) and state.without_gain >= self.settings.patience
         if enough:
             text = f"stopped early: no improvement in {state.without_gain} evaluations"
             self.log.event(state.step, text)
-        return enough or self._had_enough()
+        return enough or self._was_ended()
 
-    def _had_enough(self) -> bool:
+    def _was_ended(self) -> bool:
         """Whether the `enough` callback ended the run, now or before it was resumed."""
         state = self.state
-        if state.ended or self.enough is None or state.step % self.check_every:
+        if state.ended or self.end_reason is None or state.step % self.check_every:
             return bool(state.ended)
-        mine = self.enough() if self.ranks.is_first else ""
+        mine = self.end_reason() if self.ranks.is_first else ""
         if not self.ranks.any(bool(mine)):
             return False
-        state.ended = str(self.ranks.same(mine))
+        state.ended = str(self.ranks.broadcast(mine))
         self.log.event(state.step, f"stopped early: {state.ended}")
         regular = self.saved == state.step  # that checkpoint lacks the reason
         self.save(best=regular and state.best_step == state.step, passing=not regular)
         return True
 
-    def _one_step(self, feed: Feed) -> Feed:
+    def _one_step(self, feed: Prefetcher) -> Prefetcher:
         number = self.state.step + 1
         self.model.train()
         _seed(self.settings.seed, number, self.ranks.rank)
@@ -243,7 +243,7 @@ class Loop:
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            return self._smaller(feed, error)
+            return self._halve_micro_batches(feed, error)
         self.step.finish(self._rate(number))
         if self.ema is not None:
             self.ema.update()
@@ -256,7 +256,7 @@ class Loop:
             self._log(feed)
         return feed
 
-    def _smaller(self, feed: Feed, error: BaseException) -> Feed:
+    def _halve_micro_batches(self, feed: Prefetcher, error: BaseException) -> Prefetcher:
         """Halve the micro-batches and repeat the step with the same examples."""
         tokens = self.state.micro_tokens // 2
         if self.ranks.world > 1 or tokens < 1 or self.shrunk:
@@ -285,7 +285,7 @@ class Loop:
         gradient that is not finite."""
         if self.state.step % self.check_every:
             return
-        if self.ranks.any(self.stop_asked()):
+        if self.ranks.any(self.stop_requested()):
             raise Stopped
         self._count_bad()
         if self.state.bad_in_a_row >= self.settings.max_bad_steps:
@@ -305,7 +305,7 @@ class Loop:
             self.log.event(state.step, text)
         state.bad_in_a_row, state.bad_steps = in_a_row, in_all
 
-    def _evaluate_and_save(self, feed: Feed) -> None:
+    def _evaluate_and_save(self, feed: Prefetcher) -> None:
         """Evaluate and save if due at this step, unless done before the run was resumed."""
         state, settings = self.state, self.settings
         last = state.step == self.steps
@@ -314,7 +314,7 @@ class Loop:
         save_now = state.step % settings.save_every == 0
         if self.plan is not None and self.budget is not None:
             evaluate_now = state.step == self.plan.until
-            every = self.budget.wanted.save_every
+            every = self.budget.unlimited.save_every
             save_now = evaluate_now if every is None else state.step % every == 0
         if state.evaluated < state.step and (last or evaluate_now):
             is_best = self._evaluate(feed)
@@ -325,12 +325,14 @@ class Loop:
                 self.budget.saved(time.perf_counter() - start)
             self._rest(feed)
 
-    def _evaluate(self, feed: Feed) -> bool:
+    def _evaluate(self, feed: Prefetcher) -> bool:
         """Evaluate, and return whether the result is the best so far. Only rank 0 evaluates; all
         ranks receive the result."""
         start = time.perf_counter()
         scores = self._scores() if self.ranks.is_first else None
-        heard = self.ranks.same((dict(scores), scores.examples) if scores is not None else None)
+        heard = self.ranks.broadcast(
+            (dict(scores), scores.examples) if scores is not None else None
+        )
         if not isinstance(heard, tuple):
             raise Stopped
         values, examples = heard
@@ -383,7 +385,7 @@ class Loop:
             if scores is not None:
                 budget.evaluated(examples, seconds)
                 return scores.changed(examples=examples)
-            examples = budget.broken_off(step, examples, seconds)
+            examples = budget.aborted(step, examples, seconds)
         return Scores({})
 
     def evaluate(
@@ -400,7 +402,7 @@ class Loop:
 
         def asked() -> bool:
             late = self.budget is not None and deadline is not None and self.budget.now() > deadline
-            return late or self.stop_asked()
+            return late or self.stop_requested()
 
         try:
             with (
@@ -416,7 +418,7 @@ class Loop:
                     )
                 )  # fmt: skip
         except Stopped:
-            if self.stop_asked():
+            if self.stop_requested():
                 raise
             return None
 
@@ -446,15 +448,15 @@ class Loop:
             self.optimizer,
             self.ranks,
             clip=self.settings.clip,
-            recorded=self.recorded,
+            use_cuda_graph=self.use_cuda_graph,
         )
         step.bad.copy_(torch.tensor([self.state.bad_in_a_row, self.state.bad_steps]))
         return step
 
-    def _new_feed(self) -> Feed:
+    def _new_feed(self) -> Prefetcher:
         tokens = part_tokens(self.state.micro_tokens, self.settings.batch_tokens, self.ranks)
-        self.fixed = self.objective.fixed(tokens) if self.recorded else None
-        return Feed(self.objective, self.state.cursor, tokens, self.ranks, self.fixed)
+        self.fixed = self.objective.fixed(tokens) if self.use_cuda_graph else None
+        return Prefetcher(self.objective, self.state.cursor, tokens, self.ranks, self.fixed)
 
     def _padding(self) -> float:
         """Return the share of padding in the computed tokens. Only batches of a fixed size have
@@ -465,17 +467,17 @@ class Loop:
         room = len(item.batches) * self.fixed.rows
         return max(0.0, 1.0 - sum(part.n_tokens for part in item.parts) / room)
 
-    def _rest(self, feed: Feed) -> None:
+    def _rest(self, feed: Prefetcher) -> None:
         """Restart the timing of steps after other work."""
         self._clock(feed)
         if self.budget is not None:
             self.budget.mark(self.state.step)
 
-    def _clock(self, feed: Feed) -> None:
+    def _clock(self, feed: Prefetcher) -> None:
         """Start measuring speed here, so that evaluations do not count as training."""
         self._since = (time.perf_counter(), self.state.tokens, feed.waited)
 
-    def _log(self, feed: Feed) -> None:
+    def _log(self, feed: Prefetcher) -> None:
         loss, nll, norm = self.step.logged.tolist()
         start, tokens, waited = self._since
         now = time.perf_counter()
@@ -492,7 +494,7 @@ class Loop:
             stall=(feed.waited - waited) / max(now - start, 1e-9),
             skipped=self.state.bad_steps,
         )
-        if self.plateau is not None and (warning := self.plateau.hear(self.state.step, nll)):
+        if self.plateau is not None and (warning := self.plateau.record(self.state.step, nll)):
             self.log.event(self.state.step, warning)
         self._clock(feed)
 

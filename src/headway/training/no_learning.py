@@ -37,7 +37,7 @@ batches varies by less than one percent."""
 PAGE = "docs/tasks/training.md#a-loss-that-stops-falling"
 
 
-def at_the_end(losses: Sequence[tuple[float, float]], prior: float | None, steps: int) -> str:
+def final_warning(losses: Sequence[tuple[float, float]], prior: float | None, steps: int) -> str:
     """Return a line about a run that hardly learned or ended too early; empty for other runs.
 
     `losses`: steps and validation losses of all evaluations. `prior`: the validation loss of
@@ -66,13 +66,15 @@ def at_the_end(losses: Sequence[tuple[float, float]], prior: float | None, steps
 class Plateau:
     """Detector of a training loss that stays near the frequency baseline."""
 
-    def __init__(self, steps: int, warmup: int, trivial: float, warning: str = "flat") -> None:
+    def __init__(
+        self, steps: int, warmup: int, baseline_loss: float, warning: str = "flat"
+    ) -> None:
         """`trivial`: the training loss of predicting only the frequencies of the answers."""
-        self.trivial, self.warning = trivial, warning
+        self.baseline_loss, self.warning = baseline_loss, warning
         first = min(SHARE * steps, max(2 * warmup, ENOUGH))
         first = min(max(first, warmup), steps / 2)
         looks = [first * (1 + n / 4) for n in range(LOOKS)] if steps >= LEAST_STEPS else []
-        self._looks = [look for look in looks if look <= steps]
+        self._checks = [look for look in looks if look <= steps]
         self._points: list[tuple[int, float]] = []
         self._before = False
 
@@ -85,28 +87,30 @@ class Plateau:
         if found is None:
             return None
         trivial = found.train_loss
-        return cls(steps, warmup_steps(train, steps), trivial, way_out(train, model, trivial))
+        return cls(
+            steps, warmup_steps(train, steps), trivial, plateau_warning(train, model, trivial)
+        )
 
-    def hear(self, step: int, nll: float) -> str:
+    def record(self, step: int, nll: float) -> str:
         """Record a training loss (without label smoothing); return the warning once, when it is
         clear that nothing is learned, otherwise an empty text."""
-        if not self._looks:
+        if not self._checks:
             return ""
         self._points.append((step, nll))
-        if step < self._looks[0]:
+        if step < self._checks[0]:
             return ""
-        del self._looks[0]
+        del self._checks[0]
         flat, before = self._is_flat(step), self._before
         self._before = flat
         if not (flat and before):
             return ""
-        self._looks = []
+        self._checks = []
         return self.warning
 
     def replay(self, points: Iterable[tuple[float, float]]) -> None:
         """Record the losses from before the run was resumed; their warnings were printed then."""
         for step, nll in points:
-            self.hear(int(step), nll)
+            self.record(int(step), nll)
 
     def _is_flat(self, step: int) -> bool:
         """Compare the last quarter of the steps so far with the quarter before it."""
@@ -115,10 +119,10 @@ class Plateau:
         if not late or not early:
             return False
         now, before = sum(late) / len(late), sum(early) / len(early)
-        return now > HARDLY * before and now > LITTLE * self.trivial
+        return now > HARDLY * before and now > LITTLE * self.baseline_loss
 
 
-def way_out(train: ResolvedTrain, model: ModelSettings, trivial: float) -> str:
+def plateau_warning(train: ResolvedTrain, model: ModelSettings, trivial: float) -> str:
     """Return the warning, with suggested settings that differ from those of the run."""
     steps = train.steps
     peak, warmup = peak_lr(train, steps, model.d_model), warmup_steps(train, steps)

@@ -21,9 +21,9 @@ from headway import __version__
 from headway.data.check_report import Report as DataReport
 from headway.errors import UserError
 from headway.progress import duration
-from headway.settings.asked import flat
 from headway.settings.folder import CONFIG
 from headway.settings.model import family_of
+from headway.settings.overrides import flatten
 from headway.settings.run import ASKED, CHOSEN, RunSettings, load_run_settings
 from headway.settings.toml import comments_of, toml_value
 from headway.storage import replace_text
@@ -61,13 +61,13 @@ MOST_POINTS = 400
 MOST_COST = 0.02
 """Share of its time that a run may spend on writing reports during training."""
 
-Section = dict[str, object]
+PanelData = dict[str, object]
 
 
 def write_report(folder: Path) -> Path:
     """Write the `report.html` of a run folder."""
-    report = Report(folder)
-    made: dict[str, Section] = {name: getattr(report, name)() for name in PANELS}
+    report = RunReport(folder)
+    made: dict[str, PanelData] = {name: getattr(report, name)() for name in PANELS}
     sections = {name: section for name, section in made.items() if section}
     name = folder.absolute().name
     look = {"label": name, "streams": {}, "outputs": [], "sections": sections}
@@ -78,7 +78,7 @@ def write_report(folder: Path) -> Path:
     return folder / REPORT
 
 
-class Seldom:
+class Throttled:
     """Throttled writer of reports: a call writes one unless that would take too large a share of
     the time."""
 
@@ -94,7 +94,7 @@ class Seldom:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """Contents of a run folder, with a method for each tab; a tab without data is empty."""
 
     folder: Path
@@ -136,14 +136,14 @@ class Report:
 
     # -- the first tab
 
-    def summary(self) -> Section:
+    def summary(self) -> PanelData:
         return {
             "status": self._status(),
             "said": [str(self.history.last[name]) for name in ("text", "advice")
                      if self.history.last.get(name)],
             "tiles": [*self._score_tiles(), *self._other_tiles()],
             "compared": self._compared(),
-            "few": self._few(),
+            "few": self._few_labels(),
             "scores": self._scores(),
             "card": self._model_card(),
         }  # fmt: skip
@@ -167,8 +167,8 @@ class Report:
         entries = [*self.history.train, *self.history.valid]
         return max((entry["step"] for entry in entries), default=None)
 
-    def _score_tiles(self) -> list[Section]:
-        tiles: list[Section] = []
+    def _score_tiles(self) -> list[PanelData]:
+        tiles: list[PanelData] = []
         losses = dict(self.history.points("valid", "loss"))
         for metric in self.metrics:
             name, kept = metric.name, number(self.history.kept.get(metric.name))
@@ -184,9 +184,9 @@ class Report:
                 tiles.append(_tile(metric, best[1], f"best validation, step {best[0]:,}"))
         return tiles
 
-    def _other_tiles(self) -> list[Section]:
+    def _other_tiles(self) -> list[PanelData]:
         history = self.history
-        tiles: list[Section] = []
+        tiles: list[PanelData] = []
         if self._last_step is not None:
             epochs = [value for _, value in finite(history.points("train", "epoch"))]
             note = f"in epoch {max(epochs) + 1:g}" if epochs else ""
@@ -211,11 +211,11 @@ class Report:
         """Scores of the baselines on the validation data, by name."""
         return named_scores(self.history.last.get("baselines"))
 
-    def _scores(self) -> Section:
+    def _scores(self) -> PanelData:
         """Table of all metrics: the final weights, the other candidates and the baselines, or the
         evaluations of a run that has not ended."""
         last, metrics, valid = self.history.last, self.metrics, self.history.valid
-        found: list[tuple[str, Mapping[str, object], Section]] = []
+        found: list[tuple[str, Mapping[str, object], PanelData]] = []
         for name, scores in named_scores(last.get("scores")).items():
             found.append((name, scores, {"kept": name == last.get("kept")}))
         for name, scores in named_scores(last.get("members")).items():
@@ -233,7 +233,7 @@ class Report:
         ]
         return {"rows": list(map(_about, metrics)), "columns": columns} if found and metrics else {}
 
-    def _compared(self) -> Section:
+    def _compared(self) -> PanelData:
         """Scores of the final model and its baselines, with their intervals."""
         found = self.history.last.get("compared")
         found = found if isinstance(found, dict) else {}
@@ -245,7 +245,7 @@ class Report:
         ]  # fmt: skip
         return {"metric": _about(metric), "rows": rows} if metric and len(rows) > 1 else {}
 
-    def _few(self) -> Section:
+    def _few_labels(self) -> PanelData:
         """Curves of simple methods with fewer labels, and the final model with all labels."""
         rows = [
             (number(row.get("each")), row["right"])
@@ -270,7 +270,7 @@ class Report:
             rows.append(("task", run.task))
             if run.model is not None:
                 rows.append(("model", ", ".join([family_of(run.model), *run.model.size_facts])))
-            rows.append(("started from", run.origin))
+            rows.append(("started from", run.parent))
         n, learning = card.get("parameters"), card.get("learning")
         if isinstance(n, int) and isinstance(learning, int):
             some = f", of which {learning:,} are trainable" * (learning < n)
@@ -289,7 +289,7 @@ class Report:
         for metric in self.metrics:
             value = number(self.history.kept.get(metric.name))
             if math.isfinite(value):
-                beside = self._beside(metric)
+                beside = self._baseline_note(metric)
                 rows.append((metric.label, metric.shown(value) + (beside and f" ({beside})")))
         rows.append(("licence", _licence(self.folder)))
         rows += [("date", card.get("date", "")), ("headway", card.get("headway", __version__))]
@@ -307,17 +307,17 @@ class Report:
         text = f"{value:.2f}, fitted on {n:,.0f} validation examples and stored in the weights"
         return text + f"; n-grams have a weight of {share:.0%}" * math.isfinite(share)
 
-    def _beside(self, metric: Metric) -> str:
+    def _baseline_note(self, metric: Metric) -> str:
         """Scores of the baselines on one line."""
         found = [(name, number(one.get(metric.name))) for name, one in self._baselines.items()]
         return ", ".join(f"{name} {_digits(y, metric)}" for name, y in found if math.isfinite(y))
 
     # -- the others
 
-    def curves(self) -> Section:
+    def curves(self) -> PanelData:
         history = self.history
 
-        def lines(kind: str, *names: tuple[str, str]) -> list[Section]:
+        def lines(kind: str, *names: tuple[str, str]) -> list[PanelData]:
             found = [(label, history.points(kind, name)) for name, label in names]
             return [_series(label, points) for label, points in found if finite(points)]
 
@@ -327,7 +327,7 @@ class Report:
         if len(training) == 2 and training[0]["points"] == training[1]["points"]:
             training = training[1:]
         speed = lines("train", ("tokens_per_s", "tokens/s"))
-        charts: list[Section] = [
+        charts: list[PanelData] = [
             {"title": f"Loss per {unit}", "better": "lower",
              "series": training + lines("valid", ("loss", "validation"))},
             *(self._quality(alike) for alike in _alike(self.metrics)),
@@ -339,7 +339,7 @@ class Report:
         charts = [chart for chart in charts if chart["series"]]
         return {"charts": charts} if charts else {}
 
-    def _quality(self, metrics: Sequence[Metric]) -> Section:
+    def _quality(self, metrics: Sequence[Metric]) -> PanelData:
         """Chart of similar metrics, with marks for the best value of the first and for its
         baselines."""
         first = metrics[0]
@@ -361,7 +361,7 @@ class Report:
             "levels": levels,
         }  # fmt: skip
 
-    def answers(self) -> Section:
+    def answers(self) -> PanelData:
         """Figures of the final model, or else of the last evaluation that has figures."""
         for entry in [*reversed(self.history.end), *reversed(self.history.valid)]:
             figures = entry.get("figures")
@@ -370,7 +370,7 @@ class Report:
                 return {"of": of, "figures": figures}
         return {}
 
-    def samples(self) -> Section:
+    def samples(self) -> PanelData:
         """Outputs for some examples at several evaluations, including the first and the last."""
         seen = [entry for entry in self.history.valid if _dicts(entry.get("samples"))]
         if not seen:
@@ -390,9 +390,9 @@ class Report:
             ],
         }  # fmt: skip
 
-    def data(self) -> Section:
+    def data(self) -> PanelData:
         """Columns of the data with their roles, and the findings of the data check."""
-        found: Section = {"tables": _dicts(self.card.get("tables"))}
+        found: PanelData = {"tables": _dicts(self.card.get("tables"))}
         check = _read(self.folder / CHECK)
         if isinstance(check.get("findings"), list):
             found["findings"] = _dicts(check["findings"])
@@ -402,7 +402,7 @@ class Report:
             found["labels"] = [[name, *counts] for name, counts in known.labels.items()]
         return found if found["tables"] or len(found) > 1 else {}
 
-    def settings(self) -> Section:
+    def settings(self) -> PanelData:
         """All settings, each with its origin."""
         path = self.folder / CONFIG
         if not path.is_file():
@@ -417,13 +417,13 @@ class Report:
         for name in ("asked", "format", "fingerprint", "task", "labels"):
             values.pop(name, None)
         rows = []
-        for key, value in flat(values).items():
+        for key, value in flatten(values).items():
             said = comments.get(key, "")
             how = next((how for how in (CHOSEN, ASKED) if said.startswith(how)), "")
             rows.append([key, toml_value(value), how.rstrip(": "), said.removeprefix(how)])
         return {"rows": rows}
 
-    def log(self) -> Section:
+    def log(self) -> PanelData:
         """All evaluations and other events."""
         evaluations = [
             [entry["step"], *(_known(number(entry.get(one.name))) for one in self.metrics)]
@@ -440,12 +440,12 @@ class Report:
         }  # fmt: skip
 
 
-def _about(metric: Metric) -> Section:
+def _about(metric: Metric) -> PanelData:
     return {"label": metric.label, "unit": metric.unit, "lower": metric.lower,
             "digits": metric.digits}  # fmt: skip
 
 
-def _tile(metric: Metric, value: float, note: str) -> Section:
+def _tile(metric: Metric, value: float, note: str) -> PanelData:
     arrow = "↓" if metric.lower else "↑"
     return {"name": f"{metric.axis} {arrow}", "value": _digits(value, metric), "note": note}
 
@@ -458,7 +458,7 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _series(name: str, points: Sequence[Point]) -> Section:
+def _series(name: str, points: Sequence[Point]) -> PanelData:
     """Return a line of at most `MOST_POINTS` points, each the mean of its neighbours. A group
     without finite values becomes a gap."""
     size = math.ceil(len(points) / MOST_POINTS) or 1

@@ -12,24 +12,31 @@ from typing import Any
 
 import torch
 
-from headway.data.batches import POOL
+from headway.data.batches import BUCKET_STEPS
 from headway.errors import ConfigError
-from headway.models.summary import activations, count, outline
-from headway.settings.asked import Asked, nest, said_as
-from headway.settings.body import INSTEAD, TRAINED, unread_by
-from headway.settings.facts import Choice, Choices, DeviceFacts, Facts, Proposal, because
-from headway.settings.from_parent import (
-    check_task,
-    gets_decoder,
-    model_from,
-    n_words,
-    with_decoder,
+from headway.models.summary import activations, count_parameters, meta_model
+from headway.settings.body import INSTEAD, TRAINED, ignored_by
+from headway.settings.facts import (
+    ChosenSetting,
+    ChosenSettings,
+    DatasetStats,
+    DeviceInfo,
+    Proposal,
+    because,
 )
 from headway.settings.load import model_settings
 from headway.settings.model import ModelSettings, family_of
+from headway.settings.overrides import Overrides, as_typed, nest
 from headway.settings.presets import PRESETS
-from headway.settings.run import Resolved, RunSettings, asked_of
+from headway.settings.run import Resolved, RunSettings, overrides_of
 from headway.settings.train import ResolvedTrain, TrainSettings
+from headway.settings.warm_start import (
+    check_task,
+    gets_decoder,
+    model_from,
+    vocab_size_of,
+    with_decoder,
+)
 from headway.tasks.distil import student_model
 from headway.tasks.specs import check_metric, spec_of
 from headway.tasks.task import find_task
@@ -45,7 +52,7 @@ CPU_TOKENS = 2048
 
 def resolve_run(settings: RunSettings, prepared: Any, device: torch.device) -> Resolved:
     """Return all settings of a run on prepared data."""
-    task, place = find_task(settings), device_facts(device)
+    task, place = find_task(settings), device_info(device)
     facts = task.facts(settings, prepared)
     found = resolve(settings, facts, place)
     if settings.train.epochs is not None:
@@ -56,25 +63,25 @@ def resolve_run(settings: RunSettings, prepared: Any, device: torch.device) -> R
     return found
 
 
-def device_facts(device: torch.device) -> DeviceFacts:
+def device_info(device: torch.device) -> DeviceInfo:
     if device.type != "cuda":
-        return DeviceFacts(type=device.type)
+        return DeviceInfo(type=device.type)
     free, _ = torch.cuda.mem_get_info(device)
     bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    return DeviceFacts(type=device.type, free_bytes=free, bf16=bf16)
+    return DeviceInfo(type=device.type, free_bytes=free, bf16=bf16)
 
 
-def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolved:
+def resolve(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Resolved:
     """Choose all open settings, except the number of steps in a run with a budget."""
-    settings = replace(settings, asked=asked_of(settings))
+    settings = replace(settings, asked=overrides_of(settings))
     proposal = find_task(settings, facts.front).propose(settings, facts, device)
     check_metric(settings.train.metric, settings.task, proposal.metrics)
     model, of_model = choose_model(settings, facts, proposal)
-    if model.counts:
+    if model.is_counted:
         _check_counted(settings)
-    own = Choice(proposal.metrics[0], proposal.why_metric)
+    own = ChosenSetting(proposal.metrics[0], proposal.metric_reason)
     others = dict(proposal.others)
-    if facts.begun is None:
+    if facts.parent is None:
         others |= because(f"as published for {model.body}", "train", TRAINED.get(model.body, {}))
     values, why = with_choices(settings, {"train.metric": own, **others})
     train, of_training = choose_training(values["train"], facts, device, proposal, model)
@@ -86,32 +93,34 @@ def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolve
     return Resolved(**values)
 
 
-def with_choices(settings: RunSettings, choices: Choices) -> tuple[dict[str, Any], dict[str, str]]:
+def with_choices(
+    settings: RunSettings, choices: ChosenSettings
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Return all sections with choices for the settings left open, and the reasons."""
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
     open_ = {key: choice for key, choice in choices.items() if key not in settings.asked}
     for key, choice in open_.items():
         section, _, name = key.partition(".")
         values[section] = replace(values[section], **{name: choice.value})
-    return values, {key: choice.why for key, choice in open_.items()}
+    return values, {key: choice.reason for key, choice in open_.items()}
 
 
 def choose_model(
-    settings: RunSettings, facts: Facts, proposal: Proposal
+    settings: RunSettings, facts: DatasetStats, proposal: Proposal
 ) -> tuple[ModelSettings, dict[str, str]]:
     """Return the model settings of the start run, of the user, or of the task, and the reasons."""
-    asked = settings.asked.under("model")
-    begun = facts.begun
+    asked = settings.asked.section("model")
+    begun = facts.parent
     if begun is not None and settings.distil.teacher:
         return student_model(begun, settings), {"model.family": f"the model of {begun.name}"}
     needs, sizes = _bare(proposal.needs), _vocabulary(facts)
     if begun is not None:
         check_task(begun.name, settings, begun.model)
-        needs |= _bare(proposal.kept)
+        needs |= _bare(proposal.changes)
         if facts.vocab_size:
-            needs["vocab_size"] = max(n_words(begun.model), facts.vocab_size)
+            needs["vocab_size"] = max(vocab_size_of(begun.model), facts.vocab_size)
         reasons = {"model.family": f"the model of {begun.name}"}
-        reasons |= _reasons({**proposal.needs, **proposal.kept}, settings)
+        reasons |= _reasons({**proposal.needs, **proposal.changes}, settings)
         grown = None
         if gets_decoder(begun.model, _family(settings, proposal)):
             _check_fresh(settings)
@@ -119,7 +128,7 @@ def choose_model(
             reasons["model.family"] = f"the encoder of {begun.name}, and a decoder"
             reasons["model.n_decoder_layers"] = "half of the encoder's, at least two"
         model = model_from(begun.model, needs, asked, begun.name, grown)
-        return model, _unasked(reasons, settings)
+        return model, _without_overrides(reasons, settings)
     for name in ("vocab_size", "source_vocab_size"):
         size = sizes.get(name, facts.vocab_size)
         if size and asked.get(name, size) != size:
@@ -127,14 +136,14 @@ def choose_model(
                 f"model.{name}={asked[name]} does not match the tokenizer, which has {size} "
                 "tokens. Leave it out, or set tokenizer.vocab_size instead."
             )
-    chosen: Choices = {**proposal.model, **proposal.needs}
+    chosen: ChosenSettings = {**proposal.model, **proposal.needs}
     if settings.model is not None:
         families = spec_of(settings.task).all_families
         if family_of(settings.model) not in families:
             named = asked.get("preset") or asked.get("family")
             raise ConfigError(
                 f"the task {settings.task} needs a model of the {' or '.join(families)} family; "
-                f"{named} belongs to another family.{proposal.instead}"
+                f"{named} belongs to another family.{proposal.suggestion}"
             )
         chosen = proposal.needs
     if asked.get("body", "transformer") != "transformer":
@@ -150,20 +159,20 @@ def choose_model(
     model = model_settings(nest(changes))
     if preset and "model.preset" in reasons:
         why = f"{changes['preset']}, {reasons.pop('model.preset')}"
-        shape = Asked.from_settings(model, "model")
+        shape = Overrides.from_settings(model, "model")
         reasons = {key: why for key in shape if key not in settings.asked} | reasons
     return model, reasons
 
 
-def _for_body(chosen: Choices, asked: Mapping[str, Any]) -> Choices:
+def _for_body(chosen: ChosenSettings, asked: Mapping[str, Any]) -> ChosenSettings:
     """Adapt the choices of a task to another body: drop settings that it ignores, and use its own
     defaults for others."""
-    unread, body = unread_by(asked), asked["body"]
+    unread, body = ignored_by(asked), asked["body"]
     kept = {}
     for key, choice in chosen.items():
         name = key.removeprefix("model.")
         if name in INSTEAD and not (name == "pooling" and choice.value == "last"):
-            choice = Choice(INSTEAD[name], f"body={body}")
+            choice = ChosenSetting(INSTEAD[name], f"body={body}")
         if name not in unread:
             kept[key] = choice
     return kept
@@ -179,7 +188,7 @@ def _check_counted(settings: RunSettings) -> None:
     for key in settings.asked:
         if key.startswith(beside) or (key.startswith("train.") and key not in COUNTING):
             raise ConfigError(
-                f"{said_as(settings.asked, key)} has no effect with model.body=ngram: n-grams are "
+                f"{as_typed(settings.asked, key)} has no effect with model.body=ngram: n-grams are "
                 "counted in one pass over the training text, without steps. Leave it out."
             )
 
@@ -205,26 +214,26 @@ def _family(settings: RunSettings, proposal: Proposal) -> str:
     return spec_of(settings.task).families[0] if chosen is None else str(chosen.value)
 
 
-def _unasked(reasons: dict[str, str], settings: RunSettings) -> dict[str, str]:
+def _without_overrides(reasons: dict[str, str], settings: RunSettings) -> dict[str, str]:
     return {key: why for key, why in reasons.items() if key not in settings.asked}
 
 
-def _bare(choices: Choices) -> dict[str, object]:
+def _bare(choices: ChosenSettings) -> dict[str, object]:
     """Return the values of model settings by their names without the section."""
     return {key.removeprefix("model."): choice.value for key, choice in choices.items()}
 
 
-def _reasons(choices: Choices, settings: RunSettings) -> dict[str, str]:
-    return {key: choice.why for key, choice in choices.items() if key not in settings.asked}
+def _reasons(choices: ChosenSettings, settings: RunSettings) -> dict[str, str]:
+    return {key: choice.reason for key, choice in choices.items() if key not in settings.asked}
 
 
-def _vocabulary(facts: Facts) -> dict[str, int]:
+def _vocabulary(facts: DatasetStats) -> dict[str, int]:
     found = {"vocab_size": facts.vocab_size, "source_vocab_size": facts.source_vocab_size}
     return {name: size for name, size in found.items() if size}
 
 
 def choose_training(
-    train: TrainSettings, facts: Facts, device: DeviceFacts, proposal: Proposal,
+    train: TrainSettings, facts: DatasetStats, device: DeviceInfo, proposal: Proposal,
     model: ModelSettings,
 ) -> tuple[ResolvedTrain, dict[str, str]]:  # fmt: skip
     """Choose batches, steps and intervals, in this order: each depends on the ones before it."""
@@ -240,12 +249,12 @@ def choose_training(
         why[f"train.{name}"] = reason
 
     if train.batch_tokens is None:
-        choose("batch_tokens", proposal.batch_tokens, f"{amount} on {device.shown}")
+        choose("batch_tokens", proposal.batch_tokens, f"{amount} on {device.description}")
     assert train.batch_tokens is not None
     if train.micro_tokens is None:
         tokens = micro_tokens(model, train.batch_tokens, device)
         reason = "fits the caches" if device.is_cpu else "fits the memory"
-        choose("micro_tokens", tokens, f"{reason} of {device.shown}")
+        choose("micro_tokens", tokens, f"{reason} of {device.description}")
     batch = train.batch_tokens
     if train.epochs is not None and facts.epoch_steps:
         steps = max(1, round(train.epochs * facts.epoch_steps))
@@ -262,9 +271,9 @@ def choose_training(
         choose("steps", steps, reason)
     if train.pool is None:
         reason = "faster on a CPU" if device.is_cpu else "all steps of the same shape on a GPU"
-        choose("pool", POOL if device.is_cpu else 1, reason)
+        choose("pool", BUCKET_STEPS if device.is_cpu else 1, reason)
     if train.precision == "auto":
-        reason = f"{device.shown} with fast bf16" if device.bf16 else "exact"
+        reason = f"{device.description} with fast bf16" if device.bf16 else "exact"
         choose("precision", "bf16" if device.bf16 else "fp32", reason)
     if train.eval_every is None:
         steps = train.steps or 1
@@ -273,13 +282,13 @@ def choose_training(
     if train.save_every is None:
         choose("save_every", train.eval_every, "with every evaluation")
     found = ResolvedTrain.of(train)
-    if model.counts:
+    if model.is_counted:
         found = replace(found, steps=0, eval_every=1, save_every=1)
         why["train.steps"] = "n-grams are counted in one pass"
     return found, why
 
 
-def micro_tokens(model: ModelSettings, batch_tokens: int, device: DeviceFacts) -> int:
+def micro_tokens(model: ModelSettings, batch_tokens: int, device: DeviceInfo) -> int:
     """Return the largest micro-batch that fits the memory of a GPU, or the caches of a CPU."""
     if device.is_cpu:
         return min(batch_tokens, CPU_TOKENS)
@@ -290,5 +299,5 @@ def micro_tokens(model: ModelSettings, batch_tokens: int, device: DeviceFacts) -
 
 
 def _bytes(model: ModelSettings, tokens: int) -> int:
-    shape = outline(model)
-    return 16 * count(shape) + activations(shape, model, tokens).fused_bytes
+    shape = meta_model(model)
+    return 16 * count_parameters(shape) + activations(shape, model, tokens).fused_bytes

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from headway.data.binding_table import Tables
-from headway.data.in_memory import Given, keep
-from headway.data.store import ImpossibleData, Prepared
+from headway.data.binding_table import TrainingTables
+from headway.data.bound_data import BoundData, write_tables
+from headway.data.store import ImpossibleData, PreparedData
 from headway.errors import FolderError, Stopped, UserError, needs
 from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
-from headway.settings.asked import Asked
 from headway.settings.data import GIVEN
 from headway.settings.folder import (
     CHAT_TEMPLATE,
@@ -32,11 +31,12 @@ from headway.settings.folder import (
     run_folders,
     write_config,
 )
+from headway.settings.overrides import Overrides
 from headway.settings.run import (
     Resolved,
     RunSettings,
-    asked_of,
     check_effect,
+    overrides_of,
     read_resolved,
     resolved_toml,
     without_folders,
@@ -51,7 +51,7 @@ from headway.tasks.pretrained import with_pretrained
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Task, make_task
 from headway.training import estimate as plan
-from headway.training.arguments import check_started
+from headway.training.arguments import check_from_scratch
 from headway.training.budget import (
     PLAN,
     READ,
@@ -60,21 +60,21 @@ from headway.training.budget import (
     Budget,
     Decision,
     Journal,
-    Wanted,
+    UnlimitedEvaluations,
 )
 from headway.training.checkpoint import Checkpoints
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.initial_weights import trainable
-from headway.training.log import Board, Heard, RunLog
+from headway.training.log import LogCallback, RunLog, TensorBoardWriter
 from headway.training.loop import Loop, State
-from headway.training.no_learning import at_the_end
-from headway.training.report import CARD, REPORT, Seldom, model_card, write_report
+from headway.training.no_learning import final_warning
+from headway.training.report import CARD, REPORT, Throttled, model_card, write_report
 from headway.training.resolve import resolve_run
-from headway.training.run_folder import Home
+from headway.training.run_folder import RunFolder
 from headway.training.schedule import schedule_line
 from headway.training.signals import StopSignal
 from headway.training.threads import ThreadPlan, threads_here
-from headway.training.trainer import Worker, choose
+from headway.training.trainer import Trainer, load_final_weights
 
 
 @dataclass(kw_only=True)
@@ -86,20 +86,20 @@ class Training:
     device: str = "auto"
     budget_s: float | None = None
     restart: bool = False
-    given: Mapping[str, Given] = field(default_factory=dict)
+    bound_data: Mapping[str, BoundData] = field(default_factory=dict)
     """Data passed in memory, by the name of the file that it is written to."""
 
     quiet: bool = False
     call: str = ""
     """Python call that starts and resumes the run, for messages; empty on the command line."""
 
-    own: Mapping[str, Own] = field(default_factory=dict)
+    custom_metrics: Mapping[str, Own] = field(default_factory=dict)
     """Custom metrics, in addition to those of the task."""
 
-    by: str = ""
+    custom_selection: str = ""
     """Custom metric that selects the best weights; empty: a metric of the task does."""
 
-    on: Heard | None = None
+    on: LogCallback | None = None
     """Callback for every line of the log; it may end the training."""
 
     now: Callable[[], float] = time.monotonic
@@ -107,10 +107,10 @@ class Training:
     """Time at which the command began, by the clock `now`."""
 
     def __post_init__(self) -> None:
-        self.settings = replace(self.settings, asked=asked_of(self.settings))
+        self.settings = replace(self.settings, asked=overrides_of(self.settings))
         self.most_threads = torch.get_num_threads()
-        self.home = Home(self.out)
-        self.ranks = Ranks.start(self.device)
+        self.run_folder = RunFolder(self.out)
+        self.ranks = Distributed.start(self.device)
         self.progress = Progress(enabled=self.ranks.is_first and not self.quiet)
         self.log = RunLog(self.out if self.ranks.is_first else None, self.progress, self.on)
         self.checkpoints: Checkpoints | None = None
@@ -131,7 +131,7 @@ class Training:
         row, asked = row_of(self.settings), self.settings.asked
 
         def place(key: str) -> str:
-            whence = asked.whence(key) if key in asked else ""
+            whence = asked.origin(key) if key in asked else ""
             return f"{whence}: " if whence and not whence.startswith(key) else ""
 
         check_effect(self.settings, [row], place)
@@ -142,7 +142,7 @@ class Training:
         raise `Stopped` with a text that explains how to resume."""
         with StopSignal(guest=bool(self.call)) as stop:
             try:
-                with self.home.alone() if self.ranks.is_first else nullcontext():
+                with self.run_folder.locked() if self.ranks.is_first else nullcontext():
                     try:
                         return self._train(stop)
                     except BaseException:
@@ -160,19 +160,19 @@ class Training:
 
     def _report_so_far(self) -> None:
         """Write the report during training. A failure is ignored: it is written again later."""
-        if self.home.is_there():
+        if self.run_folder.exists():
             with suppress(OSError):
                 write_report(self.out)
 
     def _train(self, stop: StopSignal) -> list[str]:
-        with stop.at_once():
-            known = not self.restart and self.ranks.same((self.out / CONFIG).exists())
+        with stop.immediate():
+            known = not self.restart and self.ranks.broadcast((self.out / CONFIG).exists())
             with suppress(UserError):  # a damaged file is reported next
                 if known:  # a resumed run keeps its start run
                     self._start(load_run(self.out))
             if self.ranks.is_first:
-                self.home.check(self.settings, self.restart)
-                self._keep_given()
+                self.run_folder.check(self.settings, self.restart)
+                self._write_bound_data()
             if not known:
                 self.choose_start()
             prepared = self._prepare()
@@ -180,7 +180,7 @@ class Training:
         if settings.train.threads:
             torch.set_num_threads(settings.train.threads)
         if settings.train.tensorboard and self.ranks.is_first:
-            self.log.board = Board(self.out)
+            self.log.tensorboard = TensorBoardWriter(self.out)
         checkpoints = Checkpoints(
             self.out,
             max(settings.train.keep, settings.train.average),
@@ -190,9 +190,14 @@ class Training:
         )
         self.checkpoints = checkpoints
         self.ranks.wait()  # until rank 0 has cleaned up
-        fresh = not self.ranks.same(bool(checkpoints.paths()))
-        worker = Worker(
-            settings, prepared, self.ranks, self._note if fresh else None, own=self.own, by=self.by
+        fresh = not self.ranks.broadcast(bool(checkpoints.paths()))
+        worker = Trainer(
+            settings,
+            prepared,
+            self.ranks,
+            self._note if fresh else None,
+            own=self.custom_metrics,
+            by=self.custom_selection,
         )
         journal = Journal(self.out / PLAN if self.ranks.is_first else None, self.progress.note)
         budget = None
@@ -201,8 +206,8 @@ class Training:
             if self.timing is not None:
                 budget.timed(self.timing.step_s, self.timing.example_s)
         loop = worker.loop(
-            checkpoints, self.log, lambda: stop.asked or self.log.error is not None, self.out,
-            budget, None if self.on is None else lambda: self.log.enough,
+            checkpoints, self.log, lambda: stop.requested or self.log.error is not None, self.out,
+            budget, None if self.on is None else lambda: self.log.end_reason,
             self._thread_plan(settings, journal),
         )  # fmt: skip
         resumed = loop.resume()
@@ -214,7 +219,7 @@ class Training:
             self.log.event(loop.state.step, f"resuming from step {loop.state.step:,}")
         if self.ranks.is_first:
             self._announce(settings, worker)
-            self.log.report = Seldom(self._report_so_far)
+            self.log.report = Throttled(self._report_so_far)
         self.progress.start(loop.steps, loop.state.step)
         state = loop.run()
         self.progress.close()
@@ -227,13 +232,13 @@ class Training:
         some = self.ranks.any(bool(troubles))
         return troubles or ["another rank could not save everything"] * some
 
-    def dry_run(self, prepared: Prepared) -> tuple[Resolved, plan.Timing]:
+    def dry_run(self, prepared: PreparedData) -> tuple[Resolved, plan.Timing]:
         """Return the settings that a run would have, and the speed of a temporary copy of it."""
         settings = self._with_threads(resolve_run(self.settings, prepared, self.ranks.device))
         if self.budget_s is not None:
             settings = self._fitted(settings, prepared)
         if self.timing is None:
-            worker = Worker(settings, prepared, self.ranks)
+            worker = Trainer(settings, prepared, self.ranks)
             self.timing = replace(
                 worker.time(for_s=3.0, now=self.now), examples=worker.objective.n_quick
             )
@@ -242,7 +247,7 @@ class Training:
     def choose_start(self) -> None:
         """Choose the default start run if the user named none, and print it."""
         begins = self._start(with_pretrained(self.settings))
-        check_started(self.settings)
+        check_from_scratch(self.settings)
         if begins:
             how = 'start="none"' if self.call else "--from none"
             self._note(
@@ -252,17 +257,21 @@ class Training:
 
     def _start(self, of: RunSettings) -> bool:
         """Start from the same run as `of`, unless the user chose one. Returns whether it does."""
-        name = str(self.ranks.same(of.start.run))
-        if not name or self.settings.origin or "start.run" in self.settings.asked:
+        name = str(self.ranks.broadcast(of.start.run))
+        if not name or self.settings.parent or "start.run" in self.settings.asked:
             return False
-        asked = self.settings.asked | Asked({"start.run": name}, "its vocabulary covers the texts")
+        asked = self.settings.asked | Overrides(
+            {"start.run": name}, "its vocabulary covers the texts"
+        )
         start = replace(self.settings.start, run=name)
         self.settings = replace(self.settings, start=start, asked=asked)
         return True
 
-    def _keep_given(self) -> None:
+    def _write_bound_data(self) -> None:
         """Write data in memory to files. A resumed run needs the data that it was started with."""
-        if not keep(self.out / GIVEN, self.given, replace=not (self.out / CONFIG).exists()):
+        if not write_tables(
+            self.out / GIVEN, self.bound_data, replace=not (self.out / CONFIG).exists()
+        ):
             raise FolderError(self._other_data())
 
     def _other_data(self) -> str:
@@ -276,7 +285,7 @@ class Training:
             "Restore them, choose another --out, or start over with --restart."
         )
 
-    def _prepare(self) -> Prepared:
+    def _prepare(self) -> PreparedData:
         """Prepare the data on rank 0; the other ranks then load it."""
         if not self.ranks.is_first:
             self.ranks.wait()
@@ -295,15 +304,15 @@ class Training:
         return prepared
 
     @cached_property
-    def tables(self) -> Tables:
+    def tables(self) -> TrainingTables:
         """Columns of the data files with their roles."""
-        return Tables.of(self.settings, row_of(self.settings), self.given)
+        return TrainingTables.of(self.settings, row_of(self.settings), self.bound_data)
 
-    def _settings(self, prepared: Prepared) -> Resolved:
+    def _settings(self, prepared: PreparedData) -> Resolved:
         """Return the settings of the run that is resumed, or choose and write new ones."""
-        is_known = self.ranks.same((self.out / CONFIG).exists())
+        is_known = self.ranks.broadcast((self.out / CONFIG).exists())
         if is_known:
-            settings = self.home.stored(self.settings.task)
+            settings = self.run_folder.stored(self.settings.task)
             if settings.fingerprint != prepared.fingerprint:
                 raise FolderError(self._other_data())
         else:
@@ -314,7 +323,7 @@ class Training:
             self._write_settings(settings, prepared, config=not is_known)
         return settings
 
-    def _write_settings(self, settings: Resolved, prepared: Prepared, config: bool) -> None:
+    def _write_settings(self, settings: Resolved, prepared: PreparedData, config: bool) -> None:
         if prepared.vocab is not None and (config or not self._has_tokenizer()):
             replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
             self._take_template(settings)
@@ -340,11 +349,11 @@ class Training:
             return False
         return True
 
-    def _keep_folder(self, settings: Resolved, prepared: Prepared) -> None:
+    def _keep_folder(self, settings: Resolved, prepared: PreparedData) -> None:
         """Create the run folder again if it was removed, so that a checkpoint saved next is part of
         a complete run."""
-        if not self.home.is_there():
-            self.home.make_again()
+        if not self.run_folder.exists():
+            self.run_folder.recreate()
         elif (self.out / CONFIG).is_file():
             return
         self.removed = True
@@ -354,14 +363,14 @@ class Training:
             "settings and everything that is saved from now on."
         )
 
-    def _resolve(self, prepared: Prepared) -> Resolved:
+    def _resolve(self, prepared: PreparedData) -> Resolved:
         settings = self._with_threads(resolve_run(self.settings, prepared, self.ranks.device))
         if self.budget_s is not None:
             self.progress.note("timing a few steps")
             settings = self._fitted(settings, prepared)
         settings = replace(settings, data=self.tables.named(settings.data))
         # Use the settings of rank 0: other ranks may have another amount of memory.
-        stored = self.ranks.same(resolved_toml(settings))
+        stored = self.ranks.broadcast(resolved_toml(settings))
         return replace(read_resolved(str(stored)), asked=settings.asked)
 
     def _note(self, text: str) -> None:
@@ -396,7 +405,7 @@ class Training:
 
     def _budget(self, settings: Resolved, objective: Objective[Any], journal: Journal) -> Budget:
         assert self.budget_s is not None
-        wanted = Wanted(
+        wanted = UnlimitedEvaluations(
             n_quick=objective.n_quick, n_valid=objective.n_valid,
             eval_every=settings.asked.get("train.eval_every"),
             save_every=settings.asked.get("train.save_every"),
@@ -406,7 +415,7 @@ class Training:
         look = 1 if self.ranks.device.type == "cpu" else None
         return Budget(self.budget_s, wanted, journal, started=self.started, now=self.now, look=look)
 
-    def _fitted(self, settings: Resolved, prepared: Prepared) -> Resolved:
+    def _fitted(self, settings: Resolved, prepared: PreparedData) -> Resolved:
         """Return the settings with the number of steps that fits the budget, found by a trial. If
         it would be too small to learn anything, steps become smaller."""
         first = self._first_plan(settings, prepared)
@@ -423,29 +432,36 @@ class Training:
             self.progress.note(f"{why}: {_what_fits(settings, smaller)}")
         return plan.with_steps(smaller, first)
 
-    def _first_plan(self, settings: Resolved, prepared: Prepared) -> Decision:
+    def _first_plan(self, settings: Resolved, prepared: PreparedData) -> Decision:
         """Return the first plan of a run with these settings, based on `timing` if there was time
         for a trial."""
         assert self.budget_s is not None
         spent = (self.now() - self.started) / self.budget_s
-        if self.timing is None and self.ranks.same(spent > 0.8):  # no time for a trial
+        if self.timing is None and self.ranks.broadcast(spent > 0.8):  # no time for a trial
             return Decision(step=0, steps=UNTIMED, until=UNTIMED, examples=0, progress=0.0)
-        worker = Worker(settings, prepared, self.ranks, compiled=False, own=self.own, by=self.by)
+        worker = Trainer(
+            settings,
+            prepared,
+            self.ranks,
+            compiled=False,
+            own=self.custom_metrics,
+            by=self.custom_selection,
+        )
         trial = self._budget(settings, worker.objective, Journal(None))
         again = self.timing is None or not self.timing.long
-        if again and self.ranks.same(trial.left_s > 0.3 * self.budget_s):
-            found = self.ranks.same(worker.time(min(5.0, self.budget_s / 40), self.now))
+        if again and self.ranks.broadcast(trial.left_s > 0.3 * self.budget_s):
+            found = self.ranks.broadcast(worker.time(min(5.0, self.budget_s / 40), self.now))
             assert isinstance(found, plan.Timing)
             self.timing = found
         if self.timing is not None:
             trial.timed(self.timing.step_s, self.timing.example_s)
-        first = self.ranks.same(trial.decide(0, None))
+        first = self.ranks.broadcast(trial.decide(0, None))
         assert isinstance(first, Decision)
         if self.timing is not None:
             self.timing = replace(self.timing, examples=first.examples)
         return first
 
-    def _announce(self, settings: Resolved, worker: Worker) -> None:
+    def _announce(self, settings: Resolved, worker: Trainer) -> None:
         train, model = settings.train, settings.model
         steps, batch_tokens = train.steps, train.batch_tokens
         learning, n = trainable(worker.model)
@@ -460,41 +476,41 @@ class Training:
             + f", {train.precision} on {device}"
         )
         if not (self.out / CARD).exists():
-            columns = self.tables.facts(worker.prepared.report)
+            columns = self.tables.describe(worker.prepared.report)
             text = model_card(n, learning, data, columns, device, train.precision)
             self._put(CARD, lambda: replace_text(self.out / CARD, text))
         if steps:
             rates = schedule_line(train, steps, model.d_model)
             self.progress.note(f"{train.optimizer}, {rates}")
-            if worker.not_recorded:
+            if worker.no_graph_reason:
                 self.progress.note(
                     "steps run without a CUDA graph, which is slower, because of "
-                    f"{worker.not_recorded}"
+                    f"{worker.no_graph_reason}"
                 )
         for line in getattr(worker.objective, "notes", list)():
             self.progress.note(line)
 
-    def _finish(self, worker: Worker, loop: Loop, state: State) -> bool:
+    def _finish(self, worker: Trainer, loop: Loop, state: State) -> bool:
         """Choose the final weights, save them and write the report.
 
         Returns False if a stop was requested meanwhile.
         """
         try:
-            chosen = choose(worker, loop)
-            beside = worker.beside_teacher(
-                loop.stop_asked, self.progress, chosen["examples"], careful=chosen["careful"]
+            chosen = load_final_weights(worker, loop)
+            beside = worker.compare_with_teacher(
+                loop.stop_requested, self.progress, chosen["examples"], careful=chosen["careful"]
             )
             chosen["figures"] |= beside
         except Stopped:
             return False
         self._put(CONFIG, lambda: self._keep_folder(worker.settings, worker.prepared))
-        self._put(WEIGHTS, lambda: save_weights(self.out, model_weights(worker.finished())))
+        self._put(WEIGHTS, lambda: save_weights(self.out, model_weights(worker.merged_model())))
         settings = without_folders(with_fitted(worker.settings, chosen.get("fitted") or {}))
         if settings != worker.settings:
             self._put(CONFIG, lambda: write_config(self.out, resolved_toml(settings)))
         took, lines = self.now() - self.started, chosen.pop("lines")
         losses = finite(read_history(self.out).points("valid", "loss"))
-        learning = at_the_end(losses, worker.objective.prior_loss(), state.step)
+        learning = final_warning(losses, worker.objective.prior_loss(), state.step)
         if learning:
             chosen["learning"] = learning
         self.log.numbers("end", state.step, seconds=took, **chosen)
@@ -516,7 +532,7 @@ class Training:
                 + (f"{WEIGHTS} was not written." if WEIGHTS in self.unwritten
                    else f"{WEIGHTS} holds: {chosen['kept']}.")
                 + (f" Fix the problem and {self._again('run')}: training resumes {self._where()}."
-                   if self._mends(state.step) else "")
+                   if self._is_fixed_by_rerun(state.step) else "")
             )  # fmt: skip
         else:
             report = self.out / REPORT
@@ -534,7 +550,7 @@ class Training:
     def _troubles(self) -> list[str]:
         """List everything that was lost or not saved, for the last line and the exit code."""
         found = []
-        if self.removed or (self.ranks.is_first and not self.home.is_there()):
+        if self.removed or (self.ranks.is_first and not self.run_folder.exists()):
             found.append(
                 f"{self.out} was removed during the run, with earlier checkpoints, the prepared "
                 "data and the log"
@@ -549,7 +565,7 @@ class Training:
             found.append(f"{', '.join(self.unwritten)} could not be written")
         return found
 
-    def _mends(self, last: int) -> bool:
+    def _is_fixed_by_rerun(self, last: int) -> bool:
         """Whether running the same command again would write what is missing. Older checkpoints do
         not count: they are not needed once the run has ended."""
         held = self.checkpoints is not None and self.checkpoints.holds(last)

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headway.data.checksummed import MANIFEST
-from headway.data.fingerprint import FIELDS, MEDIA_FIELDS, are_those
+from headway.data.fingerprint import FIELDS, MEDIA_FIELDS, inputs_match
+from headway.data.manifest import MANIFEST
 from headway.errors import ConfigError, FolderError, UserError
-from headway.settings.asked import Asked
 from headway.settings.data import FILES, GIVEN, DataSettings, file_name
 from headway.settings.folder import CHAT_TEMPLATE, CONFIG, TOKENIZER, WEIGHTS, check_config
+from headway.settings.overrides import Overrides
 from headway.settings.run import FILE_KEYS, Resolved, RunSettings, differences, load_resolved
 from headway.settings.toml import parse, read_text
 from headway.tasks.history import LOG
@@ -74,7 +74,7 @@ def _in_run(value: object) -> object:
     return "/".join(parts) if ours else value
 
 
-class Home:
+class RunFolder:
     """Run folder at `path`, which need not exist yet."""
 
     def __init__(self, path: Path) -> None:
@@ -83,11 +83,11 @@ class Home:
         self._lock = -1
         """Descriptor of the open folder, which stays valid if the folder is removed."""
 
-        self._made: list[Path] = []
+        self._created: list[Path] = []
         """Folders created by this object, innermost first."""
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Create and lock the folder. If an error rejects the run, the new folder is removed."""
         try:
             self._take()
@@ -98,14 +98,14 @@ class Home:
         finally:
             self._leave()
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the locked folder still exists under its name."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self._lock))
         except OSError:
             return False
 
-    def make_again(self) -> None:
+    def recreate(self) -> None:
         """Create the folder again after it was removed; an error if another one has its name."""
         if self.path.is_dir() and any(self.path.iterdir()):
             raise FolderError(f"{self.path} was removed, and another folder now has its name")
@@ -114,14 +114,14 @@ class Home:
 
     def _unmake(self) -> None:
         """Remove the folders created here if they are empty or hold only data from memory."""
-        if self._made and self.is_there() and [one.name for one in self.path.iterdir()] == [GIVEN]:
+        if self._created and self.exists() and [one.name for one in self.path.iterdir()] == [GIVEN]:
             shutil.rmtree(self.path / GIVEN)
         with suppress(OSError):  # stops at the first that is not empty
-            for folder in self._made:
+            for folder in self._created:
                 folder.rmdir()
 
     def _take(self) -> None:
-        self._made = [one for one in (self.path, *self.path.parents) if not one.exists()]
+        self._created = [one for one in (self.path, *self.path.parents) if not one.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path, os.O_RDONLY)
@@ -187,7 +187,7 @@ class Home:
         if all(one.startswith(files) for one in changed) and (
             not changed
             or self._was_prepared_from(settings.data)
-            or self._is_said_without_folders(before, asked)
+            or self._differs_only_in_folders(before, asked)
         ):
             return
         own = [name for name in metrics_asked(before) if f"metrics.{name}" not in asked]
@@ -205,11 +205,11 @@ class Home:
     def _was_prepared_from(self, data: DataSettings) -> bool:
         try:
             made = json.loads(read_text(self.path / "data" / MANIFEST))
-            return are_those(made["inputs"], data)
+            return inputs_match(made["inputs"], data)
         except (KeyError, TypeError, ValueError, OSError, UserError):  # reported later
             return False
 
-    def _is_said_without_folders(self, before: Asked, asked: Asked) -> bool:
+    def _differs_only_in_folders(self, before: Overrides, asked: Overrides) -> bool:
         """Whether only the folders of the data files differ and the prepared data is gone. It is
         then prepared again, and its fingerprint decides."""
         is_gone = not (self.path / "data" / MANIFEST).exists()

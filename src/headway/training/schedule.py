@@ -20,7 +20,7 @@ PAPER_WARMUP = 4000
 which would be too high to learn anything in a short run."""
 
 WARMUP_SHARE = {"noam": 2}
-USUAL_SHARE = 10
+DEFAULT_SHARE = 10
 """In short runs, one in this many steps is warm-up. `noam` is for post-norm models, which need a
 longer one: in a short run, half of the steps was better than a tenth (docs/tasks/training.md)."""
 
@@ -28,7 +28,7 @@ longer one: in a short run, half of the steps was better than a tenth (docs/task
 def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable[[float], float]:
     """Return the learning rate as a function of the step, for a run of this many steps."""
     warmup = warmup_steps(settings, steps)
-    peak = aimed_peak(settings, steps, d_model)
+    peak = target_peak(settings, steps, d_model)
     after = AFTER_WARMUP[settings.schedule]
     cooldown = round(settings.cooldown * steps)
     floor = settings.floor if settings.schedule in OF_SCHEDULES["floor"] else 0.0
@@ -44,7 +44,7 @@ def warmup_steps(settings: ResolvedTrain, steps: int) -> int:
     """Step of the peak; the first one if there is no warm-up."""
     if settings.warmup is not None:
         return max(1, settings.warmup)
-    share = WARMUP_SHARE.get(settings.schedule, USUAL_SHARE)
+    share = WARMUP_SHARE.get(settings.schedule, DEFAULT_SHARE)
     return min(PAPER_WARMUP, max(1, steps // share))
 
 
@@ -52,10 +52,10 @@ def schedule_steps(settings: ResolvedTrain) -> int:
     """Length of the schedule in a run whose number of steps may change. If the requested warm-up is
     longer than the planned run, the schedule still continues after it."""
     steps, warmup = settings.steps, settings.warmup
-    return steps if warmup is None or warmup < steps else USUAL_SHARE * max(1, warmup)
+    return steps if warmup is None or warmup < steps else DEFAULT_SHARE * max(1, warmup)
 
 
-def aimed_peak(settings: ResolvedTrain, steps: int, d_model: int) -> float:
+def target_peak(settings: ResolvedTrain, steps: int, d_model: int) -> float:
     """Learning rate at the end of the warm-up, even if the run is too short to reach it: the user's
     setting, or else the published value, which is not raised for short runs."""
     if settings.lr is not None:
@@ -79,7 +79,7 @@ def schedule_line(settings: ResolvedTrain, steps: int, d_model: int) -> str:
     text = f"{settings.schedule} schedule, peak learning rate {peak:.3g}"
     if warmup < steps or warmup == 1:
         return f"{text} at step {warmup:,}"
-    aimed = aimed_peak(settings, steps, d_model)
+    aimed = target_peak(settings, steps, d_model)
     which = "as long as" if warmup == steps else "longer than"
     text += f" at the last step: the warm-up of {warmup:,} steps to {aimed:.3g} is {which} the run"
     if steps == 1:

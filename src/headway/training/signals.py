@@ -28,7 +28,7 @@ class StopSignal:
     NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
     def __init__(self, pause: float = 1.0, *, guest: bool = False) -> None:
-        self.asked = False
+        self.requested = False
         self.name = ""
         """Name of the signal that requested the stop."""
 
@@ -58,11 +58,11 @@ class StopSignal:
 
     def check(self) -> None:
         """Raise `Stopped` if a stop was requested."""
-        if self.asked:
+        if self.requested:
             raise Stopped(self.name)
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
+    def immediate(self) -> Iterator[None]:
         """Context for work without anything to save, such as reading data: a signal raises
         `Stopped` immediately, and an earlier one raises it on entry."""
         self._raises = True
@@ -74,11 +74,11 @@ class StopSignal:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self.asked:
+        if self.requested:
             if now - self._since >= self._pause:
                 self._end(number)
             return
-        self.asked, self.name, self._since = True, signal.Signals(number).name, now
+        self.requested, self.name, self._since = True, signal.Signals(number).name, now
         if self._raises:
             raise Stopped(self.name)
 

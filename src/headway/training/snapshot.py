@@ -89,7 +89,7 @@ class Snapshot:
     state: dict[str, Any]
     """State stored as JSON: floats are restored exactly, tuples become lists."""
 
-    passing: bool = False
+    transient: bool = False
     """Whether it was saved on a stop, between regular checkpoints; set when it is read."""
 
 

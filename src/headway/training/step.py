@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from headway.tasks.losses import LossOf
 from headway.training.cuda_graph import GraphedStep
-from headway.training.distributed import Ranks
+from headway.training.distributed import Distributed
 from headway.training.optim import set_lr
 from headway.training.tensor_lists import add_, scale_, zero_
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledBatch:
     """A batch and the factor for its summed loss, as tensors that a CUDA graph can read."""
 
     batch: Any
@@ -37,13 +37,13 @@ class Step:
         model: nn.Module,
         loss_of: LossOf,
         optimizer: torch.optim.Optimizer,
-        ranks: Ranks,
+        ranks: Distributed,
         *,
         clip: float = 0.0,
-        recorded: bool = False,
+        use_cuda_graph: bool = False,
     ) -> None:
         self.model, self.loss_of, self.optimizer = model, loss_of, optimizer
-        self.ranks, self.clip, self.recorded = ranks, clip, recorded
+        self.ranks, self.clip, self.use_cuda_graph = ranks, clip, use_cuda_graph
         self.weights = [p for p in model.parameters() if p.requires_grad]
         device = ranks.device
         self.totals = torch.zeros(2, device=device, dtype=torch.float64)
@@ -59,24 +59,24 @@ class Step:
         self.sums: list[Tensor] = []
         """Gradient sums of the micro-batches, if they run as CUDA graphs."""
 
-        self._compute: Callable[[Scaled], Any] | None = None
+        self._compute: Callable[[ScaledBatch], Any] | None = None
         self._update: Callable[[], object] | None = None
 
     def add(self, batch: Any, n_targets: int) -> None:
         scale = torch.tensor(1.0 / n_targets, device=self.ranks.device)
-        scaled = Scaled(batch, scale)
-        if not self.recorded:
+        scaled = ScaledBatch(batch, scale)
+        if not self.use_cuda_graph:
             self._backward(scaled)
             return
         if self._compute is None:
-            self._record(scaled)
+            self._capture(scaled)
         assert self._compute is not None
         self._compute(scaled)
 
     def finish(self, lr: float) -> None:
         """Update the weights, or only count the step if its loss or gradient is not finite."""
         set_lr(self.optimizer, lr)
-        gradients = self.sums if self.recorded else self._gradients()
+        gradients = self.sums if self.use_cuda_graph else self._gradients()
         self.ranks.sum_([*gradients, self.totals])
         if self._update is not None:
             self._update()
@@ -89,7 +89,7 @@ class Step:
                 weight.grad = torch.zeros_like(weight)
         return [weight.grad for weight in self.weights if weight.grad is not None]
 
-    def _backward(self, scaled: Scaled) -> Tensor:
+    def _backward(self, scaled: ScaledBatch) -> Tensor:
         loss, nll = self.loss_of(self.model, scaled.batch)
         loss = loss * scaled.scale
         loss.backward()
@@ -124,7 +124,7 @@ class Step:
             if id(tensor) not in known:
                 tensor.zero_()  # the initial state of an optimiser is zero
 
-    def _record(self, example: Scaled) -> None:
+    def _capture(self, example: ScaledBatch) -> None:
         """Warm up, capture the CUDA graphs, and restore all weights and optimiser state."""
         before = self._everything()
         copies = [tensor.detach().clone() for tensor in before]
@@ -132,7 +132,7 @@ class Step:
         try:
             self._compute = GraphedStep(self._backward_into_sums, example)
             if _reads_found_inf(self.optimizer):
-                self._update = GraphedStep(self._recorded_step, example).replay
+                self._update = GraphedStep(self._graph_step, example).replay
             else:
                 self._update = self._host_step
         finally:  # also after running out of memory
@@ -148,13 +148,13 @@ class Step:
         ]
         return [*self.weights, *states, self.totals, self.logged, self.bad]
 
-    def _backward_into_sums(self, scaled: Scaled) -> Tensor:
+    def _backward_into_sums(self, scaled: ScaledBatch) -> Tensor:
         self._backward(scaled)
         add_(self.sums, self._gradients())
         self.optimizer.zero_grad()
         return self.totals
 
-    def _recorded_step(self, _: Scaled) -> Tensor:
+    def _graph_step(self, _: ScaledBatch) -> Tensor:
         """Update the weights without a synchronisation: the optimiser reads whether to skip."""
         for weight, total in zip(self.weights, self.sums, strict=True):
             weight.grad = total

@@ -30,14 +30,14 @@ def threads_here(
     most = torch.get_num_threads()
     if most == 1 or "OMP_NUM_THREADS" in os.environ or load() < BUSY:
         return most
-    return measured(most, now)
+    return fastest_threads(most, now)
 
 
-def measured(most: int, now: Callable[[], float] = time.perf_counter) -> int:
+def fastest_threads(most: int, now: Callable[[], float] = time.perf_counter) -> int:
     """Return the fastest of `most`, half as many and one thread. Torch's number is restored."""
     before = torch.get_num_threads()
     try:
-        return quickest([most, max(1, most // 2), 1], torch.set_num_threads, _some_work, now)
+        return fastest([most, max(1, most // 2), 1], torch.set_num_threads, _some_work, now)
     finally:
         torch.set_num_threads(before)
 
@@ -62,7 +62,7 @@ class ThreadPlan:
         *,
         now: Callable[[], float] = time.monotonic,
         load: Callable[[], float] = lambda: os.getloadavg()[0],
-        measure: Callable[[int], int] = measured,
+        measure: Callable[[int], int] = fastest_threads,
     ) -> None:
         self.most, self.journal, self.note = most, journal, note
         self.now, self.load, self.measure = now, load, measure
@@ -99,7 +99,7 @@ class ThreadPlan:
         return (others >= BUSY) == (threads == self.most)
 
 
-def quickest(
+def fastest(
     numbers: Sequence[int],
     take: Callable[[int], object],
     work: Callable[[], object],

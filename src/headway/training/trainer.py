@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from headway.errors import ConfigError, FolderError, Stopped
 from headway.models.build import build_model
 from headway.models.folder import load_weights, model_weights
-from headway.models.parts.front import compute_in
-from headway.models.parts.output_heads import soften
-from headway.models.summary import outline
+from headway.models.parts.front import set_compute_dtype
+from headway.models.parts.output_heads import apply_temperature
+from headway.models.summary import meta_model
 from headway.nn.attention.additive import AdditiveAttention
 from headway.nn.attention.attend import suits_short
 from headway.nn.attention.attention import Attention
@@ -38,12 +38,17 @@ from headway.tasks.scores import Baselines, Scores, advice, compared, standings
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Note, find_task
 from headway.training import estimate as plan
-from headway.training.average import Ema, average_of, newest_whole
+from headway.training.average import Ema, average_of, newest_undamaged
 from headway.training.budget import FEW, PATIENCE, Budget, Final
 from headway.training.checkpoint import Checkpoints
-from headway.training.distributed import Ranks
-from headway.training.feed import Cursor, StepItem, part_tokens, walk
-from headway.training.initial_weights import begin, merge_adapters, rate_scales, restrict
+from headway.training.distributed import Distributed
+from headway.training.feed import Cursor, StepItem, iter_steps, part_tokens
+from headway.training.initial_weights import (
+    initialize_weights,
+    lr_scales,
+    merge_adapters,
+    set_trainable,
+)
 from headway.training.log import RunLog
 from headway.training.loop import Loop, State, interrupting, ranking
 from headway.training.no_learning import Plateau
@@ -64,14 +69,14 @@ CELLS = 8
 benefit."""
 
 
-class Worker:
+class Trainer:
     """A model with its objective, loss, teacher and optimiser."""
 
     def __init__(
         self,
         settings: Resolved,
         prepared: Any,
-        ranks: Ranks,
+        ranks: Distributed,
         note: Note | None = None,
         *,
         compiled: bool = True,
@@ -86,16 +91,16 @@ class Worker:
         self.objective: Objective[Any] = with_metrics(
             find_task(settings).objective(settings, prepared), own or {}, by
         )
-        self.not_recorded = self._why_not_recorded() if device.type == "cuda" else ""
+        self.no_graph_reason = self._why_no_graph() if device.type == "cuda" else ""
         """Reason why steps on a GPU run without a CUDA graph; empty if they use one."""
-        self.recorded = device.type == "cuda" and not self.not_recorded
+        self.use_cuda_graph = device.type == "cuda" and not self.no_graph_reason
         self.model = build_model(settings.model, device=device, seed=train.seed)
         if note is not None:
-            begin(self.model, settings, prepared, note)
+            initialize_weights(self.model, settings, prepared, note)
             self.objective.begin(self.model, note)
-        restrict(self.model, settings)
+        set_trainable(self.model, settings)
         if train.precision == "bf16":
-            compute_in(self.model, torch.bfloat16)
+            set_compute_dtype(self.model, torch.bfloat16)
         self.teacher: nn.Module | None = None
         if settings.distil.teacher and not spec_of(settings).by_sequence:
             self.teacher = load_teacher(settings, device)
@@ -104,15 +109,15 @@ class Worker:
             self.model,
             train,
             device=device,
-            capturable=self.recorded,
-            scales=rate_scales(self.model, settings.start.layer_decay),
+            capturable=self.use_cuda_graph,
+            scales=lr_scales(self.model, settings.start.layer_decay),
         )
         if compiled and self._should_compile():
             self.compile()
         if train.recompute:
-            recompute_blocks(self.model)
+            enable_gradient_checkpointing(self.model)
 
-    def beside_teacher(
+    def compare_with_teacher(
         self,
         stopped: Callable[[], bool],
         progress: Progress = SILENT,
@@ -129,11 +134,11 @@ class Worker:
         student = Pass(self.model, device, careful, examples, stopped=stopped)
         return {"distilled": compare(teacher, student, self.objective, progress)}
 
-    def finished(self) -> nn.Module:
+    def merged_model(self) -> nn.Module:
         """Return the model for use, with LoRA adapters merged into the weights."""
         return merge_adapters(self.model, self.settings)
 
-    def _why_not_recorded(self) -> str:
+    def _why_no_graph(self) -> str:
         """Return the setting that prevents a CUDA graph for the step; empty if nothing does.
 
         In a CUDA graph all sequence lengths are read on the device. That needs attention kernels
@@ -151,7 +156,7 @@ class Worker:
                 f"model.positions={model.positions}, which the attention kernels for flat batches "
                 "do not support"
             )
-        fixed, shape = self.objective.fixed(train.micro_tokens), outline(model)
+        fixed, shape = self.objective.fixed(train.micro_tokens), meta_model(model)
         if fixed is None:
             return f"task={self.settings.task}, whose batches vary in shape for this data"
         if not all(stack.has_fixed_shapes for _, stack in stacks(shape)):
@@ -187,7 +192,7 @@ class Worker:
                 f"whole training about {work:.0f} s. Leave it out."
             )
         # On a CPU compiling takes minutes and gains nothing: compile only on request.
-        return train.compile == "yes" or (self.recorded and work > 3 * COMPILE_S)
+        return train.compile == "yes" or (self.use_cuda_graph and work > 3 * COMPILE_S)
 
     def compile(self) -> None:
         for _, stack in stacks(self.model):
@@ -229,14 +234,14 @@ class Worker:
             ranks=self.ranks,
             checkpoints=checkpoints,
             log=log,
-            stop_asked=stop_asked,
-            recorded=self.recorded,
+            stop_requested=stop_asked,
+            use_cuda_graph=self.use_cuda_graph,
             on_bad=on_bad,
             ema=Ema(self.model, train.ema) if train.ema else None,
             plateau=Plateau.of(self.objective, train, model) if self.ranks.is_first else None,
             budget=budget,
             threads=threads,
-            enough=enough,
+            end_reason=enough,
         )
 
     def time(self, for_s: float, now: Callable[[], float] = time.monotonic) -> plan.Timing:
@@ -244,12 +249,12 @@ class Worker:
         object cannot be used for training afterwards."""
         train = self.settings.train
         micro = part_tokens(train.micro_tokens, train.batch_tokens, self.ranks)
-        fixed = self.objective.fixed(micro) if self.recorded else None
+        fixed = self.objective.fixed(micro) if self.use_cuda_graph else None
         step = Step(
             self.model, self.loss_of, self.optimizer, self.ranks,
-            clip=train.clip, recorded=self.recorded,
+            clip=train.clip, use_cuda_graph=self.use_cuda_graph,
         )  # fmt: skip
-        steps, ranks, begun = walk(self.objective, Cursor()), self.ranks, now()
+        steps, ranks, begun = iter_steps(self.objective, Cursor()), self.ranks, now()
 
         def wait() -> None:
             if ranks.device.type == "cuda":
@@ -298,7 +303,7 @@ class Worker:
         return plan.Timing(step_s, took / examples, tokens_per_s, long=long)
 
 
-def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
+def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
     """Load the final weights into the model: the best checkpoint or the mean of the newest ones.
 
     The last step in memory is another candidate if its checkpoint could not be saved or the best
@@ -307,7 +312,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     """
     checkpoints, objective = loop.checkpoints, loop.objective
     best = checkpoints.best_path()
-    newest = newest_whole(checkpoints, worker.settings.train.average)
+    newest = newest_undamaged(checkpoints, worker.settings.train.average)
     candidates: dict[str, Any] = {}
     if best is not None:
         candidates[f"best checkpoint ({best.name})"] = lambda: checkpoints.weights(best)
@@ -319,7 +324,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             last = {name: tensor.clone() for name, tensor in model_weights(worker.model).items()}
         candidates["last step"] = lambda: last
     final: Final | None = None
-    found = Compared({}, "last step", None)
+    found = CandidateComparison({}, "last step", None)
     if loop.budget is None:
         found = compare_candidates(worker, loop, candidates, None, None) or found
     else:
@@ -356,7 +361,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     }  # fmt: skip
     if found.result is not None and found.result.temperature is not None:
         temperature = found.result.temperature
-        soften(worker.model, temperature.value, temperature.share)
+        apply_temperature(worker.model, temperature.value, temperature.share)
         facts["temperature"] = asdict(temperature)
         facts["lines"].append(temperature.said(spec_of(worker.settings).counts + "s"))
     if found.result is not None and found.result.fitted:
@@ -385,12 +390,12 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             ),
         }
         facts["lines"] += objective.cautions()
-        if few := few_in_time(loop):
+        if few := few_label_baselines(loop):
             facts["few"] = few
     return facts
 
 
-def few_in_time(loop: Loop) -> list[dict[str, Any]]:
+def few_label_baselines(loop: Loop) -> list[dict[str, Any]]:
     if loop.budget is not None and loop.budget.left_s <= 0.0:
         return []
     with loop.log.stage("training baselines on fewer labels"):
@@ -405,7 +410,7 @@ def baselines_in_time(loop: Loop, result: Scores) -> Baselines:
         return result.baselines
 
 
-class Compared(NamedTuple):
+class CandidateComparison(NamedTuple):
     scores: dict[str, dict[str, float]]
     winner: str
     weights: dict[str, Tensor] | None
@@ -415,7 +420,7 @@ class Compared(NamedTuple):
 
 def without_comparison(
     loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], best: Path | None
-) -> Compared:
+) -> CandidateComparison:
     """Choose the best checkpoint, or the last step if it was better but could not be saved, with
     its score from training if it has one."""
     state, metric, scores = loop.state, loop.objective.metric, {}
@@ -428,19 +433,19 @@ def without_comparison(
         sign = -1.0 if metric.lower else 1.0
         rank, loss = state.best
         scores[name] = {"loss": -loss, metric.name: sign * rank}
-    return Compared(scores, name, candidates[name]())
+    return CandidateComparison(scores, name, candidates[name]())
 
 
 def compare_candidates(
-    worker: Worker,
+    worker: Trainer,
     loop: Loop,
     candidates: Mapping[str, Callable[[], dict[str, Tensor]]],
     final: Final | None,
     deadline: float | None,
-) -> Compared | None:
+) -> CandidateComparison | None:
     """Return the best of the candidates, or None if the deadline passed."""
     scores: dict[str, dict[str, float]] = {}
-    found = Compared(scores, "last step", None)
+    found = CandidateComparison(scores, "last step", None)
     for name, read in candidates.items():
         try:
             tensors = read()
@@ -461,11 +466,11 @@ def compare_candidates(
         if found.weights is None or ranking(result, loop.objective) > ranking(
             scores[found.winner], loop.objective
         ):
-            found = Compared(scores, name, tensors, result)
+            found = CandidateComparison(scores, name, tensors, result)
     return found
 
 
-def recompute_blocks(model: nn.Module) -> None:
+def enable_gradient_checkpointing(model: nn.Module) -> None:
     for _, stack in stacks(model):
         for block in stack.blocks:
             whole = block.forward

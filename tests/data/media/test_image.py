@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from headway.data.media import image as media_pictures
-from headway.data.media.image import read_picture, sampled, video_reading
+from headway.data.media.image import decode_video, read_image, sampled
 from headway.data.media.pixels import resized, to_pixels
 from headway.errors import DataError
 from tests.facts import missing, naming
@@ -40,7 +40,7 @@ def test_a_bomb_is_refused_by_its_header(tmp_path: Path, size: tuple[int, int]) 
     path = lying_png(tmp_path / "bomb.png", *size)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(DataError, match=naming(path, "80,000,000")):
-        read_picture(path)
+        read_image(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
 
 
@@ -51,7 +51,7 @@ def test_pillow_warnings_about_bombs_are_not_shown(tmp_path: Path, side: int) ->
         warnings.simplefilter("always")
         media_pictures._pillow.cache_clear()
         with pytest.raises(DataError) as caught:
-            read_picture(path)
+            read_image(path)
     media_pictures._pillow.cache_clear()
     assert not shown
     message = str(caught.value).replace(str(path), "")
@@ -64,11 +64,11 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path, kind: str) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8)
     path = tmp_path / f"cut.{kind}"
     Image.fromarray(noise).save(path)
-    assert read_picture(path).shape == (3, 40, 40)
+    assert read_image(path).shape == (3, 40, 40)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=rf"cut\.{kind}"):
-        read_picture(path)
+        read_image(path)
 
 
 def test_files_that_are_something_else_are_named(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_files_that_are_something_else_are_named(tmp_path: Path) -> None:
     for name, known in facts.items():
         path = tmp_path / name
         with pytest.raises(DataError, match=naming(path, known)) as caught:
-            read_picture(path)
+            read_image(path)
         reasons.add(str(caught.value).replace(str(path), ""))
     assert len(reasons) == 5  # one for the two files of another kind
 
@@ -101,7 +101,7 @@ def test_damaged_bytes_give_a_picture_or_a_named_error(tmp_path: Path) -> None:
             path.write_bytes(bad[: draw.randint(len(bad) // 2, len(bad))])
             message = path.name
             try:
-                assert read_picture(path, size=(8, 8)).shape == (3, 8, 8)
+                assert read_image(path, size=(8, 8)).shape == (3, 8, 8)
             except DataError as error:
                 message = str(error)
             assert path.name in message
@@ -109,7 +109,7 @@ def test_damaged_bytes_give_a_picture_or_a_named_error(tmp_path: Path) -> None:
 
 def test_the_format_comes_from_the_content_not_the_name(tmp_path: Path) -> None:
     Image.fromarray(scene()).save(tmp_path / "a.gif", format="PNG")
-    np.testing.assert_array_equal(read_picture(tmp_path / "a.gif"), scene().transpose(2, 0, 1))
+    np.testing.assert_array_equal(read_image(tmp_path / "a.gif"), scene().transpose(2, 0, 1))
 
 
 def test_pictures_are_turned_as_the_camera_was_held(tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_pictures_are_turned_as_the_camera_was_held(tmp_path: Path) -> None:
     exif[0x0112] = 6  # the camera lay on its side
     Image.fromarray(scene()).save(tmp_path / "side.png", exif=exif)
     turned = np.rot90(scene(), -1)
-    np.testing.assert_array_equal(read_picture(tmp_path / "side.png"), turned.transpose(2, 0, 1))
+    np.testing.assert_array_equal(read_image(tmp_path / "side.png"), turned.transpose(2, 0, 1))
 
 
 def test_every_mode_becomes_the_visible_colours(tmp_path: Path) -> None:
     def read(image: Image.Image, name: str, channels: int = 3) -> list[int]:
         image.save(tmp_path / name)
-        pixels = read_picture(tmp_path / name, channels)
+        pixels = read_image(tmp_path / name, channels)
         assert pixels.dtype == np.uint8
         assert pixels.shape == (channels, 2, 2)
         return pixels[:, 0, 0].tolist()
@@ -146,10 +146,10 @@ def test_every_mode_becomes_the_visible_colours(tmp_path: Path) -> None:
     assert max(ink[1:]) < 60
     frames = [Image.new("L", (2, 2), value) for value in (50, 90)]
     frames[0].save(tmp_path / "moves.gif", save_all=True, append_images=frames[1:])
-    assert read_picture(tmp_path / "moves.gif")[:, 0, 0].tolist() == [50] * 3
+    assert read_image(tmp_path / "moves.gif")[:, 0, 0].tolist() == [50] * 3
     Image.new("F", (2, 2), 0.5).save(tmp_path / "real.tiff")
     with pytest.raises(DataError, match=naming("real.tiff", 8, 16)):
-        read_picture(tmp_path / "real.tiff")
+        read_image(tmp_path / "real.tiff")
 
 
 def test_arrays_become_the_pixels_that_files_become() -> None:
@@ -172,7 +172,7 @@ def test_resizing_is_pillows_on_the_middle_part(tmp_path: Path) -> None:
     path = tmp_path / "wide.png"
     Image.fromarray(wide).save(path)
     expected = Image.fromarray(wide).crop((20, 0, 44, 24)).resize((8, 8), Image.Resampling.BILINEAR)
-    found = read_picture(path, size=(8, 8)).transpose(1, 2, 0).astype(int)
+    found = read_image(path, size=(8, 8)).transpose(1, 2, 0).astype(int)
     assert np.abs(found - np.asarray(expected).astype(int)).max() <= 1
     stretched = resized(wide.transpose(2, 0, 1)[None], 8, 8, crop=False)
     assert stretched[0, 0, 0, 0] < found[0, 0, 0]  # the left edge is still there
@@ -180,7 +180,7 @@ def test_resizing_is_pillows_on_the_middle_part(tmp_path: Path) -> None:
 
 def test_a_line_of_pixels_does_not_become_a_giant(tmp_path: Path) -> None:
     Image.new("RGB", (60_000, 1), "red").save(tmp_path / "line.png")
-    pixels = read_picture(tmp_path / "line.png", size=(224, 224))
+    pixels = read_image(tmp_path / "line.png", size=(224, 224))
     assert pixels.shape == (3, 224, 224)
     assert (pixels[0] == 255).all()
 
@@ -205,10 +205,10 @@ def test_videos_come_from_animations_and_folders(tmp_path: Path, kind: str) -> N
         lossless = {"lossless": True} if kind == "webp" else {}
         first = frames[0].convert("RGB") if kind == "webp" else frames[0]
         first.save(path, save_all=True, append_images=frames[1:], **lossless)
-    pixels = video_reading(path, 4, channels=1).values
+    pixels = decode_video(path, 4, channels=1).values
     assert pixels.shape == (4, 1, 4, 6)
     assert pixels[:, 0, 0, 0].tolist() == [20, 80, 140, 200]
-    assert video_reading(path, 3, size=(2, 2)).values.shape == (3, 3, 2, 2)
+    assert decode_video(path, 3, size=(2, 2)).values.shape == (3, 3, 2, 2)
 
 
 def test_videos_that_would_take_hours_are_errors(
@@ -219,28 +219,28 @@ def test_videos_that_would_take_hours_are_errors(
     frames[0].save(path, save_all=True, append_images=frames[1:])
     monkeypatch.setattr(media_pictures, "MAX_VIDEO_PIXELS", 9 * 40 * 30 - 1)
     with pytest.raises(DataError, match=naming(path, 9, "40 × 30")):
-        video_reading(path, 2)
+        decode_video(path, 2)
     monkeypatch.undo()
     monkeypatch.setattr(media_pictures, "MAX_PIXELS", 2 * 40 * 30)
     with pytest.raises(DataError, match=naming(path, 3, "3,600", "2,400")):
-        video_reading(path, 3)
-    assert video_reading(path, 3, size=(8, 8)).values.shape == (3, 3, 8, 8)
+        decode_video(path, 3)
+    assert decode_video(path, 3, size=(8, 8)).values.shape == (3, 3, 8, 8)
 
 
 def test_bad_videos_are_named(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match=naming(tmp_path / "none")):
-        video_reading(tmp_path / "none", 4)
+        decode_video(tmp_path / "none", 4)
     frames = [Image.fromarray(scene() + i) for i in range(6)]
     path = tmp_path / "cut.gif"
     frames[0].save(path, save_all=True, append_images=frames[1:])
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) - len(whole) // 3])
     with pytest.raises(DataError, match=r"cut\.gif"):
-        video_reading(path, 6)
+        decode_video(path, 6)
     (tmp_path / "mixed").mkdir()
     Image.new("L", (6, 4)).save(tmp_path / "mixed" / "1.png")
     Image.new("L", (4, 4)).save(tmp_path / "mixed" / "2.png")
     with pytest.raises(DataError, match=naming(tmp_path / "mixed" / "2.png", "4 × 4")):
-        video_reading(tmp_path / "mixed", 2)
-    assert video_reading(tmp_path / "mixed", 2, size=(4, 4)).values.shape == (2, 3, 4, 4)
+        decode_video(tmp_path / "mixed", 2)
+    assert decode_video(tmp_path / "mixed", 2, size=(4, 4)).values.shape == (2, 3, 4, 4)

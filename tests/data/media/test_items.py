@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headway.data.example import Example, media_examples
-from headway.data.media.open_item import Form
-from headway.data.prepare import check_there
+from headway.data.media.open_item import ItemFormat
+from headway.data.prepare import check_files_exist
+from headway.data.source import Example, media_examples
 from headway.errors import DataError
 from headway.settings.data import DataSettings
-from headway.settings.vision import PictureSettings
+from headway.settings.vision import ImageSettings
 from tests.facts import missing, naming
 
-SHAPE = PictureSettings(height=8, width=8, patch=4, channels=3, frames=4)
+SHAPE = ImageSettings(height=8, width=8, patch=4, channels=3, frames=4)
 
 
 def items(
@@ -31,12 +31,12 @@ def items(
     data = DataSettings(**fields)
     found = list(media_examples([str(path) for path in paths], data, what, target))
     if data.bad == "error":
-        check_there(found)
+        check_files_exist(found)
     return found
 
 
 def opened(item: Example, what: Any = "pictures") -> Any:
-    return item.medium.read(Form.of(what, SHAPE)).values
+    return item.medium.read(ItemFormat.of(what, SHAPE)).values
 
 
 def picture(path: Path, value: int = 0, size: tuple[int, int] = (8, 8)) -> Path:

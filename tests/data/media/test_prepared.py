@@ -18,21 +18,21 @@ from PIL import Image
 
 from headway.data import prepare as preparing
 from headway.data import workers
-from headway.data.checksummed import seal
-from headway.data.example import Example, WantedMedia
+from headway.data.manifest import write_manifest
 from headway.data.media import decoding, open_item
-from headway.data.media.store import PictureStore, SoundStore
+from headway.data.media.store import AudioStore, ImageStore
 from headway.data.prepare import EvaluationMedia, evaluation_media, prepare
+from headway.data.source import Example, MediaSpec
 from headway.data.split import choose_by_label
-from headway.data.store import ImpossibleData, Prepared, load_prepared
+from headway.data.store import ImpossibleData, PreparedData, load_prepared
 from headway.errors import DataError
-from headway.settings.audio import SoundSettings
+from headway.settings.audio import AudioSettings
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.run import RunSettings
-from headway.settings.vision import PictureSettings
+from headway.settings.vision import ImageSettings
 from tests.facts import missing, naming
 
-SHAPE = PictureSettings(height=8, width=8, patch=4)
+SHAPE = ImageSettings(height=8, width=8, patch=4)
 Make = Callable[..., Path]
 
 
@@ -57,17 +57,17 @@ def run(media: Path, valid: Path | None = None, **fields: Any) -> RunSettings:
     return RunSettings(task="classify", data=data, tokenizer=TokenizerSettings(kind="characters"))
 
 
-def prepared(settings: RunSettings, folder: Path, **options: Any) -> Prepared:
+def prepared(settings: RunSettings, folder: Path, **options: Any) -> PreparedData:
     asked = {"what": "pictures", "shape": SHAPE, "target": "label"}
-    media = WantedMedia.of(*(options.pop(name, usual) for name, usual in asked.items()))
+    media = MediaSpec.of(*(options.pop(name, usual) for name, usual in asked.items()))
     return prepare("media", settings, folder, media=media, **options)
 
 
 def scored(settings: RunSettings, target: Any = "label", **options: Any) -> EvaluationMedia:
-    return evaluation_media(WantedMedia.of("pictures", SHAPE, target), settings, **options)
+    return evaluation_media(MediaSpec.of("pictures", SHAPE, target), settings, **options)
 
 
-def findings(made: Prepared) -> dict[str, int]:
+def findings(made: PreparedData) -> dict[str, int]:
     return {one.name: one.count for one in made.report.findings}
 
 
@@ -103,7 +103,7 @@ def test_lists_that_a_pattern_stands_for_are_known_by_what_is_in_them(
 def test_stored_media_equal_the_files(pictures: Make, tmp_path: Path) -> None:
     made = prepared(run(pictures()), tmp_path / "run")
     assert made.labels == ("cat", "dog")
-    assert made.what == "pictures"
+    assert made.modality == "pictures"
     assert made.vocab is None
     assert made.train.n + made.valid.n == 12
     assert made.valid.n == 1
@@ -114,7 +114,7 @@ def test_stored_media_equal_the_files(pictures: Make, tmp_path: Path) -> None:
     assert made.valid["label"] is not None
     assert example["label"] == Path(example["place"]).parent.name
     assert made.labels[made.valid["label"][0]] == example["label"]
-    assert made.train.pictures.equal == (1, 3, 8, 8)
+    assert made.train.images.equal == (1, 3, 8, 8)
     assert made.report.n_pairs == 12
     assert made.report.unit == "images"
     assert made.report.labels == {"cat": (6, 0), "dog": (6, 0)}
@@ -126,7 +126,7 @@ def test_nothing_is_read_twice(
     settings = run(pictures())
     made = prepared(settings, tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(decoding.Decoder, "run", None)
+        patch.setattr(decoding.MediaDecoder, "run", None)
         again = prepared(settings, tmp_path / "run")
         assert again.fingerprint == made.fingerprint
         assert load_prepared(tmp_path / "run").fingerprint == made.fingerprint
@@ -136,8 +136,8 @@ def test_nothing_is_read_twice(
     one = next((tmp_path / "media" / "cat").iterdir())
     Image.new("RGB", (8, 8), "red").save(one)
     assert prepared(settings, tmp_path / "run").fingerprint != made.fingerprint
-    other = PictureSettings(height=4, width=4, patch=4)
-    assert prepared(settings, tmp_path / "run", shape=other).train.pictures.equal == (1, 3, 4, 4)
+    other = ImageSettings(height=4, width=4, patch=4)
+    assert prepared(settings, tmp_path / "run", shape=other).train.images.equal == (1, 3, 4, 4)
 
 
 def test_prepared_media_depend_on_contents_not_paths(
@@ -153,7 +153,7 @@ def test_prepared_media_depend_on_contents_not_paths(
     rows.sort(key=lambda row: (row.split("\t")[1], int(Path(row.split("\t")[0]).stem)))
     listed.write_text("".join(rows))
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "Build", None)  # would fail
+        patch.setattr(preparing, "DataBuilder", None)  # would fail
         for path in (moved, listed):
             assert prepared(run(path), tmp_path / "run").fingerprint == made.fingerprint
     listed.write_text("".join(rows).replace("\tdog", "\tcow"))
@@ -165,7 +165,7 @@ def test_files_that_are_what_they_were_are_not_read(
 ) -> None:
     settings = run(pictures())
     prepared(settings, tmp_path / "run")
-    monkeypatch.setattr(preparing, "contents", None)  # would fail
+    monkeypatch.setattr(preparing, "content_checksums", None)  # would fail
     prepared(settings, tmp_path / "run")
 
 
@@ -179,7 +179,9 @@ def test_data_prepared_by_older_versions_is_opened(pictures: Make, tmp_path: Pat
             (data / f"{split}.text.{end}").rename(data / f"{split}.texts.{end}")
     inputs = {"form": facts["form"], "settings": {"target": "text"}, "files": ["", ""]}
     (data / "manifest.json").unlink()
-    seal(data, {"inputs": inputs, "labels": [], "dtype": facts["columns"]["text"]["dtype"]})
+    write_manifest(
+        data, {"inputs": inputs, "labels": [], "dtype": facts["columns"]["text"]["dtype"]}
+    )
     old = load_prepared(tmp_path / "run")
     for split in ("train", "valid"):
         now, then = getattr(made, split), getattr(old, split)
@@ -199,15 +201,15 @@ def test_a_kill_loses_nothing_and_changes_nothing(
     monkeypatch.setattr(decoding, "RECORD_SECONDS", -1)
     expected = prepared(settings, tmp_path / "whole")
     opened: list[str] = []
-    real = decoding.Decoder._outcome
+    real = decoding.MediaDecoder._outcome
 
-    def counted(self: decoding.Decoder, one: Example, name: str) -> decoding.Outcome:
+    def counted(self: decoding.MediaDecoder, one: Example, name: str) -> decoding.DecodeResult:
         opened.append(one.place)
         if len(opened) == 30:
             raise KeyboardInterrupt
         return real(self, one, name)
 
-    monkeypatch.setattr(decoding.Decoder, "_outcome", counted)
+    monkeypatch.setattr(decoding.MediaDecoder, "_outcome", counted)
     with pytest.raises(KeyboardInterrupt):
         prepared(settings, tmp_path / "run")
     assert not (tmp_path / "run" / "data").exists()
@@ -337,7 +339,7 @@ def test_no_class_goes_to_validation_as_a_whole(pictures: Make, tmp_path: Path) 
     paths = sorted(pictures(n=40).rglob("*.png"))
     manifest = tmp_path / "m.tsv"
 
-    def made(alone: set[Path]) -> Prepared:
+    def made(alone: set[Path]) -> PreparedData:
         rows = [f"{p}\t{p.stem if p in alone else p.parent.name}\n" for p in paths]
         manifest.write_text("".join(rows))
         return prepared(run(manifest, valid_size=4), tmp_path / "run")
@@ -533,7 +535,7 @@ def test_a_test_set_is_read_for_scoring(pictures: Make, tmp_path: Path) -> None:
     assert found.items["label"].tolist() == [1] * 6 + [0] * 6
     assert found.targets == ["cat"] * 6 + ["dog"] * 6
     assert found.places[0].endswith("0.png")
-    assert found.items.pictures.gather(np.array([0, 11])).shape == (2, 1, 3, 8, 8)
+    assert found.items.images.gather(np.array([0, 11])).shape == (2, 1, 3, 8, 8)
     with pytest.raises(DataError, match=naming("cat/0.png", "'cat'", "'dog'")):
         scored(run(media), labels=("dog",))
     texts = scored(run(captions(media)), "text")
@@ -556,12 +558,12 @@ def test_recordings_of_any_length(tmp_path: Path) -> None:
         sound(tmp_path / "media" / ("anna", "ben")[i % 2] / f"{i}.wav", wave)
     sound(tmp_path / "media" / "anna" / "silent.wav", np.zeros(2000))
     sound(tmp_path / "media" / "anna" / "empty.wav", [])
-    shape = SoundSettings(rate=8000)
+    shape = AudioSettings(rate=8000)
     made = prepared(run(tmp_path / "media"), tmp_path / "run", what="sounds", shape=shape)
-    store = made.train.sounds
+    store = made.train.audio
     assert store.rate == 8000
     assert store[0].dtype == np.int16
-    assert sorted({*store.lengths, *made.valid.sounds.lengths}) == sorted(
+    assert sorted({*store.lengths, *made.valid.audio.lengths}) == sorted(
         {*range(1000, 2200, 100), 2000}
     )
     found = findings(made)
@@ -577,7 +579,7 @@ def test_recordings_of_any_length(tmp_path: Path) -> None:
 
 def test_a_copy_on_the_device_gives_the_same(device: torch.device) -> None:
     items = np.random.default_rng(0).integers(0, 255, (6, 1, 3, 4, 4), np.uint8)
-    store = PictureStore.of(list(items)).rows(np.array([5, 3, 1])).on(device)
+    store = ImageStore.of(list(items)).rows(np.array([5, 3, 1])).on(device)
     assert (store.copy is not None) == (device.type == "cuda")
     assert torch.equal(store.gather(np.array([2, 0])).cpu(), torch.from_numpy(items[[1, 5]]))
     assert store.on(device, most=10).copy is None
@@ -586,17 +588,17 @@ def test_a_copy_on_the_device_gives_the_same(device: torch.device) -> None:
 def test_stores_give_what_was_put_in() -> None:
     draw = np.random.default_rng(0)
     items = [draw.integers(0, 255, (1, 3, 4, 4), np.uint8) for _ in range(5)]
-    store = PictureStore.of(items)
+    store = ImageStore.of(items)
     rows = np.array([4, 0, 4])
     assert torch.equal(store.gather(rows), torch.from_numpy(np.stack([items[i] for i in rows])))
     part = store.rows(np.array([3, 1]))
     np.testing.assert_array_equal(part[1], items[1])
     assert torch.equal(part.gather(np.array([1])), torch.from_numpy(items[1][None]))
-    mixed = PictureStore.of([items[0], draw.integers(0, 255, (2, 3, 4, 6), np.uint8), items[1]])
+    mixed = ImageStore.of([items[0], draw.integers(0, 255, (2, 3, 4, 6), np.uint8), items[1]])
     assert mixed.equal is None
     assert mixed[1].shape == (2, 3, 4, 6)
     assert torch.equal(mixed.gather(np.array([2])), torch.from_numpy(items[1][None]))
     assert mixed.on("cpu") is mixed
-    sounds = SoundStore.of([np.arange(5, dtype=np.int16), np.arange(3, dtype=np.int16)], 8000)
+    sounds = AudioStore.of([np.arange(5, dtype=np.int16), np.arange(3, dtype=np.int16)], 8000)
     assert sounds.rows(np.array([1]))[0].tolist() == [0, 1, 2]
     assert sounds.seconds == 0.001

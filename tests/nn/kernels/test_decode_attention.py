@@ -7,7 +7,7 @@ import torch
 
 from headway.errors import UserError
 from headway.nn.attention.attend import attend
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout, Tree
 
 
@@ -37,7 +37,7 @@ def test_a_step_equals_the_definition(
     from headway.nn.kernels.decode_attention import attend_step
 
     tensors, queries, keys = inputs(kernel_device, *heads, size, torch.float32)
-    for scope in (Scope(causal=True), Scope(scale=0.3)):
+    for scope in (AttentionSpec(causal=True), AttentionSpec(scale=0.3)):
         expected = attend(*tensors, queries, keys, scope, "explicit")
         found = attend_step(*tensors, queries, keys, scope)
         assert torch.allclose(found, expected, atol=1e-5)
@@ -48,16 +48,19 @@ def test_sixteen_bits_are_near(kernel_device: torch.device) -> None:
     from headway.nn.kernels.decode_attention import attend_step
 
     tensors, queries, keys = inputs(kernel_device, 4, 2, 32, 90, torch.bfloat16)
-    wide = attend(*(x.float() for x in tensors), queries, keys, Scope(), "explicit")
-    found = attend_step(*tensors, queries, keys, Scope())
+    wide = attend(*(x.float() for x in tensors), queries, keys, AttentionSpec(), "explicit")
+    found = attend_step(*tensors, queries, keys, AttentionSpec())
     assert found.dtype == torch.bfloat16
     assert torch.allclose(found.float(), wide, atol=2e-2)
 
 
 def test_unsupported_calls_are_errors() -> None:
     tensors, queries, keys = inputs(torch.device("cpu"), 2, 2, 16, 8, torch.float32)
-    for scope, message in ((Scope(window=3), r"'step'.*\bwindow\b"), (Scope(), "CUDA|Triton")):
+    for scope, message in (
+        (AttentionSpec(window=3), r"'step'.*\bwindow\b"),
+        (AttentionSpec(), "CUDA|Triton"),
+    ):
         with pytest.raises(UserError, match=message):
             attend(*tensors, queries, keys, scope, "step")
     with pytest.raises(UserError, match=r"'step'.*\btree\b"):
-        attend(tensors[0], tensors[0], tensors[0], queries, queries, Scope(), "step")
+        attend(tensors[0], tensors[0], tensors[0], queries, queries, AttentionSpec(), "step")

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.nn.loss import Smoothing
+from headway.nn.loss import LabelSmoothing
 
 
 @pytest.fixture(params=[None, 16], ids=["one block", "many blocks"])
@@ -24,10 +24,10 @@ def block(
 @pytest.mark.usefixtures("block")
 @pytest.mark.parametrize("n_words", [2, 16, 37])
 @pytest.mark.parametrize(
-    "smoothing", [Smoothing(1.0, 0.0), Smoothing.of(0.1, 37), Smoothing(0.4, 0.2)]
+    "smoothing", [LabelSmoothing(1.0, 0.0), LabelSmoothing.of(0.1, 37), LabelSmoothing(0.4, 0.2)]
 )
 def test_loss_likelihood_and_gradient_equal_cross_entropy(
-    n_words: int, smoothing: Smoothing, kernel_device: torch.device
+    n_words: int, smoothing: LabelSmoothing, kernel_device: torch.device
 ) -> None:
     from headway.nn.kernels.loss import fused_loss_and_gradient_
 
@@ -100,7 +100,7 @@ def test_in_bf16_over_a_large_vocabulary_it_is_near_fp32() -> None:
     for n_words in (8_000, 37_000):
         scores_NV = (torch.randn(64, n_words, device="cuda") * 3).bfloat16()
         targets_N = torch.randint(n_words, (64,), device="cuda")
-        smoothing = Smoothing.of(0.1, n_words, "torch")
+        smoothing = LabelSmoothing.of(0.1, n_words, "torch")
         wide_NV = scores_NV.double().requires_grad_()
         wanted = F.cross_entropy(wide_NV, targets_N, reduction="none", label_smoothing=0.1)
         (gradient_NV,) = torch.autograd.grad(wanted.sum(), wide_NV)

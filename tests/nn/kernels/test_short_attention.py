@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from headway.nn.attention.attend import attend
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout
 
 Check = Callable[..., None]
-Attend = Callable[[Tensor, Tensor, Tensor, Layout, Layout, Scope], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Layout, Layout, AttentionSpec], Tensor]
 MakeQkv = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
@@ -25,11 +25,11 @@ def attend_short(interpreted: torch.device) -> Attend:
 
 
 SCOPES = {
-    "both ways": Scope(),
-    "causal": Scope(causal=True),
-    "window": Scope(window=2),
-    "causal window": Scope(causal=True, window=3),
-    "scaled": Scope(scale=0.3),
+    "both ways": AttentionSpec(),
+    "causal": AttentionSpec(causal=True),
+    "window": AttentionSpec(window=2),
+    "causal window": AttentionSpec(causal=True, window=3),
+    "scaled": AttentionSpec(scale=0.3),
 }
 
 
@@ -51,7 +51,11 @@ def test_lengths_around_the_borders_of_tiles(
     length: int, interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
 ) -> None:
     layout = Layout.of([length], interpreted)
-    for scope in (Scope(), Scope(causal=True), Scope(causal=True, window=20)):
+    for scope in (
+        AttentionSpec(),
+        AttentionSpec(causal=True),
+        AttentionSpec(causal=True, window=20),
+    ):
         same_as_explicit(attend_short, layout, layout, scope, (1, 1, 16))
 
 
@@ -60,14 +64,14 @@ def test_heads_of_any_width(
     width: int, interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
 ) -> None:
     layout = Layout.of([3, 17], interpreted)
-    same_as_explicit(attend_short, layout, layout, Scope(causal=True), (2, 1, width))
+    same_as_explicit(attend_short, layout, layout, AttentionSpec(causal=True), (2, 1, width))
 
 
 def test_every_size_of_tile_in_one_batch(
     interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
 ) -> None:
     layout = Layout.of([2, 70, 16, 17, 33, 128, 1], interpreted)
-    same_as_explicit(attend_short, layout, layout, Scope(causal=True), (1, 1, 16))
+    same_as_explicit(attend_short, layout, layout, AttentionSpec(causal=True), (1, 1, 16))
 
 
 def test_few_programs_walk_over_many_sequences(
@@ -81,15 +85,20 @@ def test_few_programs_walk_over_many_sequences(
     monkeypatch.setattr(short, "TILES", tuple(t._replace(programs=1) for t in short.TILES))
     monkeypatch.setattr(short, "processors", lambda device: 3)
     layout = Layout.of([2, 20, 1, 3, 17], interpreted)
-    same_as_explicit(attend_short, layout, layout, Scope(), (4, 2, 16))
+    same_as_explicit(attend_short, layout, layout, AttentionSpec(), (4, 2, 16))
 
 
-LONG_SCOPES = [Scope(), Scope(causal=True), Scope(window=90), Scope(causal=True, window=20)]
+LONG_SCOPES = [
+    AttentionSpec(),
+    AttentionSpec(causal=True),
+    AttentionSpec(window=90),
+    AttentionSpec(causal=True, window=20),
+]
 
 
 @pytest.mark.parametrize("scope", LONG_SCOPES, ids=["both ways", "causal", "window", "narrow"])
 def test_long_sequences_among_short_ones(
-    scope: Scope, interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
+    scope: AttentionSpec, interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
 ) -> None:
     layout = Layout.of([3, 129, 0, 40, 200], interpreted)
     n_heads = 2 if scope == LONG_SCOPES[-1] else 1  # each costs as much again
@@ -108,7 +117,7 @@ def test_long_sequences_with_keys_of_another_length(
     same_as_explicit: Check,
 ) -> None:
     queries, keys = (Layout.of(part, interpreted) for part in lengths)
-    for scope in (Scope(), Scope(causal=True)):
+    for scope in (AttentionSpec(), AttentionSpec(causal=True)):
         same_as_explicit(attend_short, queries, keys, scope, (2, 2, 24))
 
 
@@ -128,7 +137,7 @@ def test_keys_of_another_length(
     lengths: str, interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
 ) -> None:
     queries, keys = (Layout.of(part, interpreted) for part in CROSS[lengths])
-    for scope in (Scope(), Scope(causal=True)):
+    for scope in (AttentionSpec(), AttentionSpec(causal=True)):
         same_as_explicit(attend_short, queries, keys, scope, (3, 1, 16))
 
 
@@ -136,7 +145,7 @@ def test_cached_keys_with_new_queries_at_their_end(
     interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
 ) -> None:
     queries, keys = Layout.of([1, 3], interpreted), Layout.of([5, 17], interpreted)
-    for scope in (Scope(causal=True), Scope(causal=True, window=2)):
+    for scope in (AttentionSpec(causal=True), AttentionSpec(causal=True, window=2)):
         same_as_explicit(attend_short, queries, keys, scope, (2, 1, 16))
 
 
@@ -151,25 +160,29 @@ def test_keys_with_gaps_between_them(
         "picked": Layout.of([4, 1, 5], interpreted).pick([2, 0]),
     }[form]
     q, k, v = make_qkv(queries, keys, (4, 2, 16), torch.float32)
-    wanted = attend(q, k, v, queries, keys, Scope(causal=True), back_end="explicit")
+    wanted = attend(q, k, v, queries, keys, AttentionSpec(causal=True), back_end="explicit")
     used = {row for rows in keys.split(torch.arange(keys.n_rows)) for row in rows.tolist()}
     free = [row for row in range(keys.n_rows) if row not in used]
     k[free], v[free] = torch.nan, torch.nan
-    found = attend_short(q, k, v, queries, keys, Scope(causal=True))
+    found = attend_short(q, k, v, queries, keys, AttentionSpec(causal=True))
     torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-5)
 
 
-@pytest.mark.parametrize("scope", [Scope(), Scope(causal=True)], ids=["both ways", "causal"])
+@pytest.mark.parametrize(
+    "scope", [AttentionSpec(), AttentionSpec(causal=True)], ids=["both ways", "causal"]
+)
 def test_the_fixed_form_with_its_dummies_and_empty_sequences(
-    scope: Scope, interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
+    scope: AttentionSpec, interpreted: torch.device, attend_short: Attend, same_as_explicit: Check
 ) -> None:
     layout = Layout.fixed([3, 5], n_rows=20, n_sequences=6, longest=17, device=interpreted)
     same_as_explicit(attend_short, layout, layout, scope, (2, 1, 16))
 
 
-@pytest.mark.parametrize("scope", [Scope(causal=True), Scope(window=1)], ids=["causal", "window"])
+@pytest.mark.parametrize(
+    "scope", [AttentionSpec(causal=True), AttentionSpec(window=1)], ids=["causal", "window"]
+)
 def test_queries_that_may_see_no_key_get_zeros_and_finite_gradients(
-    scope: Scope, interpreted: torch.device, attend_short: Attend, make_qkv: MakeQkv
+    scope: AttentionSpec, interpreted: torch.device, attend_short: Attend, make_qkv: MakeQkv
 ) -> None:
     queries, keys = Layout.of([3], interpreted), Layout.of([1], interpreted)
     leaves = [x.requires_grad_() for x in make_qkv(queries, keys, (2, 1, 16), torch.float32)]
@@ -190,7 +203,7 @@ def test_heads_may_be_views_at_any_stride(interpreted: torch.device, attend_shor
         q, k = (x_NE.unflatten(-1, (-1, 16)) for x_NE in leaves[0].split([32, 64], -1))
         k, v = k[:, ::2], leaves[1][:, :32].unflatten(-1, (2, 16))
         assert len({x_NHK.stride() for x_NHK in (q, k, v)}) == 3
-        out_NHK = run(q, k, v, layout, layout, Scope(causal=True))
+        out_NHK = run(q, k, v, layout, layout, AttentionSpec(causal=True))
         results.extend([out_NHK, *torch.autograd.grad(out_NHK, leaves, dout_NHK)])
     for mine, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0.0, atol=1e-5)
@@ -203,8 +216,8 @@ def test_numbers_of_a_head_that_lie_apart_are_put_together_first(
     tensors = make_qkv(layout, layout, (2, 2, 16), torch.float32)
     apart = [x.permute(2, 0, 1).contiguous().permute(1, 2, 0) for x in tensors]
     assert apart[0].stride(-1) != 1
-    found = attend_short(*apart, layout, layout, Scope())
-    wanted = attend_short(*tensors, layout, layout, Scope())
+    found = attend_short(*apart, layout, layout, AttentionSpec())
+    wanted = attend_short(*tensors, layout, layout, AttentionSpec())
     assert torch.equal(found, wanted)
 
 
@@ -227,7 +240,7 @@ def test_its_operators_keep_torchs_contract(
 
 
 def _explicit(
-    q: Tensor, k: Tensor, v: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q: Tensor, k: Tensor, v: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     return attend(q, k, v, queries, keys, scope, back_end="explicit")
 
@@ -236,7 +249,7 @@ def _explicit(
 
 
 def _named_short(
-    q: Tensor, k: Tensor, v: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q: Tensor, k: Tensor, v: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     return attend(q, k, v, queries, keys, scope, back_end="short")
 
@@ -281,5 +294,5 @@ def test_in_bf16_the_fixed_form_and_cross_attention_are_near_the_definition(
     sizes = {"n_rows": 1024, "n_sequences": 40, "device": "cuda"}
     queries = Layout.fixed(LENGTHS, longest=128, **sizes)
     keys = Layout.fixed(LENGTHS[::-1], longest=128, **sizes)
-    near_explicit(_named_short, queries, queries, Scope(causal=True))
-    near_explicit(_named_short, queries, keys, Scope())
+    near_explicit(_named_short, queries, queries, AttentionSpec(causal=True))
+    near_explicit(_named_short, queries, keys, AttentionSpec())

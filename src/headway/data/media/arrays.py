@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.media.image import MAX_PIXELS
-from headway.data.media.pixels import Pixels, to_frames
+from headway.data.media.pixels import ByteArray, to_frames
 from headway.errors import DataError
 
 MAX_UNPACKED = 2_000_000_000
@@ -92,13 +92,13 @@ def _check_index(path: str, index: int, n: int) -> None:
         raise DataError(f"{path} has no item {index}: it has {n:,} items, counted from 0.")
 
 
-def npy_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> Pixels:
+def npy_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> ByteArray:
     """Convert an image Y X [C] or a video T Y X [C] to T C Y X."""
-    frames: Pixels = stack_frames(values[None], moving, channels, where)[0]
+    frames: ByteArray = stack_frames(values[None], moving, channels, where)[0]
     return frames
 
 
-def stack_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> Pixels:
+def stack_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> ByteArray:
     """Convert images N Y X [C] or videos N T Y X [C] of one shape to N T C Y X."""
     n, *shape = values.shape
     axes = "T Y X [C]" if moving else "Y X [C]"

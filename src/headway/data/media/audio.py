@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from headway.data.media.arrays import stack_item
-from headway.data.media.audio_file import MOST_CHANNELS, UNKNOWN, lasting, no_samples, opened
-from headway.data.media.resample import Resampler, Samples
+from headway.data.media.audio_file import MOST_CHANNELS, UNKNOWN, lasting, no_samples, open_audio
+from headway.data.media.resample import Float32Array, Resampler
 from headway.data.media.resample import resample as resample
 from headway.errors import DataError
 
@@ -39,7 +39,7 @@ INEXACT = ("MP3", "OGG")
 """Formats in which seeking is inexact; they are decoded from the start."""
 
 
-class SoundInfo(NamedTuple):
+class AudioInfo(NamedTuple):
     """Contents of the header of an audio file."""
 
     rate: int
@@ -48,15 +48,15 @@ class SoundInfo(NamedTuple):
     """Duration; None if only decoding would reveal it."""
 
 
-def sound_info(path: str | Path) -> SoundInfo:
-    with opened(path) as file:
+def audio_info(path: str | Path) -> AudioInfo:
+    with open_audio(path) as file:
         known = file.frames < UNKNOWN
-        return SoundInfo(
+        return AudioInfo(
             file.samplerate, file.channels, file.frames / file.samplerate if known else None
         )
 
 
-def read_sound(
+def read_audio(
     path: str | Path,
     rate: int,
     start: float | None = None,
@@ -64,7 +64,7 @@ def read_sound(
     *,
     npy_rate: int | None = None,
     index: int | None = None,
-) -> Samples:
+) -> Float32Array:
     """Return mono samples from −1 to 1, resampled to `rate`, from `start` to `end` in seconds.
 
     An `.npy` file contains samples (int16, or floats from −1 to 1) at `npy_rate`, by default at
@@ -81,11 +81,11 @@ def read_samples(
     *,
     npy_rate: int | None = None,
     index: int | None = None,
-) -> tuple[Samples, int]:
+) -> tuple[Float32Array, int]:
     """Return mono samples at the sampling rate of the file, and that rate."""
     if Path(path).suffix.lower() == ".npy":
         return _from_npy(str(path), start, end, npy_rate, index)
-    with opened(path) as file:
+    with open_audio(path) as file:
         first, last = _part(path, start, end, file.frames / file.samplerate, file.samplerate)
         if last - first > MOST_S * file.samplerate and file.frames < UNKNOWN:
             raise _too_long(path, (last - first) / file.samplerate)
@@ -102,7 +102,7 @@ def read_samples(
 
 def stream_windows(
     path: str | Path, rate: int, window_s: float, overlap_s: float = 0.0
-) -> Iterator[tuple[float, Samples]]:
+) -> Iterator[tuple[float, Float32Array]]:
     """Yield windows of an audio file, each with its start in seconds; the last may be shorter.
 
     Windows start every `window_s − overlap_s` seconds. Only one window is in memory at a time.
@@ -125,13 +125,13 @@ def stream_windows(
         yield place / rate, held_S
 
 
-def is_silent(samples_S: Samples) -> bool:
+def is_silent(samples_S: Float32Array) -> bool:
     """Whether the samples are silent, which is reported but is not an error."""
     return float(np.abs(samples_S).max(initial=0.0)) < SILENT
 
 
-def _resampled(path: str | Path, rate: int) -> Iterator[Samples]:
-    with opened(path) as file:
+def _resampled(path: str | Path, rate: int) -> Iterator[Float32Array]:
+    with open_audio(path) as file:
         resampler = Resampler(file.samplerate, rate)
         n = 0
         for block_S in _blocks(file, path, 0, file.frames):
@@ -142,7 +142,7 @@ def _resampled(path: str | Path, rate: int) -> Iterator[Samples]:
         yield resampler.finish()
 
 
-def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterator[Samples]:
+def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterator[Float32Array]:
     """Yield mono samples `first` up to `last` in blocks; raise a `DataError` if some are
     missing."""
     import soundfile
@@ -186,7 +186,7 @@ def _part(
 
 def _from_npy(
     path: str, start: float | None, end: float | None, rate: int | None, index: int | None
-) -> tuple[Samples, int]:
+) -> tuple[Float32Array, int]:
     if rate is None:
         raise DataError(f"{path} is an array without a sampling rate. Give it as `rate`.")
     values: Any = stack_item(path, index)
@@ -212,7 +212,7 @@ def _from_npy(
     return one_channel(part if part.ndim == 2 else part[:, None], path), rate
 
 
-def one_channel(samples_SC: Samples, path: str | Path) -> Samples:
+def one_channel(samples_SC: Float32Array, path: str | Path) -> Float32Array:
     """Average the channels; raise a `DataError` for samples that are not valid."""
     if not samples_SC.size:
         return np.zeros(0, np.float32)

@@ -26,7 +26,7 @@ without a length."""
 
 
 @contextmanager
-def opened(path: str | Path) -> Iterator[SoundFile]:
+def open_audio(path: str | Path) -> Iterator[SoundFile]:
     """Open an audio file. Its format is detected from its contents, not from its name."""
     try:
         import soundfile

@@ -20,13 +20,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.example import Example, WantedMedia
 from headway.data.media.audio import is_silent
-from headway.data.media.image import Reading
-from headway.data.media.open_item import SHEETS, UNITS, Form, Medium, read_rows, rows_of_arrays
+from headway.data.media.image import DecodedMedia
+from headway.data.media.open_item import (
+    SHEETS,
+    UNITS,
+    ItemFormat,
+    MediaRef,
+    read_rows,
+    rows_of_arrays,
+)
 from headway.data.media.store import to_int16
-from headway.data.resumable import GrowingFiles, Workplace
-from headway.data.workers import each
+from headway.data.source import Example, MediaSpec
+from headway.data.workdir import GrowingFiles, WorkDir
+from headway.data.workers import map_blocks
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
 
@@ -43,23 +50,23 @@ MOST_ITEMS = 64
 
 RECORD_SECONDS = 2.0
 
-Facts = NDArray[np.void]
+MediaRecords = NDArray[np.void]
 
 
-class Outcome(NamedTuple):
+class DecodeResult(NamedTuple):
     values: NDArray[Any] | None
     """Pixels or samples; None if the item could not be read."""
 
-    fact: tuple[int, int, int, int]
+    record: tuple[int, int, int, int]
     problem: str = ""
 
 
-class Decoder:
+class MediaDecoder:
     """Decode the media of all examples into files, starting after the items that are done."""
 
     def __init__(
-        self, examples: Sequence[Example], media: WantedMedia, folder: Path,
-        place: Workplace | None = None,
+        self, examples: Sequence[Example], media: MediaSpec, folder: Path,
+        place: WorkDir | None = None,
     ) -> None:  # fmt: skip
         """`place` regularly records how much is safely on disk, so that work can be resumed."""
         self.items = [(one, name) for one in examples for name in media.names]
@@ -78,7 +85,7 @@ class Decoder:
         try:
             check_room(self.files.folder, n - self.done, self.form)
             with progress.stage("reading", n, UNITS[self.form.what]) as stage:
-                for outcomes in each(self.read, blocks, threads=True):
+                for outcomes in map_blocks(self.read, blocks, threads=True):
                     self._write(outcomes)
                     stage.update(self.done)
                     if time.monotonic() - kept > RECORD_SECONDS:
@@ -93,28 +100,28 @@ class Decoder:
         if self.place is not None:
             self.place.record({"items": self.done}, self.files.sync(), RECORD)
 
-    def read(self, items: Sequence[tuple[Example, str]]) -> list[Outcome]:
+    def read(self, items: Sequence[tuple[Example, str]]) -> list[DecodeResult]:
         """Decode items; rows of an array are decoded together, or one by one to find the bad
         one."""
         media = [_medium(*item) for item in items]
-        found: dict[int, Outcome] = {}
+        found: dict[int, DecodeResult] = {}
         for path, rows in rows_of_arrays(media, self.form).items():
             with suppress(DataError):
                 reading = read_rows(path, list(rows.values()), self.form)
                 found.update(zip(rows, self._outcomes(reading), strict=True))
         return [found.get(i) or self._outcome(*item) for i, item in enumerate(items)]
 
-    def _outcome(self, example: Example, name: str) -> Outcome:
+    def _outcome(self, example: Example, name: str) -> DecodeResult:
         try:
             medium = _medium(example, name)
             if medium is None:
                 raise DataError(example.problem)
             reading = medium.read(self.form)
         except DataError as error:
-            return Outcome(None, (0, 0, 0, UNREADABLE), str(error))
+            return DecodeResult(None, (0, 0, 0, UNREADABLE), str(error))
         return self._outcomes(reading._replace(values=reading.values[None]))[0]
 
-    def _outcomes(self, reading: Reading) -> list[Outcome]:
+    def _outcomes(self, reading: DecodedMedia) -> list[DecodeResult]:
         """Outcomes of items of one shape, with a hash and marks for each."""
         values_N, height, width = reading
         if self.form.what == "sounds":
@@ -127,34 +134,34 @@ class Decoder:
         for values, is_flat in zip(np.ascontiguousarray(values_N), flat, strict=True):
             digest = hashlib.blake2b(values, digest_size=8).digest()
             number = int.from_bytes(digest, "little")
-            found.append(Outcome(values, (number, height, width, FLAT * is_flat)))
+            found.append(DecodeResult(values, (number, height, width, FLAT * is_flat)))
         return found
 
-    def _write(self, outcomes: list[Outcome]) -> None:
+    def _write(self, outcomes: list[DecodeResult]) -> None:
         read = [one.values.data for one in outcomes if one.values is not None]
         self.files.write(VALUES, b"".join(read))
         for i, one in enumerate(outcomes):
             if one.values is None:
                 said = {"row": self.done + i, "why": one.problem}
                 self.files.write(PROBLEMS, (json.dumps(said) + "\n").encode())
-        facts = np.array([one.fact for one in outcomes], FACT)
+        facts = np.array([one.record for one in outcomes], FACT)
         self.files.write(FACTS, facts.tobytes())
         self.done += len(outcomes)
 
 
-def _medium(example: Example, name: str) -> Medium | None:
+def _medium(example: Example, name: str) -> MediaRef | None:
     """Return the medium of an example in a column, or None if the cell names no file."""
     found = example.values.get(name)
-    return found if isinstance(found, Medium) else None
+    return found if isinstance(found, MediaRef) else None
 
 
-def items_a_block(form: Form) -> int:
+def items_a_block(form: ItemFormat) -> int:
     if form.size is None:
         return 4
     return max(1, min(MOST_ITEMS, TASK_BYTES // prod((form.frames, form.channels, *form.size))))
 
 
-def check_room(folder: Path, n: int, form: Form) -> None:
+def check_room(folder: Path, n: int, form: ItemFormat) -> None:
     """Raise a `DataError` before decoding if the disk has too little free space."""
     if form.size is None:
         return
@@ -169,7 +176,7 @@ def check_room(folder: Path, n: int, form: Form) -> None:
         )
 
 
-def read_facts(folder: Path) -> Facts:
+def read_media_records(folder: Path) -> MediaRecords:
     return np.fromfile(folder / FACTS, FACT)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from headway.errors import DataError
 
-What = Literal["pictures", "videos", "sounds"]
+MediaType = Literal["pictures", "videos", "sounds"]
 
 IMAGES = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
@@ -23,7 +23,7 @@ AUDIO = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".a
 ARRAY = ".npy"
 """Array of pixels or of samples. Only its shape tells which."""
 
-ENDINGS: dict[What, frozenset[str]] = {
+ENDINGS: dict[MediaType, frozenset[str]] = {
     "pictures": IMAGES | {ARRAY},
     "videos": MOVING | {ARRAY},
     "sounds": AUDIO,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from headway.data.files import natural
 from headway.data.media.endings import IMAGES
-from headway.data.media.pixels import Pixels, resized, to_pixels
+from headway.data.media.pixels import ByteArray, resized, to_pixels
 from headway.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Size = tuple[int, int]
 _one_large = threading.Lock()
 
 
-class Reading(NamedTuple):
+class DecodedMedia(NamedTuple):
     """Decoded contents of a file, with their size in the file."""
 
     values: NDArray[Any]
@@ -62,13 +62,13 @@ def n_frames(path: str | Path) -> int:
         return int(getattr(image, "n_frames", 1))
 
 
-def read_picture(path: str | Path, channels: int = 3, size: Size | None = None) -> Pixels:
+def read_image(path: str | Path, channels: int = 3, size: Size | None = None) -> ByteArray:
     """Return the (first) frame of an image as C Y X, upright by its EXIF orientation, transparent
     pixels over white, resized to `size` if given."""
-    return picture_reading(path, channels, size).values[0]
+    return decode_image(path, channels, size).values[0]
 
 
-def picture_reading(path: str | Path, channels: int = 3, size: Size | None = None) -> Reading:
+def decode_image(path: str | Path, channels: int = 3, size: Size | None = None) -> DecodedMedia:
     """Read an image as T C Y X with one frame, with its size before resizing."""
     with _opened(path) as image:
         height, width = image.height, image.width
@@ -79,12 +79,12 @@ def picture_reading(path: str | Path, channels: int = 3, size: Size | None = Non
             height, width = width, height
         _turn(image)
         pixels_CYX = _pixels(image, channels, path)
-        return Reading(_brought(pixels_CYX[None], size), height, width)
+        return DecodedMedia(_brought(pixels_CYX[None], size), height, width)
 
 
-def video_reading(
+def decode_video(
     path: str | Path, frames: int, channels: int = 3, size: Size | None = None
-) -> Reading:
+) -> DecodedMedia:
     """Read `frames` evenly spaced frames of an animation or a folder of images, as T C Y X."""
     if Path(path).is_dir():
         return _from_folder(Path(path), frames, channels, size)
@@ -99,14 +99,14 @@ def video_reading(
             )
         wanted = sampled(n_frames, frames)
         _check_held(len(wanted), area, size, path)
-        kept: dict[int, Pixels] = {}
+        kept: dict[int, ByteArray] = {}
         for number in sorted(set(wanted)):
             image.seek(number)
             _check_size(image.width, image.height, path)  # pages of a TIFF have one each
             pixels_CYX = _pixels(image, channels, path)
             kept[number] = _brought(pixels_CYX[None], size)
         stacked = np.concatenate([kept[number] for number in wanted])
-        return Reading(stacked, image.height, image.width)
+        return DecodedMedia(stacked, image.height, image.width)
 
 
 def frame_files(folder: Path) -> list[Path]:
@@ -121,14 +121,14 @@ def sampled(n: int, frames: int) -> list[int]:
     return [(2 * i + 1) * n // (2 * frames) for i in range(frames)]
 
 
-def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) -> Reading:
+def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) -> DecodedMedia:
     files = frame_files(folder)
     if not files:
         raise DataError(f"{folder} contains no images to be used as the frames of a video.")
     wanted = sampled(len(files), frames)
-    kept: dict[int, Reading] = {}
+    kept: dict[int, DecodedMedia] = {}
     for number in sorted(set(wanted)):
-        one = kept[number] = picture_reading(files[number], channels, size)
+        one = kept[number] = decode_image(files[number], channels, size)
         _check_held(len(set(wanted)), one.height * one.width, size, folder)
         if one.values.shape != kept[min(kept)].values.shape:
             raise DataError(
@@ -137,7 +137,7 @@ def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) ->
             )
     first = kept[min(kept)]
     stacked = np.concatenate([kept[number].values for number in wanted])
-    return Reading(stacked, first.height, first.width)
+    return DecodedMedia(stacked, first.height, first.width)
 
 
 def _check_held(frames: int, area: int, size: Size | None, path: str | Path) -> None:
@@ -178,7 +178,8 @@ def _opened(path: str | Path) -> Iterator[Image]:
         raise DataError(f"{path} does not fit into memory.") from error
     except Exception as error:
         raise DataError(
-            f"{path} cannot be read: {_said(error)}. It may be damaged or truncated: download it "
+            f"{path} cannot be read: {_error_text(error)}. It may be damaged or truncated: "
+            f"download it "
             "again, or remove it."
         ) from error
 
@@ -201,7 +202,7 @@ def _check_size(width: int, height: int, path: str | Path) -> None:
         raise DataError(f"{path} has no pixels: {width} × {height}.")
 
 
-def _pixels(image: Image, channels: int, path: str | Path) -> Pixels:
+def _pixels(image: Image, channels: int, path: str | Path) -> ByteArray:
     """Return the current frame as C Y X."""
     pillow = _pillow()
     if image.mode == "F":
@@ -220,7 +221,7 @@ def _pixels(image: Image, channels: int, path: str | Path) -> Pixels:
     return np.ascontiguousarray(values_YXC.transpose(2, 0, 1))
 
 
-def _brought(pixels_TCYX: Pixels, size: Size | None) -> Pixels:
+def _brought(pixels_TCYX: ByteArray, size: Size | None) -> ByteArray:
     return pixels_TCYX if size is None else resized(pixels_TCYX, *size)
 
 
@@ -238,7 +239,7 @@ def _turn(image: Image) -> None:
     ImageOps.exif_transpose(image, in_place=True)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 

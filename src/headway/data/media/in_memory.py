@@ -27,14 +27,14 @@ ENDINGS = {
 """File endings by the first bytes of a file. Readers detect formats the same way, except .npy."""
 
 
-class Loose:
+class MediaWriter:
     """Writer of media files to a folder. Arrays of one shape are stacked to limit the number of
     files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.n = 0
-        self.held: dict[tuple[Any, ...], tuple[Path, list[NDArray[Any]]]] = {}
+        self.pending: dict[tuple[Any, ...], tuple[Path, list[NDArray[Any]]]] = {}
 
     def put(self, value: object, what: str, where: str, name: str) -> dict[str, Any]:
         """Write a value and return its fields for a manifest: the path in the column `name`, and
@@ -53,9 +53,9 @@ class Loose:
         return self._array(pixels_of(value, what, where), (), name)
 
     def close(self) -> None:
-        for path, arrays in self.held.values():
+        for path, arrays in self.pending.values():
             np.save(path, np.stack(arrays))
-        self.held = {}
+        self.pending = {}
 
     def _mapping(
         self, value: Mapping[str, Any], what: str, where: str, name: str
@@ -74,7 +74,7 @@ class Loose:
         self.n += 1
         return self.folder / f"{self.n:06}{ending}"
 
-    def _said(self, path: Path) -> str:
+    def _manifest_path(self, path: Path) -> str:
         """Path relative to the manifest, which is next to the folder."""
         return f"{self.folder.name}/{path.name}"
 
@@ -84,18 +84,18 @@ class Loose:
             ending = ".webp" if value[8:12] == b"WEBP" else ".wav"
         path = self._next(ending or ".bin")
         path.write_bytes(value)
-        return self._said(path)
+        return self._manifest_path(path)
 
     def _array(self, values: NDArray[Any], more: tuple[int, ...], name: str) -> dict[str, Any]:
         key = (values.dtype.str, values.shape, *more)
-        if key not in self.held:
-            self.held[key] = self._next(".npy"), []
-        path, arrays = self.held[key]
+        if key not in self.pending:
+            self.pending[key] = self._next(".npy"), []
+        path, arrays = self.pending[key]
         arrays.append(values)
-        said = {name: self._said(path), "index": len(arrays) - 1}
+        said = {name: self._manifest_path(path), "index": len(arrays) - 1}
         if sum(one.nbytes for one in arrays) >= HELD:
             np.save(path, np.stack(arrays))
-            del self.held[key]
+            del self.pending[key]
         return said
 
 

@@ -13,24 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.media.arrays import is_idx, stack_frames, stack_item, stack_items
-from headway.data.media.audio import read_sound
+from headway.data.media.audio import read_audio
 from headway.data.media.endings import ENDINGS as ENDINGS
-from headway.data.media.endings import What as What
+from headway.data.media.endings import MediaType as MediaType
 from headway.data.media.image import (
-    Reading,
+    DecodedMedia,
     Size,
-    picture_reading,
-    read_picture,
-    video_reading,
+    decode_image,
+    decode_video,
+    read_image,
 )
-from headway.data.media.pixels import Pixels, resized
+from headway.data.media.pixels import ByteArray, resized
 from headway.errors import DataError
-from headway.settings.audio import SoundSettings
-from headway.settings.vision import PictureSettings
+from headway.settings.audio import AudioSettings
+from headway.settings.vision import ImageSettings
 
-Shape = PictureSettings | SoundSettings
+MediaSettings = ImageSettings | AudioSettings
 
-UNITS: dict[What, str] = {"pictures": "images", "videos": "videos", "sounds": "recordings"}
+UNITS: dict[MediaType, str] = {"pictures": "images", "videos": "videos", "sounds": "recordings"}
 
 SHEET_BYTES = 64_000_000
 """Most bytes of cached sheets: decoded images whose regions are items."""
@@ -40,10 +40,10 @@ ROWS_BYTES = 4_000_000
 
 
 @dataclass(frozen=True)
-class Form:
+class ItemFormat:
     """Format that items are converted to."""
 
-    what: What
+    what: MediaType
     channels: int = 3
     frames: int = 1
     size: Size | None = None
@@ -52,15 +52,15 @@ class Form:
     rate: int = 16_000
 
     @classmethod
-    def of(cls, what: What, shape: Shape, *, own_size: bool = False) -> Form:
-        if isinstance(shape, SoundSettings):
+    def of(cls, what: MediaType, shape: MediaSettings, *, own_size: bool = False) -> ItemFormat:
+        if isinstance(shape, AudioSettings):
             assert what == "sounds"
             return cls(what, rate=shape.rate)
         size = None if own_size else (shape.height, shape.width)
         return cls(what, shape.channels, shape.frames if what == "videos" else 1, size)
 
 
-class Part(NamedTuple):
+class MediaRegion(NamedTuple):
     """Part of a file that is an item; by default the whole file."""
 
     box: tuple[int, int, int, int] | None = None
@@ -86,56 +86,56 @@ class Part(NamedTuple):
         return tuple(self)
 
 
-WHOLE = Part()
+WHOLE = MediaRegion()
 
-OPENERS: dict[str, Callable[[str, Form], Reading]] = {}
+OPENERS: dict[str, Callable[[str, ItemFormat], DecodedMedia]] = {}
 """Reading functions of other packages, by file ending."""
 
 
-def register(ending: str, what: What, read: Callable[[str, Form], Reading]) -> None:
+def register(ending: str, what: MediaType, read: Callable[[str, ItemFormat], DecodedMedia]) -> None:
     """Register a file format by its ending. `read` returns an item of the modality `what` in the
     format of a run (sampling rate, size), and raises a `DataError` for a bad file."""
     ENDINGS[what] |= {ending}
     OPENERS[ending] = read
 
 
-class Medium(NamedTuple):
+class MediaRef(NamedTuple):
     """Reference to an image, video or audio item that has not been read yet: a value of a table."""
 
     path: str
-    part: Part = WHOLE
+    part: MediaRegion = WHOLE
 
-    def read(self, form: Form) -> Reading:
+    def read(self, form: ItemFormat) -> DecodedMedia:
         """Read the item, with its original size; raise a `DataError` that names a bad file."""
         return read_media(self.path, form, self.part)
 
 
-def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
+def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> DecodedMedia:
     """Read an item in a format; raise a `DataError` that names a bad file."""
     ending = Path(path).suffix.lower()
     stacked = ending == ".npy" or (part.index is not None and is_idx(path))
-    if not stacked and leads_nowhere(Path(path)):
+    if not stacked and is_broken_link(Path(path)):
         raise DataError(f"{path} is a broken link to {Path(path).readlink()}.")
     if (read := OPENERS.get(ending)) is not None:
         return read(path, form)
     if form.what == "sounds":
-        return _sound(path, form, part)
+        return _audio(path, form, part)
     if part.start is not None or part.end is not None:
         raise DataError(f"{path}: `start` and `end` apply only to audio.")
     if stacked:
         where = path if part.index is None else f"{path}, item {part.index}"
         values, height, width = _stacked(stack_item(path, part.index)[None], form, where)
-        return Reading(values[0], height, width)
+        return DecodedMedia(values[0], height, width)
     if part.index is not None:
         raise DataError(f"{path}: `index` applies only to stacks (.npy, IDX).")
     if part.box is not None:
         return _cut_out(path, form, part.box)
     if form.what == "videos":
-        return video_reading(path, form.frames, form.channels, form.size)
-    return picture_reading(path, form.channels, form.size)
+        return decode_video(path, form.frames, form.channels, form.size)
+    return decode_image(path, form.channels, form.size)
 
 
-def rows_of_arrays(media: Sequence[Medium | None], form: Form) -> dict[str, dict[int, int]]:
+def rows_of_arrays(media: Sequence[MediaRef | None], form: ItemFormat) -> dict[str, dict[int, int]]:
     """Map each array file to its items: their numbers among `media` and their rows in the array."""
     found: dict[str, dict[int, int]] = {}
     for number, one in enumerate(media):
@@ -145,7 +145,7 @@ def rows_of_arrays(media: Sequence[Medium | None], form: Form) -> dict[str, dict
     return {path: rows for path, rows in found.items() if known and _is_array(path)}
 
 
-def read_rows(path: str, indices: Sequence[int], form: Form) -> Reading:
+def read_rows(path: str, indices: Sequence[int], form: ItemFormat) -> DecodedMedia:
     """Read items of one array in a format as N T C Y X. A `DataError` means that one of them cannot
     be read, but not which."""
     parts = [_stacked(some, form, path) for some in stack_items(path, indices, ROWS_BYTES)]
@@ -158,15 +158,15 @@ def _is_array(path: str) -> bool:
     return (ending == ".npy" or is_idx(path)) and ending not in OPENERS
 
 
-def _stacked(values: NDArray[Any], form: Form, where: str) -> Reading:
+def _stacked(values: NDArray[Any], form: ItemFormat, where: str) -> DecodedMedia:
     moving = form.what == "videos"
     pixels = stack_frames(values, moving, form.channels, where)
     n, t, *shape = pixels.shape
     if moving and t != form.frames:
         pixels = pixels[:, (2 * np.arange(form.frames) + 1) * t // (2 * form.frames)]
         t = form.frames
-    frames, height, width = in_form(pixels.reshape(n * t, *shape), form)
-    return Reading(frames.reshape(n, t, *frames.shape[1:]), height, width)
+    frames, height, width = resize_to_format(pixels.reshape(n * t, *shape), form)
+    return DecodedMedia(frames.reshape(n, t, *frames.shape[1:]), height, width)
 
 
 def is_file(path: Path) -> bool:
@@ -176,40 +176,40 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Whether a file or a folder exists, which may be a video; False for devices and pipes."""
     return is_file(path) or path.is_dir()
 
 
-def has_ending(path: Path, what: What) -> bool:
+def has_ending(path: Path, what: MediaType) -> bool:
     return path.suffix.lower() in ENDINGS[what] and not path.name.startswith(".")
 
 
-def leads_nowhere(path: Path) -> bool:
+def is_broken_link(path: Path) -> bool:
     try:
         return path.is_symlink() and not path.exists()
     except (OSError, ValueError):
         return False
 
 
-def in_form(pixels_TCYX: Pixels, form: Form) -> Reading:
+def resize_to_format(pixels_TCYX: ByteArray, form: ItemFormat) -> DecodedMedia:
     """Resize pixels that have the right channels and frames."""
     height, width = pixels_TCYX.shape[-2:]
     if form.size is not None:
         pixels_TCYX = resized(pixels_TCYX, *form.size)
-    return Reading(pixels_TCYX, height, width)
+    return DecodedMedia(pixels_TCYX, height, width)
 
 
-def _sound(path: str, form: Form, part: Part) -> Reading:
+def _audio(path: str, form: ItemFormat, part: MediaRegion) -> DecodedMedia:
     if part.box is not None:
         raise DataError(f"{path}: `box` applies only to images.")
-    samples = read_sound(
+    samples = read_audio(
         path, form.rate, part.start, part.end, npy_rate=part.rate, index=part.index
     )
-    return Reading(samples, len(samples), 0)
+    return DecodedMedia(samples, len(samples), 0)
 
 
-def _cut_out(path: str, form: Form, box: tuple[int, int, int, int]) -> Reading:
+def _cut_out(path: str, form: ItemFormat, box: tuple[int, int, int, int]) -> DecodedMedia:
     if form.what != "pictures":
         raise DataError(f"{path}: `box` applies only to images.")
     sheet_CYX = SHEETS.read(path, form.channels)
@@ -220,19 +220,19 @@ def _cut_out(path: str, form: Form, box: tuple[int, int, int, int]) -> Reading:
             f"{path} has {width:,} × {height:,} pixels, but the box {list(box)} (left, top, right, "
             "bottom) is empty or exceeds it."
         )
-    return in_form(sheet_CYX[None, :, top:bottom, left:right], form)
+    return resize_to_format(sheet_CYX[None, :, top:bottom, left:right], form)
 
 
-class Sheets:
+class SheetCache:
     """Cache of the most recently decoded sheets; items of one sheet are usually read in
     sequence."""
 
     def __init__(self, limit: int = SHEET_BYTES) -> None:
         self.limit = limit
-        self._kept: OrderedDict[tuple[str, int, int], Pixels] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int, int], ByteArray] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, path: str, channels: int) -> Pixels:
+    def read(self, path: str, channels: int) -> ByteArray:
         """Return a sheet as C Y X. Threads wait while one of them decodes it."""
         with self._lock:
             try:
@@ -242,7 +242,7 @@ class Sheets:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-            sheet = read_picture(path, channels)
+            sheet = read_image(path, channels)
             while self._kept and sheet.nbytes + self._bytes() > self.limit:
                 self._kept.popitem(last=False)
             self._kept[key] = sheet
@@ -256,4 +256,4 @@ class Sheets:
             self._kept.clear()
 
 
-SHEETS = Sheets()
+SHEETS = SheetCache()

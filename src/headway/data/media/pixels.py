@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 from headway.errors import DataError
 
-Pixels = NDArray[np.uint8]
+ByteArray = NDArray[np.uint8]
 
 WHITE = 255
 
 
-def resized(x_TCYX: Pixels, height: int, width: int, crop: bool = True) -> Pixels:
+def resized(x_TCYX: ByteArray, height: int, width: int, crop: bool = True) -> ByteArray:
     """Resize the largest central part with the new aspect ratio, or all of it, stretched, if `crop`
     is off.
 
@@ -36,20 +36,20 @@ def resized(x_TCYX: Pixels, height: int, width: int, crop: bool = True) -> Pixel
     return F.interpolate(pixels, size=size, mode="bilinear", antialias=True).numpy()
 
 
-def _middle(x_TCYX: Pixels, height: int, width: int) -> Pixels:
+def _middle(x_TCYX: ByteArray, height: int, width: int) -> ByteArray:
     old_height, old_width = x_TCYX.shape[-2:]
     height, width = min(max(height, 1), old_height), min(max(width, 1), old_width)
     top, left = (old_height - height) // 2, (old_width - width) // 2
     return x_TCYX[..., top : top + height, left : left + width]
 
 
-def to_pixels(values_YXC: NDArray[Any], channels: int, where: str) -> Pixels:
+def to_pixels(values_YXC: NDArray[Any], channels: int, where: str) -> ByteArray:
     """Convert an image array to 8-bit C Y X from 16 bits or floats in 0–1. Transparency is put over
     white, and grey and colour are converted to each other."""
     return to_frames(values_YXC[None], channels, where)[0]
 
 
-def to_frames(values_TYXC: NDArray[Any], channels: int, where: str) -> Pixels:
+def to_frames(values_TYXC: NDArray[Any], channels: int, where: str) -> ByteArray:
     """Convert several frames as `to_pixels` does, to T C Y X."""
     n = values_TYXC.shape[-1]
     if n not in (1, 3, 4):
@@ -71,7 +71,7 @@ def to_frames(values_TYXC: NDArray[Any], channels: int, where: str) -> Pixels:
     return np.ascontiguousarray(x_TYXC.transpose(0, 3, 1, 2))
 
 
-def _eight_bits(values: NDArray[Any], where: str) -> Pixels:
+def _eight_bits(values: NDArray[Any], where: str) -> ByteArray:
     if values.dtype == np.uint8:
         return values
     if values.dtype == np.bool_:

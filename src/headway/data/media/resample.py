@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.errors import DataError
 
-Samples = NDArray[np.float32]
+Float32Array = NDArray[np.float32]
 
 LOBES = 50
 """Zero crossings of the sinc filter on each side, at the lower of the two rates."""
@@ -33,7 +33,7 @@ FEWEST_PHASES = 32
 """Samples computed at once as a matrix product; one at a time would be slow."""
 
 
-def resample(samples_S: Samples, from_rate: int, to_rate: int) -> Samples:
+def resample(samples_S: Float32Array, from_rate: int, to_rate: int) -> Float32Array:
     """Resample audio to ⌈n × to / from⌉ samples, assuming silence before and after it."""
     resampler = Resampler(from_rate, to_rate)
     return np.concatenate([resampler.push(samples_S), resampler.finish()])
@@ -54,7 +54,7 @@ class Resampler:
         self._waiting_S = np.zeros(self._width, dtype=np.float32)
         self._taken = self._given = 0
 
-    def push(self, samples_S: Samples) -> Samples:
+    def push(self, samples_S: Float32Array) -> Float32Array:
         """Take a block; return the samples that are ready. The filter looks ahead, so they lag."""
         self._taken += len(samples_S)
         if self._step == self._phases:
@@ -64,7 +64,7 @@ class Resampler:
         self._given += len(made)
         return made
 
-    def finish(self) -> Samples:
+    def finish(self) -> Float32Array:
         """Return the remaining samples."""
         if self._step == self._phases:
             return np.zeros(0, dtype=np.float32)
@@ -73,7 +73,7 @@ class Resampler:
         self._waiting_S = np.concatenate([self._waiting_S, silence_S])
         return self._made()[:left]
 
-    def _made(self) -> Samples:
+    def _made(self) -> Float32Array:
         """Apply the kernel. Each step advances by `_step` samples and yields one sample per
         phase."""
         n_steps = 1 + (len(self._waiting_S) - self._kernel_P1K.shape[2]) // self._step

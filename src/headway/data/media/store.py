@@ -16,21 +16,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.data.media.pixels import Pixels
+from headway.data.media.pixels import ByteArray
 
 ON_DEVICE = 8_000_000_000
 """Most bytes of a copy on a device."""
 
-Rows = NDArray[np.integer[Any]]
-PictureShape = tuple[int, int, int, int]
+AnyIntArray = NDArray[np.integer[Any]]
+ImageShape = tuple[int, int, int, int]
 """Sizes of T C Y X."""
 
 
-class PictureStore:
+class ImageStore:
     """Store of images and videos: `store[i]` is uint8 T C Y X. An image has one frame."""
 
     def __init__(
-        self, pixels: Pixels, starts: NDArray[np.int64], shapes: NDArray[np.int64],
+        self, pixels: ByteArray, starts: NDArray[np.int64], shapes: NDArray[np.int64],
         copy: Tensor | None = None,
     ) -> None:  # fmt: skip
         """`pixels` is flat; `shapes` has one row per item."""
@@ -41,7 +41,7 @@ class PictureStore:
         """Copy of all items in order, on the device on which batches are gathered."""
 
     @classmethod
-    def of(cls, items: Sequence[Pixels]) -> PictureStore:
+    def of(cls, items: Sequence[ByteArray]) -> ImageStore:
         """Create a store from arrays in memory."""
         shapes = np.array([item.shape for item in items], np.int64).reshape(len(items), 4)
         flat = [item.reshape(-1) for item in items]
@@ -49,34 +49,34 @@ class PictureStore:
         return cls(pixels, _starts(shapes.prod(1)), shapes)
 
     @classmethod
-    def open(cls, path: Path, shape: PictureShape) -> PictureStore:
+    def open(cls, path: Path, shape: ImageShape) -> ImageStore:
         """Open a file of items of one shape."""
         pixels = _mapped(path, "u1")
         n = len(pixels) // prod(shape)
         shapes = np.broadcast_to(np.array(shape, np.int64), (n, 4))
         return cls(pixels, np.arange(n, dtype=np.int64) * prod(shape), shapes)
 
-    def rows(self, rows: Rows) -> PictureStore:
+    def rows(self, rows: AnyIntArray) -> ImageStore:
         """Select items, in this order."""
-        return PictureStore(self.pixels, self.starts[rows], self.shapes[rows])
+        return ImageStore(self.pixels, self.starts[rows], self.shapes[rows])
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, i: int) -> Pixels:
+    def __getitem__(self, i: int) -> ByteArray:
         """Return a writable copy of an item."""
         start, shape = int(self.starts[i]), self.shapes[i]
         return np.array(self.pixels[start : start + int(shape.prod())]).reshape(shape)
 
     @property
-    def equal(self) -> PictureShape | None:
+    def equal(self) -> ImageShape | None:
         """The common shape of all items; None if shapes differ or there are no items."""
         if not len(self) or (self.shapes != self.shapes[0]).any():
             return None
         t, c, y, x = self.shapes[0].tolist()
         return t, c, y, x
 
-    def gather(self, rows: Rows) -> Tensor:
+    def gather(self, rows: AnyIntArray) -> Tensor:
         """Gather items of one shape as B T C Y X, on the device of the copy if there is one."""
         if self.copy is not None:
             return self.copy[torch.as_tensor(rows, device=self.copy.device)]
@@ -88,7 +88,7 @@ class PictureStore:
         items = self.pixels[:whole].reshape(-1, *shape)
         return torch.from_numpy(np.ascontiguousarray(items[self.starts[rows] // size]))
 
-    def on(self, device: torch.device | str, most: int = ON_DEVICE) -> PictureStore:
+    def on(self, device: torch.device | str, most: int = ON_DEVICE) -> ImageStore:
         """Return the store with a copy on the device if all items have one shape and need at most
         `most` bytes; otherwise return the store itself."""
         device = torch.device(device)
@@ -100,10 +100,10 @@ class PictureStore:
         for first in range(0, len(self), block):
             rows = np.arange(first, min(first + block, len(self)))
             copy[first : first + len(rows)] = self.gather(rows).to(device)
-        return PictureStore(self.pixels, self.starts, self.shapes, copy)
+        return ImageStore(self.pixels, self.starts, self.shapes, copy)
 
 
-class SoundStore:
+class AudioStore:
     """Store of audio: `store[i]` is an array of int16 samples."""
 
     def __init__(
@@ -116,19 +116,19 @@ class SoundStore:
         self.rate = rate
 
     @classmethod
-    def of(cls, items: Sequence[NDArray[np.int16]], rate: int) -> SoundStore:
+    def of(cls, items: Sequence[NDArray[np.int16]], rate: int) -> AudioStore:
         """Create a store from arrays in memory."""
         lengths = np.array([len(item) for item in items], np.int64)
         samples = np.concatenate(items) if items else np.zeros(0, np.int16)
         return cls(samples, _starts(lengths), lengths, rate)
 
     @classmethod
-    def open(cls, path: Path, lengths: NDArray[np.int64], rate: int) -> SoundStore:
+    def open(cls, path: Path, lengths: NDArray[np.int64], rate: int) -> AudioStore:
         return cls(_mapped(path, "<i2"), _starts(lengths), lengths, rate)
 
-    def rows(self, rows: Rows) -> SoundStore:
+    def rows(self, rows: AnyIntArray) -> AudioStore:
         """Select items, in this order."""
-        return SoundStore(self.samples, self.starts[rows], self.lengths[rows], self.rate)
+        return AudioStore(self.samples, self.starts[rows], self.lengths[rows], self.rate)
 
     def __len__(self) -> int:
         return len(self.starts)

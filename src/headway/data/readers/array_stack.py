@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from headway.data.media.arrays import is_idx, open_idx, open_npy
-from headway.data.media.open_item import Medium, Part
-from headway.data.table import SAMPLE, Raw, Table
+from headway.data.media.open_item import MediaRef, MediaRegion
+from headway.data.table import SAMPLE, RawRow, Table
 from headway.errors import DataError
 
 FILE, LABEL = "(item)", "(label)"
@@ -51,10 +51,10 @@ def _table(path: Path, n: int, labels: Sequence[str] | None = None) -> Table:
     columns = (FILE,) if labels is None else (FILE, LABEL)
     name = str(path)
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
         for i in range(n):
-            item = Medium(name, Part(index=i))
-            yield Raw([item if one == FILE or labels is None else labels[i] for one in names], i)
+            item = MediaRef(name, MediaRegion(index=i))
+            yield RawRow([item if one == FILE or labels is None else labels[i] for one in names], i)
 
     sample = [
         dict(zip(columns, raw.values or (), strict=True)) for raw in islice(read(columns), SAMPLE)

@@ -8,8 +8,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import cast
 
-from headway.data.files import open_lines, shown
-from headway.data.table import SAMPLE, Raw, Row, Table
+from headway.data.files import display_name, open_lines
+from headway.data.table import SAMPLE, RawRow, RowMapping, Table
 
 DOCUMENT = "-DOCSTART-"
 
@@ -37,8 +37,8 @@ def open_conll(path: str, encoding: str) -> Table:
     if how.universal:
         means = {"words": "2", "tags": "4"}
     return Table(
-        columns, sample, lambda names: how.read(columns, names), name=shown(path),
-        form=f"one word per line, {width} column{'s' * (width != 1)}", header=False, means=means,
+        columns, sample, lambda names: how.read(columns, names), name=display_name(path),
+        form=f"one word per line, {width} column{'s' * (width != 1)}", header=False, roles=means,
     )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ SPAN = re.compile(r"O|[BIESLU]-\S+")
 """Pattern of span tags. Words rarely match it, and never all of them."""
 
 
-def _marks(sample: Sequence[Row], column: str) -> bool:
+def _marks(sample: Sequence[RowMapping], column: str) -> bool:
     """Whether a column of the sample contains only span tags, not all of them `O`."""
     found = {str(one) for row in sample for one in cast(Sequence[object], row[column])}
     return found > {"O"} and all(map(SPAN.fullmatch, found))
@@ -62,7 +62,7 @@ class _Conll:
         lines = open_lines(self.path, self.encoding)
         return next((len(cells_of(line)) for line in lines if not self._is_beside(line)), 0)
 
-    def read(self, columns: Sequence[str], names: Sequence[str]) -> Iterator[Raw]:
+    def read(self, columns: Sequence[str], names: Sequence[str]) -> Iterator[RawRow]:
         """Yield the sentences. A sentence with a bad line is yielded as a problem."""
         places = [columns.index(name) if name in columns else len(columns) for name in names]
         width = len(columns)
@@ -71,9 +71,9 @@ class _Conll:
         for number, line in enumerate(chain(open_lines(self.path, self.encoding), [""]), 1):
             if is_between(line):
                 if problem:
-                    yield Raw(None, start, problem)
+                    yield RawRow(None, start, problem)
                 elif start:
-                    yield Raw(found, start)
+                    yield RawRow(found, start)
                 found, start, problem = [[] for _ in places], 0, ""
                 continue
             if self._is_beside(line):
@@ -98,7 +98,7 @@ class _Conll:
         self, cells: list[str], width: int, places: Sequence[int], line: str, number: int
     ) -> str:
         """Describe what is wrong with a line; empty if it is valid."""
-        where = f"{shown(self.path)}, line {number:,}"
+        where = f"{display_name(self.path)}, line {number:,}"
         if len(cells) <= max(places) and len(cells) < 2:
             return (
                 f"{where} must have a word and its tag, separated by a tab or spaces, with an "

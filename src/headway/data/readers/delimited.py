@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from headway.data.files import MAX_LINE, open_lines, shown
-from headway.data.table import ABSENT, SAMPLE, Raw, Table
+from headway.data.files import MAX_LINE, display_name, open_lines
+from headway.data.table import ABSENT, SAMPLE, RawRow, Table
 from headway.errors import DataError
 
 FASTTEXT = "__label__"
 """Prefix of the labels before each text in files of fastText."""
 
-BETWEEN = {"\t": "tab-separated", ",": "comma-separated", ";": "semicolon-separated"}
+SEPARATOR_NAMES = {"\t": "tab-separated", ",": "comma-separated", ";": "semicolon-separated"}
 UNITS = {"\t": "a tab", ",": "a comma", ";": "a semicolon"}
 
-Cells = list[str]
+DelimitedRow = list[str]
 IsHeader = Callable[[Sequence[str], Sequence[Sequence[str]]], bool]
 """Function from a first line and the lines after it to whether it is a header."""
 
@@ -31,46 +31,47 @@ class Delimited:
 
     path: str
     encoding: str
-    between: str
+    separator: str
     ragged: bool = False
     """Whether lines may have more or fewer cells than the first if all required columns are
     there."""
 
-    def rows(self) -> Iterator[tuple[Cells, int]]:
+    def rows(self) -> Iterator[tuple[DelimitedRow, int]]:
         """Yield the cells and the first line number of each row. An empty line has no cells."""
         lines = open_lines(self.path, self.encoding)
-        if self.between == "\t":
+        if self.separator == "\t":
             for number, line in enumerate(lines, 1):
                 yield line.split("\t") if line.strip() else [], number
             return
         csv.field_size_limit(MAX_LINE)  # the default limit is low; this setting is global
-        reader = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=self.between)
+        reader = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=self.separator)
         number = 1
         try:
             for cells in reader:
                 yield cells, number
                 number = reader.line_num + 1
         except csv.Error as error:
-            where = f"{shown(self.path)}, line {reader.line_num:,}"
+            where = f"{display_name(self.path)}, line {reader.line_num:,}"
             raise DataError(f"{where}: {error}.") from error
 
-    def read(self, columns: Sequence[str], n_header: int, names: Sequence[str]) -> Iterator[Raw]:
+    def read(self, columns: Sequence[str], n_header: int, names: Sequence[str]) -> Iterator[RawRow]:
         places = [columns.index(name) if name in columns else len(columns) for name in names]
         width, needed = len(columns), max(places, default=0) + 1
         for cells, number in islice(self.rows(), n_header, None):
             if not cells:
-                yield Raw(None, number)
+                yield RawRow(None, number)
             elif len(cells) == width or (self.ragged and len(cells) >= needed):
-                yield Raw([cells[i] for i in places], number)
+                yield RawRow([cells[i] for i in places], number)
             else:
-                yield Raw(None, number, self._wrong(cells, number, needed, width))
+                yield RawRow(None, number, self._wrong(cells, number, needed, width))
 
-    def _wrong(self, cells: Cells, number: int, needed: int, width: int) -> str:
+    def _wrong(self, cells: DelimitedRow, number: int, needed: int, width: int) -> str:
         wanted = f"needs {needed}" if self.ragged else f"the first line has {width}"
         return (
-            f"{shown(self.path)}, line {number:,} has {len(cells)} column{'s' * (len(cells) != 1)} "
-            f"but {wanted}, separated by {UNITS[self.between]}: "
-            f"{self.between.join(cells)[:60]!r}."
+            f"{display_name(self.path)}, line {number:,} has {len(cells)} "
+            f"column{'s' * (len(cells) != 1)} "
+            f"but {wanted}, separated by {UNITS[self.separator]}: "
+            f"{self.separator.join(cells)[:60]!r}."
         )
 
 
@@ -83,19 +84,19 @@ def open_delimited(
     at = next((i for i, cells in enumerate(head) if cells), 0)  # empty lines may come before
     first = [cell.strip() for cell in head[at]] if head else []
     header = bool(first) and is_header(first, head[at + 1 :])
-    columns = _unlike(first) if header else [str(i) for i in range(1, len(first) + 1)]
+    columns = _unique_names(first) if header else [str(i) for i in range(1, len(first) + 1)]
     n_header = at + 1 if header else 0
     rows = [row for row in head[n_header:] if len(row) == len(columns)]
-    form = f"{BETWEEN[between]}, {'header' if header else 'no header'}"
+    form = f"{SEPARATOR_NAMES[between]}, {'header' if header else 'no header'}"
     return Table(
         tuple(columns),
         [dict(zip(columns, row, strict=True)) for row in rows if row],
         lambda names: how.read(columns, n_header, names),
-        name=shown(path), form=form, header=header, typed=False,
+        name=display_name(path), form=form, header=header, typed=False,
     )  # fmt: skip
 
 
-def _unlike(names: Sequence[str]) -> list[str]:
+def _unique_names(names: Sequence[str]) -> list[str]:
     """Make column names unique: duplicates and empty names become the column number."""
     found: list[str] = []
     for number, name in enumerate(names, 1):
@@ -103,7 +104,7 @@ def _unlike(names: Sequence[str]) -> list[str]:
     return found
 
 
-def between_of(
+def detect_separator(
     path: str, head: Sequence[str], names: Sequence[str], *, ragged: bool = False
 ) -> str:
     """Return the column separator, or an empty string if the file does not look like a table. In
@@ -131,7 +132,7 @@ def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class LabelForm:
+class LabelFormat:
     """Format in which a file without columns writes a label before each text."""
 
     form: str
@@ -139,17 +140,17 @@ class LabelForm:
     row: Callable[[str], dict[str, object]]
 
 
-def label_form(head: Sequence[str]) -> LabelForm | None:
+def label_format(head: Sequence[str]) -> LabelFormat | None:
     """Detect labels before the texts of the first lines: `__label__x` (fastText), `LABEL:detail`
     (TREC), or one of a few numbers. None if lines do not start with labels."""
     if head and head[0].startswith(FASTTEXT):
-        return LabelForm(f"{FASTTEXT} before each text", ("label", "text"), _fasttext_row)
+        return LabelFormat(f"{FASTTEXT} before each text", ("label", "text"), _fasttext_row)
     if head and all(map(_TREC.match, head)):
-        return LabelForm("LABEL:detail before each text", ("label", "fine", "text"), _trec_row)
+        return LabelFormat("LABEL:detail before each text", ("label", "fine", "text"), _trec_row)
     numbers = [found[0] for line in head if (found := _NUMBERED.match(line))]
     few = len(set(numbers)) <= len(numbers) // 2
     if numbers and few and len(numbers) == len(head):
-        return LabelForm("a number before each text", ("label", "text"), _numbered_row)
+        return LabelFormat("a number before each text", ("label", "text"), _numbered_row)
     return None
 
 
@@ -157,20 +158,20 @@ _TREC = re.compile(r"[A-Z][A-Z_-]*:\w+ +\S")
 _NUMBERED = re.compile(r"-?\d{1,4}(?= +\S)")
 
 
-def open_labelled_lines(path: str, encoding: str, how: LabelForm) -> Table:
+def open_labelled_lines(path: str, encoding: str, how: LabelFormat) -> Table:
     """Return a table of labels and texts. The label is a list if a line has several."""
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
         for number, line in enumerate(open_lines(path, encoding), 1):
             if line.strip():
                 row = how.row(line)
-                yield Raw([row.get(name, ABSENT) for name in names], number, row=row)
+                yield RawRow([row.get(name, ABSENT) for name in names], number, row=row)
             else:
-                yield Raw(None, number)
+                yield RawRow(None, number)
 
     head = (line for line in open_lines(path, encoding) if line.strip())
     sample = [how.row(line) for line in islice(head, SAMPLE)]
-    return Table(how.columns, sample, read, name=shown(path), form=how.form, typed=False)
+    return Table(how.columns, sample, read, name=display_name(path), form=how.form, typed=False)
 
 
 def _fasttext_row(line: str) -> dict[str, object]:

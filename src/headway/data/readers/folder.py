@@ -8,8 +8,8 @@ from pathlib import Path
 from headway.data.files import class_files, class_folders, natural, open_text
 from headway.data.media.endings import check_is_text
 from headway.data.media.image import frame_files
-from headway.data.media.open_item import UNITS, Medium, What, has_ending, leads_nowhere
-from headway.data.table import SAMPLE, Raw, Row, Table
+from headway.data.media.open_item import UNITS, MediaRef, MediaType, has_ending, is_broken_link
+from headway.data.table import SAMPLE, RawRow, RowMapping, Table
 from headway.errors import DataError, one_line
 
 FILE, FOLDER = "(file)", "(folder)"
@@ -17,7 +17,7 @@ SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "val
 """Names of folders that are splits rather than classes."""
 
 
-def open_folder(folder: Path, what: What, *, labelled: bool) -> Table:
+def open_folder(folder: Path, what: MediaType, *, labelled: bool) -> Table:
     """Return a table of a folder with one subfolder per class, or, without labels, of all its
     files."""
     classes = sorted((p for p in folder.iterdir() if _is_class(p)), key=lambda p: natural(p.name))
@@ -35,7 +35,7 @@ def open_folder(folder: Path, what: What, *, labelled: bool) -> Table:
 
 
 def _check_classes(folder: Path, classes: list[Path]) -> None:
-    lost = [p for p in folder.iterdir() if leads_nowhere(p) and not p.suffix]
+    lost = [p for p in folder.iterdir() if is_broken_link(p) and not p.suffix]
     if lost:
         raise DataError(
             f"{lost[0]} is a broken link to {lost[0].readlink()}, so a class would be missing. Put "
@@ -44,7 +44,7 @@ def _check_classes(folder: Path, classes: list[Path]) -> None:
     if classes and {p.name.lower() for p in classes} <= SPLITS:
         raise DataError(
             f"{folder} has the folders {', '.join(p.name for p in classes)}, which are splits, not "
-            f"classes. Give them separately: {_apart(classes)}"
+            f"classes. Give them separately: {_splits_hint(classes)}"
         )
 
 
@@ -57,14 +57,14 @@ def open_text_folder(path: str, encoding: str) -> Table:
     for file, _ in entries:
         check_is_text(file)
 
-    def row(i: int) -> Row:
+    def row(i: int) -> RowMapping:
         file, label = entries[i]
         return {"label": label, "text": "".join(open_text(str(file), encoding)).strip("\n")}
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
         for i in range(len(entries)):
             values = row(i)
-            yield Raw([values[name] for name in names], i + 1)
+            yield RawRow([values[name] for name in names], i + 1)
 
     return Table(
         ("label", "text"), [row(i) for i in range(0, len(entries), len(entries) // SAMPLE + 1)],
@@ -73,16 +73,16 @@ def open_text_folder(path: str, encoding: str) -> Table:
     )  # fmt: skip
 
 
-def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: What) -> Table:
+def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: MediaType) -> Table:
     """Return a table of media files, with the name of the class folder of each if there is one."""
     labelled = entries[0][1] is not None
 
-    def row(i: int) -> Row:
+    def row(i: int) -> RowMapping:
         path, label = entries[i]
-        return {FILE: Medium(str(path)), FOLDER: label}
+        return {FILE: MediaRef(str(path)), FOLDER: label}
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
-        return (Raw([row(i)[name] for name in names], i + 1) for i in range(len(entries)))
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
+        return (RawRow([row(i)[name] for name in names], i + 1) for i in range(len(entries)))
 
     return Table(
         (FILE, FOLDER) if labelled else (FILE,), [row(i) for i in range(min(SAMPLE, len(entries)))],
@@ -92,7 +92,7 @@ def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: What
     )  # fmt: skip
 
 
-def _apart(splits: list[Path]) -> str:
+def _splits_hint(splits: list[Path]) -> str:
     """Suggest commands for folders of splits. The test set is only for the final evaluation;
     otherwise the best checkpoint would be chosen on it."""
     named = {path.name.lower(): path for path in splits}
@@ -110,7 +110,7 @@ def _is_class(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith((".", "__"))
 
 
-def _below(folder: Path, what: What) -> list[Path]:
+def _below(folder: Path, what: MediaType) -> list[Path]:
     """Files with the endings of a modality at any depth, and folders of frames for videos."""
     found: list[Path] = []
     for path in sorted(folder.iterdir(), key=lambda p: natural(p.name)):
@@ -119,12 +119,12 @@ def _below(folder: Path, what: What) -> list[Path]:
         if _is_class(path):
             frames = what == "videos" and bool(frame_files(path))
             found += [path] if frames else _below(path, what)
-        elif has_ending(path, what) or (leads_nowhere(path) and not path.suffix):
+        elif has_ending(path, what) or (is_broken_link(path) and not path.suffix):
             found.append(path)
     return found
 
 
-def _nothing(folder: Path, classes: list[Path], what: What, labelled: bool) -> str:
+def _nothing(folder: Path, classes: list[Path], what: MediaType, labelled: bool) -> str:
     unit = UNITS[what]
     if labelled and not classes and _below(folder, what):
         return (

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.data.files import open_lines, shown
-from headway.data.table import ABSENT, SAMPLE, Raw, Table
+from headway.data.files import display_name, open_lines
+from headway.data.table import ABSENT, SAMPLE, RawRow, Table
 from headway.errors import DataError
 
 
@@ -29,27 +29,27 @@ def open_jsonl(path: str, encoding: str) -> Table:
         raise DataError(problem)
     columns = dict.fromkeys(name for row in sample for name in row)
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
         deep = any("." in name for name in names)
         for number, line in enumerate(open_lines(path, encoding), 1):
             if not line.strip():
-                yield Raw(None, number)
+                yield RawRow(None, number)
                 continue
             try:
-                row = parse_object(line, f"{shown(path)}, line {number:,}")
+                row = parse_object(line, f"{display_name(path)}, line {number:,}")
             except DataError as error:
-                yield Raw(None, number, str(error))
+                yield RawRow(None, number, str(error))
             else:
                 pick = _deep if deep else dict.get
-                yield Raw([pick(row, name, ABSENT) for name in names], number, row=row)
+                yield RawRow([pick(row, name, ABSENT) for name in names], number, row=row)
 
-    return Table(tuple(columns), sample, read, name=shown(path), form="lines of JSON")
+    return Table(tuple(columns), sample, read, name=display_name(path), form="lines of JSON")
 
 
 def _lines(path: str, encoding: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(open_lines(path, encoding), 1):
         if line.strip():
-            yield line, f"{shown(path)}, line {number:,}"
+            yield line, f"{display_name(path)}, line {number:,}"
 
 
 def _deep(row: Mapping[str, Any], name: str, default: object) -> object:
@@ -112,15 +112,15 @@ def value_text(value: Any, name: str, where: str) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return sound(value, name, where)
+        return check_unicode(value, name, where)
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return sound(", ".join(value), name, where)
+        return check_unicode(", ".join(value), name, where)
     raise DataError(f"{where}: the field {name!r} is {json.dumps(value)[:40]}, not text.")
 
 
-def sound(text: str, name: str, where: str) -> str:
+def check_unicode(text: str, name: str, where: str) -> str:
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
         raise DataError(
             f"{where}: the field {name!r} contains half of a surrogate pair, which is "

@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from headway.data.files import MAX_LINE, is_stream, open_lines, open_text, shown
-from headway.data.misalignment import where_lines_slip
-from headway.data.table import SAMPLE, Raw, Table
+from headway.data.files import MAX_LINE, display_name, is_stream, open_lines, open_text
+from headway.data.misalignment import describe_misalignment
+from headway.data.table import SAMPLE, RawRow, Table
 from headway.errors import DataError
 
 PIECE = 10_000
@@ -30,11 +30,11 @@ _SEPARATORS = re.compile(r"^<\|endoftext\|>[ \t]*(?:\n|\Z)", re.MULTILINE)
 _PLACES = re.compile(r"(?<=\S)[ \n](?=\S)")
 
 
-Stream = Iterator[str | None]
+TextChunks = Iterator[str | None]
 """Text in parts of bounded size, with None at the end of each document."""
 
 
-Unit = Literal["auto", "file", "paragraph", "line"]
+TextUnit = Literal["auto", "file", "paragraph", "line"]
 
 TEXT = "text"
 """The column of plain text."""
@@ -44,58 +44,58 @@ class UnequalCounts(DataError):
     """Aligned files with different numbers of lines."""
 
 
-def open_plain(path: str, encoding: str, unit: Unit) -> Table:
+def open_plain(path: str, encoding: str, unit: TextUnit) -> Table:
     """Return a table of one column with documents or pieces of them, which join to the exact
     document. The row number is that of the document in its file, or of the line if units are
     lines."""
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
         return _pieces(path, encoding, unit)
 
     forms = {"auto": "documents", "file": "a document", "paragraph": "paragraphs", "line": "lines"}
     sample = [{TEXT: raw.values[0]} for raw in islice(read([TEXT]), 3) if raw.values]
-    return Table((TEXT,), sample, read, name=shown(path), form=f"plain text, {forms[unit]}",
+    return Table((TEXT,), sample, read, name=display_name(path), form=f"plain text, {forms[unit]}",
                  unit="line" if unit == "line" else "document", typed=False)  # fmt: skip
 
 
-def _pieces(path: str, encoding: str, unit: Unit) -> Iterator[Raw]:
+def _pieces(path: str, encoding: str, unit: TextUnit) -> Iterator[RawRow]:
     number, held, started = 1, "", False
     for part in _parts(path, encoding, unit):
         if part is not None:
             held += part
             while len(held) > 2 * PIECE:
                 cut = _place(held)
-                yield Raw((held[:cut],), number, ends=False)
+                yield RawRow((held[:cut],), number, ends=False)
                 held, started = held[cut:], True
         else:
-            yield Raw((held,), number)
+            yield RawRow((held,), number)
             number, held, started = number + 1, "", False
     if held or started:
-        yield Raw((held,), number)
+        yield RawRow((held,), number)
 
 
 def open_aligned(paths: Sequence[str], names: Sequence[str], encoding: str) -> Table:
     """Return a table of aligned files: line n of one file belongs to line n of the others."""
 
-    def read(asked: Sequence[str]) -> Iterator[Raw]:
+    def read(asked: Sequence[str]) -> Iterator[RawRow]:
         files = [open_lines(paths[names.index(name)], encoding) for name in asked]
         number = 0
         try:
             for number, lines in enumerate(zip(*files, strict=True), 1):
-                yield Raw(lines, number)
+                yield RawRow(lines, number)
         except ValueError as error:  # raised by zip; our own errors are not ValueErrors
             raise UnequalCounts(_unequal(paths[0], paths[1], encoding)) from error
 
     streams = any(is_stream(path) for path in paths)
     heads = [[] if streams else list(islice(open_lines(path, encoding), SAMPLE)) for path in paths]
     sample = [dict(zip(names, lines, strict=True)) for lines in zip(*heads, strict=False)]
-    beside = " and ".join(Path(shown(path)).name for path in paths[1:])
-    return Table(tuple(names), sample, read, name=shown(paths[0]), typed=False,
+    beside = " and ".join(Path(display_name(path)).name for path in paths[1:])
+    return Table(tuple(names), sample, read, name=display_name(paths[0]), typed=False,
                  form=f"lines, aligned with {beside}")  # fmt: skip
 
 
 def _unequal(source: str, target: str, encoding: str) -> str:
-    names = f"{shown(source)} and {shown(target)}"
+    names = f"{display_name(source)} and {display_name(target)}"
     rule = "line n of one must be the translation of line n of the other."
     if is_stream(source) or is_stream(target):
         return f"{names} have different numbers of lines: {rule}"
@@ -103,9 +103,11 @@ def _unequal(source: str, target: str, encoding: str) -> str:
         np.fromiter((len(line) for line in open_lines(path, encoding)), np.float64)
         for path in (source, target)
     ]
-    counts = f"{shown(source)} has {len(lengths[0]):,} lines, but {shown(target)} has "
+    counts = (
+        f"{display_name(source)} has {len(lengths[0]):,} lines, but {display_name(target)} has "
+    )
     counts += f"{len(lengths[1]):,}: {rule} "
-    return counts + where_lines_slip(lengths[0], lengths[1], (source, target), encoding)
+    return counts + describe_misalignment(lengths[0], lengths[1], (source, target), encoding)
 
 
 def _place(text: str) -> int:
@@ -121,7 +123,7 @@ def _place(text: str) -> int:
     return cut
 
 
-def _parts(path: str, encoding: str, unit: Unit) -> Stream:
+def _parts(path: str, encoding: str, unit: TextUnit) -> TextChunks:
     if unit == "line":
         return _lines(open_lines(path, encoding))
     if unit == "paragraph":
@@ -130,13 +132,13 @@ def _parts(path: str, encoding: str, unit: Unit) -> Stream:
     return iter(text) if unit == "file" else _trimmed(_separated(text))
 
 
-def _lines(lines: Iterable[str]) -> Stream:
+def _lines(lines: Iterable[str]) -> TextChunks:
     for line in lines:
         yield line
         yield None
 
 
-def _paragraphs(lines: Iterable[str]) -> Stream:
+def _paragraphs(lines: Iterable[str]) -> TextChunks:
     inside = False
     for line in lines:
         if line.strip():
@@ -160,7 +162,7 @@ def _line_feeds(chunks: Iterable[str]) -> Iterator[str]:
         yield held
 
 
-def _separated(chunks: Iterable[str]) -> Stream:
+def _separated(chunks: Iterable[str]) -> TextChunks:
     """Replace each separator line by None."""
     held = ""
     for chunk in chain(chunks, [None]):
@@ -175,7 +177,7 @@ def _separated(chunks: Iterable[str]) -> Stream:
             yield other
 
 
-def _trimmed(parts: Stream) -> Stream:
+def _trimmed(parts: TextChunks) -> TextChunks:
     """Remove empty lines around separators. Text without a separator is unchanged."""
     feeds, inside, separated = "", False, False
     for part in parts:

@@ -11,7 +11,14 @@ from typing import Any
 from headway.data.bind import Column
 from headway.data.files import STDIN
 from headway.data.media.arrays import is_idx
-from headway.data.media.open_item import ENDINGS, UNITS, Medium, Part, What, is_there
+from headway.data.media.open_item import (
+    ENDINGS,
+    UNITS,
+    MediaRef,
+    MediaRegion,
+    MediaType,
+    path_exists,
+)
 from headway.data.readers.array_stack import idx_in_folder, is_stack, open_mnist, open_stack
 from headway.data.readers.folder import open_files, open_folder
 from headway.data.readers.jsonl import value_text
@@ -29,14 +36,14 @@ def is_list(path: Path) -> bool:
     return bool(LISTS & {end.lower() for end in path.suffixes[-2:]})
 
 
-def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: What) -> Table:
+def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: MediaType) -> Table:
     """Open media as a table. `columns`: the column of media, then those required with it."""
     path = Path(name)
     if name == STDIN:
         raise DataError(
             "media cannot be read from standard input. Give the path of a folder or a manifest."
         )
-    if not is_there(path):
+    if not path_exists(path):
         raise DataError(f"file or folder not found: {name}.")
     if is_list(path):
         return open_table(name, data, columns)
@@ -64,7 +71,7 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: W
     return _single(path, what, "label" if labelled else "".join(wanted))
 
 
-def _single(path: Path, what: What, wanted: str) -> Table:
+def _single(path: Path, what: MediaType, wanted: str) -> Table:
     ending = path.suffix.lower()
     if ending not in ENDINGS[what]:
         known = " ".join(sorted(ENDINGS[what]))
@@ -83,9 +90,9 @@ def _single(path: Path, what: What, wanted: str) -> Table:
     return open_files([(path, None)], str(path), what)
 
 
-def medium_of(value: object, name: str, where: str, table: Table) -> Medium:
+def media_ref_of(value: object, name: str, where: str, table: Table) -> MediaRef:
     """Return the medium at a path, which is relative to the manifest that contains it."""
-    if isinstance(value, Medium):
+    if isinstance(value, MediaRef):
         return value
     if isinstance(value, bytes | Mapping):  # as in Parquet files of Hugging Face datasets
         raise DataError(
@@ -95,13 +102,13 @@ def medium_of(value: object, name: str, where: str, table: Table) -> Medium:
     path = value_text(value, name, where).strip()
     if not path:
         raise DataError(f"{where}: the path in the column {name!r} is empty.")
-    return Medium(str(Path(table.name).parent / path))
+    return MediaRef(str(Path(table.name).parent / path))
 
 
-def part_of(medium: Medium, cells: Mapping[str, object], where: str) -> Medium:
+def part_of(medium: MediaRef, cells: Mapping[str, object], where: str) -> MediaRef:
     """Restrict a medium to the part of the file that the columns of the manifest select."""
     found = {name: _VALUES[name](value, name, where) for name, value in cells.items()}
-    return Medium(medium.path, Part(**found)) if found else medium
+    return MediaRef(medium.path, MediaRegion(**found)) if found else medium
 
 
 def _number(value: Any, name: str, where: str) -> float:

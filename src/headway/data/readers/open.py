@@ -11,8 +11,8 @@ from headway.data.bind import Column, is_header_for
 from headway.data.files import first_bytes, open_lines
 from headway.data.readers.conll import open_conll
 from headway.data.readers.delimited import (
-    between_of,
-    label_form,
+    detect_separator,
+    label_format,
     open_delimited,
     open_labelled_lines,
 )
@@ -27,7 +27,7 @@ from headway.settings.data import DataSettings
 HEAD = 50
 """Number of lines from which the format is detected."""
 
-Holds = Literal["table", "documents", "lines", "words"]
+FileContents = Literal["table", "documents", "lines", "words"]
 """Contents of a file whose format is not evident: columns, plain text as documents or lines, or one
 word per line."""
 
@@ -35,7 +35,7 @@ TABLES = frozenset({".tsv", ".csv"})
 
 
 def open_table(
-    path: str, data: DataSettings, columns: Sequence[Column], holds: Holds = "table"
+    path: str, data: DataSettings, columns: Sequence[Column], holds: FileContents = "table"
 ) -> Table:
     """Open a text file as a table. `columns`: the expected columns, by which a header is
     recognised."""
@@ -54,13 +54,15 @@ def open_table(
         return open_conll(path, encoding)
     ragged = [one.name for one in columns if not one.optional] in PAIRS
     if holds == "table":
-        between = between_of(path, head, [one.own or one.name for one in columns], ragged=ragged)
-        how = label_form(head) if _has_label(columns) and "\t" not in first else None
+        between = detect_separator(
+            path, head, [one.given_name or one.name for one in columns], ragged=ragged
+        )
+        how = label_format(head) if _has_label(columns) and "\t" not in first else None
         if how is not None and not _is_called_table(path):
             return open_labelled_lines(path, encoding, how)
     else:
         named = {end.lower() for end in Path(path).suffixes} & TABLES
-        between = between_of(path, head, ()) if named else ""
+        between = detect_separator(path, head, ()) if named else ""
         if not between or not _has_names(first, between, columns):
             return open_plain(path, encoding, "line" if holds == "lines" else data.unit)
     is_header = is_header_for(columns, commas=between in (",", ";"))
@@ -78,13 +80,16 @@ def _is_called_table(path: str) -> bool:
 PAIRS = (["source", "target"], ["source"])
 
 
-def _names(columns: Sequence[Column], holds: Holds) -> tuple[str, ...]:
+def _names(columns: Sequence[Column], holds: FileContents) -> tuple[str, ...]:
     """Fields of which a first line must have one to be JSON; none are required of tables."""
     if holds == "table":
         return ()
-    return tuple(name for one in columns for name in one.usual)
+    return tuple(name for one in columns for name in one.accepted_names)
 
 
 def _has_names(first: str, between: str, columns: Sequence[Column]) -> bool:
     cells = {cell.strip().strip('"') for cell in first.split(between)}
-    return all(one.own in cells if one.said else cells & set(one.usual) for one in columns)
+    return all(
+        one.given_name in cells if one.is_strict else cells & set(one.accepted_names)
+        for one in columns
+    )

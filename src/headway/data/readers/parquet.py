@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headway.data.table import SAMPLE, Raw, Table, value_in
+from headway.data.table import SAMPLE, RawRow, Table, value_in
 from headway.errors import DataError, needs
 
 MAGIC = b"PAR1"
@@ -17,11 +17,11 @@ def open_parquet(path: str) -> Table:
     with _opened(path) as file:
         columns = tuple(file.schema_arrow.names)
 
-    def read(names: Sequence[str]) -> Iterator[Raw]:
+    def read(names: Sequence[str]) -> Iterator[RawRow]:
         tops = [name if name in columns else name.partition(".")[0] for name in names]
         found = _rows(path, [name for name in dict.fromkeys(tops) if name in columns])
         for number, row in enumerate(found, 1):
-            yield Raw([value_in(row, name) for name in names], number, row=row)
+            yield RawRow([value_in(row, name) for name in names], number, row=row)
 
     sample: list[dict[str, Any]] = []
     for row in _rows(path, list(columns), SAMPLE):

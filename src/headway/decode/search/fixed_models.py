@@ -15,7 +15,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout, Tree
-from headway.nn.positions import most_positions
+from headway.nn.positions import max_positions
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Seq2SeqBody:
     def __init__(self, model: Seq2Seq, shape: Shape, bos: int, device: torch.device) -> None:
         self.model, self.shape, self.bos, self.device = model, shape, bos, device
         self.blocks = list(model.decoder.blocks)  # type: ignore[arg-type]
-        self.front, self.reach = 0, most_positions(model.target_front)
+        self.front, self.reach = 0, max_positions(model.target_front)
         n_sources, room = shape.n_sources, shape.source_room
         self.sees_BWS = torch.zeros(n_sources, shape.width, room, dtype=torch.bool, device=device)
         tree = Tree(self.sees_BWS, torch.zeros(room, device=device))
@@ -106,7 +106,7 @@ class DecoderBody:
     def __init__(self, model: Decoder, shape: Shape, device: torch.device) -> None:
         self.model, self.shape, self.device = model, shape, device
         self.blocks = list(model.stack.blocks)  # type: ignore[arg-type]
-        self.front, self.reach = shape.source_room, most_positions(model.front)
+        self.front, self.reach = shape.source_room, max_positions(model.front)
 
     def load(self, sources: Sequence[Sequence[int]], cache: Cache, prefix: Cache | None) -> Start:
         lack = self.shape.n_sources - len(sources)
@@ -118,12 +118,12 @@ class DecoderBody:
             prompts = prefix.repeated(len(sources), longest)
         fill(self.model, [source[:-1] for source in sources], prompts, self.device)
         for mine, read in zip(cache.layers, prompts.layers, strict=True):
-            for name, fresh_BS in read.kept.items():
+            for name, fresh_BS in read.cells.items():
                 begins = fresh_BS.shape[1] - prompts.capacity
-                if name not in mine.kept:
+                if name not in mine.cells:
                     size = (cache.n_rows, cache.capacity + begins, *fresh_BS.shape[2:])
-                    mine.kept[name] = fresh_BS.new_zeros(size)
-                mine.kept[name][: len(sources), : longest + begins] = fresh_BS[
+                    mine.cells[name] = fresh_BS.new_zeros(size)
+                mine.cells[name][: len(sources), : longest + begins] = fresh_BS[
                     :, : longest + begins
                 ]
         return Start([*(source[-1] for source in sources), *[0] * lack], [*lengths, *[0] * lack])

@@ -24,7 +24,7 @@ from headway.decode.search.static import FixedSearch, Shape, width_of
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.cache import Cache
-from headway.nn.positions import stretch
+from headway.nn.positions import extend_positions
 
 SOURCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Batch sizes for which graphs are captured; other batches are padded to the next size."""
@@ -93,7 +93,7 @@ class Recorded:
             source_room=room_in(SOURCE_LENGTHS, max(map(self.front.rows, sources))),
             room=room_in(LENGTHS, max(job.limits)),
         )
-        stretch(self.model, shape.source_room + shape.room)
+        extend_positions(self.model, shape.source_room + shape.room)
         held = [*self.model.parameters(), *self.model.buffers()]
         weights = tuple(weight.data_ptr() for weight in held)
         if weights != self.weights:  # the weights moved, so all graphs are invalid

@@ -23,7 +23,7 @@ from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.eval_mode import evaluating
-from headway.nn.positions import most_positions
+from headway.nn.positions import max_positions
 from headway.settings.decode import DecodeSettings
 
 T = TypeVar("T")
@@ -99,12 +99,12 @@ class Searcher:
         self.models: Sequence[Seq2Seq | Decoder]
         self.models, self.settings, self.specials = models, settings, specials
         fronts = [one.front if isinstance(one, Decoder) else one.target_front for one in models]
-        ends = [end for end in (context, *map(most_positions, fronts)) if end is not None]
+        ends = [end for end in (context, *map(max_positions, fronts)) if end is not None]
         self.context = min(ends, default=None)
         self.continues = isinstance(models[0], Decoder)
         if self.continues:
             check_prompted(settings)
-        counts = isinstance(models[0], Decoder) and models[0].counts  # needs sizes on the host
+        counts = isinstance(models[0], Decoder) and models[0].is_counted  # needs sizes on the host
         records = next(models[0].parameters()).is_cuda and len(models) == 1 and not counts
         self.recorded = Recorded(models[0]) if records else None
 

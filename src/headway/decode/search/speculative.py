@@ -24,7 +24,7 @@ from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.cache import Cache
 from headway.nn.eval_mode import evaluating
-from headway.nn.positions import most_positions
+from headway.nn.positions import max_positions
 from headway.settings.decode import DecodeSettings
 
 AHEAD = 4
@@ -76,7 +76,7 @@ class SpeculativeSearcher(Searcher):
         super().__init__([model], settings, specials, context)
         self.model, self.draft, self.ahead = model, draft, ahead
         self.proposed = self.accepted = 0
-        ends = [end for end in (draft_context, most_positions(draft.front)) if end is not None]
+        ends = [end for end in (draft_context, max_positions(draft.front)) if end is not None]
         check_draft(model, draft, self.context, min(ends, default=None))
         if not settings.sample and settings.beam > 1:
             raise ConfigError(

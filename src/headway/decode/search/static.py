@@ -21,7 +21,7 @@ from headway.decode.search.limits import Job
 from headway.decode.search.sample import chances, drawer
 from headway.decode.search.top_k import top_k
 from headway.models.decoder import Decoder
-from headway.models.parts.output_heads import WordHead
+from headway.models.parts.output_heads import LMHead
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout, Tree
@@ -58,8 +58,8 @@ class FixedCache(Cache):
         """Copy the entries of some sources from another cache."""
         self.at_1.copy_(other.at_1)
         for mine, theirs in zip(self.layers, other.layers, strict=True):
-            for name, grid_BS in theirs.kept.items():
-                mine.kept[name] = _into(mine.kept.get(name), grid_BS[index_B])
+            for name, grid_BS in theirs.cells.items():
+                mine.cells[name] = _into(mine.cells.get(name), grid_BS[index_B])
             if theirs.memory is not None:
                 old = mine.memory or (None, None)
                 fresh = [
@@ -92,7 +92,7 @@ class FixedSearch:
             dtype=torch.double, device=self.device,
         )  # fmt: skip
         self.penalty = job.settings.repetition_penalty
-        head: WordHead = model.head  # type: ignore[assignment]
+        head: LMHead = model.head  # type: ignore[assignment]
         n_words = 0 if self.penalty == 1.0 else head.linear.out_features
         self.used_BWV = torch.zeros(
             n_sources, width, n_words, dtype=torch.bool, device=self.device

@@ -61,7 +61,7 @@ class CtcSteps:
         again_H1 = self.scorer.scores(state, last_H1).double()
         again_H1 = again_H1.where(state.last_H[:, None] >= 0, next_HV.gather(1, last_H1))
         next_HV.scatter_(1, last_H1, again_H1)
-        next_HV[:, self.scorer.end] = self.scorer.whole(state)
+        next_HV[:, self.scorer.end] = self.scorer.final_scores(state)
         found_HV = next_HV - state.score_H[:, None]
         return found_HV.nan_to_num(nan=-torch.inf).clamp(max=0.0).float()
 

@@ -22,13 +22,13 @@ from headway.decode.search.searcher import Searcher
 from headway.decode.speech.ctc import CtcSteps, JointSearcher, Rows, best_path, said_rows
 from headway.decode.speech.guards import TEMPERATURES
 from headway.decode.speech.word_times import alignment_heads, token_rows
-from headway.models.audio import Listener
-from headway.models.parts.audio import SoundFront
+from headway.models.audio import AudioEncoder
+from headway.models.parts.audio import AudioFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import PrefixScorer
 from headway.nn.eval_mode import evaluating
 from headway.nn.layout import Layout
-from headway.settings.audio import SoundSettings
+from headway.settings.audio import AudioSettings
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
@@ -78,7 +78,7 @@ class Recognizer(ABC):
 class CtcRecognizer(Recognizer):
     """Recognizer of an encoder with CTC. It cannot loop: outputs are bounded by the positions."""
 
-    def __init__(self, model: Listener, tokenizer: Tokenizer, settings: DecodeSettings) -> None:
+    def __init__(self, model: AudioEncoder, tokenizer: Tokenizer, settings: DecodeSettings) -> None:
         self.model, self.settings = model, settings
         self.specials = Specials.of(tokenizer)
 
@@ -98,7 +98,7 @@ class CtcRecognizer(Recognizer):
         device = next(self.model.parameters()).device
         with evaluating([self.model]):
             front = self.model.front
-            assert isinstance(front, SoundFront)
+            assert isinstance(front, AudioFront)
             sound, layout = front.collate(waves, device)
             x_ND = self.model(sound, layout)
             return layout.split(self.model.ctc(x_ND).float().log_softmax(-1))
@@ -116,14 +116,14 @@ class DecoderRecognizer(Recognizer):
     ) -> None:
         self.model = model
         front = model.source_front
-        assert isinstance(front, SoundFront)
+        assert isinstance(front, AudioFront)
         self.prepare(tokenizer, settings, front.shape, weight, has_ctc=model.ctc is not None)
 
     def prepare(
         self,
         tokenizer: Tokenizer,
         settings: DecodeSettings,
-        shape: SoundSettings,
+        shape: AudioSettings,
         weight: float,
         *,
         has_ctc: bool,
@@ -235,5 +235,5 @@ def recognizer_of(
 ) -> Recognizer:
     if isinstance(model, Seq2Seq):
         return DecoderRecognizer(model, tokenizer, settings, weight)
-    assert isinstance(model, Listener)
+    assert isinstance(model, AudioEncoder)
     return CtcRecognizer(model, tokenizer, settings)

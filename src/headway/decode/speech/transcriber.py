@@ -18,8 +18,8 @@ from headway.decode.speech.guards import Doubt, compression_ratio, is_silent
 from headway.decode.speech.recognizer import Recognizer
 from headway.decode.speech.word_times import Word, snapped, words_of
 from headway.errors import DataError
-from headway.progress import OnProgress, unheard
-from headway.settings.audio import SoundSettings
+from headway.progress import OnProgress, no_progress
+from headway.settings.audio import AudioSettings
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
@@ -131,11 +131,11 @@ class Transcriber:
         recognizer: Recognizer,
         tokenizer: Tokenizer,
         settings: DecodeSettings,
-        shape: SoundSettings,
+        shape: AudioSettings,
         *,
         times: bool = False,
         guard: bool = True,
-        between: OnProgress = unheard,
+        between: OnProgress = no_progress,
     ) -> None:
         self.tokenizer, self.settings, self.shape = tokenizer, settings, shape
         self.times, self.guard, self.between = times, guard, between

@@ -56,7 +56,7 @@ class Anatomy:
 
     @classmethod
     def of(cls, model: nn.Module) -> Anatomy:
-        if isinstance(model, Decoder) and model.counts:
+        if isinstance(model, Decoder) and model.is_counted:
             raise UserError(
                 "this n-gram model has no attention, layers or hidden states to inspect. Use "
                 "headway evaluate or headway predict --scores to see its predictions."

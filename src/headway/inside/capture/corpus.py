@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.example import Source, Target, TextKind, WantedMedia
-from headway.data.files import open_lines, shown
+from headway.data.files import display_name, open_lines
 from headway.data.media.open_item import UNITS
 from headway.data.pairs import read_pairs
-from headway.data.prediction_files import questions
+from headway.data.predict_input import questions
 from headway.data.prepare import evaluation_media
 from headway.data.readers.jsonl import is_json
+from headway.data.source import DataSource, MediaSpec, TargetKind, TextKind
 from headway.data.store import Columns, load_prepared
 from headway.errors import DataError, FolderError
 from headway.inside.capture.media import Media
 from headway.settings.data import DataSettings
-from headway.settings.listed import listed
-from headway.settings.run import media_front, with_files
+from headway.settings.listed import ensure_list
+from headway.settings.run import media_settings, with_files
 from headway.tasks.intake import front_of
 from headway.tasks.intake_text import texts_of
 from headway.tasks.label_data import labelled_examples
@@ -66,11 +66,11 @@ class Corpus:
         For a translator a line may be `source<TAB>target`. A run that reads media takes folders,
         manifests and files; labels and texts are read if these have them.
         """
-        names = [str(path) for path in listed(paths)]
-        if media_front(run.settings) is not None:
+        names = [str(path) for path in ensure_list(paths)]
+        if media_settings(run.settings) is not None:
             return _of_media_files(run, names)
         lines, cut = _take_bounded(line for path in names for line in _lines_of(path, run))
-        where = ", ".join(map(shown, names))
+        where = ", ".join(map(display_name, names))
         if not lines:
             raise DataError(f"{where} contains no text. Give a file with one text per line.")
         if run.spec.reads != "pairs" or not any("\t" in line for line in lines):
@@ -87,8 +87,8 @@ class Corpus:
     @classmethod
     def of_lines(cls, lines: Iterable[str], targets: Iterable[str] | None = None) -> Corpus:
         """Make a corpus of lines in memory."""
-        given = [line.strip() for line in listed(lines)]
-        pairs = list(zip(given, given if targets is None else listed(targets), strict=True))
+        given = [line.strip() for line in ensure_list(lines)]
+        pairs = list(zip(given, given if targets is None else ensure_list(targets), strict=True))
         kept = [pair for pair in pairs if pair[0] and pair[1].strip()]
         if not kept:
             raise DataError("the corpus contains no text.")
@@ -182,7 +182,7 @@ def _texts_in(files: DataSettings, run: Opened) -> Iterator[str]:
     kind: TextKind = "tagged" if run.spec.reads == "tagged" else "documents"
     if kind == "documents" and files.fields:
         kind = "fields"
-    items = Source(kind, with_files(run.settings, files), files.text)
+    items = DataSource(kind, with_files(run.settings, files), files.text)
     yield from (" ".join(filter(None, map(item.text, items.columns))) for item in items)
 
 
@@ -201,7 +201,7 @@ def _labels(columns: Columns, names: Sequence[str], run: Opened) -> tuple[int, .
     return tuple(numbers[names[label]] for label in columns["label"].tolist())
 
 
-def _target(run: Opened) -> Target:
+def _target(run: Opened) -> TargetKind:
     """Target that media examples of this run have, if all targets are known."""
     if run.spec.answers == "label":
         return "label"
@@ -214,17 +214,17 @@ def _of_media_files(run: Opened, paths: Sequence[str]) -> Corpus:
     for place in places:
         check_kind(place, what_of(settings))
     data = replace(run.settings.data, media=tuple(map(str, places)), valid_media=())
-    where = ", ".join(map(shown, paths))
+    where = ", ".join(map(display_name, paths))
     try:
         return _of_media(run, data, _target(run), where)
     except DataError:  # files without targets: the model's own answers are used
         return _of_media(run, data, "none", where)
 
 
-def _of_media(run: Opened, data: DataSettings, target: Target, name: str) -> Corpus:
+def _of_media(run: Opened, data: DataSettings, target: TargetKind, name: str) -> Corpus:
     """Read media as a test set is read."""
     settings = front_of(run.settings)
-    media = WantedMedia.of(what_of(settings), settings, target)
+    media = MediaSpec.of(what_of(settings), settings, target)
     asked = replace(run.settings, data=data)
     found = evaluation_media(media, asked, labels=run.settings.labels)
     texts = [" ".join(text.split()) for text in found.targets] if target == "text" else None
@@ -285,10 +285,10 @@ def _lines_of(path: str, run: Opened) -> Iterator[str]:
     if head and is_json(path, head[0], settings.text_field):
         if reads == "pairs":
             return (_join(pair) for pair in read_pairs((), (), (path,), settings) if any(pair))
-        return (_join(listed(one)) for one in questions(path, reads, run.settings) if one)
+        return (_join(ensure_list(one)) for one in questions(path, reads, run.settings) if one)
     if reads == "labelled" and suffixes & {".tsv", ".csv"}:
         asked = questions(path, reads, run.settings)
-        return (_join(listed(one)) for one in asked)
+        return (_join(ensure_list(one)) for one in asked)
     if reads != "pairs" and not (reads == "labelled" and settings.other_field):
         _refuse_tables(path, head)
     return chain(head, lines)
@@ -303,6 +303,7 @@ def _refuse_tables(path: str, head: list[str]) -> None:
     full = [line for line in head if line.strip()]
     if full and all("\t" in line for line in full):
         raise DataError(
-            f"{shown(path)} has a tab in every line, like pairs, labelled or tagged text, but "
+            f"{display_name(path)} has a tab in every line, like pairs, labelled or tagged text, "
+            f"but "
             "this run reads plain text. Give one text per line, for example with `cut -f1`."
         )

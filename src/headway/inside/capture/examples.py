@@ -211,7 +211,7 @@ def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
         many, shapes = words.text.lists(), piece_shapes(words, run.shape)
     else:
         many, shapes = tokenizer.encode_batch(lines), None
-    frame = tokenizer.begun if spec.continues else tokenizer.as_text
+    frame = tokenizer.as_open_prompt if spec.continues else tokenizer.as_text
     around = [(0,) * len(end) for end in tokenizer.text_ends]
     for number, ids in enumerate(many):
         start = 0

@@ -19,7 +19,7 @@ from headway.inside.capture.streams import Reading, Stream
 from headway.inside.capture.trace import Trace, record_layers
 from headway.models.parts.front import Front
 from headway.nn.attention.attention import Attention, Memory
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.block import Block, PostNorm, PreNorm
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
@@ -237,11 +237,11 @@ def _block(layer: nn.Module, where: str, causal: bool) -> Block:
     cross, theirs = None, [layer.norm1, layer.norm2]
     if isinstance(layer, nn.TransformerDecoderLayer):
         theirs.append(layer.norm3)
-        cross = _attention(layer.multihead_attn, where, Scope())
+        cross = _attention(layer.multihead_attn, where, AttentionSpec())
     # A block takes its norms in this order: attention, cross attention, feed-forward.
     norms = iter([_norm(norm, where) for norm in theirs])
     block = wiring(
-        _attention(layer.self_attn, where, Scope(causal=causal)),
+        _attention(layer.self_attn, where, AttentionSpec(causal=causal)),
         _feed_forward(layer, where),
         lambda: next(norms),
         cross=cross,
@@ -249,7 +249,7 @@ def _block(layer: nn.Module, where: str, causal: bool) -> Block:
     return block
 
 
-def _attention(theirs: nn.Module, where: str, scope: Scope) -> Attention:
+def _attention(theirs: nn.Module, where: str, scope: AttentionSpec) -> Attention:
     if not isinstance(theirs, nn.MultiheadAttention):
         raise UserError(
             f"the attention of {where} is a {type(theirs).__name__}, not MultiheadAttention."

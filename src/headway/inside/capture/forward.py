@@ -17,8 +17,8 @@ from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off, h
 from headway.inside.capture.media import Media
 from headway.inside.capture.ngrams import NGRAMS, from_added, table_of, voted
 from headway.inside.capture.streams import Reading
-from headway.models.parts.ngrams import Vote
-from headway.models.parts.output_heads import Input, States
+from headway.models.parts.ngrams import NgramScores
+from headway.models.parts.output_heads import HiddenStates, ModelInput
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.layout import Layout
@@ -39,7 +39,7 @@ class Batch:
     """Readings in one flat batch, as the model takes them."""
 
     readings: Sequence[Reading]
-    streams: dict[str, Input]
+    streams: dict[str, ModelInput]
     """In the order of reading."""
 
     hidden: tasks.Batch[Gone] | None = None
@@ -50,19 +50,19 @@ class Batch:
         """Make a batch on the device of the model."""
         device = next(run.model.parameters()).device
         media = [one.media for one in readings if one.media is not None]
-        streams: dict[str, Input] = {}
+        streams: dict[str, ModelInput] = {}
         hidden: tasks.Batch[Gone] | None = None
         for name in readings[0].streams:
             if not readings[0].is_media(name):
                 many = [one.streams[name].ids for one in readings]
                 ids_N = torch.tensor([i for ids in many for i in ids], device=device)
-                streams[name] = Input(ids_N, Layout.of([len(ids) for ids in many], device))
+                streams[name] = ModelInput(ids_N, Layout.of([len(ids) for ids in many], device))
             elif readings[0].hides is not None:
                 hidden = hide_rows(run, media, readings[0].hides)
                 streams[name] = hidden.streams[0]
             else:
                 front = Anatomy.of(run.model).stacks[0].front
-                streams[name] = Input(*front.collate([one.item for one in media], device))
+                streams[name] = ModelInput(*front.collate([one.item for one in media], device))
         segments = [number for one in readings for number in one.segments]
         if segments:
             last = list(streams)[-1]
@@ -141,7 +141,7 @@ def states_behind(
     batch: Batch,
     changes: Sequence[Change] = (),
     added_ND: Tensor | None = None,
-) -> States:
+) -> HiddenStates:
     """Hidden states of the last stream, and the scores of the n-gram member if the model has one.
 
     `added_ND`: contributions of the tokens to these scores, in place of those of the text.
@@ -155,24 +155,24 @@ def vote_of(
     batch: Batch,
     changes: Sequence[Change] = (),
     added_ND: Tensor | None = None,
-) -> Vote | None:
+) -> NgramScores | None:
     """Scores of the n-gram member on a batch; None if the model has none."""
     table = table_of(model)
     if table is None:
         return None
     stream = batch.streams[batch.last]
     if added_ND is not None:
-        return Vote(from_added(table, added_ND, batch.readings, batch.layout), table.share)
+        return NgramScores(from_added(table, added_ND, batch.readings, batch.layout), table.share)
     if any(change.hidden for change in changes):
-        return Vote(voted(table, batch.readings, batch.layout, changes), table.share)
-    return table.vote(stream.values, stream.layout, stream.segments_N)
+        return NgramScores(voted(table, batch.readings, batch.layout, changes), table.share)
+    return table.score_labels(stream.values, stream.layout, stream.segments_N)
 
 
-def _states(model: nn.Module, batch: Batch, changes: Sequence[Change]) -> States:
+def _states(model: nn.Module, batch: Batch, changes: Sequence[Change]) -> HiddenStates:
     given = list(batch.streams.values())
     if len(given) < len(Anatomy.of(model).stacks):
         memory = cast(Seq2Seq, model).encode(given[0].values, given[0].layout)
-        return States(memory.x_MD, memory.layout)
+        return HiddenStates(memory.x_MD, memory.layout)
     if not any(change.hidden for change in changes):
         return as_model(model).states(*given)
     anatomy = Anatomy.of(model)
@@ -190,13 +190,14 @@ def _states(model: nn.Module, batch: Batch, changes: Sequence[Change]) -> States
     seen = _with_tree(given[0], sizes["target"], sizes["source"], unseen["source"])
     writer = cast(Seq2Seq, model)
     memory = Memory(writer.encode(source.values, source.layout).x_MD, seen.layout)
-    return States(writer.decode(target.values, target.layout, memory), target.layout, memory)
+    return HiddenStates(writer.decode(target.values, target.layout, memory), target.layout, memory)
 
 
 def _with_tree(
-    given: Input, n_rows: int, n_columns: int, hidden: list[list[int]], *, causal: bool = False,
+    given: ModelInput, n_rows: int, n_columns: int, hidden: list[list[int]], *,
+    causal: bool = False,
     own: bool = False,
-) -> Input:  # fmt: skip
+) -> ModelInput:  # fmt: skip
     """Restrict the attention of an input if anything is hidden."""
     if not any(hidden):
         return given
@@ -289,7 +290,9 @@ def say_each(
     return [Pass(*part, reading, its_RE) for part, its_RE in zip(parts, right, strict=True)]
 
 
-def read_out(run: Opened, batch: Batch, states: States, changes: Sequence[Change] = ()) -> Read:
+def read_out(
+    run: Opened, batch: Batch, states: HiddenStates, changes: Sequence[Change] = ()
+) -> Read:
     """Read one row per output from states of the last stream, whichever layer they come from.
 
     Tokens that are hidden in one of the `changes` are left out of the mean over a text.
@@ -302,7 +305,7 @@ def read_out(run: Opened, batch: Batch, states: States, changes: Sequence[Change
     return readout.of(run.model, states)
 
 
-def _without(states: States, hidden: Sequence[Sequence[int]]) -> States:
+def _without(states: HiddenStates, hidden: Sequence[Sequence[int]]) -> HiddenStates:
     lengths, places_N = states.layout.known_lengths(), states.layout.positions_N
     kept_N = torch.ones_like(places_N, dtype=torch.bool)
     for start, places in zip(states.layout.starts_B.tolist(), hidden, strict=True):

@@ -13,15 +13,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.example import media_examples
-from headway.data.media.open_item import UNITS, Form, Part, What, read_media
+from headway.data.media.open_item import UNITS, ItemFormat, MediaRegion, MediaType, read_media
 from headway.data.readers.media import is_list
+from headway.data.source import media_examples
 from headway.errors import UserError
 from headway.inside.capture.streams import Stream
-from headway.settings.audio import SoundSettings
+from headway.settings.audio import AudioSettings
 from headway.settings.folder import example_of
-from headway.settings.run import media_front
-from headway.settings.vision import PictureSettings
+from headway.settings.run import media_settings
+from headway.settings.vision import ImageSettings
 from headway.tasks.media_inputs import check_kind, what_of
 from headway.tasks.opened import Opened
 
@@ -63,9 +63,9 @@ class Media:
     n_rows: int = 0
 
     @classmethod
-    def of(cls, name: str, item: NDArray[Any], settings: PictureSettings | SoundSettings) -> Media:
+    def of(cls, name: str, item: NDArray[Any], settings: ImageSettings | AudioSettings) -> Media:
         """Make media from an item as a front with these settings divides it into positions."""
-        if isinstance(settings, SoundSettings):
+        if isinstance(settings, AudioSettings):
             n_rows = settings.rows_of(len(item))
             return cls("sound", name, item, rate=settings.rate, row_s=settings.row_seconds,
                        n_rows=n_rows)  # fmt: skip
@@ -77,7 +77,7 @@ class Media:
     @property
     def unit(self) -> str:
         """Plural name of this kind of media, for messages."""
-        what: What = "sounds" if self.kind == "sound" else "pictures"
+        what: MediaType = "sounds" if self.kind == "sound" else "pictures"
         return UNITS["videos" if self.kind == "picture" and len(self.item) > 1 else what]
 
     @property
@@ -150,32 +150,32 @@ class Media:
 
 def what_it_reads(run: Opened) -> str:
     """Name of the input of a run with its article: text, an image, a video or a recording."""
-    settings = media_front(run.settings)
+    settings = media_settings(run.settings)
     return "text" if settings is None else NAMES[what_of(settings)]
 
 
 def exceeds(run: Opened, media: Media) -> bool:
     """Whether the item has more positions than the model supports or than can be inspected."""
-    most = getattr(media_front(run.settings), "most_rows", None)
+    most = getattr(media_settings(run.settings), "most_rows", None)
     return media.n_rows > (MAX_ROWS if most is None else most)
 
 
 def open_media(run: Opened, path: Path | str) -> Media:
     """Open a file in the format that the run was trained on. `NAME:12` selects an item of a list:
     line 12 of a manifest, or item 12 (from 0) of an `.npy` stack."""
-    settings = media_front(run.settings)
+    settings = media_settings(run.settings)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text, not media files.")
     place = Path(path)
     if not place.exists() and (run.folder / place).is_file():
         place = run.folder / place  # an example that comes with a model
-    form = Form.of(what_of(settings), settings)
+    form = ItemFormat.of(what_of(settings), settings)
     name, _, number = str(place).rpartition(":")
     if place.exists() or not number.isdecimal() or not Path(name).is_file():
         check_kind(place, form.what)
         return Media.of(place.name, read_media(str(place), form).values, settings)
     if not is_list(Path(name)):
-        part = Part(index=int(number))
+        part = MediaRegion(index=int(number))
         return Media.of(place.name, read_media(name, form, part).values, settings)
     for item in media_examples([name], run.settings.data, form.what):
         if item.place == place.name:
@@ -188,7 +188,7 @@ def example_input(run: Opened) -> str | Media | None:
     path = example_of(run.folder)
     if path is None:
         return None
-    if media_front(run.settings) is not None:
+    if media_settings(run.settings) is not None:
         return open_media(run, path)
     return path.read_text(encoding="utf-8").removesuffix("\n")
 

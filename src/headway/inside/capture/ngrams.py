@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headway.inside.capture.interventions import NO_CHANGE, Change
 from headway.inside.capture.streams import Reading
-from headway.models.parts.ngrams import Ngrams, View
+from headway.models.parts.ngrams import Ngrams, TokenView
 from headway.nn.layout import Layout
 
 NGRAMS = "ngrams"
@@ -23,7 +23,7 @@ tokens to the scores (`added`)."""
 class Gram:
     """One n-gram of a text."""
 
-    view: View | None
+    view: TokenView | None
     """None: a whole word."""
 
     places: tuple[tuple[int, ...], ...]

@@ -31,11 +31,11 @@ from headway.inside.capture.forward import (
 from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off
 from headway.inside.capture.media import Media, open_media
 from headway.inside.capture.streams import Output, Reading, Stream
-from headway.models.audio import Listener
+from headway.models.audio import AudioEncoder
 from headway.nn.ctc import align
-from headway.nn.positions import most_positions
+from headway.nn.positions import max_positions
 from headway.settings.decode import DecodeSettings
-from headway.settings.run import media_front
+from headway.settings.run import media_settings
 from headway.tasks.complete_answers import field_prompt
 from headway.tasks.label_kinds import target_of
 from headway.tasks.opened import Opened
@@ -114,7 +114,7 @@ def answer(
 def _open(run: Opened, text: str | Path | Media) -> str | Media:
     if isinstance(text, Media):
         return text
-    if media_front(run.settings) is not None:
+    if media_settings(run.settings) is not None:
         return open_media(run, text)
     if not isinstance(text, str):
         raise UserError(f"{run.folder.name} reads text, not files. Give the text itself.")
@@ -126,7 +126,7 @@ def _open(run: Opened, text: str | Path | Media) -> str | Media:
 def context(run: Opened) -> int:
     """Most tokens of a text that the run reads, with special tokens."""
     if Anatomy.of(run.model).is_pair:
-        ends = [most_positions(part.front) for part in Anatomy.of(run.model).stacks]
+        ends = [max_positions(part.front) for part in Anatomy.of(run.model).stacks]
         more = len(run.vocab.source.as_source([]))
         return min([run.settings.data.max_len + more, *(end for end in ends if end is not None)])
     return run.shape.max_len
@@ -160,7 +160,7 @@ def _write(
     tokens = found.tokens
     if ask.output is not None and target.target_begin is not None:
         tokens = [target.target_begin, *tokens]
-    reach = most_positions(Anatomy.of(run.model).stacks[-1].front)
+    reach = max_positions(Anatomy.of(run.model).stacks[-1].front)
     if reach is not None and len(tokens) + 1 > reach:
         raise too_long("the output", len(tokens) + 1, reach)
     chosen = [*tokens, target.eos] if found.finished else tokens
@@ -405,7 +405,7 @@ def _hear(run: Opened, reading: Reading, change: Change) -> Reading:
         assert reading.media is not None
         weight = run.settings.transcribe.ctc
         with heads_off(run.model, change):
-            model = cast(Listener, run.model)
+            model = cast(AudioEncoder, run.model)
             speaks = recognizer_of(model, run.vocab.target, run.settings.decode, weight)
             tokens = speaks.recognize([reading.media.item])[0].tokens
     return _place_symbols(run, reading, logs_SV, tokens)

@@ -316,7 +316,7 @@ def _repeat(run: Opened, seen: dict[tuple[str, int], _Layer], change: Change) ->
     for _ in range(REPEATS):  # no token twice in a half, so that its copy is unique
         drawn = torch.randperm(len(ordinary), generator=random)[:period].tolist()
         half = [ordinary[i] for i in drawn]
-        ids = tokenizer.begun([*half, *half])
+        ids = tokenizer.as_open_prompt([*half, *half])
         stream = Stream("text", tuple(ids), ("",) * len(ids), (-1,) * len(ids), (False,) * len(ids))
         reading = Reading("", run.settings.task, {"text": stream}, (Output(0, ids[1], ""),))
         for place, one in _pass(run, reading, change, gradients=False).layers.items():

@@ -17,7 +17,7 @@ from headway.inside.capture.forward import Batch, logs_in, read_out, scores_in, 
 from headway.inside.capture.reading import Output, Reading
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.tuned_lens import Tuned, tune
-from headway.models.parts.output_heads import States
+from headway.models.parts.output_heads import HiddenStates
 from headway.models.parts.text import TextFront
 from headway.tasks.opened import Opened
 from headway.tasks.readout import Read, bernoulli
@@ -94,7 +94,7 @@ def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -
         states = [*(tuned.after(layer, x_TD) for layer, x_TD in enumerate(states[:-1])), states[-1]]
     batch, norm = Batch.of(run, [reading]), part.stack.final_norm
     changes = [found.change]
-    behind = [States(x_TD if norm is None else norm(x_TD), batch.layout) for x_TD in states]
+    behind = [HiddenStates(x_TD if norm is None else norm(x_TD), batch.layout) for x_TD in states]
     names = ["input", *(f"layer {number}" for number in range(1, len(states)))]
     vote = vote_of(run.model, batch, changes)
     if vote is not None:

@@ -12,12 +12,16 @@ from headway.inside.capture.interventions import heads_off
 from headway.inside.capture.ngrams import Gram, added, grams_of, table_of
 from headway.inside.capture.streams import Reading, shown
 from headway.inside.capture.trace import Trace
-from headway.models.parts.ngrams import View
+from headway.models.parts.ngrams import TokenView
 from headway.tasks.label_kinds import target_of
 from headway.tasks.opened import Opened
 from headway.tasks.scores import MODEL, NEURAL, NGRAMS
 
-SEEN_AS = {View.PIECE: "{} (exact case)", View.SHAPE: "shape of {}", View.ENDING: "ending of {}"}
+SEEN_AS = {
+    TokenView.PIECE: "{} (exact case)",
+    TokenView.SHAPE: "shape of {}",
+    TokenView.ENDING: "ending of {}",
+}
 INSIDE = "(inside a word)"
 """The n-gram of all tokens that do not begin a word, in place of a whole word."""
 

@@ -18,7 +18,7 @@ from headway.inside.capture.streams import Reading
 from headway.inside.measure.ablation import unit
 from headway.inside.measure.pruning import Head, save_pruned
 from headway.inside.measure.pruning_curve import evaluate_quietly, headline
-from headway.models.summary import count
+from headway.models.summary import count_parameters
 from headway.settings.data import DataSettings
 from headway.settings.folder import WEIGHTS
 from headway.storage import new_folder
@@ -88,7 +88,7 @@ def compare(
     """Compare two runs; `readings` are for loss and speed, `files` are test data for the task's
     metric."""
     lines = [
-        Line("parameters", count(before.model), count(after.model)),
+        Line("parameters", count_parameters(before.model), count_parameters(after.model)),
         Line("heads", before.shape.n_kept_heads, after.shape.n_kept_heads, "in all layers"),
         Line("bytes", _size(before), _size(after), WEIGHTS),
     ]

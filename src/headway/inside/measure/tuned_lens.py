@@ -26,7 +26,7 @@ from headway.inside.capture.forward import gives_vector
 from headway.inside.capture.media import Media, exceeds
 from headway.inside.capture.reading import Ask, Reading, ask_hidden, read
 from headway.inside.capture.trace import trace
-from headway.models.parts.output_heads import States
+from headway.models.parts.output_heads import HiddenStates
 from headway.nn.layout import Layout
 from headway.storage import replace_file
 from headway.tasks.opened import Opened
@@ -206,7 +206,7 @@ def _read_out(run: Opened, x_ND: Tensor, layout: Layout) -> Read:
     """Read outputs from the given states, or from whole examples if the head pools."""
     norm = Anatomy.of(run.model).stacks[-1].stack.final_norm
     x_ND = x_ND if norm is None else norm(x_ND)
-    return readout_of(run.settings).of(run.model, States(x_ND, layout))
+    return readout_of(run.settings).of(run.model, HiddenStates(x_ND, layout))
 
 
 def _endless(lines: list[Line], rng: np.random.Generator) -> Iterator[list[Line]]:

@@ -16,7 +16,7 @@ from headway.errors import needs
 from headway.interop.ctranslate2.exportable import ACTIVATIONS, positions_of
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
-from headway.models.parts.output_heads import WordHead
+from headway.models.parts.output_heads import LMHead
 from headway.models.parts.text import TextFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Attention
@@ -30,7 +30,7 @@ from headway.settings.model import (
     EncoderSettings,
     ModelSettings,
     Seq2SeqSettings,
-    Side,
+    StackSpec,
     TextSettings,
 )
 
@@ -52,8 +52,8 @@ def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
             spec.decoder.scale_outputs = float(settings.d_model**-0.5)
     elif isinstance(settings, DecoderSettings):
         assert isinstance(model, Decoder)
-        words = model.words
-        assert isinstance(words, WordHead)
+        words = model.lm_head
+        assert isinstance(words, LMHead)
         spec = specs.TransformerDecoderModelSpec(
             _decoder(settings, model.front, model.stack, words.linear, cross=False)
         )
@@ -65,7 +65,7 @@ def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
     return spec
 
 
-def _common(settings: TextSettings, side: Side) -> dict[str, Any]:
+def _common(settings: TextSettings, side: StackSpec) -> dict[str, Any]:
     """Specification arguments that encoder and decoder stacks share."""
     specs = needs("ctranslate2", "ctranslate2").specs
     told: dict[str, Any] = {

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.models.parts.audio import WIDE, Sound, SoundFront
-from headway.models.parts.output_heads import Input
+from headway.models.parts.audio import WIDE, AudioBatch, AudioFront
+from headway.models.parts.output_heads import ModelInput
 from headway.models.parts.text import TextFront
-from headway.models.parts.vision import PictureFront, Pictures
+from headway.models.parts.vision import ImageBatch, ImageFront
 from headway.nn.attention.padded import PaddedLayout
 from headway.nn.mel import FLOOR, LogMel
 from headway.settings.text import SHAPES
@@ -37,7 +37,7 @@ class GraphInputs(nn.Module):
     about: dict[str, str]
     """Descriptions of the inputs for `graphs.json`."""
 
-    def batch(self, *inputs: Tensor) -> Input:
+    def batch(self, *inputs: Tensor) -> ModelInput:
         """Convert the inputs, in their order, to a model input with a `PaddedLayout`."""
         raise NotImplementedError
 
@@ -58,12 +58,12 @@ class TextInputs(GraphInputs):
         self.example = {name: torch.full((2, size), int(name == MASK)) for name in names}
         self.axes = {name: {0: "batch", 1: length} for name in names}
 
-    def batch(self, *inputs: Tensor) -> Input:
+    def batch(self, *inputs: Tensor) -> ModelInput:
         ids_BT, real_BT, *segments = inputs
         of_one_size(*inputs)
         layout = PaddedLayout.over(real_BT)
         segments_N = segments[0].flatten() if segments else None
-        return Input(ids_BT.flatten(), layout, segments_N)
+        return ModelInput(ids_BT.flatten(), layout, segments_N)
 
 
 def _about_segments(front: TextFront) -> str:
@@ -76,7 +76,7 @@ def _about_segments(front: TextFront) -> str:
 class PictureInputs(GraphInputs):
     """Pixels of images or videos, in the size that the model was trained on."""
 
-    def __init__(self, front: PictureFront) -> None:
+    def __init__(self, front: ImageFront) -> None:
         super().__init__()
         shape = front.shape
         self.front = (
@@ -98,23 +98,23 @@ class PictureInputs(GraphInputs):
             self.axes[HIDDEN_ROWS] = {0: "batch"}
             self.about[HIDDEN_ROWS] = "true for patches to mask"
 
-    def batch(self, *inputs: Tensor) -> Input:
+    def batch(self, *inputs: Tensor) -> ModelInput:
         (front,), (pixels, *hidden) = self.front, inputs
         group = pixels if self.is_video else pixels[:, None]
         n_rows = front.shape.extra + prod(front.shape.grid)
         layout = PaddedLayout.over(torch.ones(pixels.shape[0], n_rows, dtype=torch.long))
         if not hidden:
-            return Input(Pictures((group,)), layout)
+            return ModelInput(ImageBatch((group,)), layout)
         hidden_N = F.pad(hidden[0], (front.shape.extra, 0)).flatten()
         if front.stem is not None:
             group = blank(group, hidden_N, front)
-        return Input(Pictures((group,), hidden_N=hidden_N), layout)
+        return ModelInput(ImageBatch((group,), masked_N=hidden_N), layout)
 
 
 class SoundInputs(GraphInputs):
     """Waveforms with their numbers of samples; the values of the padding do not matter."""
 
-    def __init__(self, front: SoundFront) -> None:
+    def __init__(self, front: AudioFront) -> None:
         super().__init__()
         self.shape = shape = front.shape
         self.least = max(1, round(shape.pad_s * shape.rate))
@@ -135,7 +135,7 @@ class SoundInputs(GraphInputs):
                 "applies to all further frames"
             )
 
-    def batch(self, *inputs: Tensor) -> Input:
+    def batch(self, *inputs: Tensor) -> ModelInput:
         waveform_BS, lengths_B, *hidden = inputs
         rows_B = (lengths_B.clamp(min=self.least) // self.shape.hop).clamp(min=1)
         mel_BFA = self.mel(waveform_BS, lengths_B, rows_B)
@@ -151,10 +151,10 @@ class SoundInputs(GraphInputs):
         none = torch.empty(0)  # the samples: the mel frames are given instead
         mel_AF = mel_BFA.transpose(1, 2).flatten(0, 1)
         hidden_N = _spread(hidden[0], torch.arange(n_rows)).flatten() if hidden else None
-        sound = Sound(
-            none, none, none, none, none, tuple(taps), 0, mel_AF=mel_AF, hidden_N=hidden_N
+        sound = AudioBatch(
+            none, none, none, none, none, tuple(taps), 0, mel_AF=mel_AF, masked_N=hidden_N
         )
-        return Input(sound, layout)
+        return ModelInput(sound, layout)
 
 
 class PaddedMel(nn.Module):
@@ -215,7 +215,8 @@ class PaddedMel(nn.Module):
 
 
 def _taps(rows_B: Tensor, n_rows: int, stride: int) -> Tensor:
-    """Row numbers of a grid (B, `n_rows`) that each output of a convolution reads: `Sound.taps`."""
+    """Row numbers of a grid (B, `n_rows`) that each output of a convolution reads:
+    `AudioBatch.taps`."""
     n_results = (n_rows + (stride - 1)) // stride
     reads_TW = torch.arange(n_results)[:, None] * stride + torch.arange(WIDE) - WIDE // 2
     inside_BTW = (reads_TW >= 0) & (reads_TW < rows_B[:, None, None])
@@ -243,9 +244,9 @@ def _spread(hidden_BR: Tensor, place_T: Tensor) -> Tensor:
 
 
 def inputs_of(front: nn.Module, length: str = "length") -> GraphInputs:
-    if isinstance(front, PictureFront):
+    if isinstance(front, ImageFront):
         return PictureInputs(front)
-    if isinstance(front, SoundFront):
+    if isinstance(front, AudioFront):
         return SoundInputs(front)
     assert isinstance(front, TextFront)
     return TextInputs(front, length)

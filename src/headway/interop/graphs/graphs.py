@@ -26,22 +26,22 @@ from headway.interop.graphs.graph_inputs import (
 )
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
-from headway.models.parts.audio import SoundFront
-from headway.models.parts.output_heads import Input, States
-from headway.models.parts.vision import PictureFront
+from headway.models.parts.audio import AudioFront
+from headway.models.parts.output_heads import HiddenStates, ModelInput
+from headway.models.parts.vision import ImageFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.attention.padded import KeysValues, PaddedCache, PaddedLayout
 from headway.nn.block import Block
-from headway.nn.positions import Learned, Rotary, Sinusoidal, stretch
+from headway.nn.positions import Learned, Rotary, Sinusoidal, extend_positions
 from headway.nn.stack import Stack
 from headway.nn.tap import record
 from headway.settings.model import (
+    AudioEncoderSettings,
+    AudioSeq2SeqSettings,
+    ImageEncoderSettings,
+    ImageSeq2SeqSettings,
     ModelSettings,
-    PictureEncoderSettings,
-    PictureSeq2SeqSettings,
-    SoundEncoderSettings,
-    SoundSeq2SeqSettings,
 )
 from headway.settings.run import RunSettings
 from headway.tasks.readout import OneVector, Readout, readout_of
@@ -102,7 +102,7 @@ class Graph:
 
 def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
     assert settings.model is not None
-    stretch(model, _reach(settings.model))
+    extend_positions(model, _reach(settings.model))
     if isinstance(model, Seq2Seq):
         reader = SourceReader(model, inputs_of(model.source_front, "source"))
         return [_reading(reader, READER), _writer(TargetSteps(model), WRITER)]
@@ -116,9 +116,9 @@ def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
 def _reach(settings: ModelSettings) -> int:
     """Number of rows for tables of positions that have no limit of their own."""
     reach = max(FEWEST_POSITIONS, 2 * settings.max_len)
-    if isinstance(settings, PictureEncoderSettings | PictureSeq2SeqSettings):
+    if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
         return max(reach, settings.picture.extra + prod(settings.picture.grid))
-    if isinstance(settings, SoundEncoderSettings | SoundSeq2SeqSettings):
+    if isinstance(settings, AudioEncoderSettings | AudioSeq2SeqSettings):
         return max(reach, 2 * settings.sound.max_rows)
     return reach
 
@@ -154,12 +154,12 @@ class Reader(nn.Module):
         more += [layout.real_BT] if self.with_mask else []
         return (layout.grid(states.x_ND), *said, *more)
 
-    def _said(self, readout: Readout, states: States, layout: PaddedLayout) -> Tensor:
+    def _said(self, readout: Readout, states: HiddenStates, layout: PaddedLayout) -> Tensor:
         found = readout.of(self.model, states).answers()
         if readout.pools:
             return found
         found = layout.grid(found)
-        if REBUILT in self.asked and isinstance(self.model.front, PictureFront):
+        if REBUILT in self.asked and isinstance(self.model.front, ImageFront):
             return found[
                 :, self.model.front.shape.extra :
             ]  # the first rows are class tokens, not patches
@@ -221,7 +221,7 @@ class TargetSteps(nn.Module):
         names = [f"decoder.blocks.{n}.cross.weights" for n in range(len(self.blocks))]
         self.aligned, self.last = names[alignment_layer(model)], names[-1]
         # Word timestamps come from single heads if there is no CTC head, which is more precise.
-        self.by_head = isinstance(model.source_front, SoundFront) and model.ctc is None
+        self.by_head = isinstance(model.source_front, AudioFront) and model.ctc is None
         self.outputs = (LOGITS, *layer_names("present", len(self.blocks)), CROSS)
         self.outputs += (CROSS_HEADS,) * self.by_head
 
@@ -246,7 +246,7 @@ class TargetSteps(nn.Module):
         return (layout.grid(model.scores(x_ND)), *_flat(cache.present), *found)
 
 
-def padded_layout(given: Input) -> PaddedLayout:
+def padded_layout(given: ModelInput) -> PaddedLayout:
     assert isinstance(given.layout, PaddedLayout)
     return given.layout
 

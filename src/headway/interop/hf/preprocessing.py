@@ -10,9 +10,9 @@ from typing import Any
 from headway.interop.families import Architecture
 from headway.interop.folder_files import inside, read_table
 from headway.interop.foreign_config import Given
-from headway.settings.audio import SoundSeq2SeqSettings, SoundSettings
+from headway.settings.audio import AudioSeq2SeqSettings, AudioSettings
 from headway.settings.model import ModelSettings
-from headway.settings.vision import PictureEncoderSettings, PictureSeq2SeqSettings, PictureSettings
+from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings, ImageSettings
 
 PREPROCESSOR_JSON = "preprocessor_config.json"
 PROCESSOR_JSON = "processor_config.json"
@@ -48,11 +48,11 @@ def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Archit
     given = Given(values, PREPROCESSOR_JSON)
     if not values:
         return _with_defaults(found)
-    if isinstance(found.model, PictureEncoderSettings | PictureSeq2SeqSettings):
+    if isinstance(found.model, ImageEncoderSettings | ImageSeq2SeqSettings):
         picture, notes = _pictures(given, found.model.picture)
         model: ModelSettings = replace(found.model, picture=picture)
         return replace(found, model=model, notes=(*found.notes, *notes))
-    if isinstance(found.model, SoundSeq2SeqSettings):
+    if isinstance(found.model, AudioSeq2SeqSettings):
         sound = _sounds(given, found.model.sound)
         return replace(found, model=replace(found.model, sound=sound))
     return found
@@ -60,7 +60,7 @@ def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Archit
 
 def _with_defaults(found: Architecture) -> Architecture:
     """The architecture with a note on the preprocessing that is assumed."""
-    if not isinstance(found.model, PictureEncoderSettings | PictureSeq2SeqSettings):
+    if not isinstance(found.model, ImageEncoderSettings | ImageSeq2SeqSettings):
         return found
     picture = found.model.picture
     note = (
@@ -74,7 +74,7 @@ def _listed(numbers: tuple[float, ...]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def _pictures(given: Given, picture: PictureSettings) -> tuple[PictureSettings, list[str]]:
+def _pictures(given: Given, picture: ImageSettings) -> tuple[ImageSettings, list[str]]:
     """Read the normalisation of pixels. Foreign: (x · factor − mean) / std for pixels up to 255;
     ours is for pixels up to 1."""
     factor = given.number("rescale_factor", 1 / LEVELS, least=1e-9)
@@ -138,7 +138,7 @@ def _size(value: Any) -> tuple[int, int] | None:
     return None
 
 
-def _sounds(given: Given, sound: SoundSettings) -> SoundSettings:
+def _sounds(given: Given, sound: AudioSettings) -> AudioSettings:
     given.only("feature_size", sound.bands, f"the model needs {sound.bands} mel bands")
     seconds = given.number("chunk_length", sound.pad_s, least=0.01, most=3600.0)
     changed = replace(
@@ -158,7 +158,7 @@ def _sounds(given: Given, sound: SoundSettings) -> SoundSettings:
 
 def preprocessor_config(model: ModelSettings, model_type: str) -> dict[str, Any]:
     """Return the preprocessor configuration of a model; {} if its input is text."""
-    if isinstance(model, PictureEncoderSettings | PictureSeq2SeqSettings):
+    if isinstance(model, ImageEncoderSettings | ImageSeq2SeqSettings):
         picture = model.picture
         size = {"height": picture.height, "width": picture.width}
         spread = picture.channels if len(picture.mean) == 1 else 1
@@ -175,7 +175,7 @@ def preprocessor_config(model: ModelSettings, model_type: str) -> dict[str, Any]
             "image_mean": list(picture.mean) * spread,
             "image_std": list(picture.std) * spread_std,
         }
-    if not isinstance(model, SoundSeq2SeqSettings):
+    if not isinstance(model, AudioSeq2SeqSettings):
         return {}
     sound = model.sound
     n_samples = round(sound.pad_s * sound.rate)

@@ -39,9 +39,9 @@ from headway.interop.sentence_transformers import MODULES, SentenceFolder
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
-from headway.models.parts.vision import PictureFront
+from headway.models.parts.vision import ImageFront
 from headway.nn.layout import Layout
-from headway.settings.audio import SoundSeq2SeqSettings
+from headway.settings.audio import AudioSeq2SeqSettings
 from headway.settings.folder import TOKENIZER
 from headway.settings.model import TextSettings, family_of
 from headway.tasks.opened import Opened
@@ -185,7 +185,7 @@ def _preparation(transformers: Any, run: Opened, out: Path) -> tuple[Callable[[M
     """Preprocessing of `transformers` from pixels or samples to model inputs, and a note about
     it."""
     said = read_table(out / PREPROCESSOR_JSON) if (out / PREPROCESSOR_JSON).is_file() else {}
-    if isinstance(run.shape, SoundSeq2SeqSettings):
+    if isinstance(run.shape, AudioSeq2SeqSettings):
         hear = transformers.WhisperFeatureExtractor.from_pretrained(out, local_files_only=True)
         rate = run.shape.sound.rate
 
@@ -196,7 +196,7 @@ def _preparation(transformers: Any, run: Opened, out: Path) -> tuple[Callable[[M
 
         return sound, "samples were processed by its feature extractor"
     front = run.model.source_front if run.spec.writes else run.model.front
-    assert isinstance(front, PictureFront)
+    assert isinstance(front, ImageFront)
     size = (front.shape.channels, front.shape.height, front.shape.width)
     kind = getattr(transformers, f"{said.get('image_processor_type', '')}Pil", None)
     see = None if kind is None else kind.from_pretrained(out, local_files_only=True)

@@ -19,7 +19,7 @@ from headway.interop.hf.vit import HIDDEN, VIT, check_picture
 from headway.interop.name_pairs import TURNED, Pair, both
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
-from headway.settings.vision import PictureEncoderSettings, PictureSeq2SeqSettings
+from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class VisionEncoderDecoderFamily:
             raise given.error("architectures", f"is not supported; it may be {CLASS}")
         sees, writes = (_side(given, side, names) for side in SIDES)
         reader, writer = sees.model, writes.model
-        assert isinstance(reader, PictureEncoderSettings)
+        assert isinstance(reader, ImageEncoderSettings)
         assert isinstance(writer, DecoderSettings)
         model = _model(reader, writer)
         pairs = [
@@ -65,7 +65,7 @@ class VisionEncoderDecoderFamily:
 
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
         ours = settings.model
-        if not isinstance(ours, PictureSeq2SeqSettings):
+        if not isinstance(ours, ImageSeq2SeqSettings):
             raise UserError(
                 "{CLASS} is an image captioner, but this run has a model of another kind."
             )
@@ -82,7 +82,7 @@ class VisionEncoderDecoderFamily:
         names = [f"encoder.encoder.layer.{n}" for n in range(reader.n_layers)]
         names += [f"decoder.transformer.h.{n}" for n in range(writer.n_layers)]
         said = self.read(config, names, {})
-        assert isinstance(said.model, PictureSeq2SeqSettings)
+        assert isinstance(said.model, ImageSeq2SeqSettings)
         check_picture(ours.picture, said.model.picture, CLASS)
         check_said(ours, said.model, CLASS, wider=BIASES, free={"picture"})
         return config, said
@@ -101,7 +101,7 @@ def _side(given: Given, side: str, names: Collection[str]) -> Architecture:
         raise ConfigError(f"{side}: {error}") from error
 
 
-def _model(reader: PictureEncoderSettings, writer: DecoderSettings) -> PictureSeq2SeqSettings:
+def _model(reader: ImageEncoderSettings, writer: DecoderSettings) -> ImageSeq2SeqSettings:
     for name in ("d_model", "wiring", "norm", "attention_bias", "ff_bias", "scale_attention"):
         here, there = getattr(reader, name), getattr(writer, name)
         if here != there:
@@ -109,7 +109,7 @@ def _model(reader: PictureEncoderSettings, writer: DecoderSettings) -> PictureSe
                 "config.json: encoder and decoder have different values of headway's setting "
                 f"{name}: {here!r} and {there!r}. They must be equal."
             )
-    return PictureSeq2SeqSettings(
+    return ImageSeq2SeqSettings(
         vocab_size=writer.vocab_size,
         d_model=writer.d_model,
         n_layers=reader.n_layers,
@@ -139,7 +139,7 @@ def _other(value: T, same: T) -> T | None:
     return None if value == same else value
 
 
-def _alone(ours: PictureSeq2SeqSettings, kind: str) -> dict[str, Any]:
+def _alone(ours: ImageSeq2SeqSettings, kind: str) -> dict[str, Any]:
     """Settings of one side as a model of its own. The remaining settings are compared at the
     end."""
     side = ours.side(kind)
@@ -155,8 +155,8 @@ def _alone(ours: PictureSeq2SeqSettings, kind: str) -> dict[str, Any]:
     }
 
 
-def _reader(ours: PictureSeq2SeqSettings) -> PictureEncoderSettings:
-    return PictureEncoderSettings(
+def _reader(ours: ImageSeq2SeqSettings) -> ImageEncoderSettings:
+    return ImageEncoderSettings(
         **_alone(ours, "encoder"),
         picture=ours.picture,
         heads=("pooled",),
@@ -165,7 +165,7 @@ def _reader(ours: PictureSeq2SeqSettings) -> PictureEncoderSettings:
     )
 
 
-def _writer(ours: PictureSeq2SeqSettings) -> DecoderSettings:
+def _writer(ours: ImageSeq2SeqSettings) -> DecoderSettings:
     return DecoderSettings(
         **_alone(ours, "decoder"),
         vocab_size=ours.vocab_size,

@@ -14,7 +14,7 @@ from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LABEL, Given
 from headway.interop.name_pairs import Change, Pair, both, stacked
 from headway.settings.run import RunSettings
-from headway.settings.vision import PictureEncoderSettings, PictureSettings
+from headway.settings.vision import ImageEncoderSettings, ImageSettings
 
 LARGEST = 1 << 14
 """Maximum height and width in pixels."""
@@ -51,7 +51,7 @@ class VitFamily:
             heads["pooled"] = f"{prefix}pooler.dense"
             given.only("pooler_act", "tanh", "the pooler always ends with tanh")
         answer, labels = given.classes() if "classes" in heads else (LABEL, ())
-        model = PictureEncoderSettings(
+        model = ImageEncoderSettings(
             d_model=given.whole("hidden_size"),
             n_layers=given.layers("num_hidden_layers", names),
             n_heads=given.whole("num_attention_heads"),
@@ -81,7 +81,7 @@ class VitFamily:
 
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
         ours = settings.model
-        if not isinstance(ours, PictureEncoderSettings):
+        if not isinstance(ours, ImageEncoderSettings):
             raise UserError(
                 f"{self.cls} is an image encoder, but this run has a model of another kind."
             )
@@ -108,7 +108,7 @@ class VitFamily:
         if kind == "Model":
             names = [*map(str, range(ours.n_layers)), "pooler.dense.weight"]
         said = self.read(config, names, {})
-        assert isinstance(said.model, PictureEncoderSettings)
+        assert isinstance(said.model, ImageEncoderSettings)
         check_picture(ours.picture, said.model.picture, self.cls)
         check_said(ours, said.model, self.cls, wider=BIASES, free={"picture", "max_len"})
         return config, said
@@ -126,7 +126,7 @@ class VitFamily:
             raise given.error("architectures", f"is not supported; it may be one of {known}")
         return kind
 
-    def _kind_of(self, ours: PictureEncoderSettings) -> str:
+    def _kind_of(self, ours: ImageEncoderSettings) -> str:
         wanted = set(ours.heads)
         for kind, heads in self.heads.items():
             has = set(heads) if heads else {"pooled"}
@@ -136,7 +136,7 @@ class VitFamily:
             f"{self.cls} has no class with the heads {', '.join(ours.heads) or 'none'}."
         )
 
-    def _picture(self, given: Given) -> PictureSettings:
+    def _picture(self, given: Given) -> ImageSettings:
         height, width = _sides(given, "image_size", 224)
         patch, other = _sides(given, "patch_size", 16)
         if patch != other:
@@ -145,7 +145,7 @@ class VitFamily:
             raise given.error("patch_size", f"is larger than the image, {height} × {width}")
         channels = given.whole("num_channels", 3)
         usual = channels == len(self.mean)
-        return PictureSettings(
+        return ImageSettings(
             height=height,
             width=width,
             channels=channels,
@@ -168,12 +168,12 @@ def _sides(given: Given, key: str, default: int) -> tuple[int, int]:
     return height, width
 
 
-def _side(picture: PictureSettings) -> int | list[int]:
+def _side(picture: ImageSettings) -> int | list[int]:
     square = picture.height == picture.width
     return picture.height if square else [picture.height, picture.width]
 
 
-def check_picture(ours: PictureSettings, said: PictureSettings, name: str) -> None:
+def check_picture(ours: ImageSettings, said: ImageSettings, name: str) -> None:
     """Raise an error unless the input layer is a plain grid of patches."""
     if ours.step != ours.patch:
         raise UserError(
@@ -186,7 +186,7 @@ def check_picture(ours: PictureSettings, said: PictureSettings, name: str) -> No
             raise UserError(f"{name} does not support model.picture.{key} = {here!r}.")
 
 
-def front_pairs(picture: PictureSettings, prefix: str) -> list[Pair]:
+def front_pairs(picture: ImageSettings, prefix: str) -> list[Pair]:
     """Name pairs of patches, special tokens, and the one table of positions for both."""
     front, extra = f"{prefix}embeddings", picture.extra
     _, n_lines, n_columns = picture.grid
@@ -214,7 +214,7 @@ def front_pairs(picture: PictureSettings, prefix: str) -> list[Pair]:
     ]  # fmt: skip
 
 
-def _layers(model: PictureEncoderSettings, prefix: str) -> list[Pair]:
+def _layers(model: ImageEncoderSettings, prefix: str) -> list[Pair]:
     pairs: list[Pair] = []
     for number in range(model.n_layers):
         layer, block = f"{prefix}encoder.layer.{number}", f"stack.blocks.{number}"

@@ -13,7 +13,7 @@ from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.side_sizes import read_sides, said_of_sides
 from headway.interop.name_pairs import Change, Pair, both
-from headway.settings.audio import SoundSeq2SeqSettings, SoundSettings
+from headway.settings.audio import AudioSeq2SeqSettings, AudioSettings
 from headway.settings.run import RunSettings
 
 NORM_EPS = 1e-5
@@ -105,7 +105,7 @@ class WhisperFamily:
 
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
         ours = settings.model
-        if not isinstance(ours, SoundSeq2SeqSettings):
+        if not isinstance(ours, AudioSeq2SeqSettings):
             raise UserError(
                 "Whisper is a speech recogniser, but this run has a model of another kind."
             )
@@ -128,7 +128,7 @@ class WhisperFamily:
         }
         names = [f"model.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
         said = self.read(config, names, {})
-        assert isinstance(said.model, SoundSeq2SeqSettings)
+        assert isinstance(said.model, AudioSeq2SeqSettings)
         _check_sound(ours.sound, said.model.sound)
         check_said(ours, said.model, "Whisper", wider=BIASES, free={"norm_eps", "sound"})
         return config, said
@@ -140,13 +140,13 @@ class WhisperFamily:
             raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
 
 
-def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> SoundSeq2SeqSettings:
+def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> AudioSeq2SeqSettings:
     """Settings of a Whisper model of these sizes. Positions are learned, so the encoder's rounded
     sinusoids are read from the file."""
-    sound = SoundSettings(
+    sound = AudioSettings(
         bands=bands, positions="learned", max_rows=max_rows, pad_s=window_s(max_rows)
     )
-    return SoundSeq2SeqSettings(
+    return AudioSeq2SeqSettings(
         norm_eps=NORM_EPS,
         wiring="pre",
         positions="learned",
@@ -158,11 +158,11 @@ def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> SoundSeq2Seq
 
 def window_s(max_rows: int) -> float:
     """Length in seconds of a recording with this many encoder positions."""
-    usual = SoundSettings(strides=STRIDES)
+    usual = AudioSettings(strides=STRIDES)
     return max_rows * usual.row_seconds
 
 
-def _check_sound(ours: SoundSettings, said: SoundSettings) -> None:
+def _check_sound(ours: AudioSettings, said: AudioSettings) -> None:
     for key in ("rate", "n_fft", "hop", "scale", "strides", "positions", "pad_s"):
         here, there = getattr(ours, key), getattr(said, key)
         if here != there:
@@ -171,7 +171,7 @@ def _check_sound(ours: SoundSettings, said: SoundSettings) -> None:
             )
 
 
-def whisper_pairs(model: SoundSeq2SeqSettings, names: Names, prefix: str) -> list[Pair]:
+def whisper_pairs(model: AudioSeq2SeqSettings, names: Names, prefix: str) -> list[Pair]:
     """Name pairs of all tensors but the softmax, which is tied to the embedding in all published
     models."""
     pairs: list[Pair] = []

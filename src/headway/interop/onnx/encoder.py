@@ -15,15 +15,15 @@ from headway.interop.graphs.graph_inputs import MASK
 from headway.interop.graphs.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
 from headway.interop.graphs.padded_batches import Array, media_inputs, text_inputs
 from headway.interop.onnx.session import Session
-from headway.models.audio import Listener
+from headway.models.audio import AudioEncoder
 from headway.models.encoder import Encoder
-from headway.models.parts.audio import Sound, SoundFront
+from headway.models.parts.audio import AudioBatch, AudioFront
 from headway.models.parts.front import Front
-from headway.models.parts.output_heads import WordHead
-from headway.models.parts.vision import PictureFront, Pictures
+from headway.models.parts.output_heads import LMHead
+from headway.models.parts.vision import ImageBatch, ImageFront
 from headway.nn.layout import Layout
-from headway.settings.model import PictureSettings, SoundSettings
-from headway.settings.run import RunSettings, media_front
+from headway.settings.model import AudioSettings, ImageSettings
+from headway.settings.run import RunSettings, media_settings
 from headway.tasks.readout import OneVector, readout_of
 
 TOKENS_AT_ONCE = 4096
@@ -79,31 +79,31 @@ class Answers(Encoder):
         return x_ND
 
 
-class ImagesAlone(PictureFront):
+class ImagesAlone(ImageFront):
     """Front that only collates images; the graph embeds them."""
 
-    def __init__(self, shape: PictureSettings) -> None:
+    def __init__(self, shape: ImageSettings) -> None:
         Front.__init__(self)
         self.shape = shape
 
 
-class RecordingsAlone(SoundFront):
+class RecordingsAlone(AudioFront):
     """Front that only collates recordings; the graph embeds them."""
 
-    def __init__(self, shape: SoundSettings) -> None:
+    def __init__(self, shape: AudioSettings) -> None:
         Front.__init__(self)
         self.shape = shape
 
 
-class MediaAnswers(Encoder):
+class GraphMediaEncoder(Encoder):
     """Encoder of images, videos or recordings whose output is that of the heads: classes, and a
     vector if the graph has one."""
 
     def __init__(self, graph: Session, settings: RunSettings) -> None:
-        shape = media_front(settings)
+        shape = media_settings(settings)
         assert shape is not None
         front: Front
-        if isinstance(shape, SoundSettings):
+        if isinstance(shape, AudioSettings):
             front = RecordingsAlone(shape)
         else:
             front = ImagesAlone(shape)
@@ -114,7 +114,7 @@ class MediaAnswers(Encoder):
         """Empty parameter that gives the model a device."""
 
     def forward(
-        self, given: Pictures | Sound, layout: Layout, segments_N: Tensor | None = None
+        self, given: ImageBatch | AudioBatch, layout: Layout, segments_N: Tensor | None = None
     ) -> Tensor:
         """One row per item: its class logits, then its vector."""
         found = [self._read(items) for items in batches_of(given, layout)]
@@ -141,7 +141,7 @@ class MediaAnswers(Encoder):
     def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
         return {"classes": x_ND[:, : self.n_classes]}
 
-    def angles(self, scale: float) -> Callable[[Tensor], Tensor]:
+    def cosine_head(self, scale: float) -> Callable[[Tensor], Tensor]:
         """Return the head unchanged: the graph has already applied the scale."""
         return self.heads["classes"]
 
@@ -149,11 +149,11 @@ class MediaAnswers(Encoder):
         return x_ND[:, self.n_classes :]
 
 
-class CtcAnswers(MediaAnswers, Listener):
+class CtcAnswers(GraphMediaEncoder, AudioEncoder):
     """Speech encoder whose output is that of the CTC head: one row of logits per frame."""
 
     def forward(
-        self, given: Pictures | Sound, layout: Layout, segments_N: Tensor | None = None
+        self, given: ImageBatch | AudioBatch, layout: Layout, segments_N: Tensor | None = None
     ) -> Tensor:
         found: dict[int, Array] = {}
         for items in batches_of(given, layout):
@@ -163,13 +163,15 @@ class CtcAnswers(MediaAnswers, Listener):
         return torch.from_numpy(np.concatenate([found[i] for i in range(layout.n_sequences)]))
 
     @property
-    def ctc(self) -> WordHead:
+    def ctc(self) -> LMHead:
         return self.heads["ctc"]  # type: ignore[return-value]
 
 
-def batches_of(given: Pictures | Sound, layout: Layout) -> Iterator[tuple[list[int], list[Array]]]:
+def batches_of(
+    given: ImageBatch | AudioBatch, layout: Layout
+) -> Iterator[tuple[list[int], list[Array]]]:
     """Split a flat batch into batches for the graph; yield the indices and items of each."""
-    if isinstance(given, Pictures):
+    if isinstance(given, ImageBatch):
         assert given.order_N is None, "images of one size"
         (group,) = given.groups
         yield list(range(len(group))), list(group.numpy())

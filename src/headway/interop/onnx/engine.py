@@ -41,16 +41,16 @@ from headway.interop.graphs.padded_batches import (
     sources_of,
     text_inputs,
 )
-from headway.interop.onnx.encoder import Answers, CtcAnswers, MediaAnswers
+from headway.interop.onnx.encoder import Answers, CtcAnswers, GraphMediaEncoder
 from headway.interop.onnx.expected import check_graph, expected_graphs
 from headway.interop.onnx.session import Session
-from headway.models.audio import Listener
+from headway.models.audio import AudioEncoder
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import file_in
-from headway.settings.model import SoundSettings
-from headway.settings.run import RunSettings, media_front
+from headway.settings.model import AudioSettings
+from headway.settings.run import RunSettings, media_settings
 from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer
 
@@ -75,7 +75,7 @@ class OnnxEngine(Engine):
                 "of the weights is set by `headway export --int8`. Leave it out, or use "
                 "--engine torch with the run."
             )
-        self.settings, self.front = settings, media_front(settings)
+        self.settings, self.front = settings, media_settings(settings)
         self.graphs: dict[str, Session] = {}
         for name, wanted in expected_graphs(settings).items():
             path = file_in(folder, f"{name}.onnx")
@@ -99,16 +99,16 @@ class OnnxEngine(Engine):
     ) -> Recognizer:
         if ALONE in self.graphs:
             heard = self.model()
-            assert isinstance(heard, Listener)
+            assert isinstance(heard, AudioEncoder)
             return CtcRecognizer(heard, tokenizer, settings)
-        assert isinstance(self.front, SoundSettings)
+        assert isinstance(self.front, AudioSettings)
         return GraphRecognizer(self, tokenizer, settings, self.front, weight)
 
     def rows(self, source: Any) -> int:
         """Number of positions that the encoder outputs for a source."""
         if self.front is None:
             return len(source)
-        if isinstance(self.front, SoundSettings):
+        if isinstance(self.front, AudioSettings):
             return self.front.rows_of(len(source))
         return self.front.rows_of(len(source), *source.shape[2:])
 
@@ -150,7 +150,7 @@ class OnnxEngine(Engine):
             self._cannot("score reconstructions of masked parts")
         if spec_of(self.settings).writes:
             return CtcAnswers(graph, self.settings)
-        return MediaAnswers(graph, self.settings)
+        return GraphMediaEncoder(graph, self.settings)
 
 
 class GraphSteps:
@@ -243,7 +243,7 @@ class GraphRecognizer(DecoderRecognizer):
         engine: OnnxEngine,
         tokenizer: Tokenizer,
         settings: DecodeSettings,
-        shape: SoundSettings,
+        shape: AudioSettings,
         weight: float,
     ) -> None:
         self.engine = engine

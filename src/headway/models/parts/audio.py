@@ -19,7 +19,7 @@ from headway.nn.layout import Layout
 from headway.nn.linear import Linear
 from headway.nn.mel import LogMel
 from headway.nn.positions import Learned, Sinusoidal
-from headway.settings.audio import SoundSettings
+from headway.settings.audio import AudioSettings
 
 WIDE = 3
 """Kernel width of the convolutions in frames."""
@@ -28,12 +28,12 @@ FULL_SCALE = 32768.0
 """Full scale of 16-bit samples."""
 
 
-USUAL_S = 10.0
+TYPICAL_S = 10.0
 """Assumed length in seconds, for estimates without data."""
 
 
 @dataclass(frozen=True)
-class Sound:
+class AudioBatch:
     """A flat batch of audio, with the indices that locate its recordings, frames and positions."""
 
     samples_S: Tensor
@@ -60,13 +60,13 @@ class Sound:
     mel_AF: Tensor | None = None
     """Log-mel frames to use instead of those computed from the samples."""
 
-    hidden_N: Tensor | None = None
+    masked_N: Tensor | None = None
     """True for positions that are masked from the model."""
 
 
-def collate_sounds(
-    items: Sequence[Any], shape: SoundSettings, speeds: Sequence[float] | None = None
-) -> tuple[Sound, list[int]]:
+def collate_audio(
+    items: Sequence[Any], shape: AudioSettings, speeds: Sequence[float] | None = None
+) -> tuple[AudioBatch, list[int]]:
     """Collate audio (16-bit or float samples at the rate in the settings) into a batch, and return
     the number of positions of each.
 
@@ -89,7 +89,7 @@ def collate_sounds(
     for stride in shape.strides:
         tap, lengths = _taps(lengths, stride)
         taps.append(torch.from_numpy(tap))
-    sound = Sound(
+    sound = AudioBatch(
         samples_S=torch.from_numpy(np.concatenate(waves)),
         centre_A=torch.from_numpy(
             low + np.rint(place * shape.hop * speed[number]).astype(np.int64)
@@ -104,7 +104,7 @@ def collate_sounds(
     return sound, lengths.tolist()
 
 
-def _wave(item: Any, shape: SoundSettings) -> NDArray[np.float32]:
+def _wave(item: Any, shape: AudioSettings) -> NDArray[np.float32]:
     samples = np.asarray(item)
     wave = samples.astype(np.float32)
     if samples.dtype == np.int16:
@@ -136,13 +136,13 @@ class FlatConv(nn.Module):
         return F.gelu(self.linear(silent_AD[taps_N3].flatten(1)))
 
 
-class SoundFront(Front):
+class AudioFront(Front):
     """Front for audio: log-mel frames, strided convolutions, then positional encodings."""
 
     reads = "sound"
 
     def __init__(
-        self, shape: SoundSettings, width: int, *, dropout: float = 0.0, masks: bool = False
+        self, shape: AudioSettings, width: int, *, dropout: float = 0.0, masks: bool = False
     ) -> None:
         """`masks`: add a learned vector that replaces masked positions."""
         super().__init__()
@@ -164,16 +164,16 @@ class SoundFront(Front):
 
     def collate(
         self, items: Sequence[Any], device: torch.device | str = "cpu"
-    ) -> tuple[Sound, Layout]:
-        sound, lengths = collate_sounds(items, self.shape)
+    ) -> tuple[AudioBatch, Layout]:
+        sound, lengths = collate_audio(items, self.shape)
         return on_device(sound, device), Layout.of(lengths, device)
 
     def blanks(self, n_rows: int) -> list[Any]:
-        silence = np.zeros(int(USUAL_S * self.shape.rate), np.float32)
+        silence = np.zeros(int(TYPICAL_S * self.shape.rate), np.float32)
         return [silence] * max(1, -(-n_rows // self.rows(silence)))
 
     @torch.no_grad()
-    def mel(self, sound: Sound) -> Tensor:
+    def mel(self, sound: AudioBatch) -> Tensor:
         """Log-mel frames of all recordings, in fp32."""
         if sound.mel_AF is not None:
             return sound.mel_AF
@@ -187,12 +187,12 @@ class SoundFront(Front):
             sound.speed_A,
         )
 
-    def forward(self, sound: Sound, layout: Layout) -> Tensor:
-        x_ND = self.typed(self.mel(sound))
+    def forward(self, sound: AudioBatch, layout: Layout) -> Tensor:
+        x_ND = self.cast(self.mel(sound))
         for convolution, taps_N3 in zip(self.convolutions, sound.taps, strict=True):
             x_ND = convolution(x_ND, taps_N3)
-        if sound.hidden_N is not None and self.mask is not None:
-            x_ND = torch.where(sound.hidden_N[:, None], self.mask.weight.to(x_ND.dtype), x_ND)
+        if sound.masked_N is not None and self.mask is not None:
+            x_ND = torch.where(sound.masked_N[:, None], self.mask.weight.to(x_ND.dtype), x_ND)
         if self.positions is not None:
             x_ND = self.positions(x_ND, layout)
         return self.drop(x_ND)

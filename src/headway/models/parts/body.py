@@ -13,35 +13,35 @@ from headway.models.parts.custom import parts_of
 from headway.models.parts.text import TextFront, TokenDropout
 from headway.nn.attention.additive import AdditiveAttention
 from headway.nn.attention.attention import Attention
-from headway.nn.attention.scope import Scope
-from headway.nn.block import WIRINGS, Block, Layer, MixerBlock
+from headway.nn.attention.scope import AttentionSpec
+from headway.nn.block import BLOCK_LAYOUTS, Block, Layer, MixerBlock
 from headway.nn.convolution import Convolution
 from headway.nn.feedforward import FeedForward
 from headway.nn.linear import Linear
 from headway.nn.norms import NORMS, RMSNorm
 from headway.nn.positions import (
     Alibi,
-    BiasOfSome,
     Learned,
+    PrunedBias,
     Relative,
     Rotary,
     Sinusoidal,
     rope_rates,
 )
-from headway.nn.recurrence import FirstState, Recurrence
+from headway.nn.recurrence import InitialState, Recurrence
 from headway.nn.sha_rnn import Boom, SingleHead
 from headway.nn.stack import Stack
 from headway.settings.model import (
     BodySettings,
     DecoderSettings,
     Seq2SeqSettings,
-    Side,
+    StackSpec,
     TextSettings,
 )
 
 
 def norm_maker(
-    settings: BodySettings, side: Side, width: int | None = None
+    settings: BodySettings, side: StackSpec, width: int | None = None
 ) -> Callable[[], nn.Module]:
     return lambda: NORMS[settings.norm](width or settings.d_model, side.norm_eps)
 
@@ -101,7 +101,7 @@ def stack(
     side = settings.side(kind)
     norm = norm_maker(settings, side)
     make = BODIES[settings.body]
-    block, bias = make(settings, side, norm, Place(kind, causal, cross))
+    block, bias = make(settings, side, norm, StackPlace(kind, causal, cross))
     # Post-norm layers end with a norm. The other layouts need one after the last layer.
     final_norm = None if settings.wiring == "post" else norm()
     layers = range(side.n_layers)
@@ -109,7 +109,7 @@ def stack(
     return Stack(blocks, final_norm, bias)
 
 
-class Place(NamedTuple):
+class StackPlace(NamedTuple):
     """Place of a stack in its model."""
 
     kind: str
@@ -117,20 +117,22 @@ class Place(NamedTuple):
     cross: bool
 
 
-Made = tuple[Callable[[int], Layer], nn.Module | None]
+StackParts = tuple[Callable[[int], Layer], nn.Module | None]
 """A function that builds the layer with a number, and the attention bias that all layers share."""
 
-Norm = Callable[[], nn.Module]
+NormFactory = Callable[[], nn.Module]
 
 
-def _transformer(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Made:
+def _transformer(
+    settings: BodySettings, side: StackSpec, norm: NormFactory, place: StackPlace
+) -> StackParts:
     bias = _position_bias(settings, side, causal=place.causal)
-    memory = Scope(
+    memory = AttentionSpec(
         dropout=settings.attention_dropout, scale=None if settings.scale_attention else 1.0
     )
     own = replace(memory, causal=place.causal, window=settings.window, bias=bias)
     rotary = _rotary(settings, side) if settings.positions == "rotary" else None
-    make = parts_of(settings).block or WIRINGS[settings.wiring]
+    make = parts_of(settings).block or BLOCK_LAYOUTS[settings.wiring]
 
     def block(layer: int) -> Block:
         return make(
@@ -150,13 +152,15 @@ def _transformer(settings: BodySettings, side: Side, norm: Norm, place: Place) -
     return block, bias
 
 
-def _recurrent(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Made:
+def _recurrent(
+    settings: BodySettings, side: StackSpec, norm: NormFactory, place: StackPlace
+) -> StackParts:
     width, kind = settings.d_model, settings.body
     size = Recurrence.state_size(width, lstm=kind == "lstm")
 
     def block(layer: int) -> MixerBlock:
         # The decoder of an encoder-decoder starts from the final state of the encoder.
-        first = FirstState(width, size, both_ends=settings.bidirectional) if place.cross else None
+        first = InitialState(width, size, both_ends=settings.bidirectional) if place.cross else None
         both = settings.bidirectional and not place.causal
         part = Recurrence(width, kind, bidirectional=both, first=first)
         return _mixer_block(settings, "recurrence", part, norm, place)
@@ -164,7 +168,9 @@ def _recurrent(settings: BodySettings, side: Side, norm: Norm, place: Place) -> 
     return block, None
 
 
-def _convolutional(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Made:
+def _convolutional(
+    settings: BodySettings, side: StackSpec, norm: NormFactory, place: StackPlace
+) -> StackParts:
     def block(layer: int) -> MixerBlock:
         reach = settings.dilation ** (layer % DILATED)
         part = Convolution(settings.d_model, settings.kernel, reach, causal=place.causal)
@@ -173,9 +179,11 @@ def _convolutional(settings: BodySettings, side: Side, norm: Norm, place: Place)
     return block, None
 
 
-def _sha_rnn(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Made:
+def _sha_rnn(
+    settings: BodySettings, side: StackSpec, norm: NormFactory, place: StackPlace
+) -> StackParts:
     width = settings.d_model
-    scope = Scope(causal=True, window=settings.window, dropout=settings.attention_dropout)
+    scope = AttentionSpec(causal=True, window=settings.window, dropout=settings.attention_dropout)
     assert isinstance(settings, DecoderSettings)
     layers = range(side.n_layers)
     attending = {"every": layers, "second-last": layers[-2:][:1], "none": ()}[settings.single_head]
@@ -195,7 +203,7 @@ def _sha_rnn(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Ma
 
 
 def _mixer_block(
-    settings: BodySettings, name: str, part: nn.Module, norm: Norm, place: Place
+    settings: BodySettings, name: str, part: nn.Module, norm: NormFactory, place: StackPlace
 ) -> MixerBlock:
     cross: Attention | AdditiveAttention | None = None
     if place.cross:
@@ -214,7 +222,7 @@ def _mixer_block(
 DILATED = 5
 """Layers after which dilation starts again at 1: ByteNet has 1, 2, 4, 8, 16."""
 
-BODIES: dict[str, Callable[[BodySettings, Side, Norm, Place], Made]] = {
+BODIES: dict[str, Callable[[BodySettings, StackSpec, NormFactory, StackPlace], StackParts]] = {
     "transformer": _transformer,
     "lstm": _recurrent,
     "gru": _recurrent,
@@ -224,7 +232,7 @@ BODIES: dict[str, Callable[[BodySettings, Side, Norm, Place], Made]] = {
 
 
 def _attention(
-    settings: BodySettings, scope: Scope, rotary: Rotary | None, place: tuple[str, int]
+    settings: BodySettings, scope: AttentionSpec, rotary: Rotary | None, place: tuple[str, int]
 ) -> Attention:
     """Build the attention of a layer. `place`: its kind and layer number, which determine the
     heads that are left after pruning."""
@@ -236,7 +244,7 @@ def _attention(
     if own is not None:
         scope = own(scope, *place)
     if kept is not None and scope.bias is not None:
-        scope = replace(scope, bias=BiasOfSome(scope.bias, kept))
+        scope = replace(scope, bias=PrunedBias(scope.bias, kept))
     qk_norm = None
     if settings.qk_norm:
         qk_norm = (RMSNorm(width, eps), RMSNorm(width, eps))
@@ -252,7 +260,7 @@ def _attention(
     )
 
 
-def _position_bias(settings: BodySettings, side: Side, *, causal: bool) -> nn.Module | None:
+def _position_bias(settings: BodySettings, side: StackSpec, *, causal: bool) -> nn.Module | None:
     if settings.positions == "alibi":
         return Alibi(side.n_heads)
     if settings.positions == "relative":
@@ -261,7 +269,7 @@ def _position_bias(settings: BodySettings, side: Side, *, causal: bool) -> nn.Mo
     return None
 
 
-def _rotary(settings: BodySettings, side: Side) -> Rotary:
+def _rotary(settings: BodySettings, side: StackSpec) -> Rotary:
     rope = settings.rope
     rates = partial(
         rope_rates, side.head_width, rope.base, rope.scaling, rope.factor, rope.trained_len

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from headway.models.parts.front import Front
 from headway.nn.attention.attention import Memory
 from headway.nn.cache import LayerCache
-from headway.nn.kneser_ney import NONE, KneserNey, recent
+from headway.nn.kneser_ney import NONE, KneserNey, preceding_tokens
 from headway.nn.layout import Layout
-from headway.nn.loss import Loss, Smoothing
+from headway.nn.loss import LabelSmoothing, Loss
 from headway.nn.tap import Tap
 
 TOKENS = "tokens"
@@ -54,7 +54,7 @@ class LastTokens(nn.Module):
     def begin(self, memory: Memory | None, cache: LayerCache) -> None:
         cache.begin(TOKENS, torch.full((cache.cache.n_rows, 1), NONE))
 
-    def numbers_kept(self) -> tuple[int, int]:
+    def cache_sizes(self) -> tuple[int, int]:
         return 1, 0
 
     def forward(
@@ -67,14 +67,14 @@ class LastTokens(nn.Module):
     ) -> Tensor:
         assert n_first is None, "the first tokens of a causal layer do not see all others"
         if cache is None:
-            return self.stream(recent(x_N1[:, 0], layout.positions_N, self.n))
-        if TOKENS not in cache.kept:
+            return self.stream(preceding_tokens(x_N1[:, 0], layout.positions_N, self.n))
+        if TOKENS not in cache.cells:
             cache.begin(TOKENS, x_N1.new_full((cache.cache.n_rows, 1), NONE))
         cache.put(TOKENS, x_N1, layout)
         return self.stream(cache.latest(TOKENS, layout, max(1, self.n))[:, : self.n, 0])
 
 
-class CountedWords(nn.Module):
+class NgramLMHead(nn.Module):
     """Head with the log-probabilities of the next token, given the last tokens."""
 
     def __init__(self, vocab_size: int, order: int) -> None:
@@ -82,22 +82,22 @@ class CountedWords(nn.Module):
         self.table = KneserNey(vocab_size, order)
 
     def forward(self, x_NK: Tensor) -> Tensor:
-        return self.table.chances(self.table.contexts(x_NK)).log()
+        return self.table.all_probs(self.table.contexts(x_NK)).log()
 
     def loss(
         self,
         x_NK: Tensor,
         targets_N: Tensor,
-        smoothing: Smoothing,
+        smoothing: LabelSmoothing,
         weights_N: Tensor | None = None,
     ) -> Loss:
         """Negative log-likelihood. Label smoothing is ignored: it does not apply to counting."""
-        nll_N = -self.table.chance(self.table.contexts(x_NK), targets_N).log()
+        nll_N = -self.table.token_probs(self.table.contexts(x_NK), targets_N).log()
         nll = (nll_N if weights_N is None else nll_N * weights_N).sum()
         return Loss(nll, nll)
 
 
-def make_room(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def resize_tables(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Resize the n-gram tables of a model to fit weights that are about to be loaded."""
     for name, part in model.named_modules():
         if isinstance(part, KneserNey):

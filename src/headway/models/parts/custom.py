@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from headway.errors import ConfigError, FolderError
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.block import Block
 from headway.settings.model import BodySettings, TextSettings
 
@@ -42,7 +42,7 @@ class Parts:
     receives embeddings (N D) and their layout, and returns the encoded embeddings. Replaces
     positional encodings that are added."""
 
-    scope: Callable[[Scope, str, int], Scope] | None = None
+    scope: Callable[[AttentionSpec, str, int], AttentionSpec] | None = None
     """Returns the attention scope of a layer (scale, window, bias), given the default scope, the
     kind of attention (`self`, `encoder`, `decoder`, `cross`) and the layer number."""
 
@@ -53,13 +53,13 @@ class Parts:
             )
 
 
-USUAL = Parts(name="usual")
-KNOWN: dict[str, Parts] = {}
+DEFAULT_PARTS = Parts(name="usual")
+REGISTERED: dict[str, Parts] = {}
 """Custom parts registered in this process, by name. A later registration replaces an earlier one.
 """
 
 
-def know(parts: Parts | None, recorded: str | None = None, of: str = "") -> None:
+def register_parts(parts: Parts | None, recorded: str | None = None, of: str = "") -> None:
     """Register custom parts for models that are built under their name from now on.
 
     `of`: the run that they are for, whose settings record the name `recorded`."""
@@ -74,17 +74,17 @@ def know(parts: Parts | None, recorded: str | None = None, of: str = "") -> None
             f"{of} was trained with the custom parts {recorded!r}, not {parts.name!r}. Pass the "
             "`headway.Parts` of that name."
         )
-    KNOWN[parts.name] = parts
+    REGISTERED[parts.name] = parts
 
 
 def parts_of(settings: BodySettings) -> Parts:
     """Return the registered parts that the settings name."""
     if settings.parts is None:
-        return USUAL
-    if settings.parts not in KNOWN:
+        return DEFAULT_PARTS
+    if settings.parts not in REGISTERED:
         raise ConfigError(
             f"model.parts={settings.parts!r}: this model uses custom parts, which are code and not "
             "stored in the run. Pass the `headway.Parts` of that name from Python: "
             "headway.train(…, parts=…) or headway.load(…, parts=…)."
         )
-    return KNOWN[settings.parts]
+    return REGISTERED[settings.parts]

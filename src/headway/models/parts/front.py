@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headway.nn.layout import Layout
 
-Batch = TypeVar("Batch")
+BatchT = TypeVar("BatchT")
 
 
 class Front(nn.Module):
@@ -41,11 +41,11 @@ class Front(nn.Module):
         """Return empty items of typical size that fill about `n_rows` positions."""
         raise NotImplementedError
 
-    def typed(self, x_ND: Tensor) -> Tensor:
+    def cast(self, x_ND: Tensor) -> Tensor:
         return x_ND if self.dtype is None else x_ND.to(self.dtype)
 
 
-def on_device(batch: Batch, device: torch.device | str) -> Batch:
+def on_device(batch: BatchT, device: torch.device | str) -> BatchT:
     """Move the tensors of a front's input, a dataclass, to a device."""
 
     def moved(value: Any) -> Any:
@@ -57,7 +57,7 @@ def on_device(batch: Batch, device: torch.device | str) -> Batch:
     return replace(given, **{f.name: moved(getattr(given, f.name)) for f in fields(given)})
 
 
-def compute_in(model: nn.Module, dtype: torch.dtype | None) -> None:
+def set_compute_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
     """Set the type of the residual stream of a model (None: the type of its weights)."""
     for part in model.modules():
         if isinstance(part, Front):

@@ -3,10 +3,10 @@
 With little data, neural layers learn order and context but not rare words. A logistic regression
 on n-grams is the opposite. A model may therefore have two members: its layers with their head, and
 a table with a score per n-gram and label. The table is fitted before training and then fixed. The
-prediction is the weighted mean of the scores of both (`Vote`).
+prediction is the weighted mean of the scores of both (`NgramScores`).
 
 N-grams are identified by a hash, so the table has a fixed size and needs no list of n-grams.
-Tokens have several features (`View`), which follow from the vocabulary.
+Tokens have several features (`TokenView`), which follow from the vocabulary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from headway.nn.layout import Layout
 
 
-class View(IntEnum):
+class TokenView(IntEnum):
     """Features of a token. The value 0 means that there is no token."""
 
     PIECE = 0
@@ -40,22 +40,24 @@ class View(IntEnum):
     """1 if the token begins a word, 0 if it continues one."""
 
 
-class Gram(NamedTuple):
-    view: View
+class NgramFeature(NamedTuple):
+    view: TokenView
     offsets: tuple[int, ...]
     """Positions of its tokens, relative to the current token."""
 
 
-OF_TEXTS = (Gram(View.FOLDED, (0,)), Gram(View.FOLDED, (0, 1)))
+TEXT_NGRAMS = (NgramFeature(TokenView.FOLDED, (0,)), NgramFeature(TokenView.FOLDED, (0, 1)))
 """N-grams at each token of a text that is classified, in addition to whole words."""
 
-AROUND: dict[View, tuple[tuple[int, ...], ...]] = {
-    View.PIECE: ((0,),),
-    View.FOLDED: ((0,), (-1,), (1,), (-2,), (2,), (-1, 0), (0, 1)),
-    View.SHAPE: ((-1, 0, 1), (-2, -1, 0), (0, 1, 2), (-2, -1, 0, 1, 2), (0, 1, 2, 3)),
-    View.ENDING: ((0,), (1,), (2,)),
+AROUND: dict[TokenView, tuple[tuple[int, ...], ...]] = {
+    TokenView.PIECE: ((0,),),
+    TokenView.FOLDED: ((0,), (-1,), (1,), (-2,), (2,), (-1, 0), (0, 1)),
+    TokenView.SHAPE: ((-1, 0, 1), (-2, -1, 0), (0, 1, 2), (-2, -1, 0, 1, 2), (0, 1, 2, 3)),
+    TokenView.ENDING: ((0,), (1,), (2,)),
 }
-OF_TOKENS = tuple(Gram(view, offsets) for view, several in AROUND.items() for offsets in several)
+TOKEN_NGRAMS = tuple(
+    NgramFeature(view, offsets) for view, several in AROUND.items() for offsets in several
+)
 """N-grams around a token that is tagged, in addition to its whole word."""
 
 LONGEST_WORD = 4
@@ -72,22 +74,22 @@ scratch, values from 1/2 to 2/3 were equally good on every dataset."""
 
 
 @dataclass(frozen=True)
-class Vote:
+class NgramScores:
     """Label scores of the n-gram member, and their weight in the prediction."""
 
     scores_RC: Tensor
     """One row per text (classes) or per token (tags)."""
 
-    share: Tensor
+    ngram_weight: Tensor
     """Weight of these scores between 0 and 1; a scalar."""
 
-    def rows(self, rows_R: Tensor) -> Vote:
-        return Vote(self.scores_RC[rows_R], self.share)
+    def rows(self, rows_R: Tensor) -> NgramScores:
+        return NgramScores(self.scores_RC[rows_R], self.ngram_weight)
 
-    def averaged(self, neural_RC: Tensor) -> Tensor:
+    def blend(self, neural_RC: Tensor) -> Tensor:
         """Weighted mean with the scores of the neural head."""
         scores_RC = self.scores_RC.to(neural_RC.dtype)
-        return torch.lerp(neural_RC, scores_RC, self.share.to(neural_RC.dtype))
+        return torch.lerp(neural_RC, scores_RC, self.ngram_weight.to(neural_RC.dtype))
 
 
 class Ngrams(nn.Module):
@@ -101,27 +103,29 @@ class Ngrams(nn.Module):
 
     def __init__(self, n_buckets: int, n_labels: int, vocab_size: int, *, of_texts: bool) -> None:
         super().__init__()
-        self.of_texts, self.grams = of_texts, OF_TEXTS if of_texts else OF_TOKENS
+        self.of_texts, self.grams = of_texts, TEXT_NGRAMS if of_texts else TOKEN_NGRAMS
         # Buffers are saved with the weights but not trained.
-        self.register_buffer("views_KV", torch.zeros(len(View), vocab_size, dtype=torch.int32))
+        self.register_buffer("views_KV", torch.zeros(len(TokenView), vocab_size, dtype=torch.int32))
         self.register_buffer("weight_GC", torch.zeros(n_buckets, n_labels))
         self.register_buffer("bias_C", torch.zeros(n_labels))
         self.register_buffer("share", torch.tensor(SHARE))
 
-    def vote(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Vote:
-        return Vote(self(tokens_N, layout, segments_N), self.share)
+    def score_labels(
+        self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None
+    ) -> NgramScores:
+        return NgramScores(self(tokens_N, layout, segments_N), self.share)
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         if not self.of_texts:
             return self.weight_GC[self.buckets(tokens_N, layout, segments_N)].sum(1) + self.bias_C
-        numbers, owner = self.once_a_text(tokens_N, layout)
+        numbers, owner = self.unique_per_text(tokens_N, layout)
         n, n_labels = layout.starts_B.shape[0], len(self.bias_C)
         sums_BC = self.weight_GC.new_zeros(n + 1, n_labels)  # the last row is for padding
         owner_KC = owner[:, None].expand(-1, n_labels)
         sums_BC = sums_BC.scatter_add(0, owner_KC, self.weight_GC[numbers])
         return sums_BC[:-1] + self.bias_C
 
-    def once_a_text(self, tokens_N: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    def unique_per_text(self, tokens_N: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Return the bucket and the text of each n-gram. Padding and repetitions within a text get
         the number after the last text."""
         n_buckets, nobody = len(self.weight_GC), layout.starts_B.shape[0]
@@ -136,7 +140,7 @@ class Ngrams(nn.Module):
         """Table rows of the n-grams of each token (N, grams)."""
         views_KN = self.views_KV[:, tokens_N].long()
         if segments_N is not None:
-            of_shapes = torch.arange(len(View), device=tokens_N.device) == View.SHAPE
+            of_shapes = torch.arange(len(TokenView), device=tokens_N.device) == TokenView.SHAPE
             views_KN = views_KN + of_shapes[:, None] * (SHAPES * segments_N)
         seen = {offset: self._seen(views_KN, layout, offset) for offset in self._offsets}
         found = [self._word({o: seen[o] for o in range(LONGEST_WORD)})]
@@ -147,7 +151,7 @@ class Ngrams(nn.Module):
 
     def spans(self, tokens_T: Tensor) -> list[list[tuple[int, ...]]]:
         """Token positions covered by each n-gram in `buckets`, for one text."""
-        n, begins_T = len(tokens_T), (self.views_KV[View.BEGINS, tokens_T] > 0).tolist()
+        n, begins_T = len(tokens_T), (self.views_KV[TokenView.BEGINS, tokens_T] > 0).tolist()
         found = []
         for t in range(n):
             end = t + 1
@@ -173,12 +177,12 @@ class Ngrams(nn.Module):
     def _word(self, seen: dict[int, Tensor]) -> Tensor:
         """Hash of the word that begins at each token; 0 if none does."""
         first_KN = seen[0]
-        word_N, goes_on_N = first_KN[View.FOLDED], first_KN[View.BEGINS] > 0
+        word_N, goes_on_N = first_KN[TokenView.FOLDED], first_KN[TokenView.BEGINS] > 0
         for offset in range(1, LONGEST_WORD):
-            folded_N, begins_N = seen[offset][View.FOLDED], seen[offset][View.BEGINS]
+            folded_N, begins_N = seen[offset][TokenView.FOLDED], seen[offset][TokenView.BEGINS]
             goes_on_N = goes_on_N & (folded_N > 0) & (begins_N == 0)
             word_N = torch.where(goes_on_N, _hash([word_N, folded_N]), word_N)
-        return torch.where(first_KN[View.BEGINS] > 0, word_N, 0)
+        return torch.where(first_KN[TokenView.BEGINS] > 0, word_N, 0)
 
 
 IN_HEAD = re.compile(r"^(?:heads\.)?(?:classes|tags)\.ngrams\.")

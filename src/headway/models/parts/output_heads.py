@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.errors import UserError
-from headway.models.parts.ngrams import Ngrams, Vote
+from headway.models.parts.ngrams import Ngrams, NgramScores
 from headway.nn.attention.attention import Memory
 from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
-from headway.nn.loss import Loss, Smoothing, vocabulary_loss
+from headway.nn.loss import LabelSmoothing, Loss, vocabulary_loss
 
 
-class WordHead(nn.Module):
+class LMHead(nn.Module):
     """Logits of the vocabulary; the matrix may be shared with an embedding (tied)."""
 
     def __init__(
@@ -49,7 +49,7 @@ class WordHead(nn.Module):
         self,
         x_ND: Tensor,
         targets_N: Tensor,
-        smoothing: Smoothing,
+        smoothing: LabelSmoothing,
         weights_N: Tensor | None = None,
     ) -> Loss:
         """Compute the loss of all rows without keeping all logits in memory."""
@@ -57,32 +57,32 @@ class WordHead(nn.Module):
         return vocabulary_loss(self._scaled(x_ND), weight, bias, targets_N, smoothing, weights_N)
 
 
-class MaskedWordHead(nn.Module):
+class MaskedLMHead(nn.Module):
     """BERT's masked language model head: a dense layer and a norm before the vocabulary matrix.
     Apply it only to masked tokens."""
 
     def __init__(
-        self, d_model: int, activation: Callable[[Tensor], Tensor], norm: nn.Module, words: WordHead
+        self, d_model: int, activation: Callable[[Tensor], Tensor], norm: nn.Module, words: LMHead
     ) -> None:
         super().__init__()
         self.dense = Linear(d_model, words.linear.in_features)
         self.activation, self.norm, self.words = activation, norm, words
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        return self.words(self.before_words(x_ND))
+        return self.words(self.transform(x_ND))
 
-    def before_words(self, x_ND: Tensor) -> Tensor:
+    def transform(self, x_ND: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(x_ND)))
 
     def loss(
         self,
         x_RD: Tensor,
         targets_R: Tensor,
-        smoothing: Smoothing,
+        smoothing: LabelSmoothing,
         weights_R: Tensor | None = None,
     ) -> Loss:
-        """Compute the loss as `WordHead.loss` does; the rows are the masked tokens."""
-        return self.words.loss(self.before_words(x_RD), targets_R, smoothing, weights_R)
+        """Compute the loss as `LMHead.loss` does; the rows are the masked tokens."""
+        return self.words.loss(self.transform(x_RD), targets_R, smoothing, weights_R)
 
 
 class Pooler(nn.Module):
@@ -120,7 +120,7 @@ class LabelHead(nn.Module):
 
 
 @torch.no_grad()
-def start_at(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
+def set_class_prior(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
     """Set the biases of new classification heads to the scores given by the class frequencies.
 
     Otherwise most of a short training is spent on learning these biases from zero. A head that
@@ -134,7 +134,7 @@ def start_at(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
 
 
 @torch.no_grad()
-def soften(model: nn.Module, temperature: float, share: float | None = None) -> None:
+def apply_temperature(model: nn.Module, temperature: float, share: float | None = None) -> None:
     """Divide all label scores by a temperature, in the weights themselves, so that every runtime
     computes the same probabilities. `share`: new weight of the n-grams."""
     for part in model.modules():
@@ -148,7 +148,7 @@ def soften(model: nn.Module, temperature: float, share: float | None = None) -> 
                 part.share.fill_(share)
 
 
-class RebuildHead(nn.Module):
+class ReconstructionHead(nn.Module):
     """Reconstruction of masked input: the pixels of a patch, or the mel frames of a position."""
 
     def __init__(self, d_model: int, n_values: int) -> None:
@@ -159,7 +159,7 @@ class RebuildHead(nn.Module):
         return self.linear(x_ND)
 
 
-class Angles:
+class CosineHead:
     """Class scores from directions only: `scale` times the cosine with the vector of each class."""
 
     def __init__(self, head: LabelHead, scale: float) -> None:
@@ -170,17 +170,17 @@ class Angles:
 
     def cosines(self, x_RD: Tensor) -> Tensor:
         """Cosines of rows with the class vectors, in fp32."""
-        weight_CD = F.normalize(wide(self.head.linear.weight), dim=-1)
-        return F.normalize(wide(x_RD), dim=-1) @ weight_CD.T
+        weight_CD = F.normalize(at_least_fp32(self.head.linear.weight), dim=-1)
+        return F.normalize(at_least_fp32(x_RD), dim=-1) @ weight_CD.T
 
 
-def wide(x: Tensor) -> Tensor:
+def at_least_fp32(x: Tensor) -> Tensor:
     """Convert to fp32, unless the type is fp32 or fp64."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 @dataclass(frozen=True)
-class Input:
+class ModelInput:
     """A flat batch for a front: token numbers, images or audio."""
 
     values: Any
@@ -188,7 +188,7 @@ class Input:
     segments_N: Tensor | None = None
 
 
-class States(NamedTuple):
+class HiddenStates(NamedTuple):
     x_ND: Tensor
     """Final hidden states, which heads read."""
 
@@ -196,14 +196,14 @@ class States(NamedTuple):
     memory: Memory | None = None
     """Encoder output, in an encoder-decoder."""
 
-    ngrams: Vote | None = None
+    ngrams: NgramScores | None = None
     """Label scores of the n-gram member; None without one, and during training."""
 
 
 class Model(nn.Module):
     """Interface shared by all model families: hidden states, and output heads by name."""
 
-    def states(self, *streams: Input, first: bool = False) -> States:
+    def states(self, *streams: ModelInput, first: bool = False) -> HiddenStates:
         """Compute hidden states. `first`: only the vectors that whole sequences are classified from
         are needed; the last layer then computes no others if possible."""
         raise NotImplementedError
@@ -212,7 +212,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
 
-class Readable(Model):
+class EncoderWithHeads(Model):
     """A model with named `heads`, such as `classes` for texts and `tags` for tokens."""
 
     heads: nn.ModuleDict
@@ -231,11 +231,11 @@ class Readable(Model):
         read = [self.head_named(n)(x_BD) for n, x_BD in self.class_rows(x_ND, layout).items()]
         return read[0] if len(read) == 1 else torch.stack(read).mean(0)
 
-    def angles(self, scale: float) -> Callable[[Tensor], Tensor]:
+    def cosine_head(self, scale: float) -> Callable[[Tensor], Tensor]:
         """Return a function that scores classes by cosines instead of dot products."""
         head = self.head_named("classes")
         assert isinstance(head, LabelHead)
-        return Angles(head, scale)
+        return CosineHead(head, scale)
 
     def tags(self, x_ND: Tensor) -> Tensor:
         """Tag scores, one row per token."""

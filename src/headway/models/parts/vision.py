@@ -19,11 +19,11 @@ from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
 from headway.nn.positions import Grid2d, sinusoids
-from headway.settings.vision import PictureSettings
+from headway.settings.vision import ImageSettings
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageBatch:
     """A flat batch of images, grouped by size."""
 
     groups: tuple[Tensor, ...]
@@ -33,13 +33,13 @@ class Pictures:
     """Index of each position of the batch among the positions of the concatenated groups. None:
     both have the same order."""
 
-    hidden_N: Tensor | None = None
+    masked_N: Tensor | None = None
     """True for positions that are masked from the model, never for class tokens."""
 
 
-def collate_pictures(
-    items: Sequence[Any], shape: PictureSettings, *, n_sequences: int | None = None
-) -> tuple[Pictures, list[int]]:
+def collate_images(
+    items: Sequence[Any], shape: ImageSettings, *, n_sequences: int | None = None
+) -> tuple[ImageBatch, list[int]]:
     """Collate images (T C Y X, uint8) into a batch, and return the number of positions of each.
 
     `n_sequences`: pad the batch with black images to this number if all have the same size.
@@ -54,11 +54,11 @@ def collate_pictures(
         groups.append(torch.stack([tensors[number] for number in members]))
         places += members
     if len(sizes) > 1:
-        return Pictures(tuple(groups), _order(places, lengths)), lengths
+        return ImageBatch(tuple(groups), _order(places, lengths)), lengths
     if n_sequences is not None and n_sequences > len(tensors):
         black = groups[0].new_zeros(n_sequences - len(tensors), *groups[0].shape[1:])
         groups[0] = torch.cat([groups[0], black])
-    return Pictures(tuple(groups)), lengths
+    return ImageBatch(tuple(groups)), lengths
 
 
 def _tensor(item: Any) -> Tensor:
@@ -115,7 +115,7 @@ def feature_grid(channels: int, width: int, out: int) -> nn.Sequential:
     return nn.Sequential(*parts, Conv(before, out, 1))
 
 
-class PictureFront(Front):
+class ImageFront(Front):
     """Front for images and videos: pixels, a stem, patch embeddings, class tokens, positions."""
 
     reads = "picture"
@@ -123,7 +123,7 @@ class PictureFront(Front):
     std_C11: Tensor
 
     def __init__(
-        self, shape: PictureSettings, width: int, *, dropout: float = 0.0, masks: bool = False
+        self, shape: ImageSettings, width: int, *, dropout: float = 0.0, masks: bool = False
     ) -> None:
         """`masks`: add a learned vector that replaces masked patches."""
         super().__init__()
@@ -162,8 +162,8 @@ class PictureFront(Front):
 
     def collate(
         self, items: Sequence[Any], device: torch.device | str = "cpu"
-    ) -> tuple[Pictures, Layout]:
-        pictures, lengths = collate_pictures(items, self.shape)
+    ) -> tuple[ImageBatch, Layout]:
+        pictures, lengths = collate_images(items, self.shape)
         return on_device(pictures, device), Layout.of(lengths, device)
 
     def blanks(self, n_rows: int) -> list[Any]:
@@ -172,10 +172,10 @@ class PictureFront(Front):
         black = torch.zeros(size, dtype=torch.uint8, device="meta")
         return [black] * max(1, -(-n_rows // self.rows(black)))
 
-    def forward(self, pictures: Pictures, layout: Layout) -> Tensor:
+    def forward(self, pictures: ImageBatch, layout: Layout) -> Tensor:
         x_ND = self._in_order([self._rows(group) for group in pictures.groups], pictures)
-        if pictures.hidden_N is not None and self.mask is not None:
-            x_ND = torch.where(pictures.hidden_N[:, None], self.mask.weight.to(x_ND.dtype), x_ND)
+        if pictures.masked_N is not None and self.mask is not None:
+            x_ND = torch.where(pictures.masked_N[:, None], self.mask.weight.to(x_ND.dtype), x_ND)
         if self.places is not None:
             codes = [self._code(group) for group in pictures.groups]
             x_ND = x_ND + self._in_order(codes, pictures).to(x_ND.dtype)
@@ -199,7 +199,7 @@ class PictureFront(Front):
     def _rows(self, group: Tensor) -> Tensor:
         """Vectors of all positions of images of one size, without positional encoding (B R D)."""
         n_pictures, n_frames = group.shape[:2]
-        x_BTCYX = self.typed(self.pixels(group))
+        x_BTCYX = self.cast(self.pixels(group))
         if self.stem is not None:
             x_BTCYX = self.stem(x_BTCYX.flatten(0, 1)).unflatten(0, (n_pictures, n_frames))
         if self.to_stream is None:
@@ -235,6 +235,6 @@ class PictureFront(Front):
         return (time_TD[:, None] + place_PD).flatten(0, 1)
 
     @staticmethod
-    def _in_order(parts: Sequence[Tensor], pictures: Pictures) -> Tensor:
+    def _in_order(parts: Sequence[Tensor], pictures: ImageBatch) -> Tensor:
         x_ND = torch.cat([part.flatten(0, 1) for part in parts])
         return x_ND if pictures.order_N is None else x_ND[pictures.order_N]

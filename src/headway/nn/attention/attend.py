@@ -18,7 +18,7 @@ from torch import Tensor
 from headway.errors import UserError, suggest
 from headway.nn.attention.dense import attend_dense, tree_distance
 from headway.nn.attention.padded import PaddedLayout, attend_padded
-from headway.nn.attention.scope import Scope, allowed_TS
+from headway.nn.attention.scope import AttentionSpec, allowed_TS
 from headway.nn.attention.wide import attend_wide
 from headway.nn.kernels import HAS_TRITON
 from headway.nn.layout import Layout
@@ -40,16 +40,16 @@ attention supports dropout only on GPUs with much shared memory."""
 
 KERNEL_TYPES = (torch.bfloat16, torch.float16)
 
-Refusal = Callable[[Tensor, Tensor, Layout, Layout, Scope], str | None]
-Run = Callable[[Tensor, Tensor, Tensor, Layout, Layout, Scope], Tensor]
+SupportCheck = Callable[[Tensor, Tensor, Layout, Layout, AttentionSpec], str | None]
+AttendFunction = Callable[[Tensor, Tensor, Tensor, Layout, Layout, AttentionSpec], Tensor]
 
 
 @dataclass(frozen=True)
 class BackEnd:
-    refuses: Refusal
+    unsupported_reason: SupportCheck
     """Returns the reason why the back end does not support a call, or None if it does."""
 
-    run: Run
+    run: AttendFunction
 
 
 def attend(
@@ -58,7 +58,7 @@ def attend(
     v_MGK: Tensor,
     queries: Layout,
     keys: Layout,
-    scope: Scope = Scope(),
+    scope: AttentionSpec = AttentionSpec(),
     back_end: str | None = None,
 ) -> Tensor:
     """Compute attention within each sequence of a flat batch.
@@ -72,24 +72,24 @@ def attend(
             q_NHK, k_MGK, v_MGK, queries, keys, scope
         )
     for choice in BACK_ENDS.values():
-        if choice.refuses(q_NHK, k_MGK, queries, keys, scope) is None:
+        if choice.unsupported_reason(q_NHK, k_MGK, queries, keys, scope) is None:
             return choice.run(q_NHK, k_MGK, v_MGK, queries, keys, scope)
     raise AssertionError("unreachable: the back end `explicit` supports every call")
 
 
 def _named(
-    name: str, q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    name: str, q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> BackEnd:
     if name not in BACK_ENDS:
         raise UserError(f"unknown attention back end {name!r}.{suggest(name, BACK_ENDS)}")
-    reason = BACK_ENDS[name].refuses(q_NHK, k_MGK, queries, keys, scope)
+    reason = BACK_ENDS[name].unsupported_reason(q_NHK, k_MGK, queries, keys, scope)
     if reason is not None:
         raise UserError(f"attention back end {name!r} does not support this call: {reason}.")
     return BACK_ENDS[name]
 
 
 def attend_explicit(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> tuple[Tensor, list[Tensor]]:
     """Compute softmax attention one sequence at a time: the definition. Also returns the weights
     (H T S)."""
@@ -120,19 +120,19 @@ def attend_explicit(
 
 
 def _run_explicit(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     return attend_explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)[0]
 
 
 def _run_padded(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     return attend_padded(q_NHK, k_MGK, v_MGK, queries, keys, scope)[0]
 
 
 def _run_short(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     from headway.nn.kernels.short_attention import attend_short  # Triton comes only with CUDA
 
@@ -140,7 +140,7 @@ def _run_short(
 
 
 def _run_step(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     from headway.nn.kernels.decode_attention import attend_step
 
@@ -148,22 +148,22 @@ def _run_step(
 
 
 def _run_varlen(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     from headway.nn.attention.varlen import attend_varlen
 
     return attend_varlen(q_NHK, k_MGK, v_MGK, queries, keys, scope)
 
 
-def _padded_refuses(
-    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+def _padded_unsupported(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> str | None:
     if not isinstance(keys, PaddedLayout):
         return "it is for exported graphs, whose batches have padding"
     return None
 
 
-def _kernel_refuses(q_NHK: Tensor) -> str | None:
+def _kernel_unsupported(q_NHK: Tensor) -> str | None:
     if not q_NHK.is_cuda:
         return f"it needs a CUDA device, and the tensors are on {q_NHK.device.type}"
     if q_NHK.dtype not in KERNEL_TYPES:
@@ -177,8 +177,8 @@ def suits_short(longest: int, n_rows: int, n_sequences: int) -> bool:
     return longest <= SHORT_LIMIT or (longest <= most and n_rows <= mean * n_sequences)
 
 
-def _short_refuses(
-    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+def _short_unsupported(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> str | None:
     if not all(
         suits_short(side.longest, side.n_rows, side.n_sequences) for side in (queries, keys)
@@ -195,11 +195,11 @@ def _short_refuses(
         return "it needs Triton, which is not installed"
     if not 16 <= q_NHK.shape[-1] <= 128:
         return f"the head width is {q_NHK.shape[-1]}, and it supports 16 to 128"
-    return _kernel_refuses(q_NHK)
+    return _kernel_unsupported(q_NHK)
 
 
-def _step_refuses(
-    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+def _step_unsupported(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> str | None:
     if keys.tree is None:
         return "it is for decoding steps with tree attention, and the keys here have no tree"
@@ -220,8 +220,8 @@ def _step_refuses(
     return None
 
 
-def _grid_refuses(
-    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+def _grid_unsupported(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> str | None:
     if not (queries.is_full_grid and keys.is_full_grid) or keys.tree is not None:
         return "it needs contiguous sequences of equal length"
@@ -229,11 +229,11 @@ def _grid_refuses(
         return "it is used only without bias, window and dropout, where it is the fastest"
     if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > 128:
         return f"the head width is {q_NHK.shape[-1]}, and it supports multiples of 8 up to 128"
-    return _kernel_refuses(q_NHK)
+    return _kernel_unsupported(q_NHK)
 
 
-def _varlen_refuses(
-    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+def _varlen_unsupported(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> str | None:
     if queries.bounds is None or keys.bounds is None:
         return "it needs contiguous sequences, without gaps"
@@ -246,11 +246,11 @@ def _varlen_refuses(
             f"the head width is {q_NHK.shape[-1]}, and it supports multiples of 8 up to "
             f"{widest}{given}"
         )
-    return _kernel_refuses(q_NHK)
+    return _kernel_unsupported(q_NHK)
 
 
-def _wide_refuses(
-    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+def _wide_unsupported(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> str | None:
     if queries.lengths is not None or keys.lengths is not None or keys.tree is not None:
         return "it is for steps whose lengths the host does not know; use `dense` otherwise"
@@ -261,25 +261,25 @@ def _wide_refuses(
     if q_NHK.shape[-1] <= 128:
         return f"the head width is {q_NHK.shape[-1]}, and up to 128 other back ends are faster"
     short = max(queries.longest, keys.longest) <= SHORT_LIMIT
-    if not short and _varlen_refuses(q_NHK, k_MGK, queries, keys, scope) is None:
+    if not short and _varlen_unsupported(q_NHK, k_MGK, queries, keys, scope) is None:
         return "`varlen` is faster for long sequences"
     return None
 
 
-def _nothing_refused(
-    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+def _all_supported(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> str | None:
     return None
 
 
 BACK_ENDS: dict[str, BackEnd] = {
-    "padded": BackEnd(_padded_refuses, _run_padded),
-    "step": BackEnd(_step_refuses, _run_step),
-    "short": BackEnd(_short_refuses, _run_short),
-    "grid": BackEnd(_grid_refuses, attend_dense),
-    "wide": BackEnd(_wide_refuses, attend_wide),
-    "varlen": BackEnd(_varlen_refuses, _run_varlen),
-    "dense": BackEnd(_nothing_refused, attend_dense),
-    "explicit": BackEnd(_nothing_refused, _run_explicit),
+    "padded": BackEnd(_padded_unsupported, _run_padded),
+    "step": BackEnd(_step_unsupported, _run_step),
+    "short": BackEnd(_short_unsupported, _run_short),
+    "grid": BackEnd(_grid_unsupported, attend_dense),
+    "wide": BackEnd(_wide_unsupported, attend_wide),
+    "varlen": BackEnd(_varlen_unsupported, _run_varlen),
+    "dense": BackEnd(_all_supported, attend_dense),
+    "explicit": BackEnd(_all_supported, _run_explicit),
 }
 """Back ends in order of preference."""

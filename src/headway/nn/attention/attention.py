@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from headway.nn.attention.attend import attend, attend_explicit
 from headway.nn.attention.padded import PaddedLayout, attend_padded
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.cache import LayerCache
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
-from headway.nn.positions import BiasOfSome, Rotary
+from headway.nn.positions import PrunedBias, Rotary
 from headway.nn.tap import Tap
 
 
@@ -24,13 +24,13 @@ class Memory(NamedTuple):
     layout: Layout
 
 
-def attend_seen(
+def attend_recorded(
     q_NHK: Tensor,
     k_MGK: Tensor,
     v_MGK: Tensor,
     queries: Layout,
     keys: Layout,
-    scope: Scope,
+    scope: AttentionSpec,
     weights: Tap,
 ) -> Tensor:
     """Call `attend`, or an explicit implementation if the attention weights are recorded."""
@@ -57,7 +57,7 @@ class Attention(nn.Module):
         n_kv_heads: int | None = None,
         d_head: int | None = None,
         bias: str = "",
-        scope: Scope = Scope(),
+        scope: AttentionSpec = AttentionSpec(),
         rotary: Rotary | None = None,
         qk_norm: tuple[nn.Module, nn.Module] | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Attention(nn.Module):
             for name, size in zip("qkv", self.sizes, strict=True):
                 if name in bias:
                     self.some_bias[name] = nn.Parameter(torch.zeros(size))
-        self.bias = scope.bias if isinstance(scope.bias, BiasOfSome) else None
+        self.bias = scope.bias if isinstance(scope.bias, PrunedBias) else None
         """Bias of the heads left after pruning; registered here so that it moves with the model."""
         self.rotary = rotary
         self.norm_q = None if qk_norm is None else qk_norm[0]
@@ -119,7 +119,7 @@ class Attention(nn.Module):
         self, q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout
     ) -> Tensor:
         scope = self.scope if self.training else self.scope.without_dropout()
-        return attend_seen(q_NHK, k_MGK, v_MGK, queries, keys, scope, self.weights)
+        return attend_recorded(q_NHK, k_MGK, v_MGK, queries, keys, scope, self.weights)
 
     def projected(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values for self-attention."""

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout, Tree
 
 WASTE = 1.25
@@ -25,7 +25,7 @@ SMALL = 512
 
 
 def attend_dense(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     if queries.is_full_grid and keys.stride is not None and queries.n_rows:
         return _on_views(q_NHK, k_MGK, v_MGK, queries, keys, scope)
@@ -44,7 +44,7 @@ def attend_dense(
 
 
 def _on_views(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     assert keys.stride is not None
     n_sequences = queries.n_sequences
@@ -58,7 +58,9 @@ def _on_views(
     return _fused(q_BTHK, k_BSGK, v_BSGK, group, scope).flatten(0, 1)
 
 
-def _fused(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, group: _Group, scope: Scope) -> Tensor:
+def _fused(
+    q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, group: _Group, scope: AttentionSpec
+) -> Tensor:
     """Call `scaled_dot_product_attention` with the cheapest valid mask. Returns (B T H K)."""
     # A causal query never sees the padding after its own position, so it needs no mask.
     causal_alone = scope.causal and group.is_square and scope.window is None and scope.bias is None
@@ -71,7 +73,7 @@ def _sdpa(
     k_BSGK: Tensor,
     v_BSGK: Tensor,
     mask_B1TS: Tensor | None,
-    scope: Scope,
+    scope: AttentionSpec,
     *,
     causal_alone: bool = False,
 ) -> Tensor:
@@ -88,7 +90,7 @@ def _sdpa(
     return out_BHTK.transpose(1, 2)
 
 
-def _tree_mask(q_BTHK: Tensor, queries: Layout, tree: Tree, scope: Scope) -> Tensor:
+def _tree_mask(q_BTHK: Tensor, queries: Layout, tree: Tree, scope: AttentionSpec) -> Tensor:
     may_B1TS = tree.may_BTS.unsqueeze(1)
     if scope.window is None and scope.bias is None:
         return may_B1TS
@@ -105,7 +107,7 @@ def tree_distance(tree: Tree, queries: Layout) -> Tensor:
     return tree.position_S - queries.positions_N.view(*tree.may_BTS.shape[:2], 1)
 
 
-def _mask(q_BTHK: Tensor, group: _Group, scope: Scope) -> Tensor | None:
+def _mask(q_BTHK: Tensor, group: _Group, scope: AttentionSpec) -> Tensor | None:
     """Mask that is true where a query may attend (B 1 T S); with a bias, what scores add."""
     sees_all = group.n_queries == 1 or not scope.causal
     if group.all_keys_real and sees_all and scope.window is None and scope.bias is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.cache import Cache, LayerCache
 from headway.nn.layout import Layout
 
@@ -114,7 +114,7 @@ class PaddedCache(Cache):
 
 
 def attend_padded(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> tuple[Tensor, Tensor]:
     """Compute the output rows and the weights (B H T S). Keys and values of a cache are already
     grids (B G S K). The query heads of a group share their keys without a copy."""
@@ -135,7 +135,7 @@ def attend_padded(
     return out_BHTK.transpose(1, 2).flatten(0, 1), weights_BHTS
 
 
-def _added(queries: PaddedLayout, keys: PaddedLayout, scope: Scope) -> Tensor:
+def _added(queries: PaddedLayout, keys: PaddedLayout, scope: AttentionSpec) -> Tensor:
     """Addend of the scores: position bias, and `HIDDEN` for masked keys (B H T S; H may be 1). The
     layers of a stack share it."""
     key = ("padded", id(keys), scope.causal, scope.window, id(scope.bias))

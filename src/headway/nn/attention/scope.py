@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-Bias = Callable[[Tensor], Tensor]
+PositionBias = Callable[[Tensor], Tensor]
 """Returns the addend of the scores (… H T S) for distances (… T S), key minus query position."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scope:
+class AttentionSpec:
     causal: bool = False
     """Whether a query sees only itself and earlier keys."""
 
     window: int | None = None
     """Sliding window: a query sees only keys closer than this, on either side. None: all."""
 
-    bias: Bias | None = None
+    bias: PositionBias | None = None
     dropout: float = 0.0
     """Dropout probability of the attention weights."""
 
@@ -30,7 +30,7 @@ class Scope:
     def scale_for(self, width: int) -> float:
         return width**-0.5 if self.scale is None else self.scale
 
-    def without_dropout(self) -> Scope:
+    def without_dropout(self) -> AttentionSpec:
         return replace(self, dropout=0.0) if self.dropout else self
 
     @staticmethod
@@ -41,7 +41,7 @@ class Scope:
         return torch.arange(n_keys, device=scores_HTS.device) - q_T1
 
 
-def allowed_TS(scope: Scope, scores_HTS: Tensor) -> Tensor:
+def allowed_TS(scope: AttentionSpec, scores_HTS: Tensor) -> Tensor:
     """Mask of one sequence that is true where a query may attend."""
     distance_TS = scope.distance_TS(scores_HTS)
     may_TS = torch.ones_like(distance_TS, dtype=torch.bool)

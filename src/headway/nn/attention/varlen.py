@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout
 
 FORWARD: Any = torch.ops.aten._flash_attention_forward
@@ -23,7 +23,7 @@ BACKWARD: Any = torch.ops.aten._flash_attention_backward
 
 
 def attend_varlen(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     assert queries.bounds is not None
     assert keys.bounds is not None

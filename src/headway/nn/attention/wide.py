@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.grid import cells_N, to_grid, to_rows
 from headway.nn.layout import Layout
 
@@ -19,7 +19,7 @@ HIDDEN = -1e30
 
 
 def attend_wide(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     cell_N, cell_M = cells_N(queries), cells_N(keys)
     repeats = q_NHK.shape[1] // k_MGK.shape[1]
@@ -37,7 +37,7 @@ def attend_wide(
     return to_rows(torch.einsum("bhts,sbhk->tbhk", weights_BHTS, v_SBHK), cell_N)
 
 
-def _allowed(queries: Layout, keys: Layout, scope: Scope) -> Tensor:
+def _allowed(queries: Layout, keys: Layout, scope: AttentionSpec) -> Tensor:
     """Mask that is true where a query may attend (B T S). The last query has the position of the
     last key."""
     device = keys.lengths_B.device

@@ -4,7 +4,7 @@ Nothing here waits for the device, so everything can be recorded as a CUDA graph
 """
 
 from headway.nn.augment.augment import Augment
-from headway.nn.augment.mixing import Mixed, mix_pictures
+from headway.nn.augment.mixing import MixedImages, mix_images
 from headway.nn.augment.spec_augment import SpecAugment
 
-__all__ = ["Augment", "Mixed", "SpecAugment", "mix_pictures"]
+__all__ = ["Augment", "MixedImages", "SpecAugment", "mix_images"]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headway.nn.augment.boxes import whole_boxes
 from headway.nn.augment.geometry import shift
-from headway.nn.augment.mixing import Mixed, mix_pictures
+from headway.nn.augment.mixing import MixedImages, mix_images
 from headway.nn.augment.rand_augment import draw_operation
 from headway.settings.augment import AugmentSettings
 
@@ -46,9 +46,9 @@ class Augment(nn.Module):
     def mixes(self) -> bool:
         return bool(self.settings.mixup or self.settings.cutmix)
 
-    def mix(self, images_BTCYX: Tensor, targets_BC: Tensor) -> Mixed:
+    def mix(self, images_BTCYX: Tensor, targets_BC: Tensor) -> MixedImages:
         """Mix pairs of images that `forward` returned, and their targets."""
-        return mix_pictures(
+        return mix_images(
             images_BTCYX,
             targets_BC,
             mixup=self.settings.mixup if self.training else 0.0,

@@ -11,7 +11,7 @@ from torch.distributions import Gamma
 from headway.nn.augment.boxes import box_masks
 
 
-class Mixed(NamedTuple):
+class MixedImages(NamedTuple):
     images_BTCYX: Tensor
     targets_BC: Tensor
     """Targets mixed in the same proportion as the images."""
@@ -23,7 +23,9 @@ class Mixed(NamedTuple):
     """Weight of the image itself, from 0 to 1; the rest is the weight of the partner."""
 
 
-def mix_pictures(images_BTCYX: Tensor, targets_BC: Tensor, *, mixup: float, cutmix: float) -> Mixed:
+def mix_images(
+    images_BTCYX: Tensor, targets_BC: Tensor, *, mixup: float, cutmix: float
+) -> MixedImages:
     """Mix images between 0 and 1. `mixup` and `cutmix` are alpha of the Beta distribution of the
     weights, 0 for none. With both, each image gets one or the other with equal probability."""
     n_pictures, device = len(images_BTCYX), images_BTCYX.device
@@ -45,7 +47,7 @@ def mix_pictures(images_BTCYX: Tensor, targets_BC: Tensor, *, mixup: float, cutm
     share_B1 = weight_B[:, None].to(targets_BC.dtype)
     others_BC = targets_BC.index_select(0, partner_B)
     targets_BC = torch.lerp(others_BC, targets_BC, share_B1)
-    return Mixed(result_BTCYX, targets_BC, partner_B, weight_B)
+    return MixedImages(result_BTCYX, targets_BC, partner_B, weight_B)
 
 
 def beta(alpha: float, n: int, device: torch.device) -> Tensor:

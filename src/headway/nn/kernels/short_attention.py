@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headway.nn.attention.scope import Scope
+from headway.nn.attention.scope import AttentionSpec
 from headway.nn.kernels import processors
 from headway.nn.layout import Layout
 
@@ -55,7 +55,7 @@ blocks of a sequence."""
 
 
 def attend_short(
-    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> Tensor:
     longest = max(queries.longest, keys.longest)
     seed = torch.randint(2**31 - 1, (1,), device=q_NHK.device) if scope.dropout else None

@@ -14,7 +14,7 @@ from headway.inside.capture.forward import Batch, gives_vector
 from headway.inside.capture.ngrams import table_of
 from headway.inside.capture.states import READ_AT_ONCE, Site, edit_states, stream_of, watch_states
 from headway.inside.measure.ablation import AT_ONCE, Answers, answers, losses
-from headway.models.parts.output_heads import States
+from headway.models.parts.output_heads import HiddenStates
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
 from headway.tasks.readout import readout_of
@@ -155,7 +155,7 @@ def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
             x_RD = x_RD.repeat_interleave(n_first, 0)
             each = Layout.of([n_first] * (len(x_RD) // n_first), x_RD.device)
         # The n-gram member is constant here; the layers have their share of the logits.
-        return share * readout.of(run.model, States(x_RD, each)).answers()
+        return share * readout.of(run.model, HiddenStates(x_RD, each)).answers()
 
     middle_1C = read(found.mean_SD[s][None])
     names = _Names(run)

@@ -18,7 +18,7 @@ from headway.inside.measure.maps.map import CAUTION, Map, readout_RT, written_wo
 from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 from headway.tasks.opened import Opened
 
 __all__ = [
@@ -72,7 +72,7 @@ def make(run: Opened, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]
 
 def known(names: Iterable[str]) -> list[str]:
     """Check the names of methods; raise an error for an unknown one."""
-    found = list(listed(names))
+    found = list(ensure_list(names))
     for name in found:
         if name not in METHODS:
             raise UserError(f"unknown map {name!r}.{suggest(name, METHODS)}")

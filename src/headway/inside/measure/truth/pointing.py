@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headway.data.example import Example, media_examples
 from headway.data.files import open_lines
-from headway.data.media.open_item import Form
+from headway.data.media.open_item import ItemFormat
 from headway.data.readers.jsonl import parse_object
 from headway.data.readers.media import is_list
+from headway.data.source import Example, media_examples
 from headway.errors import DataError, UserError
 from headway.inside.capture.media import Media
 from headway.inside.capture.reading import Ask, Output, Reading, read
 from headway.inside.measure.maps.map import written_words
 from headway.inside.measure.truth.case import Case, Link, word_groups
-from headway.settings.run import media_front
+from headway.settings.run import media_settings
 from headway.tasks.intake import front_of
 from headway.tasks.media_inputs import what_of
 from headway.tasks.opened import Opened
@@ -54,7 +54,7 @@ def scenes(run: Opened, manifest: Path, most: int) -> list[Case]:
 
 def _scene(run: Opened, item: Example, facts: dict[str, Any], where: str) -> Case | None:
     settings = front_of(run.settings)
-    seen = item.medium.read(Form.of(what_of(settings), settings))
+    seen = item.medium.read(ItemFormat.of(what_of(settings), settings))
     media = Media.of(item.place, seen.values, settings)
     things = facts.get("objects")
     if not isinstance(things, list):
@@ -163,7 +163,7 @@ def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
     """Make cases of recordings with word times: each line of the manifest has `words`, each with
     `word`, `start` and `end`. The model reads the given text."""
     settings = front_of(run.settings)
-    form = Form.of(what_of(settings), settings)
+    form = ItemFormat.of(what_of(settings), settings)
     found = []
     for item, facts, where in _lines(run, manifest, most):
         words = facts.get("words")
@@ -204,7 +204,7 @@ def _time(word: Any, where: str) -> tuple[float, float]:
 
 def _lines(run: Opened, manifest: Path, most: int) -> Iterator[tuple[Example, dict[str, Any], str]]:
     """Yield the first items of a manifest, each with the values of its line."""
-    settings = media_front(run.settings)
+    settings = media_settings(run.settings)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text and takes no media manifest.")
     if not is_list(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headway.inside.capture.streams import shown
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 
 if TYPE_CHECKING:
     from headway.inside.capture.streams import Reading
@@ -36,7 +36,7 @@ Section = dict[str, object]
 
 def sections(looked: Looked, names: Iterable[str] = SECTIONS) -> dict[str, Section]:
     """Return the sections of this look by name."""
-    alone = [name for name in listed(names) if name not in OF_SEVERAL]
+    alone = [name for name in ensure_list(names) if name not in OF_SEVERAL]
     made = {name: import_module(f"{__name__}.{name}").section(looked) for name in alone}
     return {name: section for name, section in made.items() if section is not None}
 

@@ -11,7 +11,7 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.ngrams import table_of
 from headway.inside.capture.streams import shown
 from headway.inside.page.sections import Section
-from headway.settings.model import PictureEncoderSettings
+from headway.settings.model import ImageEncoderSettings
 from headway.tasks.opened import Opened
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _knows(run: Opened, reading: Reading) -> tuple[str, int, str]:
         return "labels", len(run.settings.labels), "classes"
     if run.words is None:
         return "vector", run.shape.d_model, "dimensions of the output"
-    assert not isinstance(run.shape, PictureEncoderSettings)  # it has no vocabulary
+    assert not isinstance(run.shape, ImageEncoderSettings)  # it has no vocabulary
     return "vocabulary", run.shape.vocab_size, "known tokens"
 
 

@@ -21,8 +21,8 @@ from headway.inside.measure.media_maps import (
     word_groups,
 )
 from headway.inside.page.sections import Section
-from headway.settings.run import media_front
-from headway.settings.vision import GRID_STRIDE, PictureSettings
+from headway.settings.run import media_settings
+from headway.settings.vision import GRID_STRIDE, ImageSettings
 from headway.web.pack import Array
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def cells(looked: Looked, media: Media) -> dict[str, list[float]]:
     """Position of the patches in fractions of height and width: `origin` of the first one and the
     `step` between two. Patches that overlap are shown by their middle parts."""
     height, width = media.item.shape[-2:]
-    settings = None if looked.run is None else media_front(looked.run.settings)
-    if not isinstance(settings, PictureSettings):
+    settings = None if looked.run is None else media_settings(looked.run.settings)
+    if not isinstance(settings, ImageSettings):
         return {"origin": [0.0, 0.0], "step": [1 / n for n in media.grid[1:]]}
     is_grid = settings.stem == "grid"
     step = GRID_STRIDE if is_grid else settings.step

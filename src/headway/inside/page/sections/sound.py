@@ -35,7 +35,7 @@ from headway.inside.measure.word_times import (
 from headway.inside.page.sections import Section
 from headway.inside.page.sections.overview import BLANK
 from headway.inside.page.sections.picture import first_map, sized
-from headway.models.parts.audio import SoundFront
+from headway.models.parts.audio import AudioFront
 from headway.web.pack import Array
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _mel(looked: Looked, media: Media) -> Array | None:
     if looked.run is None:
         return None
     front = Anatomy.of(looked.run.model).stacks[0].front
-    assert isinstance(front, SoundFront)
+    assert isinstance(front, AudioFront)
     sound, _ = front.collate([media.item])
     n_frames = max(1, round(media.seconds * media.rate / front.shape.hop))
     mel_AF = front.mel(sound)[:n_frames]

@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 
 from headway.errors import DataError
-from headway.tokens.json_facts import NEVER
+from headway.tokens.tokenizer_json import NEVER
 
 
 def unused_name(i: int) -> str:
@@ -17,7 +17,7 @@ def unused_name(i: int) -> str:
     return f"<|unused {i}|>"
 
 
-def with_rows(
+def align_vocabulary(
     inner: tokenizers.Tokenizer,
     n_rows: int | None,
     where: str,
@@ -28,7 +28,7 @@ def with_rows(
     Special tokens after the last row (such as a padding token that only the tokenizer has) are
     removed; other tokens without a row are an error. `n_rows`: None for as many as are needed.
     """
-    inner = _without_tail(inner, n_rows, where)
+    inner = _drop_last_rows(inner, n_rows, where)
     vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
     wanted = {t: i for t, i in (extra or {}).items() if vocab.get(t) != i}
     taken = set(vocab.values())
@@ -54,7 +54,7 @@ def with_rows(
     return made
 
 
-def _without_tail(
+def _drop_last_rows(
     inner: tokenizers.Tokenizer, n_rows: int | None, where: str
 ) -> tokenizers.Tokenizer:
     vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)

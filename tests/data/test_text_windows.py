@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headway.data.sequences import TextReader, WordReader, word_windows
+from headway.data.text_windows import TextReader, WordReader, word_windows
 from headway.data.token_store import TokenStore
 from headway.errors import DataError
 from tests.facts import naming
@@ -81,8 +81,8 @@ def test_a_pair_of_two_long_texts_is_an_error() -> None:
 
 
 def test_needed_lengths_are_known() -> None:
-    assert reader([[5] * 40, [5]], None, 10).needed.tolist() == [42, 3]
-    assert reader([[5] * 4], [[5]], 10).needed.tolist() == [8]
+    assert reader([[5] * 40, [5]], None, 10).full_lengths.tolist() == [42, 3]
+    assert reader([[5] * 4], [[5]], 10).full_lengths.tolist() == [8]
 
 
 def words(sentences: list[list[list[int]]], max_len: int) -> WordReader:
@@ -154,7 +154,7 @@ def test_two_ends_between_a_pair_take_the_place_of_segments() -> None:
 
     found = roberta([[7, 8], []], [[9], [5]], 10)
     assert read(found) == [(0, [1, 7, 8, 2, 2, 9, 2], [0] * 7), (1, [1, 2, 2, 5, 2], [0] * 5)]
-    assert found.needed.tolist() == [7, 5]
+    assert found.full_lengths.tolist() == [7, 5]
     windows = read(roberta([list(range(10, 20))], [[9]], 9))
     assert all(len(tokens) <= 9 and tokens[-4:] == [2, 2, 9, 2] for _, tokens, _ in windows)
     assert {t for _, tokens, _ in windows for t in tokens} == {1, 2, 9, *range(10, 20)}

@@ -9,24 +9,24 @@ from __future__ import annotations
 import json
 import re
 
-from headway.tokens.json_facts import read_exactly
 from headway.tokens.tokenizer import Tokenizer
+from headway.tokens.tokenizer_json import build_tokenizer
 
 BREAK = "\uffff"
 """Inserted into the name of a special token to break it up. Unicode reserves this code point as a
 noncharacter, so texts should not contain it."""
 
 
-class Marked:
+class ChatTokenEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._size, self._unk = tokenizer.vocab_size, tokenizer.unk
-        self._inner = read_exactly(json.loads(tokenizer.library_json()))
+        self._inner = build_tokenizer(json.loads(tokenizer.library_json()))
         self._inner.encode_special_tokens = False
         names = {self._inner.id_to_token(i) for i in tokenizer.specials}
         known = sorted((re.escape(name) for name in names if name and len(name) > 1), reverse=True)
         self._names = re.compile("|".join(known) or r"(?!)")
 
-    def shielded(self, text: str) -> str:
+    def escape(self, text: str) -> str:
         """Return a text that reads the same but contains no name of a special token."""
         text = text.replace(BREAK, "")
         return self._names.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)

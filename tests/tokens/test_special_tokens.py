@@ -9,13 +9,13 @@ import pytest
 
 from headway.errors import DataError
 from headway.settings.data import TokenizerSettings
-from headway.tokens.roles import Roles
+from headway.tokens.special_tokens import TokenRoles
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_vocabularies
 from tests.facts import naming
 
 LINES = ["The cat sat on the mat.", "Der Hund lief über die Straße."] * 4
-ROLES = Roles(
+ROLES = TokenRoles(
     bos="<pad>", eos="</s>", unk="<unk>", source_begin="<s>", target_begin="<2de>", pair_ends=2,
     banned=("<pad>", "<s>"),
 )  # fmt: skip
@@ -26,7 +26,7 @@ def plain() -> Tokenizer:
     return made.with_specials(["<pad>", "<2de>"])
 
 
-def with_roles(roles: Roles = ROLES) -> Tokenizer:
+def with_roles(roles: TokenRoles = ROLES) -> Tokenizer:
     return Tokenizer.from_json(
         json.dumps({"tokenizer": json.loads(plain().to_json()), "roles": roles.as_dict()}), "t"
     )
@@ -70,7 +70,7 @@ def test_roles_say_which_token_plays_which_part() -> None:
     more = tokenizer.with_specials(["<mask>"])
     assert more.roles == ROLES
     assert more.mask == tokenizer.vocab_size
-    silent = with_roles(Roles(bos="<s>", eos="</s>", begins=False))
+    silent = with_roles(TokenRoles(bos="<s>", eos="</s>", begins=False))
     assert (silent.as_prompt([5]), silent.as_prompt([])) == ([5], [silent.bos])
 
 

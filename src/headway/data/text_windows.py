@@ -16,24 +16,21 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headway.data.batches import Rows
+from headway.data.batches import IntArray
 from headway.data.token_store import TokenStore
 from headway.errors import DataError
 
-Numbers = NDArray[np.int64]
-
-Ends = tuple[tuple[int, ...], tuple[int, ...]]
+EndTokens = tuple[tuple[int, ...], tuple[int, ...]]
 """Tokens before and after a text."""
 
 
-class Flat(NamedTuple):
+class FlatSequences(NamedTuple):
     """Concatenated readings."""
 
-    tokens: Numbers
-    lengths: Numbers
-    segments: Numbers
+    tokens: IntArray
+    lengths: IntArray
+    segments: IntArray
     """1 for the second text of a pair and its end token; for tagged words, their shapes."""
 
 
@@ -49,14 +46,14 @@ class TextReader:
     pair_ends: int = 1
     """End tokens between the texts of a pair. With more than one there are no segments."""
 
-    ends: Ends | None = None
+    ends: EndTokens | None = None
     """Tokens around a text, if not `bos` and `eos`; around a pair only where `between` is given."""
 
     between: tuple[int, ...] | None = None
     """Tokens between the texts of a pair, if not `pair_ends` times `eos`."""
 
     @property
-    def around(self) -> Ends:
+    def around(self) -> EndTokens:
         usual = (self.bos,), (self.eos,)
         is_usual = self.ends is None or (self.other is not None and self.between is None)
         return usual if is_usual or self.ends is None else self.ends
@@ -73,7 +70,7 @@ class TextReader:
         return sum(map(len, (*self.around, self.middle)))
 
     @cached_property
-    def windows(self) -> tuple[Numbers, Numbers, Numbers]:
+    def windows(self) -> tuple[IntArray, IntArray, IntArray]:
         """Each reading's example, its start in the longer text, and its number of tokens there."""
         long, short = self._long, self._short
         room = self.max_len - self.n_special - short
@@ -87,36 +84,36 @@ class TextReader:
         return overlapping(long, np.maximum(room, 1))
 
     @cached_property
-    def needed(self) -> Numbers:
+    def full_lengths(self) -> IntArray:
         """Tokens that each example would take without windows."""
         return np.maximum(1, self._long + self._short + self.n_special)
 
     @property
-    def example(self) -> Numbers:
+    def example(self) -> IntArray:
         return self.windows[0]
 
     @cached_property
-    def lengths(self) -> Numbers:
+    def lengths(self) -> IntArray:
         """Length of each reading, including special tokens."""
         example, _, size = self.windows
         return np.maximum(1, size + self._short[example] + self.n_special)
 
     @cached_property
-    def _long(self) -> Numbers:
+    def _long(self) -> IntArray:
         if self.other is not None:
             return np.maximum(*self._sides)
         return self.text.lengths.astype(np.int64)
 
     @cached_property
-    def _short(self) -> Numbers:
+    def _short(self) -> IntArray:
         return np.zeros_like(self._long) if self.other is None else np.minimum(*self._sides)
 
     @cached_property
-    def _sides(self) -> tuple[Numbers, Numbers]:
+    def _sides(self) -> tuple[IntArray, IntArray]:
         assert self.other is not None
         return self.text.lengths.astype(np.int64), self.other.lengths.astype(np.int64)
 
-    def read(self, rows: Rows) -> Flat:
+    def read(self, rows: IntArray) -> FlatSequences:
         """Build these readings."""
         example, start, size = (part[rows] for part in self.windows)
         lengths = self.lengths[rows]
@@ -126,7 +123,7 @@ class TextReader:
         if self.other is None:
             first = at + len(self.around[0])
             _put(tokens, first, self.text, self.text.offsets[example] + start, size)
-            return Flat(tokens, lengths, segments)
+            return FlatSequences(tokens, lengths, segments)
         first, second = self._sides[0][example], self._sides[1][example]
         cut_first = first >= second
         from_first = self.text.offsets[example] + np.where(cut_first, start, 0)
@@ -141,7 +138,7 @@ class TextReader:
         _put(tokens, begin_second, self.other, from_second, second)
         if self.pair_ends == 1:
             segments[ranges(begin_second, second + len(behind))] = 1
-        return Flat(tokens, lengths, segments)
+        return FlatSequences(tokens, lengths, segments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +156,7 @@ class WordReader:
     bos: int
     eos: int
     max_len: int
-    ends: Ends | None = None
+    ends: EndTokens | None = None
     """Tokens around a sentence, if not `bos` and `eos`."""
 
     shapes: TokenStore | None = None
@@ -167,7 +164,7 @@ class WordReader:
     sentence have shape 0."""
 
     @property
-    def around(self) -> Ends:
+    def around(self) -> EndTokens:
         return ((self.bos,), (self.eos,)) if self.ends is None else self.ends
 
     @property
@@ -175,7 +172,7 @@ class WordReader:
         return sum(map(len, self.around))
 
     @cached_property
-    def readings(self) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
+    def windows(self) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
         """Each reading's sentence, the range of words that it reads, and the range of words whose
         tags it predicts; ranges are a start and an exclusive end."""
         sizes, room = self._sizes, max(1, self.max_len - self.n_special)
@@ -194,27 +191,27 @@ class WordReader:
         return columns[0], columns[1], columns[2], columns[3], columns[4]
 
     @cached_property
-    def lengths(self) -> Numbers:
-        sentence, first, last, _, _ = self.readings
+    def lengths(self) -> IntArray:
+        sentence, first, last, _, _ = self.windows
         ends = np.concatenate([[0], np.cumsum(self._sizes)])
         at = self.pieces.offsets[sentence]
         return np.maximum(1, ends[at + last] - ends[at + first] + self.n_special)
 
     @property
-    def n_words(self) -> Numbers:
+    def n_words(self) -> IntArray:
         """Number of words whose tags each reading predicts."""
-        _, _, _, first, last = self.readings
+        _, _, _, first, last = self.windows
         return last - first
 
     @cached_property
     def words(self) -> TokenStore:
         """Numbers of the words whose tags each reading predicts, counted over all sentences."""
-        sentence, _, _, first, last = self.readings
+        sentence, _, _, first, last = self.windows
         at = self.pieces.offsets[sentence]
         return TokenStore(ranges(at + first, last - first), last - first)
 
     @cached_property
-    def _sizes(self) -> Numbers:
+    def _sizes(self) -> IntArray:
         """Number of pieces read of each word of all sentences."""
         return np.minimum(self.pieces.tokens, self._most).astype(np.int64)
 
@@ -227,10 +224,10 @@ class WordReader:
         """Number of words with more pieces than are read."""
         return int((self.pieces.tokens > self._most).sum())
 
-    def read(self, rows: Rows) -> tuple[Flat, Numbers, Numbers]:
+    def read(self, rows: IntArray) -> tuple[FlatSequences, IntArray, IntArray]:
         """Build these readings, with the positions of the first pieces of the words that each
         predicts, and the number of these words."""
-        sentence, first, last, own_first, own_last = (part[rows] for part in self.readings)
+        sentence, first, last, own_first, own_last = (part[rows] for part in self.windows)
         lengths = self.lengths[rows]
         at = np.cumsum(lengths) - lengths
         offset = self.pieces.offsets[sentence]
@@ -248,16 +245,16 @@ class WordReader:
         if self.shapes is not None:
             segments[ranges(place, sizes)] = np.repeat(self.shapes.tokens[words], sizes)
         own = ranges(np.cumsum(counts) - counts + own_first - first, own_last - own_first)
-        return Flat(tokens, lengths, segments), place[own], own_last - own_first
+        return FlatSequences(tokens, lengths, segments), place[own], own_last - own_first
 
     @cached_property
-    def _starts(self) -> Numbers:
+    def _starts(self) -> IntArray:
         """Start of the pieces of each word of all sentences."""
         all_sizes = np.asarray(self.pieces.tokens, dtype=np.int64)
         return np.cumsum(all_sizes) - all_sizes
 
 
-def overlapping(lengths: Numbers, room: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def overlapping(lengths: IntArray, room: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Cut sequences into windows of at most `room` tokens, each overlapping half of the previous
     one. Return the sequence, start and length of every window; a sequence that fits is one window.
     """
@@ -271,7 +268,7 @@ def overlapping(lengths: Numbers, room: Numbers) -> tuple[Numbers, Numbers, Numb
     return owner, start, size[owner]
 
 
-def word_windows(sizes: Numbers, room: int) -> list[tuple[int, int, int, int]]:
+def word_windows(sizes: IntArray, room: int) -> list[tuple[int, int, int, int]]:
     """Return for each window the range of words read and the range of words predicted.
 
     A window has as many words as fit and starts half-way into the previous one; words that two
@@ -294,14 +291,14 @@ def word_windows(sizes: Numbers, room: int) -> list[tuple[int, int, int, int]]:
     return [(*read, own, end) for read, (own, end) in zip(reads, pairwise(borders), strict=True)]
 
 
-def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
+def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     """Concatenate the ranges `start, start + 1, …` of the given lengths."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
 
 
-def _between(ends: Ends, bos: int, lengths: Numbers) -> Numbers:
+def _between(ends: EndTokens, bos: int, lengths: IntArray) -> IntArray:
     """Create readings that have only the tokens around texts so far, and `bos` elsewhere."""
     tokens = np.full(int(lengths.sum()), bos, dtype=np.int64)
     last = np.cumsum(lengths)
@@ -312,5 +309,7 @@ def _between(ends: Ends, bos: int, lengths: Numbers) -> Numbers:
     return tokens
 
 
-def _put(into: Numbers, at: Numbers, tokens: TokenStore, starts: Numbers, lengths: Numbers) -> None:
+def _put(
+    into: IntArray, at: IntArray, tokens: TokenStore, starts: IntArray, lengths: IntArray
+) -> None:
     into[ranges(at, lengths)] = tokens.tokens[ranges(starts, lengths)]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headway.data.example import media_examples
-from headway.data.in_memory import given, in_files, keep
-from headway.data.media.open_item import Form
+from headway.data.bound_data import as_files, bind_data, write_tables
+from headway.data.media.open_item import ItemFormat
 from headway.data.prepare import prepare
+from headway.data.source import media_examples
 from headway.errors import ConfigError, DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import load_run_settings
@@ -105,14 +105,14 @@ FORMS = {
 
 
 def written(folder: Path, task: str, data: object, **needs: Any) -> list[dict[str, Any]]:
-    found = given(task, data, needs)
+    found = bind_data(task, data, needs)
     found.write(folder)
     return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("data", [*FORMS.values(), iter(ROWS)], ids=[*FORMS, "iterator"])
 def test_every_form_is_the_same_file(tmp_path: Path, data: object) -> None:
-    found = given("classify", data, NAMES)
+    found = bind_data("classify", data, NAMES)
     found.write(tmp_path)
     lines = [json.dumps({"review": r["review"], "stars": r["stars"]}) + "\n" for r in ROWS]
     assert (tmp_path / "rows.jsonl").read_text() == "".join(lines)
@@ -126,7 +126,7 @@ def test_data_in_memory_is_prepared_like_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("id\treview\tstars\n" + table)
     made = []
     for name, data in (("file", str(tmp_path / "a.tsv")), ("memory", COLUMNS)):
-        found = given("classify", data, NAMES)
+        found = bind_data("classify", data, NAMES)
         found.write(tmp_path / name)
         values = {f"data.{key}": one for key, one in found.settings(tmp_path / name).items()}
         more = {"task": "classify", "data.valid_size": 4, "tokenizer.kind": "words"}
@@ -141,7 +141,7 @@ def test_data_in_memory_is_prepared_like_a_file(tmp_path: Path) -> None:
 
 def test_columns_that_are_not_read_are_not_made_lists_of(tmp_path: Path) -> None:
     frame = Frame(COLUMNS)
-    given("classify", frame, NAMES).write(tmp_path)
+    bind_data("classify", frame, NAMES).write(tmp_path)
     assert {name: one.listed for name, one in frame.held.items()} == {
         "id": 0, "review": 1, "stars": 1,
     }  # fmt: skip
@@ -170,12 +170,12 @@ def test_a_missing_value_does_not_change_the_labels_beside_it(tmp_path: Path) ->
 
 
 def test_columns_are_bound_by_usual_names_or_because_only_one_can_be_meant() -> None:
-    bound = given("classify", [{"sentence": "a", "label": 1, "id": 2}])
+    bound = bind_data("classify", [{"sentence": "a", "label": 1, "id": 2}])
     assert {name: one.name for name, one in bound.columns.items()} == {
         "sentence": "text", "label": "label",
     }  # fmt: skip
-    assert list(given("classify", [{"stars": 1, "review": "a"}]).columns) == ["review", "stars"]
-    two = given("classify", [{"text": "a", "b": "b", "label": 1}], {"other": "b"})
+    assert list(bind_data("classify", [{"stars": 1, "review": "a"}]).columns) == ["review", "stars"]
+    two = bind_data("classify", [{"text": "a", "b": "b", "label": 1}], {"other": "b"})
     assert two.names == {"text_field": "text", "other_field": "b", "label_field": "label"}
 
 
@@ -201,7 +201,7 @@ PIXELS = np.zeros((2, 8, 8), np.uint8)
 def test_the_modality_follows_from_column_names_and_values(
     column: str, values: object, kind: str
 ) -> None:
-    found = given("classify", {column: values, "label": ["x", "y"]})
+    found = bind_data("classify", {column: values, "label": ["x", "y"]})
     assert {name: one.kind for name, one in found.columns.items()} == {
         column: kind,
         "label": "label",
@@ -211,7 +211,7 @@ def test_the_modality_follows_from_column_names_and_values(
 
 def test_the_columns_of_a_run_come_before_usual_names() -> None:
     usual = DataSettings(text=("a.tsv",), text_field="review", label_field="2")
-    found = given("classify", [{"text": "a", "review": "b", "label": "c"}], usual=usual)
+    found = bind_data("classify", [{"text": "a", "review": "b", "label": "c"}], usual=usual)
     assert list(found.columns) == ["review", "label"]
 
 
@@ -237,12 +237,12 @@ def test_data_that_cannot_be_bound_is_an_error(
     task: str, data: object, needs: dict[str, str], message: str
 ) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
-        given(task, data, needs)
+        bind_data(task, data, needs)
 
 
 def test_data_without_rows_is_an_error() -> None:
     with pytest.raises(DataError) as caught:
-        given("classify", [], {})
+        bind_data("classify", [], {})
     assert not isinstance(caught.value, ConfigError)  # no column is missing
 
 
@@ -271,34 +271,34 @@ def test_words_and_tags_pairs_and_fields(tmp_path: Path) -> None:
     assert written(tmp_path / "a", "tag", tags) == [
         {"tokens": ["Ada", "sleeps"], "ner_tags": ["B-per", "O"]}
     ]
-    assert given("tag", tags).names == {"words_field": "tokens", "tags_field": "ner_tags"}
+    assert bind_data("tag", tags).names == {"words_field": "tokens", "tags_field": "ner_tags"}
     labels = Dataset([{"text": "a", "label": 1}, {"text": "b", "label": -1}],
                      label=Classes("neg", "pos"))  # fmt: skip
     assert [one["label"] for one in written(tmp_path / "b", "classify", labels)] == ["pos", ""]
     pairs = [{"translation": {"de": "Ja", "en": "Yes"}}]
     names = {"source": "translation.de", "target": "translation.en"}
     assert written(tmp_path / "c", "translate", pairs, **names) == pairs
-    assert given("embed", [{"source": "a", "target": "b"}]).files == "pairs"
+    assert bind_data("embed", [{"source": "a", "target": "b"}]).files == "pairs"
     documents = [{"title": "a", "body": "b", "date": "c"}]
-    found = given("complete", documents, {"fields": ["title", "body"]})
+    found = bind_data("complete", documents, {"fields": ["title", "body"]})
     found.write(tmp_path / "d")
     assert found.names == {"fields": ("title", "body")}
     assert json.loads((tmp_path / "d" / "rows.jsonl").read_text()) == {"title": "a", "body": "b"}
 
 
 def test_paths_are_kept_with_their_column_names(tmp_path: Path) -> None:
-    found = given("classify", tmp_path / "a.tsv", NAMES)
+    found = bind_data("classify", tmp_path / "a.tsv", NAMES)
     assert found.settings(tmp_path) == {
         "text": [str(tmp_path / "a.tsv")], "text_field": "review", "label_field": "stars",
     }  # fmt: skip
-    assert given("translate", ["a.tsv", "b.tsv"]).settings(tmp_path, "valid") == {
+    assert bind_data("translate", ["a.tsv", "b.tsv"]).settings(tmp_path, "valid") == {
         "valid_pairs": ["a.tsv", "b.tsv"]
     }
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "a.png").touch()
-    assert given("fill", str(tmp_path / "pictures")).files == "media"
-    assert given("fill", "a.txt").files == "text"
-    with in_files("complete", [{"text": "a"}]) as settings:
+    assert bind_data("fill", str(tmp_path / "pictures")).files == "media"
+    assert bind_data("fill", "a.txt").files == "text"
+    with as_files("complete", [{"text": "a"}]) as settings:
         path = Path(str(settings["text"][0]))  # type: ignore[index]
         assert path.exists()
     assert not path.exists()
@@ -315,14 +315,14 @@ def test_pictures_come_back_as_they_were(tmp_path: Path) -> None:
     Image.fromarray(pixels_NYXC[0]).save(tmp_path / "a.png")
     forms = [tmp_path / "a.png", png(pixels_NYXC[1]), Image.fromarray(pixels_NYXC[2]),
              pixels_NYXC[3], {"bytes": png(pixels_NYXC[4]), "path": None}]  # fmt: skip
-    found = given("see", {"image": forms, "label": list("abcde")})
+    found = bind_data("see", {"image": forms, "label": list("abcde")})
     found.write(tmp_path)
     path, data = str(tmp_path / "rows.jsonl"), DataSettings(path_field="image")
     items = list(media_examples([path], data, "pictures", "label"))
     assert [item.text("label") for item in items] == list("abcde")
     for item, pixels_YXC in zip(items, pixels_NYXC, strict=True):
         assert np.array_equal(
-            item.medium.read(Form("pictures")).values[0].transpose(1, 2, 0), pixels_YXC
+            item.medium.read(ItemFormat("pictures")).values[0].transpose(1, 2, 0), pixels_YXC
         )
     # Arrays of one shape are one file.
     assert len(list((tmp_path / "rows").glob("*.npy"))) == 1
@@ -334,14 +334,14 @@ def test_recordings_and_videos_come_back_as_they_were(tmp_path: Path) -> None:
     forms = [(samples, 16000), {"array": samples, "sampling_rate": 16000},
              ((samples * 32768).astype(np.int16), 16000),
              type("Decoder", (), {"get_all_samples": lambda _: decoder})()]  # fmt: skip
-    given("identify", {"audio": forms, "label": [1] * 4}).write(tmp_path)
+    bind_data("identify", {"audio": forms, "label": [1] * 4}).write(tmp_path)
     data = DataSettings(path_field="audio")
     for item in media_examples([str(tmp_path / "rows.jsonl")], data, "sounds"):
-        assert np.abs(item.medium.read(Form("sounds")).values - samples).max() < 1e-4
+        assert np.abs(item.medium.read(ItemFormat("sounds")).values - samples).max() < 1e-4
     frames = [np.full((4, 4), 50 * i, np.uint8) for i in range(4)]
     videos = [np.stack(frames), [Image.fromarray(frame) for frame in frames]]
-    given("watch", {"video": videos, "label": [1, 2]}).write(tmp_path, "valid")
-    listed, form = str(tmp_path / "valid.jsonl"), Form("videos", channels=1, frames=4)
+    bind_data("watch", {"video": videos, "label": [1, 2]}).write(tmp_path, "valid")
+    listed, form = str(tmp_path / "valid.jsonl"), ItemFormat("videos", channels=1, frames=4)
     for item in media_examples([listed], DataSettings(path_field="video"), "videos"):
         values = item.medium.read(form).values
         assert [int(frame[0, 0, 0]) for frame in values] == [0, 50, 100, 150]
@@ -350,18 +350,18 @@ def test_recordings_and_videos_come_back_as_they_were(tmp_path: Path) -> None:
 def test_existing_files_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "given"
     pictures = {"image": [np.zeros((4, 4), np.uint8)] * 2, "label": [1, 2]}
-    assert keep(folder, {"rows": given("see", pictures)})
+    assert write_tables(folder, {"rows": bind_data("see", pictures)})
     times = [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))]
-    assert keep(folder, {"rows": given("see", pictures)}, replace=False)
+    assert write_tables(folder, {"rows": bind_data("see", pictures)}, replace=False)
     assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
     pictures["label"] = [1, 3]
-    assert not keep(folder, {"rows": given("see", pictures)}, replace=False)
+    assert not write_tables(folder, {"rows": bind_data("see", pictures)}, replace=False)
     assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
-    assert keep(folder, {"rows": given("see", pictures)})
+    assert write_tables(folder, {"rows": bind_data("see", pictures)})
     broken = {"image": [np.zeros((4, 4), np.uint8), None], "label": [1, 2]}
     before = (folder / "rows.jsonl").read_text()
     with pytest.raises(DataError, match=naming(2, "'image'")):
-        keep(folder, {"rows": given("see", broken)})
+        write_tables(folder, {"rows": bind_data("see", broken)})
     assert (folder / "rows.jsonl").read_text() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["given"]
 
@@ -369,15 +369,15 @@ def test_existing_files_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "train-images-idx3-ubyte.gz", "."])
 def test_mnist_files_are_recognised_as_images(tmp_path: Path, name: str) -> None:
     (tmp_path / "train-images-idx3-ubyte.gz").touch()
-    assert given("classify", str(tmp_path / name), {}).files == "media"
-    assert given("classify", str(tmp_path / "texts.tsv"), {}).files == "text"
+    assert bind_data("classify", str(tmp_path / name), {}).files == "media"
+    assert bind_data("classify", str(tmp_path / "texts.tsv"), {}).files == "text"
 
 
 @pytest.mark.parametrize("ending", [".pgm", ".ppm", ".pbm", ".tif", ".au", ".aif", ".oga", ".PPM"])
 def test_folders_of_every_ending_that_is_read_are_media(tmp_path: Path, ending: str) -> None:
     (tmp_path / "dog").mkdir()
     (tmp_path / "dog" / f"a{ending}").touch()
-    assert given("classify", str(tmp_path)).files == "media"
+    assert bind_data("classify", str(tmp_path)).files == "media"
 
 
 @pytest.mark.parametrize(
@@ -395,12 +395,12 @@ def test_folders_of_every_ending_that_is_read_are_media(tmp_path: Path, ending: 
 def test_a_table_of_file_names_is_a_list_of_media(tmp_path: Path, lines: str, files: str) -> None:
     path = tmp_path / "list.csv"
     path.write_text(lines)
-    assert given("classify", str(path)).files == files
-    assert given("classify", str(path), {"label": "label"}).files == files
+    assert bind_data("classify", str(path)).files == files
+    assert bind_data("classify", str(path), {"label": "label"}).files == files
 
 
 def test_a_column_of_file_names_in_memory_is_a_column_of_media() -> None:
-    found = given("classify", {"clip": ["a.wav", "b.wav"], "kind": ["x", "y"]})
+    found = bind_data("classify", {"clip": ["a.wav", "b.wav"], "kind": ["x", "y"]})
     assert {name: one.kind for name, one in found.columns.items()} == {
         "clip": "audio", "kind": "label",
     }  # fmt: skip

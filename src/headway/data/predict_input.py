@@ -16,18 +16,26 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from headway.data.bind import Binding, Column, as_said, bind, column_of, is_named, plain
+from headway.data.bind import (
+    Binding,
+    Column,
+    bind,
+    column_of,
+    is_named,
+    to_python,
+    with_setting_names,
+)
 from headway.data.columns import VALUES
-from headway.data.example import Bound, Example, media_tables, needed, needs_of
-from headway.data.files import first_bytes, is_stream, open_lines, shown
+from headway.data.files import display_name, first_bytes, is_stream, open_lines
 from headway.data.media.endings import check_is_text
 from headway.data.readers.conll import DOCUMENT, ENDINGS, UNIVERSAL, cells_of
-from headway.data.readers.delimited import FASTTEXT, between_of, label_form
+from headway.data.readers.delimited import FASTTEXT, detect_separator, label_format
 from headway.data.readers.jsonl import is_json, parse_object
 from headway.data.readers.media import is_list
 from headway.data.readers.open import HEAD, open_table
 from headway.data.readers.parquet import MAGIC
-from headway.data.table import ABSENT, Raw, Table
+from headway.data.source import BoundTable, Example, media_tables, needed, needs_of
+from headway.data.table import ABSENT, RawRow, Table
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
@@ -42,7 +50,7 @@ TARGETS = ("label", "labels", "number", "target")
 """Columns that input for prediction does not need."""
 
 
-class Input(NamedTuple):
+class InputRow(NamedTuple):
     """A question of a file, and the row that it is in."""
 
     question: Question | Example
@@ -56,7 +64,7 @@ class InputFile:
     columns: tuple[str, ...]
     """Names of all columns; empty for a file with one word per line."""
 
-    inputs: Iterator[Input]
+    inputs: Iterator[InputRow]
 
 
 def questions(
@@ -87,12 +95,12 @@ def open_inputs(
     return InputFile(tuple(columns), _with_ends(files) if in_words else inputs)
 
 
-def _with_ends(files: Sequence[InputFile]) -> Iterator[Input]:
+def _with_ends(files: Sequence[InputFile]) -> Iterator[InputRow]:
     """Chain files of one word per line, with an empty line between two files."""
     last = ""
     for file in files:
         if last.strip():
-            yield Input("", {})
+            yield InputRow("", {})
         for one in file.inputs:
             last = str(one.question)
             yield one
@@ -106,32 +114,35 @@ def _text_file(
     data, spec = settings.data, spec_of(settings)
     columns = _named_by(input_columns(settings), needs)
     if needs or Path(path).is_dir():
-        return _asked(open_table(path, data, columns), settings, note, needs=needs, rows=rows)
+        return _table_inputs(
+            open_table(path, data, columns), settings, note, needs=needs, rows=rows
+        )
     if spec.reads == "tagged":
         if not _is_tagged_table(path, settings):
             found = _words(path, settings, note)
             unit = () if _in_columns(path, settings) else ("text",)
-            return InputFile(unit, (Input(one, {"text": one}) for one in found))
-        return _asked(open_table(path, data, _columns_of_tagger(settings)), settings, note,
+            return InputFile(unit, (InputRow(one, {"text": one}) for one in found))
+        return _table_inputs(open_table(path, data, _columns_of_tagger(settings)), settings, note,
                       rows=rows)  # fmt: skip
     if is_stream(path) or not _is_table(path, data, spec.reads, columns, settings.labels):
         tabs = not is_stream(path) and _named(path, ".tsv")
         tabs = tabs and _has_tabs(path, _head(path, data.encoding))
         if tabs and spec.reads != "labelled":
             note(
-                f"{shown(path)}: every line, including its tabs, is read as a text, as in training"
+                f"{display_name(path)}: every line, including its tabs, is read as a text, as in "
+                f"training"
             )
         lines = open_lines(path, data.encoding)
         name = columns[0].name if columns[0].kind == "text" else "text"
-        return InputFile((name,), (Input(line, {name: line}) for line in lines))
-    return _asked(open_table(path, data, columns), settings, note, rows=rows)
+        return InputFile((name,), (InputRow(line, {name: line}) for line in lines))
+    return _table_inputs(open_table(path, data, columns), settings, note, rows=rows)
 
 
 def _named_by(columns: list[Column], needs: Mapping[str, str] | None) -> list[Column]:
     """Rename the columns as arguments say; `text` always refers to the first."""
     for word, name in (needs or {}).items():
-        i = next((i for i, one in enumerate(columns) if word in one.words), 0)
-        columns[i] = replace(columns[i], own=name, said=True, optional=False)
+        i = next((i for i, one in enumerate(columns) if word in one.python_names), 0)
+        columns[i] = replace(columns[i], given_name=name, is_strict=True, optional=False)
     return columns
 
 
@@ -142,20 +153,20 @@ def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
     [bound] = media_tables([path], settings.data, what)
     table, names = bound.table, list(bound.binding)
     if not is_list(Path(path)):
-        items = (Input(one, {"path": one.medium.path}) for one in bound)
+        items = (InputRow(one, {"path": one.medium.path}) for one in bound)
         return InputFile(("path",), items)
-    note(f"{path}: {columns_taken(path, settings.data, what)}")
+    note(f"{path}: {describe_media_columns(path, settings.data, what)}")
 
-    def read() -> Iterator[Input]:
+    def read() -> Iterator[InputRow]:
         for raw in table.read([*names, *(one for one in table.columns if one not in names)]):
             example = bound.example(raw.first(len(names)))
             if example is not None:
-                yield Input(example, _row_of(raw, [*names, *table.columns], table))
+                yield InputRow(example, _row_of(raw, [*names, *table.columns], table))
 
     return InputFile(table.columns, read())
 
 
-def _row_of(raw: Raw, names: Sequence[str], table: Table) -> Mapping[str, object]:
+def _row_of(raw: RawRow, names: Sequence[str], table: Table) -> Mapping[str, object]:
     """Return all cells of a row in table order; `names` are the columns of its values."""
     if raw.row is not None:
         return raw.row
@@ -169,14 +180,17 @@ def input_columns(settings: RunSettings) -> list[Column]:
     if data.fields:
         return list(needed("fields", settings))
     if spec.reads == "pairs" or (spec.reads == "texts" and data.pairs):
-        columns = as_said(needs_of("pairs"), data, settings.asked)
+        columns = with_setting_names(needs_of("pairs"), data, settings.asked)
     elif spec.reads in ("media", "tagged"):
-        columns = as_said([column_of(one, spec) for one in spec.needs], data, settings.asked)
+        columns = with_setting_names(
+            [column_of(one, spec) for one in spec.needs], data, settings.asked
+        )
     else:
         columns = needed("labelled" if spec.reads == "labelled" else "documents", settings)
     targets = _targets(settings)
     return [
-        replace(one, optional=True, said=False) if one.name in targets else one for one in columns
+        replace(one, optional=True, is_strict=False) if one.name in targets else one
+        for one in columns
     ]
 
 
@@ -191,7 +205,9 @@ def input_words(settings: RunSettings) -> set[str]:
     """Return the words by which options and arguments name the columns that a run reads; `text`
     always refers to the first."""
     columns = [one for one in input_columns(settings) if one.kind != "field"]
-    found = {word for one in columns for word in one.words if one.name not in _targets(settings)}
+    found = {
+        word for one in columns for word in one.python_names if one.name not in _targets(settings)
+    }
     return found | ({"text"} if columns and spec_of(settings).modality == "text" else set())
 
 
@@ -204,25 +220,32 @@ def bind_inputs(
     columns, targets = input_columns(settings), _targets(settings)
     if not table.name:  # names of training are tried first; numbers of a file mean nothing here
         columns = [
-            replace(one, own="" if one.own.isdecimal() else one.own, said=False) for one in columns
+            replace(
+                one,
+                given_name="" if one.given_name.isdecimal() else one.given_name,
+                is_strict=False,
+            )
+            for one in columns
         ]
     columns = _named_by(columns, needs)
     first = columns[0]
     if first.kind == "words" and not _has_words(table, first):
-        columns[0] = replace(first, name="text", kind="text", setting="text_field", also=TEXT.also)
+        columns[0] = replace(
+            first, name="text", kind="text", setting="text_field", aliases=TEXT.also
+        )
     elif first.kind == "text":
-        columns[0] = replace(first, also=tuple(dict.fromkeys((*first.also, *TEXT.names))))
+        columns[0] = replace(first, aliases=tuple(dict.fromkeys((*first.aliases, *TEXT.names))))
     bound = bind(table, columns, guesses=guesses)
     return {name: one for name, one in bound.items() if one.name not in targets}
 
 
 def _has_words(table: Table, column: Column) -> bool:
     """Whether some column holds lists."""
-    names = [column.own] if column.said else table.columns
-    return any(isinstance(plain(row.get(name)), list) for row in table.sample for name in names)
+    names = [column.given_name] if column.is_strict else table.columns
+    return any(isinstance(to_python(row.get(name)), list) for row in table.sample for name in names)
 
 
-def _asked(
+def _table_inputs(
     table: Table, settings: RunSettings, note: Note, *, needs: Mapping[str, str] | None = None,
     rows: bool = False,
 ) -> InputFile:  # fmt: skip
@@ -232,25 +255,27 @@ def _asked(
     guesses = any(is_named(table, one) for one in targets)
     binding = bind_inputs(table, settings, needs, guesses=guesses)
     written = spec_of(settings).reads == "documents"
-    said = _fields_said(table, data, written) if data.fields else taken(table, binding)
+    said = (
+        _describe_fields(table, data, written) if data.fields else describe_columns(table, binding)
+    )
     note(f"{table.name}: {said}")
     names = data.fields or [one.name for one in binding.values()]
-    bound = Bound(table, binding, blanks=True, bad=data.bad)
+    bound = BoundTable(table, binding, blanks=True, bad=data.bad)
     every = [*binding, *(name for name in table.columns if name not in binding and rows)]
 
-    def read() -> Iterator[Input]:
+    def read() -> Iterator[InputRow]:
         raws = table.read(every)
         for raw, example in bound.examples(raws, len(binding)):
             if example.problem:
                 note(f"{example.problem} This row is treated as an empty text")
             found = tuple(example.values.get(name, "") for name in names)
             question = found if data.fields or len(found) > 1 else found[0]
-            yield Input(cast(Question, question), _row_of(raw, every, table) if rows else {})
+            yield InputRow(cast(Question, question), _row_of(raw, every, table) if rows else {})
 
     return InputFile(table.columns or tuple(binding), read())
 
 
-def columns_taken(path: str, data: DataSettings, what: Modality) -> str:
+def describe_media_columns(path: str, data: DataSettings, what: Modality) -> str:
     """Describe which column of a list of media is read."""
     assert what != "text"
     [bound] = media_tables([path], data, what)
@@ -270,7 +295,7 @@ ROLES = {
 }  # fmt: skip
 
 
-def taken(table: Table, binding: dict[str, Column]) -> str:
+def describe_columns(table: Table, binding: dict[str, Column]) -> str:
     """Describe how columns are used: `column 1 is the text; column 2 is not read`."""
     unit = "field" if table.form == "lines of JSON" else "column"
 
@@ -286,7 +311,7 @@ def taken(table: Table, binding: dict[str, Column]) -> str:
     return "; ".join(parts)
 
 
-def _fields_said(table: Table, data: DataSettings, written: bool) -> str:
+def _describe_fields(table: Table, data: DataSettings, written: bool) -> str:
     left = [repr(name) for name in table.columns if name not in data.fields]
     used = ", ".join(repr(name) for name in data.fields if name in table.columns)
     some = f"; not read: {', '.join(left)}" if left else ""
@@ -310,7 +335,7 @@ def _has_tabs(path: str, head: list[str]) -> bool:
 
 def _has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
     """Whether lines begin with labels of the run, and not with words or numbers of the texts."""
-    how = label_form(head)
+    how = label_format(head)
     if how is None:
         return False
     found = {str(how.row(line)[name]) for line in head for name in how.columns if name != "text"}
@@ -328,16 +353,19 @@ def _is_table(
     head = _head(path, data.encoding)
     first = head[0] if head else ""
     wanted = [one for one in columns if not one.optional]
-    names = [one.own or one.name for one in wanted]
+    names = [one.given_name or one.name for one in wanted]
     if is_json(path, first, *names):
         return True
-    between = between_of(path, head, names) or "\t"
+    between = detect_separator(path, head, names) or "\t"
     cells = [cell.strip().strip('"') for cell in first.split(between)]
     tabs = _has_tabs(path, head)
     if reads == "pairs" or (reads == "texts" and data.pairs):
         table = _named(path, ".tsv") or bool(data.pairs)
         return _named(path, ".csv") or (_named(path, ".tsv") and cells == names) or (table and tabs)
-    there = all(one.own in cells if one.said else set(one.usual) & set(cells) for one in wanted)
+    there = all(
+        one.given_name in cells if one.is_strict else set(one.accepted_names) & set(cells)
+        for one in wanted
+    )
     if reads != "labelled":  # such runs were trained on whole lines
         return (there and _named(path, ".tsv", ".csv")) or (_named(path, ".csv") and len(cells) > 1)
     if len(wanted) == 1 and _has_labels(head, labels):
@@ -357,7 +385,10 @@ def _is_table(
 def _columns_of_tagger(settings: RunSettings) -> tuple[Column, ...]:
     """The columns of a tagger's input: lists of words, or sentences not yet cut into words."""
     first = input_columns(settings)[0]
-    return (first, replace(first, name="text", kind="text", setting="text_field", also=TEXT.also))
+    return (
+        first,
+        replace(first, name="text", kind="text", setting="text_field", aliases=TEXT.also),
+    )
 
 
 def _is_tagged_table(path: str, settings: RunSettings) -> bool:
@@ -372,9 +403,9 @@ def _is_tagged_table(path: str, settings: RunSettings) -> bool:
         return False
     if is_json(path, head[0], *TEXT.names):
         with suppress(DataError):
-            return not set(first.usual) & set(parse_object(head[0], path))
+            return not set(first.accepted_names) & set(parse_object(head[0], path))
     cells = head[0].split("\t")
-    return len(cells) > 1 and (first.own in cells if first.said else TEXT.name in cells)
+    return len(cells) > 1 and (first.given_name in cells if first.is_strict else TEXT.name in cells)
 
 
 def _in_columns(path: str, settings: RunSettings) -> bool:
@@ -396,7 +427,7 @@ def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
     if is_stream(path):
         return iter(lines)
     head = [line for line in _head(path, encoding) if not line.startswith(DOCUMENT)]
-    own = columns[0].own
+    own = columns[0].given_name
     if head and is_json(path, head[0], *WORDS.names, *filter(None, [own])):
         return _json_words(path, columns[0], data, note)
     if not head:
@@ -409,18 +440,18 @@ def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
         head = [line for line in head if not line.startswith("#")]
     width, word = len(cells_of(head[0])), int(own or ("2" if universal else "1"))
     rest = f", the other{'s' * (width > 2)} of {width} not" if width > 1 else ""
-    note(f"{shown(path)}: one word per line; column {word} is read{rest}")
+    note(f"{display_name(path)}: one word per line; column {word} is read{rest}")
     return (_with_tabs(line, word) for line in lines)
 
 
 def _json_words(path: str, column: Column, data: DataSettings, note: Note) -> Iterator[Question]:
     """Yield lines of JSON, each one sentence; errors name the line by its number."""
     for number, line in enumerate(open_lines(path, data.encoding), 1):
-        where = f"{shown(path)}, line {number:,}"
+        where = f"{display_name(path)}, line {number:,}"
         try:
             if line.strip():
                 values = parse_object(line, where)
-                name = next((one for one in column.usual if one in values), None)
+                name = next((one for one in column.accepted_names if one in values), None)
                 if name is None:
                     there = ", ".join(map(repr, values)) or "none"
                     raise DataError(

@@ -13,21 +13,21 @@ from headway.data.bind import (
     MEDIA,
     Binding,
     Column,
-    as_said,
     bind,
     column_of,
     is_blank,
-    plain,
+    to_python,
+    with_setting_names,
 )
 from headway.data.columns import VALUES, check_words, labels_of
 from headway.data.files import parts
-from headway.data.media.open_item import Form, Medium, Shape, What
+from headway.data.media.open_item import ItemFormat, MediaRef, MediaSettings, MediaType
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.lines import UnequalCounts, open_aligned
-from headway.data.readers.media import PARTS, is_list, medium_of, open_media, part_of
-from headway.data.readers.open import Holds, open_table
-from headway.data.table import ABSENT, Raw, Table, is_missing
-from headway.data.tag_schemes import Detection, Scheme, to_bio
+from headway.data.readers.media import PARTS, is_list, media_ref_of, open_media, part_of
+from headway.data.readers.open import FileContents, open_table
+from headway.data.table import ABSENT, RawRow, Table, is_missing
+from headway.data.tag_schemes import TagScheme, TagSchemeDetector, to_bio
 from headway.errors import ConfigError, DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
@@ -36,10 +36,10 @@ from headway.tasks.specs import MEDIA as MEDIA_NEEDS
 
 TextKind = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
 
-Target = Literal["label", "text", "other", "none"]
+TargetKind = Literal["label", "text", "other", "none"]
 """Kind of target that media need; `other` is a second item that belongs to the first."""
 
-TARGETS: dict[str, Target] = {
+TARGETS: dict[str, TargetKind] = {
     "label": "label", "labels": "label", "number": "label", "text": "text",
 }  # fmt: skip
 """Target that media need for each kind of answer; other answers need none."""
@@ -51,10 +51,10 @@ BLOCK = 4096
 BLOCK_CHARACTERS = 2_000_000
 
 
-Value = str | Sequence[str] | Medium | int
+Value = str | Sequence[str] | MediaRef | int
 """A text or a label; words or tags; an image, a video or audio, or its number once stored."""
 
-ColumnKind = Literal["text", "label", "labels", "number", "words", "tags"]
+TextColumnType = Literal["text", "label", "labels", "number", "words", "tags"]
 
 
 class Example(NamedTuple):
@@ -79,26 +79,26 @@ class Example(NamedTuple):
     def text(self, name: str) -> str:
         return cast(str, self.values.get(name, ""))
 
-    def several(self, name: str) -> Sequence[str]:
+    def strings(self, name: str) -> Sequence[str]:
         """Return words, tags or labels."""
         return cast(Sequence[str], self.values.get(name, ()))
 
     @property
-    def medium(self) -> Medium:
+    def medium(self) -> MediaRef:
         """The image, video or audio of the example; raises a `DataError` if the row names none."""
         for value in self.values.values():
-            if isinstance(value, Medium):
+            if isinstance(value, MediaRef):
                 return value
         raise DataError(self.problem)
 
     @property
     def labels(self) -> Sequence[str]:
         """All labels of the example: one, several, or none."""
-        return self.several("labels") or [one for one in (self.text("label"),) if one]
+        return self.strings("labels") or [one for one in (self.text("label"),) if one]
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundTable:
     """A table whose columns are bound: its rows are examples."""
 
     table: Table
@@ -138,19 +138,19 @@ class Bound:
             if example is not None:
                 yield example
 
-    def examples(self, rows: Iterator[Raw], n: int) -> Iterator[tuple[Raw, Example]]:
+    def examples(self, rows: Iterator[RawRow], n: int) -> Iterator[tuple[RawRow, Example]]:
         """Yield each example with its row, whose first `n` values are those of bound columns."""
         for raw in rows:
             example = self._checked(raw.first(n), (one.first(n) for one in rows))
             if example is not None:
                 yield raw, example
 
-    def _checked(self, raw: Raw, rest: Iterator[Raw]) -> Example | None:
+    def _checked(self, raw: RawRow, rest: Iterator[RawRow]) -> Example | None:
         """Return the example of a row. If bad rows are errors, raise one error that counts them."""
         example = self.example(raw)
         if example is not None and example.problem and self.bad == "error":
             others = (one.problem for one in map(self.example, rest) if one is not None)
-            raise refused(example.problem, sum(map(bool, others)), self._what)
+            raise bad_line_error(example.problem, sum(map(bool, others)), self._what)
         return example
 
     @property
@@ -160,11 +160,11 @@ class Bound:
         if self.absent:
             return None
         if all(kind == "text" for kind in kinds):
-            return self._are_sound
+            return self._are_valid_text
         rows = kinds[0] in MEDIA and kinds[1:] in ([], ["label"]) and self.table.named is None
         return _are_rows if rows else None
 
-    def _are_sound(self, values: Sequence[object]) -> bool:
+    def _are_valid_text(self, values: Sequence[object]) -> bool:
         """Whether all values are texts that need no check. Text decoded from a file cannot hold
         half of a surrogate pair; other text must be ASCII."""
         typed = self.table.typed
@@ -177,7 +177,7 @@ class Bound:
     def _what(self) -> str:
         return "sentences" if "words" in self._names else "lines"
 
-    def example(self, raw: Raw) -> Example | None:
+    def example(self, raw: RawRow) -> Example | None:
         """Return the example of a row, or None for an empty line that does not count."""
         place = self.table.place(raw.line)
         if raw.values is None:
@@ -189,13 +189,13 @@ class Bound:
         except DataError as error:
             return Example(self.empty, place, str(error))
 
-    def _values(self, raw: Raw) -> dict[str, Value]:
+    def _values(self, raw: RawRow) -> dict[str, Value]:
         assert raw.values is not None
         found: dict[str, Value] = dict(self.absent)
         where, part = "", {}
         media = self._is_media
         for (name, column), value in zip(self.binding.items(), raw.values, strict=True):
-            if type(value) is Medium:
+            if type(value) is MediaRef:
                 found[column.name] = value
                 continue
             if column.kind == "text" and type(value) is str and value.isascii() and not media:
@@ -218,7 +218,7 @@ class Bound:
                 found[column.name] = labels_of(value, name, where, column.separator)
                 continue
             if column.kind in MEDIA:
-                found[column.name] = medium_of(value, name, where, self.table)
+                found[column.name] = media_ref_of(value, name, where, self.table)
             elif column.kind == "text" and media:
                 found[column.name] = _written(value, name, where)
             else:
@@ -228,7 +228,7 @@ class Bound:
                 raise DataError(f"{where} has no label in column {name!r}.")
         if part:
             first = next(one.name for one in self.binding.values() if one.kind in MEDIA)
-            found[first] = part_of(cast(Medium, found[first]), part, where)
+            found[first] = part_of(cast(MediaRef, found[first]), part, where)
         if "words" in found and "tags" in found:
             words, tags = cast(Sequence[str], found["words"]), cast(Sequence[str], found["tags"])
             check_words(words, tags, where or self.table.where(raw.line))
@@ -245,19 +245,19 @@ class Bound:
 
 def _are_rows(values: Sequence[object]) -> bool:
     """Whether the values are a row of an array, and at most a label of one alphanumeric word."""
-    return type(values[0]) is Medium and all(
+    return type(values[0]) is MediaRef and all(
         type(one) is str and one.isascii() and one.isalnum() for one in values[1:]
     )
 
 
 def _written(value: object, name: str, where: str) -> list[str]:
     """Return the texts of an item, which may have one or several."""
-    value = plain(value)
+    value = to_python(value)
     texts = (value or [""]) if isinstance(value, list) else [value]
     return [value_text(text, name, where).strip() for text in texts]
 
 
-def refused(problem: str, others: int, what: str = "lines") -> DataError:
+def bad_line_error(problem: str, others: int, what: str = "lines") -> DataError:
     """Return the error for the first bad line of a file with `others` more of them; `what` is the
     unit that is lost if they are left out."""
     like = f" {others + 1:,} lines of this file have such errors." if others else ""
@@ -268,17 +268,17 @@ def refused(problem: str, others: int, what: str = "lines") -> DataError:
 
 
 @dataclass(frozen=True)
-class WantedMedia:
+class MediaSpec:
     """Form and target of the media that a task reads."""
 
-    form: Form
+    form: ItemFormat
     """Size and sampling to which media are converted."""
 
-    target: Target = "none"
+    target: TargetKind = "none"
 
     @classmethod
-    def of(cls, what: What, shape: Shape, target: Target = "none") -> WantedMedia:
-        return cls(Form.of(what, shape), target)
+    def of(cls, what: MediaType, shape: MediaSettings, target: TargetKind = "none") -> MediaSpec:
+        return cls(ItemFormat.of(what, shape), target)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -288,9 +288,9 @@ class WantedMedia:
 
 
 def media_tables(
-    paths: Sequence[str], data: DataSettings, what: What, target: Target = "none",
+    paths: Sequence[str], data: DataSettings, what: MediaType, target: TargetKind = "none",
     answers: str = "label",
-) -> Iterator[Bound]:  # fmt: skip
+) -> Iterator[BoundTable]:  # fmt: skip
     """Open files, folders and lists and bind their columns; `answers` is the kind of label."""
     kind = SEEN_AS[what]
     names = dict.fromkeys(name for need in MEDIA_NEEDS.values() for name in need.names)
@@ -299,13 +299,13 @@ def media_tables(
     if target == "label" and need is LABEL:
         columns.append(Column("label", "label", "label_field", LABEL.also))
     elif target == "label":
-        named = cast(ColumnKind, answers)
+        named = cast(TextColumnType, answers)
         columns.append(Column(named, named, "label_field", (*need.names, *LABEL.also)))
     elif target == "text":
         columns.append(Column("text", "text", "text_field", WRITTEN.also))
     elif target == "other":
         columns.append(Column("other", kind, "other_field"))
-    wanted = as_said(columns, data)
+    wanted = with_setting_names(columns, data)
     # A label may be present even if none is needed.
     known = wanted if target != "none" else (*wanted, Column("label", "text", "", (), True))
     for path in parts(paths, folders=False):
@@ -319,18 +319,18 @@ def media_tables(
             binding |= {name: Column(name, "part", optional=True) for name in part}
         else:
             binding = dict(zip(table.columns, wanted, strict=True))
-        yield Bound(table, binding, bad=data.bad)
+        yield BoundTable(table, binding, bad=data.bad)
 
 
 def media_examples(
-    paths: Sequence[str], data: DataSettings, what: What, target: Target = "none",
+    paths: Sequence[str], data: DataSettings, what: MediaType, target: TargetKind = "none",
     answers: str = "label",
 ) -> Iterator[Example]:  # fmt: skip
     """Yield the media examples; an item with several texts is yielded once per text."""
     return _text_by_text(media_tables(paths, data, what, target, answers))
 
 
-def _text_by_text(tables: Iterable[Bound]) -> Iterator[Example]:
+def _text_by_text(tables: Iterable[BoundTable]) -> Iterator[Example]:
     for bound in tables:
         for example in bound:
             texts = example.values.get("text")
@@ -342,19 +342,19 @@ def _text_by_text(tables: Iterable[Bound]) -> Iterator[Example]:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """Files of one split, read as examples as often as needed, in bounded memory."""
 
     kind: TextKind
     settings: RunSettings
     paths: tuple[str, ...]
-    scheme: Scheme = "bio"
+    scheme: TagScheme = "bio"
     """Tag scheme of tagged data."""
 
     aligned: tuple[tuple[str, str], ...] = ()
     """Pairs of files in which line n of one translates line n of the other."""
 
-    media: WantedMedia | None = None
+    media: MediaSpec | None = None
 
     @property
     def is_given(self) -> bool:
@@ -363,19 +363,19 @@ class Source:
 
     def __iter__(self) -> Iterator[Example]:
         if self.media is not None:
-            yield from self._held
+            yield from self._media_examples
             return
         for bound in self.tables():
             yield from map(self.as_read, bound) if self.kind == "tagged" else bound
 
     @cached_property
-    def _held(self) -> list[Example]:
+    def _media_examples(self) -> list[Example]:
         """All examples of media, kept because lists are read many times; files are not read yet."""
         return list(_text_by_text(self._opened))
 
     @cached_property
-    def _opened(self) -> list[Bound]:
-        return list(media_tables(*self._asked))
+    def _opened(self) -> list[BoundTable]:
+        return list(media_tables(*self._media_arguments))
 
     @property
     def in_arrays(self) -> bool:
@@ -387,20 +387,20 @@ class Source:
     def spread(self, most: int) -> list[Example]:
         """Return about `most` media, evenly spread; other rows of arrays are not listed."""
         if not self.in_arrays:
-            return self._held[:: max(1, len(self._held) // most)]
+            return self._media_examples[:: max(1, len(self._media_examples) // most)]
         n = sum(one.table.n or 0 for one in self._opened)
         rows = ((one, raw) for one in self._opened for raw in one.table.read(list(one.binding)))
         some = (one.example(raw) for one, raw in islice(rows, 0, None, max(1, n // most)))
         return [one for one in some if one is not None]
 
     @property
-    def _asked(self) -> tuple[Sequence[str], DataSettings, What, Target, str]:
+    def _media_arguments(self) -> tuple[Sequence[str], DataSettings, MediaType, TargetKind, str]:
         assert self.media is not None
         own = getattr(self.settings, self.settings.task, None)
         answers = str(getattr(own, "answer", "label"))
         return self.paths, self.settings.data, self.media.form.what, self.media.target, answers
 
-    def tables(self) -> Iterator[Bound]:
+    def tables(self) -> Iterator[BoundTable]:
         """Yield each file with its columns bound."""
         if self.media is not None:
             yield from self._opened
@@ -410,16 +410,16 @@ class Source:
         blanks = self.kind in ("documents", "texts", "pairs")
         for both in self.aligned:
             table = open_aligned(both, SIDES, data.encoding)
-            yield Bound(table, bind(table, needs_of("pairs")), blanks, data.bad)
+            yield BoundTable(table, bind(table, needs_of("pairs")), blanks, data.bad)
         for path in parts(self.paths):
             if self.kind == "texts" and data.pairs:
                 table = open_table(path, data, columns)
-                bound = Bound(table, bind(table, columns), True, data.bad)
+                bound = BoundTable(table, bind(table, columns), True, data.bad)
                 yield replace(bound, binding=as_texts(bound.binding))
             else:
                 table = open_table(path, data, columns, holds)
                 absent = dict.fromkeys(data.fields, "") if self.kind == "fields" else {}
-                yield Bound(table, bind(table, columns), blanks, data.bad, absent)
+                yield BoundTable(table, bind(table, columns), blanks, data.bad, absent)
 
     def as_read(self, example: Example) -> Example:
         """Convert the tags of an example to BIO; other examples stay as they are."""
@@ -427,17 +427,17 @@ class Source:
             return example
         strip = self.settings.tag.prefix_strip
         # A word that is nothing but the prefix stays.
-        words = [word.removeprefix(strip) or word for word in example.several("words")]
-        tags, misfits = to_bio(example.several("tags"), self.scheme)
+        words = [word.removeprefix(strip) or word for word in example.strings("words")]
+        tags, misfits = to_bio(example.strings("tags"), self.scheme)
         values = {"text": " ".join(words), "words": words, "tags": tags}
         return example._replace(values=values, misfits=misfits)
 
-    def detected(self) -> Scheme:
+    def detected(self) -> TagScheme:
         """Detect the tag scheme of all files; a mixture raises an error that names the places."""
-        detection = Detection()
+        detection = TagSchemeDetector()
         for bound in self.tables():
             for example in bound:
-                detection.look(example.several("tags"), example.place)
+                detection.add(example.strings("tags"), example.place)
         return detection.scheme()
 
     @property
@@ -454,11 +454,11 @@ class Source:
         return ("text", "other") if two else ("text",)
 
     @property
-    def kinds(self) -> dict[str, ColumnKind]:
+    def kinds(self) -> dict[str, TextColumnType]:
         """Kind of every column that an example may have, except media."""
         if self.kind == "tagged":
             return {"text": "text", "words": "words", "tags": "tags"}
-        more: dict[str, ColumnKind] = {}
+        more: dict[str, TextColumnType] = {}
         if self.kind in ("labelled", "fields") or self._has_labels:
             answers = spec_of(self.settings).answers
             more = {answers: answers} if answers in ("labels", "number") else {"label": "label"}
@@ -476,21 +476,22 @@ class Source:
             said |= {"text": example.text("text")} if self.media.target == "text" else {}
             return {"place": example.place, **said}
         if self.kind == "tagged":
-            return {name: list(example.several(name)) for name in ("words", "tags")}
+            return {name: list(example.strings(name)) for name in ("words", "tags")}
         if self.kind == "fields":
             return {name: text for name, text in example.values.items() if text}
         return dict(example.values)
 
 
 def sources(
-    kind: TextKind, settings: RunSettings, media: WantedMedia | None = None
-) -> tuple[Source, Source]:
+    kind: TextKind, settings: RunSettings, media: MediaSpec | None = None
+) -> tuple[DataSource, DataSource]:
     """Return the sources of training and validation; the second may have no files."""
-    settings = answered(kind, settings, media)
+    settings = resolve_answer(kind, settings, media)
     data = settings.data
     if media is not None:
         return tuple(
-            Source(kind, settings, paths, media=media) for paths in (data.media, data.valid_media)
+            DataSource(kind, settings, paths, media=media)
+            for paths in (data.media, data.valid_media)
         )  # type: ignore[return-value] # two of them
     if kind == "pairs":
         given = (data.pairs, data.source, data.target)
@@ -498,16 +499,18 @@ def sources(
         return pair_source(settings, *given), pair_source(settings, *held)
     training = data.pairs if kind == "texts" and data.pairs else data.text
     validation = data.valid_pairs if kind == "texts" and data.pairs else data.valid_text
-    scheme: Scheme = "bio"
+    scheme: TagScheme = "bio"
     if kind == "tagged":
         asked = settings.tag.scheme
-        both = Source(kind, settings, (*training, *validation))
+        both = DataSource(kind, settings, (*training, *validation))
         scheme = both.detected() if asked == "auto" else asked
-    return Source(kind, settings, training, scheme), Source(kind, settings, validation, scheme)
+    return DataSource(kind, settings, training, scheme), DataSource(
+        kind, settings, validation, scheme
+    )
 
 
-def answered(
-    kind: TextKind, settings: RunSettings, media: WantedMedia | None = None
+def resolve_answer(
+    kind: TextKind, settings: RunSettings, media: MediaSpec | None = None
 ) -> RunSettings:
     """Resolve classify.answer=auto from the files: several labels if a sampled label is a list,
     otherwise one."""
@@ -516,13 +519,13 @@ def answered(
     if not asked or not (settings.data.text or media):
         return settings
     if media is not None:
-        bound = next(Source(kind, settings, settings.data.media, media=media).tables(), None)
+        bound = next(DataSource(kind, settings, settings.data.media, media=media).tables(), None)
     else:
         (path, *_), columns = parts(settings.data.text), needed(kind, settings)
         table = open_table(path, settings.data, columns, HOLDS.get(kind, "table"))
-        bound = Bound(table, bind(table, columns))
+        bound = BoundTable(table, bind(table, columns))
     several = bound is not None and any(
-        isinstance(plain(row.get(name)), list)
+        isinstance(to_python(row.get(name)), list)
         for name, one in bound.binding.items()
         if one.kind == "label"
         for row in bound.table.sample
@@ -532,7 +535,7 @@ def answered(
 
 def pair_source(
     settings: RunSettings, pairs: Sequence[str], source: Sequence[str], target: Sequence[str]
-) -> Source:
+) -> DataSource:
     sources, targets = parts(source), parts(target)
     if len(sources) != len(targets):
         raise ConfigError(
@@ -540,7 +543,7 @@ def pair_source(
             "of each."
         )
     aligned = tuple(zip(sources, targets, strict=True))
-    return Source("pairs", settings, tuple(pairs), aligned=aligned)
+    return DataSource("pairs", settings, tuple(pairs), aligned=aligned)
 
 
 def in_example_blocks(
@@ -566,7 +569,11 @@ def in_example_blocks(
         yield block
 
 
-HOLDS: dict[TextKind, Holds] = {"documents": "documents", "texts": "lines", "tagged": "words"}
+HOLDS: dict[TextKind, FileContents] = {
+    "documents": "documents",
+    "texts": "lines",
+    "tagged": "words",
+}
 
 
 def needs_of(reads: Reads, settings: RunSettings | None = None) -> list[Column]:
@@ -584,14 +591,14 @@ def needed(kind: TextKind, settings: RunSettings) -> tuple[Column, ...]:
         group = [Column(name, "field", "", optional=True) for name in data.fields]
         answers = [one for one in needs_of("labelled", settings) if one.name not in TEXTS]
         label = [
-            replace(one, optional=True, own=data.label_field, said=False)
-            for one in as_said(answers, data)
+            replace(one, optional=True, given_name=data.label_field, is_strict=False)
+            for one in with_setting_names(answers, data)
         ]
         return (*group, *([] if data.label_field in data.fields else label))
     columns = needs_of(kind, settings)
     if kind == "texts":
         columns = columns[1:] if data.pairs else columns[:1]
-    return as_said(columns, data, settings.asked)
+    return with_setting_names(columns, data, settings.asked)
 
 
 def as_texts(binding: Binding) -> Binding:

@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
-from headway.tokens.charsmap import Charsmap
+from headway.tokens.spm_normalizer import Charsmap
 
 # Pre-tokenization of our own tokenizers: letters with their marks, digits, other symbols, spaces;
 # each with the space before it. Digits are single for sub-words, symbols are single for words.
@@ -24,15 +24,15 @@ NEVER = -1e6
 of a translation model uses."""
 
 
-class Facts:
+class TokenizerJson:
     def __init__(self, text: str) -> None:
-        self.all: dict[str, Any] = json.loads(text)
-        self.model: dict[str, Any] = self.all["model"]
+        self.tree: dict[str, Any] = json.loads(text)
+        self.model: dict[str, Any] = self.tree["model"]
 
     @cached_property
     def in_bytes(self) -> bool:
         """Whether pieces are byte-level: bytes that are written as characters."""
-        return bool(_parts(self.all["pre_tokenizer"], "ByteLevel"))
+        return bool(_parts(self.tree["pre_tokenizer"], "ByteLevel"))
 
     @property
     def covers_everything(self) -> bool:
@@ -42,13 +42,13 @@ class Facts:
     @cached_property
     def prepends(self) -> bool:
         """Whether the normalizer puts a space before the text."""
-        return bool(_parts(self.all["normalizer"], "Prepend"))
+        return bool(_parts(self.tree["normalizer"], "Prepend"))
 
     @cached_property
     def adds_a_space(self) -> bool:
         """Whether a text is split as if a space preceded it."""
-        metaspace = _parts(self.all["pre_tokenizer"], "Metaspace")
-        in_bytes = _parts(self.all["pre_tokenizer"], "ByteLevel")
+        metaspace = _parts(self.tree["pre_tokenizer"], "Metaspace")
+        in_bytes = _parts(self.tree["pre_tokenizer"], "ByteLevel")
         return (
             self.prepends
             or any(part["prepend_scheme"] != "never" for part in metaspace)
@@ -58,37 +58,37 @@ class Facts:
     @cached_property
     def cuts_at_spaces(self) -> bool:
         """Whether pre-tokenization is our own, in which no piece crosses a single space."""
-        cuts = (self.all["pre_tokenizer"] or {}).get("pretokenizers") or [{}]
+        cuts = (self.tree["pre_tokenizer"] or {}).get("pretokenizers") or [{}]
         first = cuts[0].get("pattern", {}).get("Regex")
         return self.prepends and first in (SUBWORD_CUTS, WORD_CUTS)
 
     @cached_property
     def marks_spaces(self) -> bool:
         """Whether pieces contain `▁` for a space, and decoding reverses it."""
-        return bool(_parts(self.all["decoder"], "Metaspace")) or any(
+        return bool(_parts(self.tree["decoder"], "Metaspace")) or any(
             part["pattern"] == {"String": "▁"} and part["content"] == " "
-            for part in _parts(self.all["decoder"], "Replace")
+            for part in _parts(self.tree["decoder"], "Replace")
         )
 
     @cached_property
-    def kept(self) -> list[str]:
+    def added_tokens(self) -> list[str]:
         """Added tokens that are matched in a text before anything else."""
-        found = [t["content"] for t in self.all["added_tokens"] if not t["special"]]
+        found = [t["content"] for t in self.tree["added_tokens"] if not t["special"]]
         return [token for token in found if token not in self.languages]
 
     @cached_property
     def languages(self) -> frozenset[str]:
         """Language tokens such as `>>de<<`, which only count at the start of a text."""
-        added = (t["content"] for t in self.all["added_tokens"] if not t["special"])
+        added = (t["content"] for t in self.tree["added_tokens"] if not t["special"])
         return frozenset(t for t in added if t.startswith(">>") and t.endswith("<<"))
 
     def charsmap(self) -> Charsmap:
         """The character table of the normalizer. It does not change added tokens (`kept`)."""
-        tables = _parts(self.all["normalizer"], "Precompiled")
+        tables = _parts(self.tree["normalizer"], "Precompiled")
         data = base64.b64decode(tables[0]["precompiled_charsmap"] or "") if tables else b""
-        return Charsmap(data, self.kept)
+        return Charsmap(data, self.added_tokens)
 
-    def cutter(
+    def without_specials(
         self, specials: Collection[int], *, with_space: bool = True, prepared: bool = False
     ) -> tokenizers.Tokenizer:
         """Return a copy of the tokenizer in which text cannot spell a special token.
@@ -96,8 +96,8 @@ class Facts:
         Unigram and word-level models look up parts of the text in the vocabulary and would find
         special tokens there. `prepared`: the text is already normalised.
         """
-        facts = deepcopy(self.all)
-        kept = set(self.kept)
+        facts = deepcopy(self.tree)
+        kept = set(self.added_tokens)
         facts["added_tokens"] = [t for t in facts["added_tokens"] if t["content"] in kept]
         _hide(facts["model"], specials)
         if prepared:
@@ -110,12 +110,12 @@ class Facts:
                 part["prepend_scheme"] = "never"
             for part in _parts(facts["pre_tokenizer"], "ByteLevel"):
                 part["add_prefix_space"] = False
-        made = read_exactly(facts)
+        made = build_tokenizer(facts)
         made.encode_special_tokens = True
         return made
 
 
-def read_exactly(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def build_tokenizer(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """Build a tokenizer from its JSON with exact scores. The reader of `tokenizers` changes the
     last digit of some scores in every round trip."""
     made = tokenizers.Tokenizer.from_str(json.dumps(facts))

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Self
 
 
-class Made:
+class TracksExplicit:
     """Base class of the setting sections of a run. Records the names of explicit arguments."""
 
     _said: frozenset[str]
@@ -17,7 +17,7 @@ class Made:
         return made
 
 
-def said_of(settings: object) -> frozenset[str]:
+def explicit_fields(settings: object) -> frozenset[str]:
     """Names passed explicitly, as in `TrainSettings(optimizer="adam")`.
 
     Empty if all names were passed, which is what `replace` and files do."""

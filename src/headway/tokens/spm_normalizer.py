@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from headway.errors import DataError
 from headway.tokens.pieces import SPACE_MARK
 
-Codes = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 MAX_EDGES = 1_000_000
 """Limit on transitions by one character over the whole trie; NFKC has a tenth of that."""
@@ -34,7 +34,7 @@ NOTHING = "(?!)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
+class SpmNormalization:
     """Settings of SentencePiece's text preparation, besides the character table."""
 
     dummy_prefix: bool = True
@@ -110,10 +110,12 @@ class _Trie:
         if len(data) < 4 or size % 4 or size == 0 or 4 + size > len(data):
             raise DataError("the character table is damaged: its size is wrong.")
         units = np.frombuffer(data, "<u4", count=size // 4, offset=4).astype(np.int64)
-        self.labels: Codes = units & 0x800000FF  # the highest bit marks a leaf: it matches no byte
-        self.offsets: Codes = (units >> 10) << ((units & 512) >> 6)
-        self.has_leaf: Codes = (units >> 8) & 1
-        self.values: Codes = units & 0x7FFFFFFF
+        self.labels: IntArray = (
+            units & 0x800000FF
+        )  # the highest bit marks a leaf: it matches no byte
+        self.offsets: IntArray = (units >> 10) << ((units & 512) >> 6)
+        self.has_leaf: IntArray = (units >> 8) & 1
+        self.values: IntArray = units & 0x7FFFFFFF
         self.texts = data[4 + size :]
         self._lists = self.labels.tolist(), self.offsets.tolist(), self.has_leaf.tolist()
 
@@ -148,7 +150,7 @@ class _Trie:
                 end, value = i + 1, int(self.values[place])
         return end, value
 
-    def step(self, places: Codes, first: int, last: int) -> tuple[Codes, Codes, Codes]:
+    def step(self, places: IntArray, first: int, last: int) -> tuple[IntArray, IntArray, IntArray]:
         """Transitions by a byte from `first` to `last`: the indices of their start places, their
         bytes, and the units that they lead to."""
         wanted = np.arange(first, last + 1)
@@ -163,7 +165,7 @@ def _places(trie: _Trie) -> tuple[re.Pattern[str], re.Pattern[str]]:
     characters, or characters followed by those that can continue a key."""
     codes, units = _one_character(trie, trie.offsets[:1])
     single = codes[trie.has_leaf[units] == 1]
-    later: list[Codes] = []
+    later: list[IntArray] = []
     seen = np.zeros(len(trie.labels), np.bool_)
     while len(units):
         new = np.unique(units)
@@ -182,9 +184,9 @@ def _places(trie: _Trie) -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(touched or NOTHING), re.compile(places or NOTHING, re.DOTALL)
 
 
-def _one_character(trie: _Trie, start: Codes) -> tuple[Codes, Codes]:
+def _one_character(trie: _Trie, start: IntArray) -> tuple[IntArray, IntArray]:
     """All transitions by one character from these places, and the units that they lead to."""
-    found: list[tuple[Codes, Codes]] = []
+    found: list[tuple[IntArray, IntArray]] = []
     for some in np.array_split(start, len(start) // 4096 + 1):
         for first, last, more in ((1, 0x7F, 0), (0xC2, 0xDF, 1), (0xE0, 0xEF, 2), (0xF0, 0xF4, 3)):
             _, byte, units = trie.step(some, first, last)
@@ -201,7 +203,7 @@ def _one_character(trie: _Trie, start: Codes) -> tuple[Codes, Codes]:
     return codes, units
 
 
-def _check_values(trie: _Trie, units: Codes) -> None:
+def _check_values(trie: _Trie, units: IntArray) -> None:
     leaves = np.unique(units[trie.has_leaf[units] == 1])
     places = leaves ^ trie.offsets[leaves]
     if (places >= len(trie.values)).any():
@@ -213,7 +215,7 @@ def _check_values(trie: _Trie, units: Codes) -> None:
         raise DataError(f"the character table is damaged: {error}.") from error
 
 
-def _one_of(codes: Codes) -> str:
+def _one_of(codes: IntArray) -> str:
     """Regular expression class with ranges: thousands of characters form few ranges.
 
     Characters beyond 16 bits are in a class of their own, because `re` would otherwise search the
@@ -225,7 +227,7 @@ def _one_of(codes: Codes) -> str:
     return f"(?:{'|'.join(kinds)})" if kinds else ""
 
 
-def _class(codes: Codes) -> str:
+def _class(codes: IntArray) -> str:
     if not len(codes):
         return ""
     ordered = np.unique(codes)

@@ -10,10 +10,10 @@ from headway.errors import ConfigError
 from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import (
     FAMILY_SETTINGS,
+    AudioEncoderSettings,
+    AudioSettings,
     BodySettings,
     ModelSettings,
-    SoundEncoderSettings,
-    SoundSettings,
     TextSettings,
     family_of,
 )
@@ -160,8 +160,8 @@ def check_same(
             f"the {family_of(new)} family. Start from another run, or from scratch."
         )
     kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER | apart]
-    words = n_words(old)
-    if "vocab_size" in kept and (not words or (may_grow and n_words(new) > words)):
+    words = vocab_size_of(old)
+    if "vocab_size" in kept and (not words or (may_grow and vocab_size_of(new) > words)):
         kept.remove("vocab_size")
     if may_grow and getattr(old, "n_segments", 0) < getattr(new, "n_segments", 0):
         kept.remove("n_segments")
@@ -182,11 +182,11 @@ def check_same(
 def _weighty(model: ModelSettings, key: str) -> Any:
     """A setting without the parts that do not affect weights, such as padding of audio."""
     value = getattr(model, key)
-    return replace(value, pad_s=0.0) if isinstance(value, SoundSettings) else value
+    return replace(value, pad_s=0.0) if isinstance(value, AudioSettings) else value
 
 
-def n_words(model: ModelSettings) -> int:
+def vocab_size_of(model: ModelSettings) -> int:
     """Vocabulary size that the model has weights for; 0 if it neither reads nor writes tokens."""
-    if isinstance(model, SoundEncoderSettings) and "ctc" not in model.heads:
+    if isinstance(model, AudioEncoderSettings) and "ctc" not in model.heads:
         return 0
     return int(getattr(model, "vocab_size", 0))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.data.prediction_files import Question, questions
+from headway.data.predict_input import Question, questions
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings

@@ -31,17 +31,17 @@ from headway.data.bind import (
     column_of,
     holds_media,
     is_named,
-    plain,
+    to_python,
 )
 from headway.data.media.arrays import is_idx
 from headway.data.media.endings import ARRAY, is_audio, is_visual
-from headway.data.media.in_memory import Loose
+from headway.data.media.in_memory import MediaWriter
 from headway.data.readers.media import is_list
 from headway.data.readers.open import open_table
-from headway.data.table import Raw, Table, is_missing, shown_value, table_of
+from headway.data.table import RawRow, Table, is_missing, shown_value, table_of
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.settings.data import FILES, DataSettings
-from headway.settings.listed import listed
+from headway.settings.listed import ensure_list
 from headway.settings.synonyms import remark_on
 from headway.storage import sync, work_folder
 from headway.tasks.specs import ALIASES, LABEL, SEEN_AS, SPECS, Modality, spec_of
@@ -54,16 +54,16 @@ _LABEL = Column("label", "label", "label_field", LABEL.also)
 SETTING_OF: dict[str, str] = dict.fromkeys(SEEN_AS.values(), "path")
 """Names of columns in settings, where arguments use another word."""
 
-Layout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]
+ColumnLayout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]
 """The setting that takes the files, and the columns that they must have."""
 
 
-def layouts_of(task: str, what: Modality | None = None) -> tuple[Layout, ...]:
+def layouts_of(task: str, what: Modality | None = None) -> tuple[ColumnLayout, ...]:
     """Return the layouts that the data of a task may have; the first whose columns are all present
     is used. `what` restricts them to one modality."""
     if task not in (*SPECS, *ALIASES):
         raise ConfigError(f"unknown task {task!r}.{suggest(task, SPECS)}")
-    found: list[Layout] = []
+    found: list[ColumnLayout] = []
     for row in SPECS[task].rows if task in SPECS else (spec_of(task),):
         if what is not None and row.modality != what:
             continue
@@ -78,7 +78,7 @@ def layouts_of(task: str, what: Modality | None = None) -> tuple[Layout, ...]:
 
 
 @dataclass(frozen=True)
-class Given:
+class BoundData:
     """Training or validation data: files, or a table with the columns used from it."""
 
     files: Literal["text", "pairs", "media"]
@@ -92,7 +92,7 @@ class Given:
     columns: Mapping[str, Column] = field(default_factory=dict)
     """Role of each column of the table that is read."""
 
-    called: Mapping[str, str] = field(default_factory=dict)
+    file_columns: Mapping[str, str] = field(default_factory=dict)
     """Names of columns in the file, where they differ from the table."""
 
     def settings(self, folder: Path, name: str = ROWS) -> dict[str, object]:
@@ -101,7 +101,7 @@ class Given:
         key = self.files if name == ROWS else f"valid_{self.files}"
         return {key: list(paths), **self.names}
 
-    def beside(self, other: Given) -> Given:
+    def match_columns(self, other: BoundData) -> BoundData:
         """Return the other data with its columns renamed to those of this data, because settings
         name the columns of both."""
         names = {**DEFAULTS, **self.names}
@@ -115,14 +115,14 @@ class Given:
             for name, column in other.columns.items()
             if column.setting and column.setting in names
         }
-        return replace(other, names=self.names, called=called)
+        return replace(other, names=self.names, file_columns=called)
 
     def write(self, folder: Path, name: str = ROWS) -> None:
         """Write the table to a file in the folder; do nothing if the data is files."""
         if self.table is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        loose = Loose(folder / name)
+        loose = MediaWriter(folder / name)
         path, n = folder / f"{name}.jsonl", 0
         with path.open("w", encoding="utf-8", newline="\n") as file:
             for raw in self.table.read(list(self.columns)):
@@ -139,13 +139,13 @@ class Given:
             raise DataError("the data has no rows.")
         sync(path)
 
-    def _values(self, raw: Raw, where: str, loose: Loose) -> dict[str, Any]:
+    def _values(self, raw: RawRow, where: str, loose: MediaWriter) -> dict[str, Any]:
         assert self.table is not None
         assert raw.values is not None
         found: dict[str, Any] = {}
         for (name, column), value in zip(self.columns.items(), raw.values, strict=True):
-            value = plain(value)
-            called = self.called.get(name, name)
+            value = to_python(value)
+            called = self.file_columns.get(name, name)
             if name in self.table.classes:
                 value = _named(value, self.table.classes[name])
             place = f"{where}: column {name!r}"
@@ -161,14 +161,14 @@ class Given:
         return found
 
 
-def given(
+def bind_data(
     task: str,
     data: object,
     needs: Mapping[str, str | Sequence[str]] | None = None,
     usual: DataSettings | None = None,
-    like: Given | None = None,
+    like: BoundData | None = None,
     what: Modality | None = None,
-) -> Given:
+) -> BoundData:
     """Bind the columns of data by `needs` (`{"text": "review"}`), by `usual` (settings of a run
     whose training data had these columns), by their usual names, or because only one column fits.
     If none of these decides, a `ConfigError` lists all columns. `like` is other data whose binding
@@ -177,9 +177,11 @@ def given(
     if like is not None and table is not None:
         needs = {one.name: name for name, one in like.columns.items()} | dict(needs or {})
     needs = {name: one for name, one in (needs or {}).items() if one is not None}
-    fields = tuple(listed(needs.pop("fields", ()))) or (usual.fields if usual else ())
+    fields = tuple(ensure_list(needs.pop("fields", ()))) or (usual.fields if usual else ())
     layouts = _layouts(layouts_of(task, what), task, fields, usual)
-    known = list(dict.fromkeys(w for _, columns in layouts for one in columns for w in one.words))
+    known = list(
+        dict.fromkeys(w for _, columns in layouts for one in columns for w in one.python_names)
+    )
     for name in needs:
         if name not in known:
             near = suggest(name, known)
@@ -197,13 +199,13 @@ def given(
     # A column with the name of an image column is not text, even if it could be read as such.
     for guesses, (files, columns) in product((False, True), fits):
         try:
-            bound = bind(table, _said(columns, needs), guesses=guesses)
+            bound = bind(table, _with_argument_names(columns, needs), guesses=guesses)
         except ConfigError as error:
             errors.append(error)
             continue
         names = {column.setting: name for name, column in bound.items() if column.setting}
         said: dict[str, str | tuple[str, ...]] = {**names}
-        return Given(files, said | ({"fields": fields} if fields else {}), (), table, bound)
+        return BoundData(files, said | ({"fields": fields} if fields else {}), (), table, bound)
     if errors:
         raise errors[len(fits)]  # of the first, with guesses
     raise ConfigError(f"the task {task} does not take the columns {', '.join(needs)} together.")
@@ -222,9 +224,9 @@ def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
         if name == "encoding":
             found[name] = str(value)
         elif name in FILES and not (table and field in DEFAULTS):
-            found[name] = [os.fspath(path) for path in listed(value)]
+            found[name] = [os.fspath(path) for path in ensure_list(value)]
         elif field in DEFAULTS:
-            (found[field],) = map(str, listed(value))
+            (found[field],) = map(str, ensure_list(value))
         else:
             known = (*FILES, *(one.removesuffix("_field") for one in DEFAULTS), "encoding")
             raise ConfigError(
@@ -234,7 +236,7 @@ def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
 
 
 @contextmanager
-def in_files(
+def as_files(
     task: str,
     data: object,
     needs: Mapping[str, str | Sequence[str]] | None = None,
@@ -242,13 +244,13 @@ def in_files(
     what: Modality | None = None,
 ) -> Iterator[dict[str, object]]:
     """Yield settings of `data` for any kind of data; a table is in a temporary file meanwhile."""
-    found = given(task, data, needs, usual, what=what)
+    found = bind_data(task, data, needs, usual, what=what)
     with work_folder() as folder:
         found.write(folder)
         yield found.settings(folder)
 
 
-def keep(folder: Path, parts: Mapping[str, Given], *, replace: bool = True) -> bool:
+def write_tables(folder: Path, parts: Mapping[str, BoundData], *, replace: bool = True) -> bool:
     """Write tables into a folder, completely or not at all. If the folder already has the same
     bytes, it stays and files keep their times. Return False if other contents may not be replaced.
     """
@@ -283,8 +285,8 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _layouts(
-    layouts: tuple[Layout, ...], task: str, fields: Sequence[str], usual: DataSettings | None
-) -> tuple[Layout, ...]:
+    layouts: tuple[ColumnLayout, ...], task: str, fields: Sequence[str], usual: DataSettings | None
+) -> tuple[ColumnLayout, ...]:
     """Return the layouts with the column names of a run, and with its fields if it has any."""
     if fields:
         group = [Column(name, "field", "", optional=True) for name in fields]
@@ -295,38 +297,41 @@ def _layouts(
     kind = "media" if usual.media else "pairs" if usual.source or usual.pairs else "text"
     kept = [layout for layout in layouts if layout[0] == kind] or list(layouts)
     return tuple(
-        (files, tuple(_as_in_run(one, usual) for one in columns)) for files, columns in kept
+        (files, tuple(_with_training_name(one, usual) for one in columns))
+        for files, columns in kept
     )
 
 
-def _as_in_run(column: Column, usual: DataSettings) -> Column:
+def _with_training_name(column: Column, usual: DataSettings) -> Column:
     """Return the column with its name in training, unless that was only a number."""
     name = getattr(usual, column.setting) if column.setting else ""
     if not name or name.isdecimal():
         return column
     # A second text is required if training had one; a label only if it is required anyway.
-    return replace(column, own=name, optional=column.optional and column.kind == "label")
+    return replace(column, given_name=name, optional=column.optional and column.kind == "label")
 
 
-def _said(columns: Sequence[Column], needs: Mapping[str, Any]) -> list[Column]:
+def _with_argument_names(columns: Sequence[Column], needs: Mapping[str, Any]) -> list[Column]:
     """Return the columns with the names given as arguments."""
     found = []
     for column in columns:
-        name = next((needs[word] for word in column.words if word in needs), None)
+        name = next((needs[word] for word in column.python_names if word in needs), None)
         found.append(
-            column if name is None else replace(column, own=str(name), said=True, optional=False)
+            column
+            if name is None
+            else replace(column, given_name=str(name), is_strict=True, optional=False)
         )
     return found
 
 
-def _words(layout: Layout) -> set[str]:
-    return {word for column in layout[1] for word in column.words}
+def _words(layout: ColumnLayout) -> set[str]:
+    return {word for column in layout[1] for word in column.python_names}
 
 
 def _of_files(
-    data: object, layouts: Sequence[Layout], needs: Mapping[str, Any], encoding: str = "utf-8"
-) -> Given:
-    paths = tuple(os.fspath(path) for path in listed(data))
+    data: object, layouts: Sequence[ColumnLayout], needs: Mapping[str, Any], encoding: str = "utf-8"
+) -> BoundData:
+    paths = tuple(os.fspath(path) for path in ensure_list(data))
     if not paths:
         raise DataError("the list of data files is empty.")
     if any(" " in path and not Path(path).exists() for path in paths) and len(paths) > 1:
@@ -345,13 +350,13 @@ def _of_files(
             if kind == "media" and _lists_media(paths[0], columns, layouts[0][1], encoding)
         ]  # fmt: skip
     files, columns = (media or fits)[0]
-    settings = {word: one.setting for one in columns for word in one.words}
+    settings = {word: one.setting for one in columns for word in one.python_names}
     names: dict[str, str | tuple[str, ...]] = {}
     for name, column in needs.items():
         names[settings[name]] = str(column)
     if fields := tuple(one.name for one in columns if one.kind == "field"):
         names["fields"] = fields
-    return Given(files, names, paths)
+    return BoundData(files, names, paths)
 
 
 def _looks_like_media(path: str, column: Column) -> bool:
@@ -388,7 +393,7 @@ def _lists_media(
 def _named(value: object, names: Sequence[str]) -> object:
     """Replace class numbers by class names; -1 means no label in Hugging Face datasets."""
     if isinstance(value, list | np.ndarray):
-        return [_named(plain(one), names) for one in value]
+        return [_named(to_python(one), names) for one in value]
     if isinstance(value, int) and not isinstance(value, bool):
         return names[value] if 0 <= value < len(names) else None
     return value
@@ -424,7 +429,7 @@ def _list(value: object, where: str) -> list[Any]:
         return []
     if not isinstance(found, list | tuple):
         raise DataError(f"{where} holds {shown_value(value)}, but a list is needed.")
-    return [_label(plain(one), where) for one in found]
+    return [_label(to_python(one), where) for one in found]
 
 
 def _field(value: object, where: str) -> object:

@@ -13,7 +13,7 @@ from headway.settings.value_types import describe, fit, setting_types
 
 
 @dataclass(frozen=True)
-class Roles:
+class TokenRoles:
     """Special tokens by their text. A tokenizer without roles looks for the usual names."""
 
     bos: str
@@ -67,7 +67,7 @@ class Roles:
         return {name: value for name, value in asdict(self).items() if value != default[name]}
 
     @classmethod
-    def from_dict(cls, values: Any, where: str) -> Roles:
+    def from_dict(cls, values: Any, where: str) -> TokenRoles:
         if not isinstance(values, Mapping):
             raise DataError(f"{where}: roles must be a JSON object, not {values!r}.")
         types, found = setting_types(cls), {}

@@ -12,19 +12,19 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.example import Example, Source, in_example_blocks
-from headway.data.hashing import Hashes, Texts, fold_hashes, mixed
+from headway.data.hashing import CharacterCodes, UInt64Array, fold_hashes, mix_bits
 from headway.data.language_id import Profiles, Trigrams
-from headway.data.media.decoding import UNREADABLE, read_facts, read_problems
-from headway.data.media.decoding import Facts as MediaFacts
+from headway.data.media.decoding import UNREADABLE, read_media_records, read_problems
+from headway.data.media.decoding import MediaRecords as MediaFacts
 from headway.data.readers.lines import UnequalCounts
-from headway.data.workers import each
+from headway.data.source import DataSource, Example, in_example_blocks
+from headway.data.workers import map_blocks
 
 EMPTY, SAME, SWAPPED, CONTROL, REPLACED, GARBLED = (1 << bit for bit in range(6))
 """Marks of an example: no text, or a side without; both sides alike; sides look swapped; control
 characters; U+FFFD; UTF-8 that was once read as Latin-1."""
 
-Part = tuple[NDArray[Any], ...]
+ColumnBlock = tuple[NDArray[Any], ...]
 """Columns of a block."""
 
 _JOIN = "\t"
@@ -37,7 +37,7 @@ MOST_PROBLEMS = 10_000
 
 
 @dataclass
-class Names:
+class LabelScan:
     """Labels or tags of a split, with counts and problems."""
 
     places: dict[str, str] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class Names:
     """Number of each, in the order of their first occurrence."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    without: int = 0
+    n_unlabelled: int = 0
     """Number of examples without labels."""
 
-    first_without: str = ""
+    first_unlabelled: str = ""
     misfits: int = 0
     """Number of tags that do not fit their scheme."""
 
@@ -63,7 +63,7 @@ class Names:
     present: Counter[str] = field(default_factory=Counter)
     """Number of examples that have each field."""
 
-    def see(self, item: Example, columns: Sequence[str]) -> int:
+    def add(self, item: Example, columns: Sequence[str]) -> int:
         """Count an example and return the number of its first label; -1 without labels."""
         if item.problem:
             self.n_problems += 1
@@ -71,11 +71,11 @@ class Names:
                 self.problems[item.place] = item.problem
             return -1
         label = item.text("label")
-        found = item.several("labels") or ([label] if label else [])
+        found = item.strings("labels") or ([label] if label else [])
         if not found:
-            self.without += 1
-            self.first_without = self.first_without or item.place
-        for name in item.several("tags") or found:
+            self.n_unlabelled += 1
+            self.first_unlabelled = self.first_unlabelled or item.place
+        for name in item.strings("tags") or found:
             self.counts[name] += 1
             if name not in self.numbers:
                 self.places[name] = item.place
@@ -89,27 +89,27 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Survey:
+class DatasetScan:
     """Facts about each example (a document is one example), in about 40 bytes each."""
 
-    source: Source
-    key: Hashes
+    source: DataSource
+    key: UInt64Array
     """Hash of the text, the source, or all fields, without case and punctuation."""
 
-    other: Hashes
+    other: UInt64Array
     """Hash of the second text or the target; the same as `key` without a second."""
 
-    exact: Hashes
+    exact: UInt64Array
     """Hash of the unchanged texts."""
 
     lengths: tuple[NDArray[np.integer[Any]], ...]
     """Lengths in characters: of the whole example, or of source and target."""
 
-    marks: NDArray[np.uint8]
+    flags: NDArray[np.uint8]
     label: NDArray[np.int32]
     """Number of the label; -1 without a label."""
 
-    names: Names
+    labels: LabelScan
     unequal: UnequalCounts | None = None
     """The error that ended the scan early, if any."""
 
@@ -125,20 +125,20 @@ class Survey:
 
     @property
     def filled(self) -> NDArray[np.bool_]:
-        return self.marks & EMPTY == 0
+        return self.flags & EMPTY == 0
 
     def rows(self, mark: int) -> NDArray[np.int64]:
-        return np.flatnonzero(self.marks & mark)
+        return np.flatnonzero(self.flags & mark)
 
     def examples(self, rows: Iterable[int]) -> dict[int, Example]:
         """Read the first item of some rows again."""
         wanted = set(rows)
         last = max(wanted, default=-1)
-        firsts = (item for item, first in with_firsts(self.source) if first)
+        firsts = (item for item, first in with_first_flags(self.source) if first)
         return {row: item for row, item in enumerate(islice(firsts, last + 1)) if row in wanted}
 
 
-def with_firsts(items: Iterable[Example]) -> Iterator[tuple[Example, bool]]:
+def with_first_flags(items: Iterable[Example]) -> Iterator[tuple[Example, bool]]:
     """Yield each item, and whether an example begins with it."""
     first = True
     for item in items:
@@ -146,28 +146,28 @@ def with_firsts(items: Iterable[Example]) -> Iterator[tuple[Example, bool]]:
         first = item.ends
 
 
-def survey(
-    source: Source,
+def scan_examples(
+    source: DataSource,
     advance: Callable[[int], None] = lambda n: None,
     profiles: Profiles | None = None,
     *,
     learn: bool = True,
-) -> Survey:
+) -> DatasetScan:
     """Read all files once; `advance` receives the amount read, in the unit of the source. With
     `learn`, pairs are added to the profiles of source and target; without, they are only compared
     with the finished profiles."""
-    names, blocks = Names(), _Blocks(source)
+    names, blocks = LabelScan(), _Blocks(source)
     labelled = not source.kinds.keys().isdisjoint(("label", "labels"))
     names_any = labelled or source.kind in ("tagged", "fields")
     profiles = Profiles() if profiles is None else profiles
-    parts = Growing()
-    facts = _Facts(source.kind == "pairs", source.kind == "fields")
-    for found in each(facts, blocks):
+    parts = GrowingColumns()
+    facts = _BlockScanner(source.kind == "pairs", source.kind == "fields")
+    for found in map_blocks(facts, blocks):
         block = blocks.taken.popleft()
         if found.trigrams:
             found.marks[profiles.swapped(*found.trigrams, learn=learn)] |= SWAPPED
         told = block.examples if names_any else [one for one in block.examples if one.problem]
-        numbers = [names.see(item, source.columns) for item in told]
+        numbers = [names.add(item, source.columns) for item in told]
         some = (np.array(numbers, np.int32),) if labelled else ()
         ends = np.array([item.ends for item in block.examples], np.bool_)
         pair = () if found.other is None else (found.other,)
@@ -176,7 +176,7 @@ def survey(
     if not parts.n:
         none = np.zeros(0, np.uint64)
         sides = (none.astype(np.int64),) * (2 if source.kind == "pairs" else 1)
-        return Survey(source, none, none, none, sides, none.astype(np.uint8),
+        return DatasetScan(source, none, none, none, sides, none.astype(np.uint8),
                       none.astype(np.int32), names, blocks.unequal)  # fmt: skip
     ends, key, exact, marks, *more = parts.whole()
     label = more.pop() if labelled else np.broadcast_to(np.int32(-1), len(key))
@@ -190,35 +190,35 @@ def survey(
         empty: NDArray[np.uint8] = np.bitwise_and.reduceat(marks & np.uint8(EMPTY), firsts)
         marks = np.bitwise_or.reduceat(marks & ~np.uint8(EMPTY), firsts) | empty
         # Documents are told apart by how they begin and by their length.
-        exact = exact[firsts] ^ mixed(lengths[0].astype(np.uint64))
+        exact = exact[firsts] ^ mix_bits(lengths[0].astype(np.uint64))
         key, label = key[firsts], label[firsts]
         other = key
-    return Survey(source, key, other, exact, lengths, marks, label, names, blocks.unequal)
+    return DatasetScan(source, key, other, exact, lengths, marks, label, names, blocks.unequal)
 
 
-def survey_media(source: Source, folder: Path, first: int = 0) -> Survey:
+def scan_media(source: DataSource, folder: Path, first: int = 0) -> DatasetScan:
     """Survey media that were decoded into the folder, after the `first` examples of others."""
     assert source.media is not None
     examples, each_has = list(source), len(source.media.names)
     here = slice(first * each_has, (first + len(examples)) * each_has)
-    facts = read_facts(folder)[here].reshape(-1, each_has)
+    facts = read_media_records(folder)[here].reshape(-1, each_has)
     problems = read_problems(folder)
     unread: NDArray[np.bool_] = np.any(facts["marks"] & UNREADABLE, axis=1)
-    names, labels = Names(), np.full(len(examples), -1, np.int32)
+    names, labels = LabelScan(), np.full(len(examples), -1, np.int32)
     for row, one in enumerate(examples):
         if unread[row]:
             items = range(here.start + row * each_has, here.start + (row + 1) * each_has)
             one = one._replace(problem=next(problems[i] for i in items if i in problems))
-        labels[row] = names.see(one, ())
+        labels[row] = names.add(one, ())
     key, other = facts["hash"][:, 0].copy(), facts["hash"][:, -1].copy()
-    exact = key if each_has == 1 else mixed(key) ^ other
+    exact = key if each_has == 1 else mix_bits(key) ^ other
     empty = unread
     if source.columns:
         texts = [one.text("text") for one in examples]
         empty = unread | np.array([not text for text in texts], np.bool_)
-        exact = mixed(key) ^ Texts.of(texts).hashes() if texts else key
+        exact = mix_bits(key) ^ CharacterCodes.of(texts).hashes() if texts else key
     marks = np.where(empty, np.uint8(EMPTY), np.uint8(0))
-    return Survey(source, key, other, exact, (), marks, labels, names, media=facts)
+    return DatasetScan(source, key, other, exact, (), marks, labels, names, media=facts)
 
 
 class _Block(NamedTuple):
@@ -229,7 +229,7 @@ class _Block(NamedTuple):
 class _Blocks:
     """Iterator over the texts of a source in blocks, by column; `taken` queues their examples."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DataSource) -> None:
         self.source = source
         self.taken: deque[_Block] = deque()
         self.unequal: UnequalCounts | None = None
@@ -250,17 +250,17 @@ class _Blocks:
             yield texts
 
 
-class _Found(NamedTuple):
-    key: Hashes
-    other: Hashes | None
-    exact: Hashes
+class _BlockScan(NamedTuple):
+    key: UInt64Array
+    other: UInt64Array | None
+    exact: UInt64Array
     lengths: tuple[NDArray[np.integer[Any]], ...]
     marks: NDArray[np.uint8]
     trigrams: tuple[Trigrams, Trigrams] | None
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _BlockScanner:
     """Function that computes the facts of a block of texts, in any process."""
 
     translated: bool
@@ -269,31 +269,31 @@ class _Facts:
     joined: bool
     """Whether all columns together are one text."""
 
-    def __call__(self, texts: list[list[str]]) -> _Found:
+    def __call__(self, texts: list[list[str]]) -> _BlockScan:
         filled = np.array([[bool(text.strip()) for text in side] for side in texts], np.bool_)
         empty = ~(filled.any(0) if self.joined else filled.all(0))
         if self.joined and len(texts) > 1:
             texts = [list(map(_JOIN.join, zip(*texts, strict=True)))]
-        sides = [Texts.of(side) for side in texts]
+        sides = [CharacterCodes.of(side) for side in texts]
         folded = [side.folded() for side in sides]
         hashes = [side.hashes() for side in sides]
         marks = np.where(empty, np.uint8(EMPTY), np.uint8(0))
         for side in sides:
-            marks |= signs(side)
+            marks |= damage_flags(side)
         keys = [fold_hashes(*side) for side in zip(sides, folded, strict=True)]
         lengths = tuple(side.lengths for side in sides)
         if len(sides) == 1:
-            return _Found(keys[0], None, hashes[0], lengths, marks, None)
-        exact = mixed(hashes[0]) ^ hashes[1]
+            return _BlockScan(keys[0], None, hashes[0], lengths, marks, None)
+        exact = mix_bits(hashes[0]) ^ hashes[1]
         if not self.translated:
-            return _Found(keys[0], keys[1], exact, (lengths[0] + lengths[1],), marks, None)
+            return _BlockScan(keys[0], keys[1], exact, (lengths[0] + lengths[1],), marks, None)
         marks[hashes[0] == hashes[1]] |= np.uint8(SAME)
         trigrams = Trigrams.of(folded[0]), Trigrams.of(folded[1])
         short = (lengths[0].astype(np.int32), lengths[1].astype(np.int32))
-        return _Found(keys[0], keys[1], exact, short, marks, trigrams)
+        return _BlockScan(keys[0], keys[1], exact, short, marks, trigrams)
 
 
-class Growing:
+class GrowingColumns:
     """Columns that grow block by block. Joining many small arrays at the end would take twice the
     memory, because memory of small arrays is not returned to the system."""
 
@@ -301,7 +301,7 @@ class Growing:
         self.n = 0
         self.columns: list[NDArray[Any]] = []
 
-    def add(self, block: Part) -> None:
+    def add(self, block: ColumnBlock) -> None:
         if not self.columns:
             self.columns = [np.empty(0, column.dtype) for column in block]
         end = self.n + len(block[0])
@@ -317,7 +317,7 @@ class Growing:
         return self.columns
 
 
-def signs(texts: Texts) -> NDArray[np.uint8]:
+def damage_flags(texts: CharacterCodes) -> NDArray[np.uint8]:
     """Return marks of texts with characters that suggest damage."""
     marks = np.zeros(len(texts.sizes), np.uint8)
     # Only what is not printable ASCII can be one; unsigned numbers below 0x20 become huge here.

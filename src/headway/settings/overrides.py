@@ -1,7 +1,7 @@
 """The settings that the user set explicitly, as dotted keys, each with its origin.
 
 Recipes, the `config.toml` of a run, `key=value` arguments, command-line options and Python calls
-all become an `Asked`. Settings that it lacks are chosen automatically; its values never change.
+all become an `Overrides`. Settings that it lacks are chosen automatically; its values never change.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from headway.settings.explicit import explicit_fields
 from headway.settings.load import parse_override
-from headway.settings.made import said_of
 from headway.settings.toml import comments_of, lines_of, parse, read_text
 from headway.settings.upgrade import new_key
 
@@ -21,7 +21,7 @@ FROM_PYTHON = "train(settings=…)"
 
 
 @dataclass(frozen=True)
-class Lines:
+class SettingsFile:
     """A settings file. Line numbers are computed on demand, because that parses the file once per
     line."""
 
@@ -38,7 +38,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Noted:
+class RunConfigText:
     """The `config.toml` of a run, whose comments record the origin of each setting."""
 
     text: str = field(repr=False)
@@ -52,12 +52,12 @@ class Noted:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Override:
     value: Any
-    whence: str | Lines | Noted = ""
+    origin: str | SettingsFile | RunConfigText = ""
 
 
-class Asked(Mapping[str, Any]):
+class Overrides(Mapping[str, Any]):
     """Settings by dotted key, `asked["train.lr"]`, each with its origin.
 
     Immutable: `one | other` returns a new object in which the values of `other` win.
@@ -66,18 +66,22 @@ class Asked(Mapping[str, Any]):
     __slots__ = ("_leaves",)
 
     def __init__(
-        self, values: Mapping[str, Any] | None = None, whence: str | Lines | Noted = ""
+        self,
+        values: Mapping[str, Any] | None = None,
+        origin: str | SettingsFile | RunConfigText = "",
     ) -> None:
         """`values`: by dotted key, as nested tables, or both. All of them share one origin."""
-        self._leaves = {key: Leaf(value, whence) for key, value in flat(values or {}).items()}
+        self._leaves = {
+            key: Override(value, origin) for key, value in flatten(values or {}).items()
+        }
 
     @classmethod
-    def from_file(cls, path: Path) -> Asked:
+    def from_file(cls, path: Path) -> Overrides:
         text = read_text(path)
-        return cls(parse(text, path), Lines(path.name, text))
+        return cls(parse(text, path), SettingsFile(path.name, text))
 
     @classmethod
-    def from_words(cls, words: Iterable[str]) -> Asked:
+    def from_arguments(cls, words: Iterable[str]) -> Overrides:
         """Settings from `key=value` arguments; the origin of each is the argument itself."""
         found = cls()
         for word in words:
@@ -86,7 +90,9 @@ class Asked(Mapping[str, Any]):
         return found
 
     @classmethod
-    def from_flags(cls, values: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> Asked:
+    def from_flags(
+        cls, values: Mapping[str, Any], flags: Mapping[str, str] | None = None
+    ) -> Overrides:
         """Settings from command-line options. An option is named after its setting
         (`data.valid_text` is `--valid-text`) unless `flags` gives another name."""
         found = cls()
@@ -96,25 +102,25 @@ class Asked(Mapping[str, Any]):
         return found
 
     @classmethod
-    def from_settings(cls, settings: object, section: str, whence: str = FROM_PYTHON) -> Asked:
+    def from_settings(cls, settings: object, section: str, whence: str = FROM_PYTHON) -> Overrides:
         """Settings of a section built in Python that were passed explicitly or differ from the
         default."""
         return cls(_set_leaves(settings, f"{section}."), whence)
 
-    def whence(self, key: str) -> str:
+    def origin(self, key: str) -> str:
         """Origin of a setting: `recipe.toml, line 4`, `--source`, `train.lr=1e-3` or
         `train(settings=…)`; empty if unknown."""
-        place = self._leaves[key].whence
+        place = self._leaves[key].origin
         return place if isinstance(place, str) else place.place(key)
 
-    def under(self, section: str) -> dict[str, Any]:
+    def section(self, section: str) -> dict[str, Any]:
         """Settings of one section, by their names without the section."""
         start = f"{section}."
         return {k.removeprefix(start): v for k, v in self.items() if k.startswith(start)}
 
-    def without(self, *keys: str) -> Asked:
+    def without(self, *keys: str) -> Overrides:
         """A copy without these keys and sections."""
-        kept = Asked()
+        kept = Overrides()
         kept._leaves = {
             key: leaf
             for key, leaf in self._leaves.items()
@@ -122,34 +128,34 @@ class Asked(Mapping[str, Any]):
         }
         return kept
 
-    def only(self, keys: Container[str]) -> Asked:
+    def only(self, keys: Container[str]) -> Overrides:
         """A copy with only these keys."""
-        kept = Asked()
+        kept = Overrides()
         kept._leaves = {key: leaf for key, leaf in self._leaves.items() if key in keys}
         return kept
 
-    def renamed(self, new: Callable[[str], str], **values: str) -> Asked:
+    def renamed(self, new: Callable[[str], str], **values: str) -> Overrides:
         """A copy with renamed keys, in which `values` replace the values of existing keys."""
-        other = Asked()
+        other = Overrides()
         for key, leaf in self._leaves.items():
-            other._leaves[new(key)] = Leaf(values.get(key, leaf.value), leaf.whence)
+            other._leaves[new(key)] = Override(values.get(key, leaf.value), leaf.origin)
         return other
 
-    def with_names(self, keys: Iterable[str], name: Callable[[str], str]) -> Asked:
+    def with_names(self, keys: Iterable[str], name: Callable[[str], str]) -> Overrides:
         """A copy in which the paths under these keys are shortened by `name`, in values and in
         recorded origins."""
-        changed = Asked()
+        changed = Overrides()
         for key in self.keys() & set(keys):
-            value, whence = self[key], self.whence(key)
+            value, whence = self[key], self.origin(key)
             paths = [value] if isinstance(value, str) else value
             for path in sorted(paths, key=len, reverse=True):
                 whence = whence.replace(path, name(path))
             names = name(value) if isinstance(value, str) else [name(path) for path in paths]
-            changed |= Asked({key: names}, whence)
+            changed |= Overrides({key: names}, whence)
         return self | changed
 
-    def __or__(self, other: Asked) -> Asked:
-        both = Asked()
+    def __or__(self, other: Overrides) -> Overrides:
+        both = Overrides()
         both._leaves = self._leaves | other._leaves
         return both
 
@@ -166,9 +172,9 @@ class Asked(Mapping[str, Any]):
         return f"Asked({dict(self)})"
 
 
-def said_as(asked: Asked, key: str) -> str:
+def as_typed(asked: Overrides, key: str) -> str:
     """A setting as the user typed it: `--n-best 9`, `--no-sample`, or else `decode.n_best=9`."""
-    value, place = asked[key], asked.whence(key)
+    value, place = asked[key], asked.origin(key)
     if not place.startswith("--"):
         return f"{key}={value}"
     if " " in place:  # `--beam 4`, which means more than its own setting
@@ -179,12 +185,12 @@ def said_as(asked: Asked, key: str) -> str:
     return " ".join(f"{place} {one}" for one in values)
 
 
-def flat(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Convert nested tables to dotted keys."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{where}{name}.")
+            found |= flatten(value, f"{where}{name}.")
         else:
             # TOML has no null. The word "none" clears optional settings and is also a valid choice.
             word = "none" if value is None else value
@@ -193,7 +199,7 @@ def flat(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert dotted keys to nested tables: the inverse of `flat`."""
+    """Convert dotted keys to nested tables: the inverse of `flatten`."""
     table: dict[str, Any] = {}
     for key, value in leaves.items():
         *sections, name = key.split(".")
@@ -206,7 +212,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 def _set_leaves(settings: Any, where: str) -> dict[str, Any]:
     """Settings that were passed to the class or differ from their defaults, by dotted key."""
-    usual, said = type(settings)(), said_of(settings)
+    usual, said = type(settings)(), explicit_fields(settings)
     found: dict[str, Any] = {}
     for one in fields(settings):
         key, value = f"{where}{one.name}", getattr(settings, one.name)

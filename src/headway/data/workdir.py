@@ -29,7 +29,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Workplace:
+class WorkDir:
     results: Path
     state: Path
     note: Note = lambda text: None
@@ -40,7 +40,7 @@ class Workplace:
         `files` are the files that `make` writes: it runs again if any of them has changed."""
         path = self.state / f"{name}.json"
         known = self._read(path)
-        if known is not None and not self._intact(known["files"], files):
+        if known is not None and not self._is_intact(known["files"], files):
             known = None
         if known is None:
             result = make()
@@ -60,12 +60,12 @@ class Workplace:
             return None
         for name, promised in known["files"].items():
             path = self.results / name
-            if not path.is_file() or _begins(path, promised["size"]) != promised["sha256"]:
+            if not path.is_file() or _prefix_digest(path, promised["size"]) != promised["sha256"]:
                 self.note(f"{path} is damaged and will be made again.")
                 return None
         return known["done"], known["files"]
 
-    def _intact(self, promised: Mapping[str, Any], files: Sequence[Path]) -> bool:
+    def _is_intact(self, promised: Mapping[str, Any], files: Sequence[Path]) -> bool:
         try:
             for i, file in enumerate(files):
                 check_identity(file, promised[str(i)])
@@ -90,9 +90,9 @@ class Workplace:
 
 
 @contextmanager
-def workplace(
+def open_workdir(
     folder: Path, wanted: Mapping[str, Any], note: Note = lambda text: None
-) -> Iterator[Workplace]:
+) -> Iterator[WorkDir]:
     """Yield a place to build the folder in; when it is complete, it is moved to its name. The
     result of an interrupted attempt is reused if that had the same `wanted`. A `UserError` clears
     the place."""
@@ -113,22 +113,22 @@ def workplace(
     shutil.rmtree(place.state)
 
 
-def tidy(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove leftovers of the work on a complete folder."""
     _clear(_place(folder))
 
 
-def _place(folder: Path, note: Note = lambda text: None) -> Workplace:
+def _place(folder: Path, note: Note = lambda text: None) -> WorkDir:
     results, state = (folder.with_name(f"{folder.name}.{end}") for end in ("tmp", "work"))
-    return Workplace(results, state, note)
+    return WorkDir(results, state, note)
 
 
-def _clear(place: Workplace) -> None:
+def _clear(place: WorkDir) -> None:
     for path in (place.state, place.results):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _begins(path: Path, size: int) -> str:
+def _prefix_digest(path: Path, size: int) -> str:
     """Return the SHA-256 of the first `size` bytes, or of the whole file if it is shorter."""
     return _digest(path, size).hexdigest()
 

@@ -15,20 +15,20 @@ MANIFEST = "manifest.json"
 VERSION = 2
 """Format version of the files; older versions can still be read."""
 
-Facts = dict[str, Any]
+DataManifest = dict[str, Any]
 """Contents of a manifest, as JSON values."""
 
-WORDS = ("report.json", "valid.jsonl", "problems.jsonl", "items.problems", "seen.json")
+UNHASHED_FILES = ("report.json", "valid.jsonl", "problems.jsonl", "items.problems", "seen.json")
 """Files for people, with the paths of inputs: the fingerprint of the data ignores them."""
 
 
-def seal(folder: Path, facts: Facts) -> None:
+def write_manifest(folder: Path, facts: DataManifest) -> None:
     """Write the manifest. Its `fingerprint` is a checksum of the stored data and of its inputs, its
-    `seal` a checksum of everything."""
+    `write_manifest` a checksum of everything."""
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
     files = {name: identity(folder / name) for name in names}
     values = json.loads(json.dumps({"version": VERSION, **facts, "files": files}))
-    counted = {name: facts for name, facts in files.items() if name not in WORDS}
+    counted = {name: facts for name, facts in files.items() if name not in UNHASHED_FILES}
     known = {**values, "files": counted}
     if "form" in values:  # pixels and samples are there as they were read, whatever the files were
         known["inputs"] = {k: v for k, v in values["inputs"].items() if k != "files"}
@@ -37,7 +37,9 @@ def seal(folder: Path, facts: Facts) -> None:
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
-def read_sealed(folder: Path, note: Callable[[str], None] = lambda text: None) -> Facts | None:
+def verified_manifest(
+    folder: Path, note: Callable[[str], None] = lambda text: None
+) -> DataManifest | None:
     """Return the manifest if it and all files are byte for byte as written; otherwise None, and the
     folder must be made again. `note` receives what is wrong with an existing folder."""
     try:
@@ -48,7 +50,7 @@ def read_sealed(folder: Path, note: Callable[[str], None] = lambda text: None) -
         return None
 
 
-def load_sealed(folder: Path) -> Facts:
+def load_manifest(folder: Path) -> DataManifest:
     """Return the manifest of a folder; raise a `DataError` if the folder is missing or damaged."""
     try:
         return _verified(folder)
@@ -59,7 +61,7 @@ def load_sealed(folder: Path) -> Facts:
         ) from error
 
 
-def _verified(folder: Path) -> Facts:
+def _verified(folder: Path) -> DataManifest:
     path = folder / MANIFEST
     try:
         values = dict(json.loads(path.read_text(encoding="utf-8")))
@@ -77,5 +79,5 @@ def _verified(folder: Path) -> Facts:
     return {"fingerprint": _sum(values), **values}
 
 
-def _sum(values: Facts) -> str:
+def _sum(values: DataManifest) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headway.errors import ConfigError
-from headway.settings.asked import Asked
-from headway.settings.run import RunSettings, asked_of, load_run_settings, resolved_toml
+from headway.settings.overrides import Overrides
+from headway.settings.run import RunSettings, load_run_settings, overrides_of, resolved_toml
 from headway.settings.toml import comments_of
 from headway.settings.train import TrainSettings
 
@@ -30,15 +30,17 @@ betas = [
 def test_every_way_in_records_the_origin_of_a_setting(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE)
-    asked = Asked.from_file(path)
+    asked = Overrides.from_file(path)
     assert asked["train.lr"] == 1e-3
-    assert asked.whence("train.lr") == "recipe.toml, line 5"
-    assert asked.whence("train.betas") == "recipe.toml, line 7"
-    asked |= Asked.from_flags({"data.valid_text": ["a"], "start.run": "b"}, {"start.run": "--from"})
-    asked |= Asked.from_words(["train.lr=2e-3", "decode.max_len=none"])
-    asked |= Asked({"train": {"seed": 3}, "model.d_model": 8}, "train(settings=…)")
+    assert asked.origin("train.lr") == "recipe.toml, line 5"
+    assert asked.origin("train.betas") == "recipe.toml, line 7"
+    asked |= Overrides.from_flags(
+        {"data.valid_text": ["a"], "start.run": "b"}, {"start.run": "--from"}
+    )
+    asked |= Overrides.from_arguments(["train.lr=2e-3", "decode.max_len=none"])
+    asked |= Overrides({"train": {"seed": 3}, "model.d_model": 8}, "train(settings=…)")
     assert (asked["train.lr"], asked["decode.max_len"]) == (2e-3, "none")
-    assert {key: asked.whence(key) for key in asked} == {
+    assert {key: asked.origin(key) for key in asked} == {
         "task": "recipe.toml, line 2",
         "train.lr": "train.lr=2e-3",
         "train.steps": "recipe.toml, line 6",
@@ -49,25 +51,25 @@ def test_every_way_in_records_the_origin_of_a_setting(tmp_path: Path) -> None:
         "train.seed": "train(settings=…)",
         "model.d_model": "train(settings=…)",
     }
-    assert pickle.loads(pickle.dumps(asked)).whence("train.lr") == "train.lr=2e-3"
+    assert pickle.loads(pickle.dumps(asked)).origin("train.lr") == "train.lr=2e-3"
 
 
 def test_merging_leaves_the_first_settings_unchanged() -> None:
-    one = Asked({"train.lr": 1.0, "model.picture.patch": 4, "model.d_model": 8})
-    other = one | Asked({"train.lr": 2.0})
+    one = Overrides({"train.lr": 1.0, "model.picture.patch": 4, "model.d_model": 8})
+    other = one | Overrides({"train.lr": 2.0})
     assert (one["train.lr"], other["train.lr"]) == (1.0, 2.0)
-    assert one.under("model") == {"picture.patch": 4, "d_model": 8}
+    assert one.section("model") == {"picture.patch": 4, "d_model": 8}
     assert dict(one.without("model.picture", "train")) == {"model.d_model": 8}
     with pytest.raises(ConfigError, match=r"'train\.lr'"):
-        Asked.from_words(["train.lr"])
+        Overrides.from_arguments(["train.lr"])
 
 
 def test_settings_made_in_python_ask_for_what_they_set() -> None:
     settings = RunSettings(task="tag", train=TrainSettings(lr=1e-4, seed=1))
-    assert dict(asked_of(settings)) == {"task": "tag", "train.lr": 1e-4, "train.seed": 1}
+    assert dict(overrides_of(settings)) == {"task": "tag", "train.lr": 1e-4, "train.seed": 1}
     untouched = replace(settings, train=replace(TrainSettings(), lr=1e-4))  # gives every name
-    assert dict(asked_of(untouched)) == {"task": "tag", "train.lr": 1e-4}
-    assert asked_of(settings).whence("train.lr") == "train(settings=…)"
+    assert dict(overrides_of(untouched)) == {"task": "tag", "train.lr": 1e-4}
+    assert overrides_of(settings).origin("train.lr") == "train(settings=…)"
 
 
 def test_a_run_records_the_origin_of_its_settings(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_a_run_records_the_origin_of_its_settings(tmp_path: Path) -> None:
     config.write_text(resolved_toml(settings))
     again = load_run_settings(config, [])
     assert again == settings
-    assert {key: again.asked.whence(key) for key in again.asked} == {
+    assert {key: again.asked.origin(key) for key in again.asked} == {
         "task": "mine.toml, line 1",
         "data.source_field": "mine.toml, line 3",
         "data.max_len": "--max-len",
@@ -94,7 +96,7 @@ def test_only_comments_after_values_are_read() -> None:
 
 
 def test_a_comment_ends_with_its_line() -> None:
-    asked = Asked.from_words(["data.encoding=a\nb"])
+    asked = Overrides.from_arguments(["data.encoding=a\nb"])
     text = resolved_toml(RunSettings(task="complete", asked=asked))
     assert "# data.encoding=a b\n" in text
     assert tomllib.loads(text)["asked"] == {"data.encoding": "a\nb"}
