@@ -20,8 +20,8 @@ from benchmarks.machine import peak_of_child, save
 from headway.data.prepare import prepare
 from headway.data.store import Columns, load_prepared
 from headway.settings.run import load_run_settings
-from headway.tasks.intake_text import SourceCuts
-from headway.tasks.write_items import WriteItems
+from headway.tasks.preprocess.text import SourceTextDataset
+from headway.tasks.seq2seq_dataset import Seq2SeqDataset
 
 WORDS = 200_000
 MEAN_WORDS = 18
@@ -53,7 +53,9 @@ def prepared(folder: Path) -> float:
 def batching(pairs: Columns, folder: Path) -> float:
     """Target tokens a second that one thread puts into batches of 25,000."""
     words = load_prepared(folder / "run").vocabularies
-    made = WriteItems.of(SourceCuts(pairs["source"], words.source), pairs["target"], words.target)
+    made = Seq2SeqDataset.of(
+        SourceTextDataset(pairs["source"], words.source), pairs["target"], words.target
+    )
     rows = np.random.default_rng(0).permutation(len(made))[:50_000]
     parts = np.array_split(rows, 50)
     start = time.perf_counter()

@@ -26,8 +26,8 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.presets import preset
 from headway.settings.run import resolved_toml
-from headway.tasks.opened import Opened, open_plain, open_run
-from headway.tasks.write_answers import writer_of
+from headway.tasks.loaded_run import LoadedRun, open_plain, open_run
+from headway.tasks.seq2seq_answers import writer_of
 
 SHIPPED = "tatoeba-de-en"
 WRITTEN = 32
@@ -36,11 +36,11 @@ WRITTEN = 32
 Work = Callable[[], int]
 
 
-def shipped() -> Opened:
+def shipped() -> LoadedRun:
     return open_plain(SHIPPED)
 
 
-def untrained(folder: Path, name: str) -> Opened:
+def untrained(folder: Path, name: str) -> LoadedRun:
     """Of a preset's size and without training, beside the tokenizer of the shipped one."""
     run = open_plain(SHIPPED)
     model = replace(preset(name), vocab_size=run.shape.vocab_size)
@@ -48,10 +48,10 @@ def untrained(folder: Path, name: str) -> Opened:
     settings = replace(run.settings, model=model, decode=decode)
     (folder / CONFIG).write_text(resolved_toml(settings))
     run.vocab.save(folder / TOKENIZER)
-    return Opened.of(folder, settings, build_model(model).eval(), run.vocab)
+    return LoadedRun.of(folder, settings, build_model(model).eval(), run.vocab)
 
 
-def works(run: Opened, out: Path, lines: list[str], threads: int) -> dict[str, Work]:
+def works(run: LoadedRun, out: Path, lines: list[str], threads: int) -> dict[str, Work]:
     """Both give the number of tokens they wrote, end tokens included."""
     to_ctranslate2.write(run, out, int8=True)
     # Both rank by n^alpha, so that both write the same.

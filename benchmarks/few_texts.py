@@ -34,7 +34,7 @@ from benchmarks.texts import (
     trained,
     versions,
 )
-from headway.metrics.baselines import NearestNeighbours, few_of_each
+from headway.metrics.baselines import NearestNeighbours, sample_per_class
 
 SYSTEMS = ("tuned", "neighbours", "tf-idf")
 Vectors = NDArray[np.float32]
@@ -42,7 +42,7 @@ Vectors = NDArray[np.float32]
 
 def drawn(rows: Rows, each: int, seed: int) -> Rows:
     """So many texts of each class."""
-    found = few_of_each(np.unique(rows[1], return_inverse=True)[1], each, seed)
+    found = sample_per_class(np.unique(rows[1], return_inverse=True)[1], each, seed)
     return [rows[0][i] for i in found], [rows[1][i] for i in found]
 
 
@@ -53,7 +53,7 @@ def vectors(name: str, texts: Sequence[str]) -> Vectors:
 
 def neighbours(known: Vectors, labels: Sequence[str], asked: Vectors) -> list[str]:
     names, numbers = np.unique(labels, return_inverse=True)
-    found = NearestNeighbours.fit(known, numbers, len(names)).guesses(asked)
+    found = NearestNeighbours.fit(known, numbers, len(names)).predict(asked)
     return [str(name) for name in names[found]]
 
 

@@ -15,9 +15,9 @@ from benchmarks.machine import save
 from headway.metrics.translation import bleu, compare_bleu
 from headway.settings.data import DataSettings
 from headway.settings.folder import load_run, run_folder
-from headway.tasks.continue_ import evaluate_language
-from headway.tasks.opened import open_run
-from headway.tasks.write_answers import writer_of
+from headway.tasks.causal_lm import evaluate_language
+from headway.tasks.loaded_run import open_run
+from headway.tasks.seq2seq_answers import writer_of
 
 CPU = torch.device("cpu")
 

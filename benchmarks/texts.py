@@ -111,7 +111,7 @@ def bag_of_words(train: Rows, test: Rows) -> float:
     names = sorted(set(train[1]))
     numbers = [names.index(label) for label in train[1]]
     bag = BagOfWords.fit([(text, "") for text in train[0]], numbers, len(names))
-    found = bag.guesses([(text, "") for text in test[0]])
+    found = bag.predict([(text, "") for text in test[0]])
     return right([names[i] for i in found], test[1])
 
 
@@ -157,7 +157,7 @@ def tf_idf_sets(train: Rows, valid: Rows, test: Rows) -> dict[str, float]:
         )
         threshold = multilabel.best_threshold(of_valid, truths[1])
         scores = [
-            100 * multilabel.micro_f1(multilabel.said(p, t), truth)
+            100 * multilabel.micro_f1(multilabel.predicted_labels(p, t), truth)
             for p, t, truth in (
                 (of_test, 0.5, truths[2]),
                 (of_valid, 0.5, truths[1]),

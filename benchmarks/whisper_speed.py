@@ -31,7 +31,7 @@ from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Searcher
 from headway.interop.to_hf import write
 from headway.nn.mel import log_mel
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 Wave = np.ndarray[Any, np.dtype[np.int16]]
 Transcribe = Callable[[Wave], str]
@@ -59,7 +59,7 @@ def recordings(folder: Path, n: int, seconds: float) -> dict[str, list[Wave]]:
     return {"prompts": prompts, "full windows": joined[:-1] or joined}
 
 
-def ours(run: Opened, precision: str) -> Transcribe:
+def ours(run: LoadedRun, precision: str) -> Transcribe:
     loaded = open_plain(str(run.folder))
     hold_in(loaded.model, precision)
     target: Any = loaded.vocab.target
@@ -93,7 +93,7 @@ def hugging_face(folder: Path) -> Transcribe:
     return transcribe
 
 
-def converted(folder: Path, out: Path, run: Opened) -> Path:
+def converted(folder: Path, out: Path, run: LoadedRun) -> Path:
     """A folder for CTranslate2 and faster-whisper, by CTranslate2's own converter."""
     from ctranslate2.converters import TransformersConverter
 
@@ -102,7 +102,7 @@ def converted(folder: Path, out: Path, run: Opened) -> Path:
     return out
 
 
-def ctranslate2(folder: Path, run: Opened, kind: str, threads: int) -> Transcribe:
+def ctranslate2(folder: Path, run: LoadedRun, kind: str, threads: int) -> Transcribe:
     import ctranslate2 as library
 
     model = library.models.Whisper(str(folder), compute_type=kind, intra_threads=threads)
@@ -140,7 +140,7 @@ def faster_whisper(folder: Path, kind: str, threads: int) -> Transcribe:
     return transcribe
 
 
-def systems(run: Opened, folder: Path, threads: int) -> dict[str, Transcribe]:
+def systems(run: LoadedRun, folder: Path, threads: int) -> dict[str, Transcribe]:
     """Those that are installed here."""
     found = {"headway fp32": ours(run, "fp32"), "headway int8": ours(run, "int8")}
     write(run, folder)

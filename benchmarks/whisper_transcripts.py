@@ -26,7 +26,7 @@ from benchmarks.machine import save
 from benchmarks.whisper_speed import Wave, hugging_face, ours
 from headway.interop.to_hf import write
 from headway.metrics.speech import without_case_and_punctuation, word_errors
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 Normalise = Callable[[str], str]
 

@@ -198,7 +198,7 @@ def test_the_demo_ends_with_translations(
     demo = load("demo")
     with gzip.open(demo.PAIRS, "rt", encoding="utf-8") as file:
         few = [next(file) for _ in range(80)]
-    write(tmp_path, few="".join(few))
+    write(tmp_path, small_output="".join(few))
     (tmp_path / "few").rename(tmp_path / "few.tsv")
     sizes = ["model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=16"]
     steps = ["train.batch_tokens=200", "data.valid_size=4", *sizes]

@@ -24,7 +24,7 @@ import pytest
 import headway
 from headway.errors import ConfigError, DataError, UserError, in_python_syntax
 from headway.settings.folder import load_run
-from headway.tasks import items
+from headway.tasks import dataset
 from headway.tasks.answers import (
     Answer,
     Answers,
@@ -557,7 +557,7 @@ def test_media_in_memory_are_answered_as_their_files(name: str, runs: Path, tmp_
     for one in given:
         found = run(one)
         assert isinstance(found, LabelAnswer)
-        assert list(found.shares) == pytest.approx(by_file.shares, abs=1e-3)
+        assert list(found.probs) == pytest.approx(by_file.shares, abs=1e-3)
     assert len(run([given[0], path])) == 2
 
 
@@ -806,7 +806,7 @@ def test_they_do_between_batches_of_media(
     object.__setattr__(run.opened, "lock", lock := Counted())
     whole = run(paths).labels
     together, lock.n = lock.n, 0
-    monkeypatch.setitem(items.READ_AT_ONCE, "cpu", 1)  # a batch each
+    monkeypatch.setitem(dataset.READ_AT_ONCE, "cpu", 1)  # a batch each
     assert run(paths).labels == whole
     assert lock.n >= together + 11
 

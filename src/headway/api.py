@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from headway.data.check_report import Report
     from headway.models.parts.custom import Parts
     from headway.run import Run
-    from headway.tasks.custom_metrics import Given as OwnMetric
-    from headway.tasks.custom_metrics import Own
+    from headway.tasks.custom_metrics import CustomMetric
+    from headway.tasks.custom_metrics import MetricFunction as OwnMetric
     from headway.training.log import LogCallback
 
 ColumnOrFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -320,12 +320,12 @@ def _with_parts(parts: Parts, asked: Overrides) -> Overrides:
 
 def _with_metrics(
     run: RunSettings, metrics: Mapping[str, OwnMetric], by: str | None
-) -> tuple[RunSettings, dict[str, Own]]:
+) -> tuple[RunSettings, dict[str, CustomMetric]]:
     """Bind custom metrics to the run. It stores only their names and whether higher or lower is
     better, because functions are not saved."""
-    from headway.tasks.custom_metrics import own_metrics
+    from headway.tasks.custom_metrics import custom_metrics
 
-    own = own_metrics(metrics, spec_of(run))
+    own = custom_metrics(metrics, spec_of(run))
     said = {f"metrics.{name}": "lower" if one.metric.lower else "higher"
             for name, one in own.items()}  # fmt: skip
     asked = run.asked | Overrides(said, "train(metrics=…)")

@@ -35,7 +35,7 @@ from headway.settings.listed import ensure_list
 from headway.settings.run import Resolved, RunSettings, media_settings
 from headway.settings.synonyms import OF_RUN, OF_USE, PROBABILITIES
 from headway.tasks.engines import check_engine
-from headway.tasks.specs import METRICS, OPTIONS, Metric, Need, metrics_asked, spec_of
+from headway.tasks.specs import METRICS, OPTIONS, Metric, Need, custom_metrics_of, spec_of
 
 if TYPE_CHECKING:
     import torch
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Page
     from headway.interop.proof import Proof
     from headway.models.parts.custom import Parts
-    from headway.tasks.answer_stream import Stream
+    from headway.tasks.answer_stream import AnswerStream
     from headway.tasks.answers import Answer, Answers
     from headway.tasks.history import History
-    from headway.tasks.inputs import Asked
-    from headway.tasks.opened import Opened
+    from headway.tasks.inputs import ParsedInput
+    from headway.tasks.loaded_run import LoadedRun
     from headway.tasks.scores import Scores
-    from headway.tasks.task import Predictor, Use
+    from headway.tasks.task import InferenceRequest, Predictor
     from headway.tokens.tokenizer import Tokenizer
 
 ErrorMode = Literal["raise", "keep"]
@@ -132,7 +132,7 @@ class Run:
 
     _options: dict[str, str]
     _lock: threading.RLock
-    _held: Opened | None
+    _held: LoadedRun | None
 
     def __init__(
         self,
@@ -218,23 +218,23 @@ class Run:
     def scores(self) -> dict[str, float]:
         """Scores on the validation set at the end of training; empty if they were not recorded."""
         history = self.history
-        for entry in (history.kept, *reversed(history.valid)):
+        for entry in (history.kept_scores, *reversed(history.valid)):
             found = {k: entry[k] for k in self._metrics() if isinstance(entry.get(k), float)}
             if found:
                 return found
         return {}
 
     def _metrics(self) -> dict[str, Metric]:
-        return METRICS | metrics_asked(self.settings.asked)
+        return METRICS | custom_metrics_of(self.settings.asked)
 
     # -- models, loaded on first use
 
     @property
-    def opened(self) -> Opened:
+    def opened(self) -> LoadedRun:
         """Models, vocabulary and device, loaded once on first use."""
         with self._lock:
             if self._held is None:
-                from headway.tasks.opened import open_run
+                from headway.tasks.loaded_run import open_run
 
                 said = self._options
                 held = open_run(
@@ -317,7 +317,7 @@ class Run:
     @InPython()
     def stream(
         self, xs: Iterable[object], /, *, errors: ErrorMode = "raise", **options: object
-    ) -> Stream:
+    ) -> AnswerStream:
         """Yield predictions one after another, in the order of the inputs, holding few inputs in
         memory. The inputs may be any iterable, such as an open file or a table.
 
@@ -400,12 +400,12 @@ class Run:
 
     def _stream(
         self, x: Any, options: Mapping[str, object], *, several: bool = True, keep: bool = False,
-        use: Use | None = None,
-    ) -> Stream:  # fmt: skip
+        use: InferenceRequest | None = None,
+    ) -> AnswerStream:  # fmt: skip
         """Yield predictions for one input, or for `several`. For a table, options may name
         columns."""
         from headway.data.predict_input import input_words
-        from headway.tasks.answer_stream import Stream
+        from headway.tasks.answer_stream import AnswerStream
         from headway.tasks.inputs import Inputs, is_rows
 
         needs: dict[str, str] = {}
@@ -414,49 +414,53 @@ class Run:
             needs = {name: str(one) for name, one in options.items() if name in words}
             options = {name: one for name, one in options.items() if name not in words}
         inputs = Inputs(self.settings, self.folder)
-        asked = inputs.all(x, needs) if several else iter([inputs.asked(x)])
-        return Stream(use or self.use(options), asked, keep=keep)
+        asked = inputs.parse_all(x, needs) if several else iter([inputs.parse(x)])
+        return AnswerStream(use or self.use(options), asked, keep=keep)
 
     # -- for servers, which batch the inputs of many callers
 
-    def question(self, x: object) -> Asked:
+    def question(self, x: object) -> ParsedInput:
         """Convert one input for predictors; an input that cannot be read carries its error."""
         from headway.tasks.inputs import Inputs
 
-        return Inputs(self.settings, self.folder).asked(x)
+        return Inputs(self.settings, self.folder).parse(x)
 
     # -- for the command line, which reads files and has its own options
 
     def ask(
         self, questions: Iterable[object], options: Mapping[str, object], *,
         progress: Progress = SILENT, live: bool = False,
-    ) -> Stream:  # fmt: skip
+    ) -> AnswerStream:  # fmt: skip
         """Yield predictions for the inputs of a file or a pipe. An input that cannot be read yields
         its error. With `live`, each prediction is returned as soon as it is ready."""
         from headway.data.predict_input import InputRow
-        from headway.tasks.answer_stream import Stream
-        from headway.tasks.inputs import Asked
-        from headway.tasks.task import Use
+        from headway.tasks.answer_stream import AnswerStream
+        from headway.tasks.inputs import ParsedInput
+        from headway.tasks.task import InferenceRequest
 
-        use = Use(self.opened, self.settings, options, progress)
+        use = InferenceRequest(self.opened, self.settings, options, progress)
         asked = (
-            Asked(one.question, row=one.row) if isinstance(one, InputRow) else Asked(one)
+            ParsedInput(one.question, row=one.row)
+            if isinstance(one, InputRow)
+            else ParsedInput(one)
             for one in questions
         )
-        return Stream(use, asked, keep=True, again=False, live=live)
+        return AnswerStream(use, asked, keep=True, again=False, live=live)
 
     def predictor(self, options: Mapping[str, object]) -> Predictor:
         """Return the predictor of the task, for callers that have one line at a time."""
-        from headway.tasks.task import Use, find_task
+        from headway.tasks.task import InferenceRequest, find_task
 
-        return find_task(self.settings).predictor(Use(self.opened, self.settings, options))
+        return find_task(self.settings).predictor(
+            InferenceRequest(self.opened, self.settings, options)
+        )
 
     def score(
         self, files: DataSettings, options: Mapping[str, object], progress: Progress = SILENT
     ) -> Scores:
-        from headway.tasks.task import Use, find_task
+        from headway.tasks.task import InferenceRequest, find_task
 
-        use = Use(self.opened, self.settings, options, progress)
+        use = InferenceRequest(self.opened, self.settings, options, progress)
         with use.opened.lock:
             return find_task(self.settings).evaluation(use, files)
 
@@ -473,9 +477,11 @@ class Run:
             own = own - {"constraints"} | CONSTRAINTS
         return tuple(sorted((decode - {"precision"}) | own))
 
-    def use(self, options: Mapping[str, object], more: Mapping[str, object] | None = None) -> Use:
+    def use(
+        self, options: Mapping[str, object], more: Mapping[str, object] | None = None
+    ) -> InferenceRequest:
         """Check the options of one call and combine them with the settings of the run."""
-        from headway.tasks.task import Use
+        from headway.tasks.task import InferenceRequest
 
         known = self.options()
         for name in options:
@@ -507,7 +513,7 @@ class Run:
         for name in ("draft",):
             if rest.get(name) is not None:
                 rest[name] = str(getattr(rest[name], "folder", rest[name]))
-        return Use(self.opened, settings, {"json": True, **rest, **(more or {})})
+        return InferenceRequest(self.opened, settings, {"json": True, **rest, **(more or {})})
 
     # -- scores, pages, exports
 
@@ -523,7 +529,7 @@ class Run:
         from headway.tasks.task import find_task
 
         use = self.use(options)
-        use = replace(use, progress=Progress(enabled=False, on_update=use.opened.give_way))
+        use = replace(use, progress=Progress(enabled=False, on_update=use.opened.release_lock))
         task = find_task(self.settings)
         if data is not None:
             usual, what = self.settings.data, spec_of(self.settings).modality
@@ -541,11 +547,11 @@ class Run:
         with use.opened.lock:
             return task.evaluation(use, test_files(self.settings, (), needs))
 
-    def _validated(self, use: Use) -> Scores:
+    def _validated(self, use: InferenceRequest) -> Scores:
         """Evaluate on the validation set of the run, as at the end of training."""
         import torch
 
-        from headway.tasks.items import Pass
+        from headway.tasks.dataset import EvalPass
         from headway.tasks.task import find_task
 
         if len(self.folders) > 1 or not (self.folder / "data").is_dir():
@@ -558,7 +564,7 @@ class Run:
         objective = task.objective(asked, task.load_prepared(self.folder))
         with use.opened.lock, torch.no_grad():
             return objective.evaluate(
-                Pass(use.opened.model, use.opened.device, on_progress=use.opened.give_way)
+                EvalPass(use.opened.model, use.opened.device, on_progress=use.opened.release_lock)
             )
 
     @InPython()
@@ -581,10 +587,10 @@ class Run:
         said: dict[str, Any] = {name: one for name, one in ask.items() if name in own}
         rest: dict[str, Any] = {name: one for name, one in ask.items() if name not in own}
         with self.opened.lock:
-            twin = self.opened.twin()
+            twin = self.opened.inspection_copy()
         return look(twin, self._subject(x, twin), Ask(**said), **rest)
 
-    def _subject(self, x: object, twin: Opened) -> str | Media:
+    def _subject(self, x: object, twin: LoadedRun) -> str | Media:
         """Convert the input of a page to the form that `inside` takes: a text or a `Media`."""
         from headway.inside.capture.media import Media, example_input, open_media
         from headway.tasks.inputs import Inputs
@@ -605,7 +611,7 @@ class Run:
                 )
             return x
         if not isinstance(x, str | PathLike):
-            x = Inputs(self.settings, self.folder).one(x).question
+            x = Inputs(self.settings, self.folder).parse_or_raise(x).value
         if isinstance(x, str | PathLike):
             return open_media(twin, found_file(str(x), self.folder))
         return Media.of("input", x.values, front)  # type: ignore[attr-defined]
@@ -615,7 +621,7 @@ class Run:
         as JSON."""
         from headway.tasks.inputs import Inputs
 
-        question = Inputs(self.settings, self.folder).one(x).question
+        question = Inputs(self.settings, self.folder).parse_or_raise(x).value
         if isinstance(question, str):
             return question
         if names := self.settings.data.fields:

@@ -19,8 +19,8 @@ from headway.cli.main import main
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml, run_settings
 from headway.settings.start import DistilSettings, LoraSettings, StartSettings
-from headway.tasks.continue_ import Continue
-from headway.tasks.opened import open_run
+from headway.tasks.causal_lm import CausalLMTask
+from headway.tasks.loaded_run import open_run
 from headway.tasks.specs import (
     ClassifySettings,
     CompleteSettings,
@@ -29,7 +29,7 @@ from headway.tasks.specs import (
     TagSettings,
     spec_of,
 )
-from headway.tasks.task import Use
+from headway.tasks.task import InferenceRequest
 from tests.facts import figures, missing
 
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
@@ -218,8 +218,8 @@ def test_the_mark_of_a_field_ends_it(said: Command) -> None:
 
 def test_a_field_is_answered_before_the_next_line_is_read(folder: Path) -> None:
     run = load_run(folder / "fields")
-    writer = Continue(spec_of("complete")).predictor(
-        Use(open_run(folder / "fields", device="cpu"), run, {})
+    writer = CausalLMTask(spec_of("complete")).predictor(
+        InferenceRequest(open_run(folder / "fields", device="cpu"), run, {})
     )
     answered = Event()
 

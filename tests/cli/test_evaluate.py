@@ -24,8 +24,8 @@ from headway.settings.data import TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.run import RunSettings, resolved_toml
-from headway.tasks.opened import Opened, open_run
-from headway.tasks.write_answers import writer_of
+from headway.tasks.loaded_run import LoadedRun, open_run
+from headway.tasks.seq2seq_answers import writer_of
 from headway.tokens.trainer import train_vocabularies
 from tests.facts import figures, naming
 
@@ -113,11 +113,11 @@ def test_settings_and_the_beam_reach_the_search(
     run, source, target = files
     seen = []
 
-    def spy(opened: Opened, settings: DecodeSettings) -> Writer:
+    def spy(opened: LoadedRun, settings: DecodeSettings) -> Writer:
         seen.append(settings)
         return writer_of(opened, settings)
 
-    monkeypatch.setattr("headway.tasks.write_scores.writer_of", spy)
+    monkeypatch.setattr("headway.tasks.seq2seq_scores.writer_of", spy)
     command(run, "--source", source, "--target", target, "--beam", 3, "decode.max_len=4")
     assert seen == [DecodeSettings(beam=3, max_len=4, extra_len=5)]
 

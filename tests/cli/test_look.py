@@ -16,7 +16,7 @@ from headway.inside.capture.media import Media, example_input
 from headway.inside.capture.reading import read
 from headway.nn.tap import record
 from headway.settings.folder import SHIPPED, shipped_names
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.web.pack import unpack
 from tests.facts import missing
 

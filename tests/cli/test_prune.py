@@ -16,7 +16,7 @@ from headway.inside.measure.pruning import prune_heads
 from headway.inside.measure.pruning_curve import load_found
 from headway.models.summary import count_parameters
 from headway.settings.folder import load_run
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from tests.facts import figures, missing
 
 from ..interop.padded_runs import tiny_run

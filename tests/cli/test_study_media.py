@@ -15,7 +15,7 @@ from headway.inside.measure.factors.dictionary import Factors
 from headway.inside.measure.pruning_curve import load_found
 from headway.progress import SILENT
 from headway.settings.folder import load_run
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.tasks.task import find_task
 from headway.web.pack import unpack
 from tests.facts import figures, missing

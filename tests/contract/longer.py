@@ -18,7 +18,7 @@ from headway.data.media.open_item import ItemFormat, read_media
 from headway.data.media.open_item import register as register_files
 from headway.data.store import PreparedData
 from headway.errors import DataError
-from headway.tasks.label import Label
+from headway.tasks.label import ClassifyTask
 from headway.tasks.specs import LABEL, LabelSettings, Need, Spec, scored
 from headway.tasks.specs import register as register_task
 
@@ -41,7 +41,7 @@ def read_duel(path: str, form: ItemFormat) -> DecodedMedia:
 
 
 @dataclass(frozen=True)
-class Longer(Label):
+class Longer(ClassifyTask):
     """The task: what a label has, and of its own only how much there is to learn from."""
 
     def describe(self, prepared: PreparedData) -> str:
@@ -53,7 +53,7 @@ ROW = Spec(
     needs=(Need(name="path", kinds=frozenset({"sounds", "duels"}), role="input"), LABEL),
     answers="label", metrics=scored("accuracy", "f1", "loss", "top5"), families=("sound-encoder",),
     heads=("classes",), settings=LabelSettings, options=frozenset({"with", "scores", "top"}),
-    decode=frozenset({"precision"}), together=True, counts="pair", sample=("pair", "label"),
+    decode=frozenset({"precision"}), scores_ensembles=True, counts="pair", sample=("pair", "label"),
     lacks="more pairs of recordings", example="headway predict {run} two.duel",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from headway.models.build import build_model
 from headway.settings.start import DistilSettings
 from headway.tasks.distil import load_teacher, start_student, student_model
 from headway.tasks.losses import loss_for
-from headway.tasks.parent_run import origin_of
+from headway.tasks.parent_run import parent_of
 
 from .tiny import CPU, ROWS, Tiny, named
 
@@ -24,7 +24,7 @@ TAUGHT = [row for row in ROWS if not row.by_sequence]
 def test_a_student_begins_as_its_teacher_and_learns_where_it_differs(tiny: Tiny) -> None:
     lesson = DistilSettings(teacher=str(tiny.folder), layers=1, soft=1.0, hard=0.0, cosine=0.0)
     settings = replace(tiny.run.settings, distil=lesson)
-    origin = origin_of(settings)
+    origin = parent_of(settings)
     assert origin is not None
     assert student_model(origin, settings).n_layers == 1
     student = build_model(settings.model, seed=9)  # with as many layers as its teacher

@@ -34,7 +34,7 @@ def eager(graph: Graph) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.nda
 
 
 def test_a_recorded_graph_gives_the_outputs_of_the_run(tiny: Tiny) -> None:
-    run = tiny.run.opened.twin()
+    run = tiny.run.opened.inspection_copy()
     calls = {graph.name: eager(graph) for graph in graphs_of(run.model, run.settings)}
     proof = prove_padded("torch", run, ["a dog", "the film and the music"], calls, by="torch")
     assert proof.passed, proof.text()

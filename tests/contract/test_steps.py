@@ -24,7 +24,7 @@ def test_an_example_is_shown_after_each_stage(tiny: Tiny) -> None:
         assert len(stage(found, "opened")) == 1 + bool(settings.data.other_field)
     rows = [int(line[8:].split()[0].replace(",", "")) for line in stage(found, "item")]
     batch = "\n".join(stage(found, "batch"))
-    lengths = task.valid_items.lengths[0].tolist()
+    lengths = task.valid_dataset.lengths[0].tolist()
     # What is read twice, to be compared with itself, counts twice.
     assert all(n in (one, 2 * one) for n, one in zip(lengths, rows, strict=False))
     assert all(f"streams[{number}]" in batch for number in range(len(lengths)))

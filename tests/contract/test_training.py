@@ -18,7 +18,7 @@ from headway.metrics import classification
 from headway.models.folder import model_weights
 from headway.models.parts.output_heads import apply_temperature
 from headway.settings.run import read_resolved, resolved_toml
-from headway.tasks.items import Pass
+from headway.tasks.dataset import EvalPass
 from headway.tasks.losses import plain
 from headway.tasks.ngram_fit import ngrams_of
 from headway.tasks.scores import MODEL, NEURAL, NGRAMS, Scores, of_metric, standings
@@ -89,7 +89,7 @@ def test_weights_and_settings_are_read_as_they_were_written(tiny: Tiny, tmp_path
 
 def scores_of(tiny: Tiny, full: bool) -> Scores:
     with torch.no_grad():
-        return tiny.task.evaluate(Pass(tiny.model, CPU, full=full))
+        return tiny.task.evaluate(EvalPass(tiny.model, CPU, full=full))
 
 
 def test_it_reports_the_scores_that_the_table_has(tiny: Tiny) -> None:
@@ -153,7 +153,7 @@ def test_a_temperature_divides_all_scores_of_labels_and_changes_no_label(
     the threshold of several labels."""
     monkeypatch.setattr(classification, "best_temperature", lambda *_: 2.0)
     with torch.no_grad():
-        found = tiny.task.evaluate(Pass(tiny.model, CPU, calibrate=True))
+        found = tiny.task.evaluate(EvalPass(tiny.model, CPU, calibrate=True))
     before = scores_of(tiny, full=True)
     assert before.temperature is None
     if tiny.row.answers not in ("label", "labels", "tags"):
@@ -162,7 +162,7 @@ def test_a_temperature_divides_all_scores_of_labels_and_changes_no_label(
             assert_same(dict(found), dict(before))
         else:
             assert found.temperature is not None
-            assert (found.temperature.value, found.temperature.likely) == (1.0, False)
+            assert (found.temperature.value, found.temperature.has_probabilities) == (1.0, False)
         return
     assert found.temperature is not None
     assert found["loss"] != pytest.approx(before["loss"], rel=1e-3)
@@ -172,7 +172,7 @@ def test_a_temperature_divides_all_scores_of_labels_and_changes_no_label(
     model = copy.deepcopy(tiny.model)
     apply_temperature(model, found.temperature.value, found.temperature.share)
     with torch.no_grad():
-        after = tiny.task.evaluate(Pass(model, CPU))
+        after = tiny.task.evaluate(EvalPass(model, CPU))
     assert_same(dict(after), dict(found))
 
 
@@ -183,8 +183,12 @@ def test_a_finished_run_has_the_temperature_that_its_log_names(tiny: Tiny) -> No
     assert ("temperature" in end) == has
     if not has:
         return
-    assert 1 / classification.MILDEST <= end["temperature"]["value"] <= classification.MILDEST
-    assert end["temperature"]["examples"] >= len(tiny.task.valid_items.lengths) // 2
+    assert (
+        1 / classification.MAX_APPLIED_TEMPERATURE
+        <= end["temperature"]["value"]
+        <= classification.MAX_APPLIED_TEMPERATURE
+    )
+    assert end["temperature"]["examples"] >= len(tiny.task.valid_dataset.lengths) // 2
     for one in end["scores"].values():
         assert math.isfinite(one["loss"])
     members = {NEURAL, NGRAMS} if ngrams_of(tiny.model) is not None else set()

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import headway
-from headway.tasks.specs import SPECS, Need, Spec, answering
+from headway.tasks.specs import SPECS, Need, Spec, spec_for_answer
 from headway.tokens.tokenizer import MASK
 
 from ..once import once
@@ -38,7 +38,7 @@ def rows_of(spec: Spec) -> Iterator[Spec]:
     for row in spec.rows:
         yield row
         for answer in CHOICES.get(row.modality, ()) if "answer" in leaves_of(row) else ():
-            yield answering(row, answer)
+            yield spec_for_answer(row, answer)
 
 
 ROWS = [row for spec in (*SPECS.values(), longer.ROW) for row in rows_of(spec)]

@@ -16,7 +16,7 @@ from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.nn.cache import KEYS, VALUES, Cache
 from headway.run import Run
-from headway.tasks.continue_ import context_of
+from headway.tasks.causal_lm import context_of
 
 PROMPTS = ["Once upon a time", "The dog", "Lily went to the park and saw a big", "", "Mom said"]
 GREEDY: dict[str, Any] = {"beam": 1, "sample": False, "max_len": 12}

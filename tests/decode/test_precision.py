@@ -15,8 +15,8 @@ from headway.nn.int8 import Int8Embedding, Int8Linear, has_fast_int8
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run, run_folder
 from headway.tasks.complete_answers import completer_of
-from headway.tasks.opened import open_run
-from headway.tasks.write_answers import writer_of
+from headway.tasks.loaded_run import open_run
+from headway.tasks.seq2seq_answers import writer_of
 
 from ..interop.padded_runs import tiny_run
 from ..models.variants import EVERY, FAMILIES, inputs_of, samples, tiny

@@ -15,7 +15,7 @@ from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.run import RunSettings
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.trainer import train_on_texts
 
@@ -27,7 +27,7 @@ WORDS = [name(number) for number in range(20)]
 
 
 @torch.no_grad()
-def copier(folder: Path) -> Opened:
+def copier(folder: Path) -> LoadedRun:
     made = train_on_texts([" ".join(WORDS)] * 2, TokenizerSettings(kind="words"), SLOTS, [])
     vocab = Vocabularies(made, made)
     settings = Seq2SeqSettings(
@@ -49,4 +49,4 @@ def copier(folder: Path) -> Opened:
     q[SLOTS:, SLOTS:], k[SLOTS:, SLOTS:] = 3 * one.roll(1, 0), one
     v[:SLOTS, :SLOTS] = one
     cross.to_out.weight[:SLOTS, :SLOTS] = one
-    return Opened.of(folder, RunSettings(task="translate", model=settings), model, vocab)
+    return LoadedRun.of(folder, RunSettings(task="translate", model=settings), model, vocab)

@@ -24,7 +24,7 @@ from headway.settings.model import (
     ImageSettings,
 )
 from headway.settings.run import RunSettings, media_settings
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.specs import CaptionSettings, TranscribeSettings
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.trainer import train_on_texts
@@ -44,7 +44,7 @@ def tokens() -> Vocabularies:
     return Vocabularies(words, words)
 
 
-def media_run(task: str, **changes: Any) -> Opened:
+def media_run(task: str, **changes: Any) -> LoadedRun:
     """`task` may be `see`, `watch`, `hear`, `captioned-video`, `transcribe-joint` or, for an
     encoder, `transcribe-ctc`."""
     vocab = tokens()
@@ -81,10 +81,10 @@ def media_run(task: str, **changes: Any) -> Opened:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)  # so that heads look at something
-    return Opened.of(Path(task), settings, model.eval(), vocab)
+    return LoadedRun.of(Path(task), settings, model.eval(), vocab)
 
 
-def item_for(run: Opened, seed: int = 0) -> NDArray[Any]:
+def item_for(run: LoadedRun, seed: int = 0) -> NDArray[Any]:
     """Pixels or samples of the right shape."""
     random = np.random.default_rng(seed)
     shape = media_settings(run.settings)
@@ -97,7 +97,7 @@ def item_for(run: Opened, seed: int = 0) -> NDArray[Any]:
     return random.integers(0, 256, size, dtype=np.uint8)
 
 
-def media_for(run: Opened, seed: int = 0) -> Media:
+def media_for(run: LoadedRun, seed: int = 0) -> Media:
     shape = media_settings(run.settings)
     assert shape is not None
     return Media.of("example", item_for(run, seed), shape)

@@ -12,7 +12,7 @@ from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import trace
 from headway.inside.measure import maps
 from headway.inside.measure.alignments import aer, aligning_layer, alignment, pharaoh, read_pharaoh
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from .copier import copier
 

@@ -23,7 +23,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 TEXT = "Ein Mann fährt mit dem Fahrrad durch die Stadt, obwohl es regnet."
 PROMPT = "Once upon a time there was"
@@ -42,12 +42,12 @@ SEARCHES = {
 
 
 @cache
-def translator() -> Opened:
+def translator() -> LoadedRun:
     return open_plain("tatoeba-de-en")
 
 
 @cache
-def writer() -> Opened:
+def writer() -> LoadedRun:
     return open_plain("stories")
 
 

@@ -20,7 +20,7 @@ from headway.inside.page.look import Looked
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.beam import section
 from headway.settings.decode import DecodeSettings
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.web.pack import pack, unpack
 
 from .browser import browser, open_page, page  # noqa: F401

@@ -18,7 +18,7 @@ from headway.inside.capture.trace import trace
 from headway.inside.measure.checkpoints import stages
 from headway.inside.page.compare import fits
 from headway.inside.page.look import Page, look
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.web.pack import unpack
 
 from ..interop.padded_runs import tiny_run

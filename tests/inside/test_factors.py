@@ -23,7 +23,7 @@ from headway.inside.measure.factors.dictionary import Factors, factors, identity
 from headway.inside.measure.factors.learn import Learning, Reservoir, chosen_sites, sample_states
 from headway.inside.measure.factors.recovery import figures
 from headway.inside.measure.factors.solvers import TopKCoder, fit_coder
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import RUNS, WORDS, tiny_run
 
@@ -32,16 +32,16 @@ SMALL: dict[str, Any] = {"n": 12, "k": 3, "steps": 20, "browse": 400}
 
 
 @pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def writer(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     return open_plain(tiny_run(tmp_path_factory.mktemp("w") / "run", "complete", n_layers=2))
 
 
 @pytest.fixture(scope="module")
-def found(writer: Opened) -> Factors:
+def found(writer: LoadedRun) -> Factors:
     return factors(writer, LINES, method="topk", **SMALL)
 
 
-def whole(run: Opened, texts: list[Passage]) -> Factors:
+def whole(run: LoadedRun, texts: list[Passage]) -> Factors:
     """A dictionary that leaves nothing out: every axis, in both directions."""
     sites = sites_of(run.model)
     learning = Learning(method="topk", n=2 * run.shape.d_model, k=2 * run.shape.d_model)
@@ -85,7 +85,7 @@ def test_a_dictionary_that_holds_everything_recovers_everything() -> None:
 
 
 @torch.no_grad()
-def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: Opened) -> None:
+def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: LoadedRun) -> None:
     texts = passages(writer, Corpus.of_lines(LINES), 300)
     facts = figures(writer, whole(writer, texts), texts)
     part = Anatomy.of(writer.model).stacks[-1]
@@ -111,7 +111,7 @@ def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: Opened) -
 
 @torch.no_grad()
 def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
-    writer: Opened, found: Factors
+    writer: LoadedRun, found: Factors
 ) -> None:
     """Of one factor and one context, done by hand with a hook on one block."""
     texts = passages(writer, Corpus.of_lines(LINES), 600)
@@ -137,7 +137,7 @@ def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
     assert abs(one["effect"]["nats"]) > 1e-3
 
 
-def test_what_a_factor_speaks_for_rises_when_it_is_added(writer: Opened, found: Factors) -> None:
+def test_what_a_factor_speaks_for_rises_when_it_is_added(writer: LoadedRun, found: Factors) -> None:
     part = Anatomy.of(writer.model).stacks[-1]
     middle_D, scale = found.mean_SD[-1], found.scale_S[-1]
     both_2D = torch.stack([middle_D, middle_D + found.atoms_AD[5] * scale])
@@ -150,7 +150,9 @@ def test_what_a_factor_speaks_for_rises_when_it_is_added(writer: Opened, found: 
     assert word == writer.vocab.target.tokens([int(gain_V.argmax())])[0]
 
 
-def test_saved_factors_are_the_same_factors(writer: Opened, found: Factors, tmp_path: Path) -> None:
+def test_saved_factors_are_the_same_factors(
+    writer: LoadedRun, found: Factors, tmp_path: Path
+) -> None:
     found.save(tmp_path / "f")
     again = Factors.load(tmp_path / "f")
     x_ND = torch.randn(7, writer.shape.d_model)
@@ -161,7 +163,7 @@ def test_saved_factors_are_the_same_factors(writer: Opened, found: Factors, tmp_
     again.check_fits(writer)
 
 
-def test_the_same_seed_gives_the_same_factors(writer: Opened, found: Factors) -> None:
+def test_the_same_seed_gives_the_same_factors(writer: LoadedRun, found: Factors) -> None:
     again = factors(writer, LINES, method="topk", **SMALL)
     assert torch.equal(again.atoms_AD, found.atoms_AD)
     assert again.entries == found.entries
@@ -177,7 +179,7 @@ def test_a_folder_without_factors_names_the_command(tmp_path: Path) -> None:
         Factors.load(tmp_path)
 
 
-def test_a_too_small_corpus_is_reported_with_its_size_and_the_least(writer: Opened) -> None:
+def test_a_too_small_corpus_is_reported_with_its_size_and_the_least(writer: LoadedRun) -> None:
     with pytest.raises(DataError, match=r"(?=.*\b240\b)(?=.*\b4,096)(?=.*\b40\b)(?=.*n=15)"):
         factors(writer, ["ba de go fi ko"] * 40, n=512)
     with pytest.raises(DataError, match=r"(?=.*\b1\b)(?=.*\b10\b)") as caught:
@@ -199,7 +201,9 @@ def test_a_too_small_corpus_is_reported_with_its_size_and_the_least(writer: Open
         ({"steps": 0}, "steps=0"),
     ],
 )
-def test_invalid_settings_are_an_error(writer: Opened, settings: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_an_error(
+    writer: LoadedRun, settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         factors(writer, LINES, **settings)
 
@@ -224,7 +228,9 @@ def test_a_reservoir_is_a_fair_sample_and_never_larger_than_it_may_be() -> None:
     assert torch.equal(site_R, (rows_RD.flatten() >= 2000).long())
 
 
-def test_what_is_learned_from_is_centred(writer: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_learned_from_is_centred(
+    writer: LoadedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
 
     def spy(rows_RD: Tensor, *more: Any, **others: Any) -> Any:
@@ -253,7 +259,7 @@ def test_every_layer_is_centred_and_scaled_by_itself() -> None:
 
 
 @pytest.mark.gpu
-def test_factors_are_learned_on_a_gpu(writer: Opened) -> None:
+def test_factors_are_learned_on_a_gpu(writer: LoadedRun) -> None:
     made = factors(writer, LINES, method="sparse", device="cuda", **SMALL)
     assert made.atoms_AD.device.type == "cpu"
     assert next(writer.model.parameters()).device.type == "cpu"

@@ -33,7 +33,7 @@ from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
 from headway.settings.model import DecoderSettings, EncoderSettings, RelativeSettings
 from headway.settings.run import RunSettings
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.trainer import train_on_texts
 
@@ -43,7 +43,7 @@ LINES = ["ba de go", "fi ko ga mo pu ba", "de de ba", "ka ke ki ko da pe ga"]
 TASKS = list(RUNS)
 
 
-def opened(tmp_path: Path, task: str, **changes) -> Opened:
+def opened(tmp_path: Path, task: str, **changes) -> LoadedRun:
     return open_plain(tiny_run(tmp_path / task, task, **changes))
 
 
@@ -133,7 +133,7 @@ def words(n: int) -> Vocabularies:
     return Vocabularies(found, found)
 
 
-def planted(settings, task: str, tmp_path: Path, vocab: Vocabularies) -> Opened:
+def planted(settings, task: str, tmp_path: Path, vocab: Vocabularies) -> LoadedRun:
     """A run whose model is all zeros, for a test to write into."""
     model = build_model(settings).eval()
     with torch.no_grad():
@@ -141,7 +141,7 @@ def planted(settings, task: str, tmp_path: Path, vocab: Vocabularies) -> Opened:
             if "norm" not in name:
                 weight.zero_()
     run = RunSettings(task=task, model=settings, labels=("a", "b") if task == "classify" else ())
-    return Opened.of(tmp_path, run, model, vocab)
+    return LoadedRun.of(tmp_path, run, model, vocab)
 
 
 @torch.no_grad()

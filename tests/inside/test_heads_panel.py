@@ -20,7 +20,7 @@ from headway.inside.page.look import Extras, Page, facts_of, look, looked_at
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.heads import section
 from headway.inside.page.sections.overview import section as overview
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
 from .browser import browser, open_page
@@ -30,7 +30,7 @@ __all__ = ["browser"]
 TEXT = {"tag": "ba de go", "fill": "ba [MASK] de go"}
 
 
-def opened(tmp_path: Path, task: str, **changes: Any) -> Opened:
+def opened(tmp_path: Path, task: str, **changes: Any) -> LoadedRun:
     return open_plain(tiny_run(tmp_path / task, task, **changes))
 
 

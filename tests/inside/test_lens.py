@@ -20,7 +20,7 @@ from headway.inside.measure.lens import Lens, Tuned, lens, tune
 from headway.models.encoder import Encoder
 from headway.models.parts.output_heads import HiddenStates
 from headway.models.seq2seq import Seq2Seq
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import RUNS, WORDS, tiny_run
 
@@ -31,14 +31,14 @@ CASES = [
 ]
 TEXT = {"fill": "ba [MASK] de go fi"}
 
-Give = Callable[..., Opened]
+Give = Callable[..., LoadedRun]
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Give:
-    known: dict[tuple[str, str | None], Opened] = {}
+    known: dict[tuple[str, str | None], LoadedRun] = {}
 
-    def give(task: str, variant: str | None = None) -> Opened:
+    def give(task: str, variant: str | None = None) -> LoadedRun:
         if (task, variant) not in known:
             folder = tiny_run(tmp_path_factory.mktemp(task) / "run", task, variant, n_layers=3)
             known[task, variant] = open_plain(folder)
@@ -107,7 +107,7 @@ def test_of_several_labels_each_is_judged_for_itself(opened: Give) -> None:
     torch.testing.assert_close(seen.probability_LRK[-1, 0], shares_C.sort(descending=True).values)
     states = found.states["self"][1]
     batch = Batch.of(run, [found.reading])
-    first = read_out(run, batch, HiddenStates(states, batch.layout)).answers()
+    first = read_out(run, batch, HiddenStates(states, batch.layout)).averaged_logits()
     p_C, q_C = shares_C, first[0].double().sigmoid()
     apart = p_C * (p_C / q_C).log() + (1 - p_C) * ((1 - p_C) / (1 - q_C)).log()
     assert float(seen.kl_LR[1, 0]) == pytest.approx(float(apart.mean()), rel=1e-4)
@@ -143,7 +143,7 @@ def lines(n: int, seed: int) -> list[str]:
     return [" ".join(rng.choice(WORDS, 8)) for _ in range(n)]
 
 
-def mean_kl(run: Opened, texts: list[str], tuned: Tuned | None) -> torch.Tensor:
+def mean_kl(run: LoadedRun, texts: list[str], tuned: Tuned | None) -> torch.Tensor:
     seen = [lens(run, replace(read(run, text), text=text), tuned).kl_LR for text in texts]
     return torch.cat(seen, dim=1).mean(1)
 
@@ -197,7 +197,7 @@ def test_the_lines_that_measure_choose_nothing(
     """Maps that are bad there stay, and are said to be bad."""
     from headway.inside.measure import tuned_lens as module
 
-    def bad(run: Opened, fit: list[object], choose: object, rng: object) -> object:
+    def bad(run: LoadedRun, fit: list[object], choose: object, rng: object) -> object:
         return torch.ones(3, 32, 32), torch.ones(3, 32)
 
     monkeypatch.setattr(module, "_fit", bad)

@@ -24,7 +24,7 @@ from headway.nn.tap import record
 from headway.serve.application import make
 from headway.serve.looking import Looks, live_page
 from headway.serve.server import running
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.web.pack import Array
 
 from ..interop.padded_runs import tiny_run

@@ -26,7 +26,7 @@ from headway.inside.measure.maps.map import Map
 from headway.inside.measure.maps.norms import contributions
 from headway.inside.measure.maps.rollout import roll
 from headway.nn.tap import record
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
 from .copier import copier
@@ -37,14 +37,14 @@ integrating = sys.modules[
 ]  # the package has a function so named
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = {"fill": "ba [MASK] de go fi"}
-Opened = Callable[[str], tuple[Opened, Trace]]
+OpenRun = Callable[[str], tuple[LoadedRun, Trace]]
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
-    known: dict[str, tuple[Opened, Trace]] = {}
+def opened(tmp_path_factory: pytest.TempPathFactory) -> OpenRun:
+    known: dict[str, tuple[LoadedRun, Trace]] = {}
 
-    def give(task: str) -> tuple[Opened, Trace]:
+    def give(task: str) -> tuple[LoadedRun, Trace]:
         if task not in known:
             run = open_plain(tiny_run(tmp_path_factory.mktemp(task) / "run", task, n_layers=2))
             ask = Ask(output="ko fi de") if task == "translate" else PLAINLY
@@ -55,11 +55,11 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
 
 
 @pytest.fixture(params=list(RUNS))
-def both(request: pytest.FixtureRequest, opened: Opened) -> tuple[Opened, Trace]:
+def both(request: pytest.FixtureRequest, opened: OpenRun) -> tuple[LoadedRun, Trace]:
     return opened(request.param)
 
 
-def test_every_task_has_every_map_with_a_row_an_output(both: tuple[Opened, Trace]) -> None:
+def test_every_task_has_every_map_with_a_row_an_output(both: tuple[LoadedRun, Trace]) -> None:
     run, traced = both
     made = {map_.name: map_ for map_ in maps.make(run, traced)}
     singles = ("rollout", "norm", "flow", "gradxattention", "gradxinput", "integrated", "occlusion")
@@ -73,7 +73,7 @@ def test_every_task_has_every_map_with_a_row_an_output(both: tuple[Opened, Trace
         assert map_.weights_RS.isfinite().all()
 
 
-def test_rows_of_heads_means_and_rollout_sum_to_one(both: tuple[Opened, Trace]) -> None:
+def test_rows_of_heads_means_and_rollout_sum_to_one(both: tuple[LoadedRun, Trace]) -> None:
     made = maps.make(*both, ["heads", "mean", "rollout"])
     for map_ in made:
         torch.testing.assert_close(map_.weights_RS.sum(1), torch.ones(len(map_.weights_RS)))
@@ -81,14 +81,14 @@ def test_rows_of_heads_means_and_rollout_sum_to_one(both: tuple[Opened, Trace]) 
     assert kinds == ({"cross", "decoder"} if both[0].settings.task == "translate" else {"self"})
 
 
-def test_heads_are_the_weights_that_were_recorded(opened: Opened) -> None:
+def test_heads_are_the_weights_that_were_recorded(opened: OpenRun) -> None:
     run, traced = opened("complete")
     made = {map_.name: map_.weights_RS for map_ in maps.make(run, traced, ["heads", "max"])}
     torch.testing.assert_close(made["self.1.2"], traced.attention["self"][1][2])
     torch.testing.assert_close(made["self.1.max"], traced.attention["self"][1].amax(0))
 
 
-def test_a_pooled_output_reads_all_rows(opened: Opened) -> None:
+def test_a_pooled_output_reads_all_rows(opened: OpenRun) -> None:
     run, traced = opened("embed")
     assert run.model.pooling == "mean"
     [row_S] = maps.head_maps(run, traced)[0].weights_RS
@@ -177,7 +177,7 @@ def means(traced: Trace, kind: str) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("task", ["classify", "embed", "complete"])
-def test_flow_of_one_text_is_that_of_a_network_built_by_hand(opened: Opened, task: str) -> None:
+def test_flow_of_one_text_is_that_of_a_network_built_by_hand(opened: OpenRun, task: str) -> None:
     """Half of what a token takes in is its own, half comes through attention."""
     run, traced = opened(task)
     n, layers = len(traced.reading.first), means(traced, "self")
@@ -199,7 +199,7 @@ def test_flow_of_one_text_is_that_of_a_network_built_by_hand(opened: Opened, tas
     assert found.max() > 0.4
 
 
-def test_flow_of_a_translator_is_that_of_a_network_built_by_hand(opened: Opened) -> None:
+def test_flow_of_a_translator_is_that_of_a_network_built_by_hand(opened: OpenRun) -> None:
     run, traced = opened("translate")
     s, t = len(traced.reading.first), len(traced.reading.last)
     nodes: dict[tuple[str, float, int], int] = {}
@@ -236,7 +236,7 @@ def test_flow_of_a_translator_is_that_of_a_network_built_by_hand(opened: Opened)
         assert found[stream].max() > 0.1
 
 
-def test_flow_of_a_too_long_text_is_an_error(opened: Opened) -> None:
+def test_flow_of_a_too_long_text_is_an_error(opened: OpenRun) -> None:
     run, traced = opened("complete")
     stream = traced.reading.first
     long = replace(stream, ids=stream.ids * 20)
@@ -244,7 +244,7 @@ def test_flow_of_a_too_long_text_is_an_error(opened: Opened) -> None:
         maps.flow(run, replace(traced, reading=replace(traced.reading, streams={"text": long})))
 
 
-def test_what_columns_add_sums_to_what_attention_added(both: tuple[Opened, Trace]) -> None:
+def test_what_columns_add_sums_to_what_attention_added(both: tuple[LoadedRun, Trace]) -> None:
     run, traced = both
     kind = Anatomy.of(run.model).kinds[-1]
     with record(run.model, ".heads") as seen, torch.no_grad():
@@ -265,7 +265,7 @@ def test_what_columns_add_sums_to_what_attention_added(both: tuple[Opened, Trace
 
 
 def test_gradient_times_input_is_what_a_little_more_of_a_token_does(
-    both: tuple[Opened, Trace],
+    both: tuple[LoadedRun, Trace],
 ) -> None:
     run, traced = both
     [stack] = [part.name for part in Anatomy.of(run.model).stacks][:1]
@@ -281,7 +281,7 @@ def test_gradient_times_input_is_what_a_little_more_of_a_token_does(
         torch.testing.assert_close(found[:, place], slope_R, atol=5e-3, rtol=5e-2)
 
 
-def test_gradient_times_attention_of_one_output_is_what_the_trace_has(opened: Opened) -> None:
+def test_gradient_times_attention_of_one_output_is_what_the_trace_has(opened: OpenRun) -> None:
     run, _ = opened("classify")
     traced = trace(run, "ba de go fi ko", gradients=True)
     helps = {
@@ -296,7 +296,7 @@ def test_gradient_times_attention_of_one_output_is_what_the_trace_has(opened: Op
     torch.testing.assert_close(found.weights_RS, wanted_RS, atol=1e-6, rtol=1e-4)
 
 
-def off_by(run: Opened, traced: Trace, baseline: str) -> float:
+def off_by(run: OpenRun, traced: Trace, baseline: str) -> float:
     """How far the sums of integrated gradients are from what the text changes, at most."""
     found = maps.integrated_gradients(run, traced, baseline)
     nothing = {
@@ -312,12 +312,12 @@ def off_by(run: Opened, traced: Trace, baseline: str) -> float:
 
 
 def test_integrated_gradients_add_up_to_what_the_text_changes(
-    both: tuple[Opened, Trace],
+    both: tuple[LoadedRun, Trace],
 ) -> None:
     assert off_by(*both, "mean") < 0.01
 
 
-def test_integrated_gradients_may_start_from_zero(opened: Opened) -> None:
+def test_integrated_gradients_may_start_from_zero(opened: OpenRun) -> None:
     assert off_by(*opened("classify"), "zero") < 0.01
 
 
@@ -330,7 +330,7 @@ def test_integrated_gradients_of_trained_models_add_up(name: str) -> None:
 
 
 def test_integrated_gradients_of_texts_start_from_the_mean_of_tokens_that_the_docs_name(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
+    opened: OpenRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all tokens where there are few, of some that are spread evenly where there are more."""
     run, traced = opened("translate")
@@ -377,7 +377,7 @@ def test_integrated_gradients_of_media_start_from_their_mean_colour_or_from_sile
     assert re.search(r"^\| Integrated gradients \|.*\bsilence\b", said, re.MULTILINE)
 
 
-def test_integrated_gradients_report_their_error(opened: Opened) -> None:
+def test_integrated_gradients_report_their_error(opened: OpenRun) -> None:
     run, traced = opened("translate")
     few, many = (maps.integrated_gradients(run, traced, most=most).facts for most in (8, 256))
     assert few["steps"] == 8
@@ -386,7 +386,7 @@ def test_integrated_gradients_report_their_error(opened: Opened) -> None:
         maps.integrated_gradients(run, traced, "mena")
 
 
-def test_occlusion_is_what_hiding_a_token_does(both: tuple[Opened, Trace]) -> None:
+def test_occlusion_is_what_hiding_a_token_does(both: tuple[LoadedRun, Trace]) -> None:
     run, traced = both
     # Beside others sums are made in another order, of which nothing is left behind 16 digits.
     run = run.with_model(deepcopy(run.model).double())
@@ -402,7 +402,7 @@ def test_occlusion_is_what_hiding_a_token_does(both: tuple[Opened, Trace]) -> No
 
 @pytest.mark.parametrize("task", ["translate", "embed"])
 def test_maps_are_the_same_whatever_is_computed_at_once(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, task: str
+    opened: OpenRun, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     run, traced = opened(task)
 
@@ -419,7 +419,7 @@ def test_maps_are_the_same_whatever_is_computed_at_once(
         assert one.columns == other.columns
 
 
-def test_each_copy_has_its_own_hidden_tokens_and_its_own_fronts(opened: Opened) -> None:
+def test_each_copy_has_its_own_hidden_tokens_and_its_own_fronts(opened: OpenRun) -> None:
     run, traced = opened("translate")
     off, places = (
         frozenset({("cross", 1, 2)}),
@@ -447,7 +447,7 @@ def test_pictures_and_recordings_go_side_by_side_too(task: str) -> None:
             torch.testing.assert_close(found.scores_RC, alone.scores_RC, atol=1e-4, rtol=1e-4)
 
 
-def test_shares_of_source_and_prefix_sum_to_one(opened: Opened) -> None:
+def test_shares_of_source_and_prefix_sum_to_one(opened: OpenRun) -> None:
     run, traced = opened("translate")
     for map_ in maps.make(run, traced, ["gradients", "occlusion", "norm", "rollout"]):
         if len(map_.columns) == 2:
@@ -462,7 +462,7 @@ def test_shares_of_source_and_prefix_sum_to_one(opened: Opened) -> None:
     assert Map.of("signed", parts).share_R("source").tolist() == [0.75, 0.5]
 
 
-def test_a_source_of_zeros_has_no_share(opened: Opened) -> None:
+def test_a_source_of_zeros_has_no_share(opened: OpenRun) -> None:
     run, traced = opened("translate")
     before_R = maps.gradient_maps(run, traced)[1].share_R("source")
     assert before_R is not None
@@ -489,7 +489,7 @@ def test_maps_of_what_is_known_point_at_it(tmp_path: Path) -> None:
     assert not (made["cross.0.1"].parts()["source"].argmax(1) == places)[:-1].any()
 
 
-def test_agreement_is_the_rank_correlation_of_what_can_be_seen(opened: Opened) -> None:
+def test_agreement_is_the_rank_correlation_of_what_can_be_seen(opened: OpenRun) -> None:
     assert maps.spearman(np.array([1.0, 2, 3]), np.array([2.0, 4, 9])) == pytest.approx(1)
     assert maps.spearman(np.array([1.0, 2, 3]), np.array([9.0, 4, 2])) == pytest.approx(-1)
     assert maps.spearman(np.array([1.0, 2, 2, 4]), np.array([1.0, 3, 2, 4])) == pytest.approx(
@@ -503,6 +503,6 @@ def test_agreement_is_the_rank_correlation_of_what_can_be_seen(opened: Opened) -
     assert maps.agreement(one, later, traced.reading) == pytest.approx(1)
 
 
-def test_an_unknown_map_gets_the_nearest_name(opened: Opened) -> None:
+def test_an_unknown_map_gets_the_nearest_name(opened: OpenRun) -> None:
     with pytest.raises(UserError, match=r"'rolout'.*'rollout'"):
         maps.make(*opened("classify"), ["rolout"])

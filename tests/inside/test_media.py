@@ -143,7 +143,7 @@ def test_input_of_another_kind_is_an_error_that_names_the_option(tmp_path: Path)
         check_given(seer, "a text", None)
     with pytest.raises(UserError, match="--file"):
         check_given(hearer, None, None)
-    from headway.tasks.opened import open_plain
+    from headway.tasks.loaded_run import open_plain
 
     texts = open_plain(tiny_run(tmp_path / "run", "classify"))
     with pytest.raises(UserError, match=r"\brun\b.*--text"):

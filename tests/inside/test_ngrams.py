@@ -19,7 +19,7 @@ from headway.inside.page.look import looked_at
 from headway.inside.page.sections import sections
 from headway.inside.page.terminal import show
 from headway.nn.layout import Layout
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.tasks.scores import MODEL, NEURAL, NGRAMS
 
 from .ngram_runs import SHARE, ngram_run
@@ -29,16 +29,16 @@ TEXT = " ".join(WORDS)
 
 
 @pytest.fixture(params=["classify", "tag"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> LoadedRun:
     return open_plain(ngram_run(tmp_path / "run", request.param))
 
 
 @pytest.fixture
-def classifier(tmp_path: Path) -> Opened:
+def classifier(tmp_path: Path) -> LoadedRun:
     return open_plain(ngram_run(tmp_path / "run", "classify"))
 
 
-def places_of_words(run: Opened) -> list[int]:
+def places_of_words(run: LoadedRun) -> list[int]:
     stream = trace(run, TEXT).reading.last
     return [place for place, special in enumerate(stream.special) if not special]
 
@@ -48,7 +48,7 @@ def without(number: int) -> str:
 
 
 @pytest.mark.parametrize("hidden", [[], [1], [2, 3]])
-def test_the_last_step_of_the_lens_is_the_answer(run: Opened, hidden: list[int]) -> None:
+def test_the_last_step_of_the_lens_is_the_answer(run: LoadedRun, hidden: list[int]) -> None:
     change = Change(hidden=frozenset(("text", place) for place in hidden))
     found = trace(run, TEXT, change=change)
     seen = lens(run, found)
@@ -63,14 +63,14 @@ def test_the_last_step_of_the_lens_is_the_answer(run: Opened, hidden: list[int])
     assert seen.kl_LR[-2].abs().max() > 0.01, "the layers alone say something else"
 
 
-def test_the_answer_is_what_predict_answers(classifier: Opened) -> None:
+def test_the_answer_is_what_predict_answers(classifier: LoadedRun) -> None:
     found = trace(classifier, TEXT)
     assert found.scores_RC is not None
     [answer] = headway.load(classifier.folder, device="cpu")([TEXT])
     assert answer.score == pytest.approx(float(found.scores_RC.softmax(-1).max()), abs=1e-5)
 
 
-def test_hiding_a_word_of_a_text_is_removing_it(classifier: Opened) -> None:
+def test_hiding_a_word_of_a_text_is_removing_it(classifier: LoadedRun) -> None:
     """In a model without positions whose classes are read from the mean over the text."""
     for number, place in enumerate(places_of_words(classifier)):
         hidden = trace(classifier, TEXT, change=Change(hidden=frozenset({("text", place)})))
@@ -79,7 +79,7 @@ def test_hiding_a_word_of_a_text_is_removing_it(classifier: Opened) -> None:
         assert hidden.reading.outputs[0].id == gone.reading.outputs[0].id
 
 
-def test_occlusion_is_what_removing_each_word_costs(classifier: Opened) -> None:
+def test_occlusion_is_what_removing_each_word_costs(classifier: LoadedRun) -> None:
     found = trace(classifier, TEXT)
     [label] = [output.id for output in found.reading.outputs]
     weights_S = maps.occlusion(classifier, found).weights_RS[0]
@@ -112,7 +112,7 @@ def test_occlusion_of_tags_is_what_removing_each_word_costs(tmp_path: Path) -> N
             assert float(occluded[row, place]) == pytest.approx(lost, abs=1e-5)
 
 
-def test_integrated_gradients_add_up_to_what_the_text_changes(run: Opened) -> None:
+def test_integrated_gradients_add_up_to_what_the_text_changes(run: LoadedRun) -> None:
     """The path from a baseline without n-grams to this text."""
     found = trace(run, TEXT)
     map_ = maps.integrated_gradients(run, found)
@@ -141,7 +141,7 @@ def test_gradients_see_the_n_grams(tmp_path: Path) -> None:
     torch.testing.assert_close(by_name["gradxinput"].weights_RS[0], wanted_T)
 
 
-def test_what_tokens_add_is_all_that_n_grams_say(run: Opened) -> None:
+def test_what_tokens_add_is_all_that_n_grams_say(run: LoadedRun) -> None:
     table, reading = table_of(run.model), trace(run, TEXT).reading
     assert table is not None
     ids_T = torch.tensor(reading.last.ids)
@@ -154,7 +154,7 @@ def test_what_tokens_add_is_all_that_n_grams_say(run: Opened) -> None:
         torch.testing.assert_close(total_C + table.bias_C, said_C)
 
 
-def test_heads_that_are_off_leave_the_n_grams_their_share(classifier: Opened) -> None:
+def test_heads_that_are_off_leave_the_n_grams_their_share(classifier: LoadedRun) -> None:
     change = Change(off=frozenset(("self", layer, head) for layer in (0, 1) for head in range(4)))
     whole, less = trace(classifier, TEXT), trace(classifier, TEXT, change=change)
     assert whole.scores_RC is not None
@@ -169,7 +169,7 @@ def test_heads_that_are_off_leave_the_n_grams_their_share(classifier: Opened) ->
     )
 
 
-def test_votes_add_up_to_the_margin_of_the_answer(run: Opened) -> None:
+def test_votes_add_up_to_the_margin_of_the_answer(run: LoadedRun) -> None:
     for hidden in (frozenset[tuple[str, int]](), frozenset({("text", 3)})):
         found = trace(run, TEXT, change=Change(hidden=hidden))
         assert found.scores_RC is not None
@@ -209,12 +209,12 @@ def test_votes_of_several_labels_and_of_a_number_add_up_to_the_answer(
     assert "n-grams" in show(looked_at(run, TEXT))
 
 
-def test_n_grams_are_named_by_their_words(classifier: Opened) -> None:
+def test_n_grams_are_named_by_their_words(classifier: LoadedRun) -> None:
     [one] = votes(classifier, trace(classifier, TEXT))
     assert {"de", "go", "de go", "go fi"} <= {name for name, _ in one.grams}
 
 
-def test_every_panel_of_a_page_ends_with_the_answer(run: Opened) -> None:
+def test_every_panel_of_a_page_ends_with_the_answer(run: LoadedRun) -> None:
     """The numbers of a page, with heads switched off as well."""
     off = frozenset({("self", 0, 1), ("self", 1, 2)})
     for change in (Change(), Change(hidden=frozenset({("text", 2)}), off=off)):
@@ -232,7 +232,7 @@ def test_every_panel_of_a_page_ends_with_the_answer(run: Opened) -> None:
             assert members[-1][3] == pytest.approx(p, abs=1e-5)
 
 
-def test_the_terminal_shows_both_members(run: Opened) -> None:
+def test_the_terminal_shows_both_members(run: LoadedRun) -> None:
     found = looked_at(run, TEXT)
     text = show(found, width=90, ink="ascii")
     for name in (NEURAL, NGRAMS, WITH_NGRAMS):

@@ -29,7 +29,7 @@ from headway.inside.measure.pruning_curve import (
 from headway.models.summary import count_parameters
 from headway.settings.data import DataSettings
 from headway.settings.folder import load_run
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from ..interop.padded_runs import answers, lines_for, tiny_run
 

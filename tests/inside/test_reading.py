@@ -15,7 +15,7 @@ from headway.inside.capture.reading import Ask, context, read, write_uncached
 from headway.inside.capture.streams import Reading
 from headway.settings.decode import DecodeSettings
 from headway.tasks.complete_answers import completer_of
-from headway.tasks.opened import open_plain, open_run
+from headway.tasks.loaded_run import open_plain, open_run
 
 from ..interop.padded_runs import answers, lines_for, tiny_run
 

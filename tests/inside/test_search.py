@@ -16,7 +16,7 @@ from headway.inside.measure.factors.dictionary import Factors, identity, moments
 from headway.inside.measure.factors.learn import Learning, sample_states
 from headway.inside.measure.factors.solvers import TopKCoder
 from headway.inside.measure.nearest_tokens import Index, indexes
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 TEXT = "The little dog ran to the big park."
 LINES = [TEXT, "A small cat sat on the mat.", "Tom and Lily went to the park with a dog.",
@@ -24,17 +24,17 @@ LINES = [TEXT, "A small cat sat on the mat.", "Tom and Lily went to the park wit
 
 
 @pytest.fixture(scope="module")
-def run() -> Opened:
+def run() -> LoadedRun:
     return open_plain("stories")
 
 
 @pytest.fixture(scope="module")
-def traced(run: Opened) -> Trace:
+def traced(run: LoadedRun) -> Trace:
     return trace(run, TEXT, Ask(output=""))
 
 
 @pytest.mark.parametrize("layer", [0, 3, 5])
-def test_a_token_finds_itself_first(run: Opened, traced: Trace, layer: int) -> None:
+def test_a_token_finds_itself_first(run: LoadedRun, traced: Trace, layer: int) -> None:
     index = Index.of(run, LINES, layer)
     for place in range(1, len(traced.reading.last)):
         best = index.nearest(traced, "text", place, 3)[0]
@@ -44,7 +44,7 @@ def test_a_token_finds_itself_first(run: Opened, traced: Trace, layer: int) -> N
 
 
 @torch.no_grad()
-def test_it_is_what_comparing_everything_by_hand_gives(run: Opened, traced: Trace) -> None:
+def test_it_is_what_comparing_everything_by_hand_gives(run: LoadedRun, traced: Trace) -> None:
     index = Index.of(run, LINES, 4)
     rows, places = [], []
     for number, passage in enumerate(index.texts):
@@ -62,19 +62,19 @@ def test_it_is_what_comparing_everything_by_hand_gives(run: Opened, traced: Trac
         assert hit.cosine == pytest.approx(float(cosine_N[n]), abs=2e-3)
 
 
-def test_states_are_held_in_half_precision_and_first_tokens_are_not_in(run: Opened) -> None:
+def test_states_are_held_in_half_precision_and_first_tokens_are_not_in(run: LoadedRun) -> None:
     index = Index.of(run, LINES, 5)
     assert index.unit_ND.dtype == np.float16
     assert (index.where_N2[:, 1] > 0).all()
     assert len(index.where_N2) == sum(len(text.last) - 1 for text in index.texts)
 
 
-def test_several_layers_in_one_pass_are_the_same(run: Opened) -> None:
+def test_several_layers_in_one_pass_are_the_same(run: LoadedRun) -> None:
     both = indexes(run, LINES, [("self", 1), ("self", 5)])
     assert np.array_equal(both["self", 5].unit_ND, Index.of(run, LINES, 5).unit_ND)
 
 
-def test_a_hit_is_shown_in_its_context(run: Opened, traced: Trace) -> None:
+def test_a_hit_is_shown_in_its_context(run: LoadedRun, traced: Trace) -> None:
     index = Index.of(run, LINES, 5)
     hit = index.nearest(traced, "text", 3, 1)[0]
     shown = index.shown(hit.passage, hit.place)
@@ -91,7 +91,7 @@ def test_a_translator_is_searched_by_its_source_alone() -> None:
     assert "target" not in index.texts[0].streams
 
 
-def test_what_is_not_there_is_named(run: Opened, traced: Trace) -> None:
+def test_what_is_not_there_is_named(run: LoadedRun, traced: Trace) -> None:
     with pytest.raises(UserError, match=r"\b9\b.*\bself\b"):
         Index.of(run, LINES, 9)
     with pytest.raises(UserError, match=r"(?=.*\btext\b)(?=.*\bsource\b)"):
@@ -101,7 +101,7 @@ def test_what_is_not_there_is_named(run: Opened, traced: Trace) -> None:
 
 
 def test_by_factors_a_token_finds_itself_and_a_factor_its_strongest_place(
-    run: Opened, traced: Trace
+    run: LoadedRun, traced: Trace
 ) -> None:
     index = Index.of(run, LINES, 3)
     sites, learning = [("self", 3)], Learning(method="topk", n=64, k=8)

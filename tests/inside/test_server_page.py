@@ -30,7 +30,7 @@ from headway.serve.looking import Looks, live_page
 from headway.serve.server import running
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import SHIPPED
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.web.pack import unpack
 
 from .browser import browser as browser
@@ -40,12 +40,12 @@ TEXT = "Ich gehe heute nach Hause."
 
 
 @pytest.fixture(scope="module")
-def translator() -> Opened:
+def translator() -> LoadedRun:
     return open_plain(SHIPPED / "tatoeba-de-en")
 
 
 @contextmanager
-def served(run: Opened, text: str = TEXT) -> Iterator[str]:
+def served(run: LoadedRun, text: str = TEXT) -> Iterator[str]:
     held = headway.load(run.folder, device="cpu")
     html, live = live_page(held, text, PLAINLY, Change(), Extras())
     app = make([held], home=html, looks=Looks(4, {held.name: live}))
@@ -139,7 +139,7 @@ def test_the_server_answers_with_what_python_gives(tmp_path: Path) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_invalid_requests_are_an_error(
-    translator: Opened, keys: dict[str, Any], message: str
+    translator: LoadedRun, keys: dict[str, Any], message: str
 ) -> None:
     request = Request(**{**keys, "hidden": tuple(map(tuple, keys.get("hidden", [])))})
     with pytest.raises(UserError, match=message):
@@ -147,7 +147,7 @@ def test_invalid_requests_are_an_error(
 
 
 def test_too_many_weights_are_an_error_before_they_are_computed(
-    translator: Opened, monkeypatch: pytest.MonkeyPatch
+    translator: LoadedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = sys.modules["headway.inside.capture.trace"]  # the function has its name
     monkeypatch.setattr(module, "MOST_WEIGHTS", 1000)
@@ -157,7 +157,7 @@ def test_too_many_weights_are_an_error_before_they_are_computed(
 
 
 @pytest.mark.parametrize("id", [2**31, 2**63, -1])
-def test_an_output_with_unknown_token_ids_is_an_error(translator: Opened, id: int) -> None:
+def test_an_output_with_unknown_token_ids_is_an_error(translator: LoadedRun, id: int) -> None:
     with pytest.raises(UserError, match=rf"(?<!\d){id}\b"):
         trace(translator, "ja", Ask(output=[5, id]))
 
@@ -239,7 +239,7 @@ class Browsed:
         return str(self.page.text_content(f"[data-live={name}]"))
 
 
-def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: Opened) -> None:
+def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: LoadedRun) -> None:
     @cache
     def answer(text: str, ask: Ask = PLAINLY, change: Change = Change()) -> str:  # noqa: B008
         ids = trace(translator, text, ask, change).reading.last.ids[1:]
@@ -285,7 +285,7 @@ def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: Op
         assert all(url.startswith((server, "data:", "blob:")) for url in there.asked)
 
 
-def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator: Opened) -> None:
+def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator: LoadedRun) -> None:
     with served(translator) as server:
         there = Browsed(browser, server, "#tab=attention")
         page = there.page
@@ -310,7 +310,7 @@ def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator:
 
 def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_path: Path) -> None:
     held = headway.load(kept_run(tmp_path / "tiny"), device="cpu")
-    live = Live.of(held.opened.twin(), PLAINLY, Extras())
+    live = Live.of(held.opened.inspection_copy(), PLAINLY, Extras())
     html = live.page(Request(text="ba de fi ko", maps=True)).live_html
     with running(make([held], home=html)) as server:
         there = Browsed(browser, server, "#tab=saliency&kind=encoder&saliencyMap=head&layer=0")

@@ -17,7 +17,7 @@ from headway.inside.capture.states import Site, edit_states, sites_of, states_of
 from headway.inside.capture.streams import Output, Reading
 from headway.inside.capture.trace import trace
 from headway.inside.measure.ablation import answers, losses
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
 
@@ -25,16 +25,16 @@ LINES = ["ba de go fi ko", "fi ko ga mo pu ba", "de ba"]
 
 
 @pytest.fixture(params=list(RUNS))
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> LoadedRun:
     return open_plain(tiny_run(tmp_path / "run", request.param, n_layers=2))
 
 
-def batch_of(run: Opened) -> Batch:
+def batch_of(run: LoadedRun) -> Batch:
     targets = LINES[::-1] if run.settings.task == "translate" else None
     return Batch.of(run, passages(run, Corpus.of_lines(LINES, targets), 1000))
 
 
-def reading_of(run: Opened, batch: Batch, number: int) -> Reading:
+def reading_of(run: LoadedRun, batch: Batch, number: int) -> Reading:
     """One passage alone, as `trace` takes it."""
     streams = batch.readings[number].streams
     row = None if run.settings.task in ("classify", "embed") else 1
@@ -43,7 +43,7 @@ def reading_of(run: Opened, batch: Batch, number: int) -> Reading:
 
 
 @torch.no_grad()
-def test_states_are_those_of_each_passage_alone(run: Opened) -> None:
+def test_states_are_those_of_each_passage_alone(run: LoadedRun) -> None:
     batch = batch_of(run)
     states = states_of(run.model, batch)
     assert list(states) == sites_of(run.model)
@@ -55,7 +55,7 @@ def test_states_are_those_of_each_passage_alone(run: Opened) -> None:
 
 
 @torch.no_grad()
-def test_an_edit_changes_its_layer_and_what_comes_behind(run: Opened) -> None:
+def test_an_edit_changes_its_layer_and_what_comes_behind(run: LoadedRun) -> None:
     batch = batch_of(run)
     before = states_of(run.model, batch)
     wanted = (sites_of(run.model)[-1][0], 1)
@@ -77,7 +77,7 @@ def test_an_edit_changes_its_layer_and_what_comes_behind(run: Opened) -> None:
 
 
 @torch.no_grad()
-def test_nothing_is_lost_where_nothing_changes(run: Opened) -> None:
+def test_nothing_is_lost_where_nothing_changes(run: LoadedRun) -> None:
     batch = batch_of(run)
     clean = answers(run, batch)
     before_R, behind_R, kl_R = losses(clean, answers(run, batch))
@@ -111,7 +111,7 @@ def test_of_several_labels_the_loss_is_that_of_each(tmp_path: Path) -> None:
     with edit_states(run.model, lambda at, x_ND: 2 * x_ND if at == site else None):
         changed = answers(run, batch)
     before_R, behind_R, moved_R = losses(clean, changed)
-    own_RC, new_RC = (found.read.answers() for found in (clean, changed))
+    own_RC, new_RC = (found.read.averaged_logits() for found in (clean, changed))
     yes_RC = (own_RC > 0).float()
     want = F.binary_cross_entropy_with_logits(own_RC, yes_RC, reduction="none").mean(-1)
     torch.testing.assert_close(before_R, want)

@@ -27,7 +27,7 @@ from headway.inside.page import terminal
 from headway.inside.page.look import looked_at
 from headway.inside.page.sections import overview
 from headway.models.build import build_model
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import LABELS, MEDIA, tiny_run
 from ..interop.padded_runs import media_run as padded_run
@@ -37,12 +37,12 @@ N = 24
 
 
 @pytest.fixture(scope="module", params=list(MEDIA))
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     folder = tmp_path_factory.mktemp("studied") / "run"
     return open_plain(padded_run(folder, request.param, n_layers=2))
 
 
-def corpus_for(run: Opened, n: int = N, *, right: bool = True) -> Corpus:
+def corpus_for(run: LoadedRun, n: int = N, *, right: bool = True) -> Corpus:
     found = tuple(media_for(run, seed) for seed in range(n))
     words = [] if run.words is None else run.vocab.target.tokens([8, 9, 10])
     words = [word.strip("▁") for word in words]
@@ -56,7 +56,7 @@ def corpus_for(run: Opened, n: int = N, *, right: bool = True) -> Corpus:
     )
 
 
-def test_heads_are_judged_by_what_is_right(run: Opened) -> None:
+def test_heads_are_judged_by_what_is_right(run: LoadedRun) -> None:
     corpus = corpus_for(run, 4)
     readings = examples(run, corpus)
     found = heads(run, readings)
@@ -135,7 +135,7 @@ def test_what_rebuilds_hidden_parts_can_be_looked_into(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_states_of_a_batch_are_those_of_each_alone(run: Opened) -> None:
+def test_states_of_a_batch_are_those_of_each_alone(run: LoadedRun) -> None:
     texts = passages(run, corpus_for(run, 3), 10_000)
     batch = Batch.of(run, texts)
     found = answers(run, batch)
@@ -149,7 +149,7 @@ def test_states_of_a_batch_are_those_of_each_alone(run: Opened) -> None:
 
 
 @torch.no_grad()
-def test_nothing_is_lost_where_nothing_changes_and_something_where_it_does(run: Opened) -> None:
+def test_nothing_is_lost_where_nothing_changes_and_something_where_it_does(run: LoadedRun) -> None:
     texts = passages(run, corpus_for(run, 3), 10_000)
     seed = 0 if run.spec.answers == "gaps" else None
     batch = Batch.of(run, [replace(one, hides=seed) for one in texts])
@@ -164,7 +164,7 @@ def test_nothing_is_lost_where_nothing_changes_and_something_where_it_does(run: 
     assert float(moved_R.max()) > 1e-4
 
 
-def test_there_are_factors(run: Opened) -> None:
+def test_there_are_factors(run: LoadedRun) -> None:
     found = factors(run, corpus_for(run), method="topk", n=8, k=2, steps=10, browse=200)
     assert len(found.entries) == 8
     rebuilds = "rebuild" in getattr(run.shape, "heads", ())
@@ -210,7 +210,7 @@ def test_a_patch_is_shown_with_those_beside_it() -> None:
     assert (middle == media.item[:, :, :24, :24]).all()
 
 
-def test_a_pruned_model_equals_the_whole_one_without_the_head(run: Opened) -> None:
+def test_a_pruned_model_equals_the_whole_one_without_the_head(run: LoadedRun) -> None:
     kind = Anatomy.of(run.model).kinds[0]
     small = run.with_model(prune_heads(run.model, run.shape, [(kind.name, 0, 1)]))
     [reading] = examples(run, corpus_for(run, 1))
@@ -231,7 +231,7 @@ def test_recordings_too_long_for_the_model_are_left_out() -> None:
 
 
 @pytest.fixture(params=["text", "picture"])
-def several(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Opened, Corpus]:
+def several(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LoadedRun, Corpus]:
     """A run that answers with any number of labels."""
     if request.param == "picture":
         run = media_run("see")
@@ -244,7 +244,7 @@ def several(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Opened, Cor
     return run.with_model(run.model, replace(settings, classify=classify)), corpus
 
 
-def test_each_of_several_labels_has_its_own_probability(several: tuple[Opened, Corpus]) -> None:
+def test_each_of_several_labels_has_its_own_probability(several: tuple[LoadedRun, Corpus]) -> None:
     run, corpus = several
     reading = examples(run, corpus, 1)[0]
     with torch.no_grad():

@@ -21,7 +21,7 @@ from headway.inside.measure.lens import Lens
 from headway.inside.page.look import Looked
 from headway.inside.page.terminal import alignment, heatmap, layers, show
 from headway.inside.page.terminal_text import ASCII, BLOCKS, COLOUR, INKS, bands, ink_for, width_of
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -17,7 +17,7 @@ from headway.inside.capture.reading import Ask, read
 from headway.inside.capture.trace import TENSORS, Trace, trace
 from headway.models.parts.output_heads import HiddenStates
 from headway.nn.tap import record
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
 
@@ -35,10 +35,10 @@ TEXT = {"fill": "ba [MASK] de go fi"}
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | None], Opened]:
-    known: dict[tuple[str, str | None], Opened] = {}
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | None], LoadedRun]:
+    known: dict[tuple[str, str | None], LoadedRun] = {}
 
-    def give(task: str, variant: str | None) -> Opened:
+    def give(task: str, variant: str | None) -> LoadedRun:
         if (task, variant) not in known:
             folder = tiny_run(tmp_path_factory.mktemp(task) / "run", task, variant, n_layers=2)
             known[task, variant] = open_plain(folder)
@@ -48,15 +48,17 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | Non
 
 
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(filter(None, case)))
-def run(request: pytest.FixtureRequest, opened: Callable[[str, str | None], Opened]) -> Opened:
+def run(
+    request: pytest.FixtureRequest, opened: Callable[[str, str | None], LoadedRun]
+) -> LoadedRun:
     return opened(*request.param)
 
 
-def text_for(run: Opened) -> str:
+def text_for(run: LoadedRun) -> str:
     return TEXT.get(run.settings.task, "ba de go fi ko")
 
 
-def test_looking_does_not_change_the_answer(run: Opened) -> None:
+def test_looking_does_not_change_the_answer(run: LoadedRun) -> None:
     found = trace(run, text_for(run), gradients=True)
     with torch.no_grad():
         unseen = say(run, found.reading)
@@ -67,7 +69,7 @@ def test_looking_does_not_change_the_answer(run: Opened) -> None:
                    for layer in k.layers)  # fmt: skip
 
 
-def test_weights_and_values_make_what_the_heads_gave(run: Opened) -> None:
+def test_weights_and_values_make_what_the_heads_gave(run: LoadedRun) -> None:
     found = trace(run, text_for(run))
     with record(run.model, ".heads") as seen, torch.no_grad():
         say(run, found.reading)
@@ -87,7 +89,7 @@ def test_weights_and_values_make_what_the_heads_gave(run: Opened) -> None:
         )
 
 
-def test_the_last_state_gives_the_answer(run: Opened) -> None:
+def test_the_last_state_gives_the_answer(run: LoadedRun) -> None:
     found = trace(run, text_for(run))
     part = Anatomy.of(run.model).stacks[-1]
     states = found.states[part.name]
@@ -100,7 +102,7 @@ def test_the_last_state_gives_the_answer(run: Opened) -> None:
     assert not torch.allclose(states[0], states[-1])
 
 
-def test_gradients_by_weights_add_up_to_those_by_gates(run: Opened) -> None:
+def test_gradients_by_weights_add_up_to_those_by_gates(run: LoadedRun) -> None:
     found = trace(run, text_for(run), gradients=True)
     anatomy = Anatomy.of(run.model)
     for kind in anatomy.kinds:
@@ -119,7 +121,7 @@ def test_gradients_by_weights_add_up_to_those_by_gates(run: Opened) -> None:
     assert any(g.abs().sum() > 0 for layers in found.gradients.values() for g in layers)
 
 
-def test_what_a_hidden_token_says_reaches_no_other(run: Opened) -> None:
+def test_what_a_hidden_token_says_reaches_no_other(run: LoadedRun) -> None:
     reading = read(run, text_for(run))
     stream, place = reading.first.name, len(reading.first) // 2
     other = replace(
@@ -143,7 +145,7 @@ def test_what_a_hidden_token_says_reaches_no_other(run: Opened) -> None:
     assert torch.equal(one.x_ND[kept], two.x_ND[kept])
 
 
-def test_a_head_that_is_off_is_one_without_output_weights(run: Opened) -> None:
+def test_a_head_that_is_off_is_one_without_output_weights(run: LoadedRun) -> None:
     reading = read(run, text_for(run))
     kind = Anatomy.of(run.model).kinds[-1]
     attention, head = kind.layers[0], 1
@@ -164,7 +166,7 @@ def test_a_head_that_is_off_is_one_without_output_weights(run: Opened) -> None:
     assert attention.gate_H is None
 
 
-def test_a_trace_comes_back_from_the_disk(run: Opened, tmp_path: Path) -> None:
+def test_a_trace_comes_back_from_the_disk(run: LoadedRun, tmp_path: Path) -> None:
     found = trace(run, text_for(run), gradients=True, beam=True)
     found.save(tmp_path / "kept")
     back = Trace.load(tmp_path / "kept")
@@ -180,7 +182,7 @@ def test_a_trace_comes_back_from_the_disk(run: Opened, tmp_path: Path) -> None:
 
 
 def test_a_damaged_trace_is_an_error(
-    opened: Callable[[str, str | None], Opened], tmp_path: Path
+    opened: Callable[[str, str | None], LoadedRun], tmp_path: Path
 ) -> None:
     trace(opened("classify", None), "ba de").save(tmp_path)
     (tmp_path / TENSORS).write_bytes(b"nothing")
@@ -199,7 +201,7 @@ def test_a_damaged_trace_is_an_error(
     ],
 )
 def test_what_cannot_be_changed_is_named(
-    opened: Callable[[str, str | None], Opened], change: Change, message: str
+    opened: Callable[[str, str | None], LoadedRun], change: Change, message: str
 ) -> None:
     run = opened("translate", None)
     reading = read(run, "ba de")
@@ -207,7 +209,7 @@ def test_what_cannot_be_changed_is_named(
         say(run, reading, change)
 
 
-def test_the_output_can_be_given(opened: Callable[[str, str | None], Opened]) -> None:
+def test_the_output_can_be_given(opened: Callable[[str, str | None], LoadedRun]) -> None:
     reading = read(opened("translate", None), "ba de", Ask(output="go go"))
     assert [output.name for output in reading.outputs] == ["▁go", "▁go", "</s>"]
     assert reading.last.pieces == ("<s>", "▁go", "▁go")

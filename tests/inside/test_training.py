@@ -27,7 +27,7 @@ from headway.inside.measure.checkpoints import (
 from headway.inside.page.look import look
 from headway.inside.page.sections import SECTIONS
 from headway.inside.page.sections.training import of_stages
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.training.checkpoint import Checkpoints
 from headway.web.html import page_data
 from headway.web.pack import pack, unpack

@@ -22,7 +22,7 @@ from headway.inside.measure.truth.measure import heaviest, is_head
 from headway.models.build import build_model
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.tokens.special_tokens import TokenRoles
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.vocabtxt import BERT_SPECIALS, vocab_txt
@@ -32,11 +32,11 @@ from .copier import WORDS, copier
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def run(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     return copier(tmp_path_factory.mktemp("copier"))
 
 
-def copied(run: Opened, n: int = 12, seed: int = 1) -> list[Case]:
+def copied(run: LoadedRun, n: int = 12, seed: int = 1) -> list[Case]:
     """Texts without distractors, which the model can copy."""
     picks, pairs = random.Random(seed), []
     for _ in range(n):
@@ -46,7 +46,7 @@ def copied(run: Opened, n: int = 12, seed: int = 1) -> list[Case]:
     return truth.aligned(run, pairs)
 
 
-def test_the_right_head_is_always_right_and_the_wrong_one_never(run: Opened) -> None:
+def test_the_right_head_is_always_right_and_the_wrong_one_never(run: LoadedRun) -> None:
     cases = copied(run)
     found = truth.measure(run, cases, few=2)
     right, wrong = found.maps["cross.0.0"], found.maps["cross.0.1"]
@@ -61,10 +61,10 @@ def test_the_right_head_is_always_right_and_the_wrong_one_never(run: Opened) -> 
     assert "decoder.0.0" not in found.maps
 
 
-def test_the_best_head_is_chosen_on_one_half_and_judged_on_the_other(run: Opened) -> None:
+def test_the_best_head_is_chosen_on_one_half_and_judged_on_the_other(run: LoadedRun) -> None:
     cases = [in_order(run, 4), in_order(run, 6)] * 2
 
-    def maker(_: Opened, case: Case) -> list[Map]:
+    def maker(_: LoadedRun, case: Case) -> list[Map]:
         """A head that is right on the even cases alone, and one that never is."""
         even = case.columns == cases[0].columns
         n, m = len(case.reading.outputs), len(case.reading.streams["source"])
@@ -82,13 +82,13 @@ def test_the_best_head_is_chosen_on_one_half_and_judged_on_the_other(run: Opened
     assert found.best.n == 12
 
 
-def in_order(run: Opened, n: int) -> Case:
+def in_order(run: LoadedRun, n: int) -> Case:
     text = " ".join(WORDS[:n])
     [case] = truth.aligned(run, [Known(text, text, tuple((i, i) for i in range(n)))])
     return case
 
 
-def test_chance_is_as_often_right_as_theory_says(run: Opened) -> None:
+def test_chance_is_as_often_right_as_theory_says(run: LoadedRun) -> None:
     cases = copied(run, 150, seed=5)
     found = truth.measure(run, cases, maker=lambda run, case: [])
     chances = [1 / len(case.columns) for case in cases for _ in case.links]
@@ -99,7 +99,7 @@ def test_chance_is_as_often_right_as_theory_says(run: Opened) -> None:
     assert score.n > 500
 
 
-def test_words_of_many_pieces_have_no_more_chances(run: Opened) -> None:
+def test_words_of_many_pieces_have_no_more_chances(run: LoadedRun) -> None:
     case = in_order(run, 9)
     n = len(case.reading.first)
     wide = replace(case, columns=((0, 1, 2, 3, 4), *((i,) for i in range(5, n))))
@@ -110,7 +110,7 @@ def test_words_of_many_pieces_have_no_more_chances(run: Opened) -> None:
     assert sum(hits) / 300 < 2 / len(wide.columns)
 
 
-def test_candidates_and_several_right_places_count(run: Opened) -> None:
+def test_candidates_and_several_right_places_count(run: LoadedRun) -> None:
     case = copied(run, 1)[0]
     link = replace(case.links[0], right=frozenset({0, 1}), sure=frozenset(), among=(0, 1, 2, 3))
     assert case.chance(link) == 0.5
@@ -126,7 +126,7 @@ def test_candidates_and_several_right_places_count(run: Opened) -> None:
     assert (hit.p1, hit.aer, miss.p1, miss.aer) == (1.0, 0.0, 0.0, 1.0)
 
 
-def test_the_error_rate_needs_both_origins_of_a_word(run: Opened) -> None:
+def test_the_error_rate_needs_both_origins_of_a_word(run: LoadedRun) -> None:
     [case] = truth.aligned(run, [Known("ba be bi", "ba", ((0, 0), (1, 0)))])
     assert case.links[0].sure == frozenset({0, 1})
     found = truth.measure(run, [case], ["heads"]).maps["cross.0.0"]
@@ -134,7 +134,7 @@ def test_the_error_rate_needs_both_origins_of_a_word(run: Opened) -> None:
     assert (found.p1, found.aer) == (1.0, pytest.approx(1 / 3))
 
 
-def test_what_was_measured_goes_through_a_file(run: Opened, tmp_path: Path) -> None:
+def test_what_was_measured_goes_through_a_file(run: LoadedRun, tmp_path: Path) -> None:
     found = truth.measure(run, copied(run, 4), ["heads", "norm"], task="words")
     found.save(tmp_path / "truth.json")
     again = Truth.load(tmp_path / "truth.json")
@@ -212,7 +212,7 @@ def test_repeats_count_only_what_the_model_copies() -> None:
     assert found.maps["self.4.0"].p1 > 3 * found.maps["random"].random
 
 
-def test_repeats_are_for_language_models(run: Opened, tmp_path: Path) -> None:
+def test_repeats_are_for_language_models(run: LoadedRun, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="complete"):
         truth.repeats(run)
     with pytest.raises(UserError, match=r"\b999\b"):
@@ -227,7 +227,7 @@ def test_atoms_lose_their_numbers_and_needless_brackets() -> None:
     ]  # fmt: skip
 
 
-def chemist(folder: Path) -> Opened:
+def chemist(folder: Path) -> LoadedRun:
     """An untrained model that reads reactions atom by atom."""
     pieces = [*BERT_SPECIALS, *"CNOFSPIcnos()=#.123-+", "Br", "Cl", ">>", "[nH]", "[O-]", "[K+]"]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
@@ -238,7 +238,7 @@ def chemist(folder: Path) -> Opened:
         heads=("words",),
     )  # fmt: skip
     run = RunSettings(task="fill", model=settings)
-    return Opened.of(folder, run, build_model(settings).eval(), Vocabularies(made, made))
+    return LoadedRun.of(folder, run, build_model(settings).eval(), Vocabularies(made, made))
 
 
 def test_atoms_of_a_product_are_linked_to_what_they_were(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_heads_are_known_by_their_names(name: str, wanted: bool) -> None:
     assert is_head(name) is wanted
 
 
-def test_links_keep_to_their_rows_when_outputs_are_left_out(run: Opened) -> None:
+def test_links_keep_to_their_rows_when_outputs_are_left_out(run: LoadedRun) -> None:
     reading = read(run, "ba be bi bo", Ask(output="ba be bi bo"))
     columns = tuple((i,) for i in range(4))
     link = Link((2,), frozenset({2}), frozenset({2}))

@@ -27,7 +27,7 @@ from headway.inside.measure.truth import (
 )
 from headway.inside.measure.truth import times as timing
 from headway.inside.measure.truth.pointing import boxes_of, right_patches, right_rows
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 from .media_runs import PICTURE, RATE, SOUND, VIDEO, media_run
 from .test_sound import TIMES, planted
@@ -54,7 +54,7 @@ def shapes(tmp_path: Path) -> Path:
 def pointing_at(place: dict[int, int], name: str = "cross.0.0") -> Any:
     """A maker of one map: each judged output (by its number) points at a patch."""
 
-    def made(run: Opened, case: Case) -> list[Map]:
+    def made(run: LoadedRun, case: Case) -> list[Map]:
         weights_RS = torch.zeros(len(case.reading.outputs), len(case.reading.first))
         for row, patch in place.items():
             weights_RS[row, patch] = 1.0
@@ -172,7 +172,7 @@ def test_word_times_of_planted_attention_are_right_and_even_ones_are_not(
     media = spoken[0].case.reading.media
     assert right_rows(media, 0.2, 0.5) == set(range(10, 25))
 
-    def traced(run: Opened, reading: Any) -> Any:
+    def traced(run: LoadedRun, reading: Any) -> Any:
         return replace(planted(TIMES, run), reading=reading)
 
     monkeypatch.setattr(timing, "trace", traced)

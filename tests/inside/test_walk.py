@@ -20,7 +20,7 @@ from headway.inside.measure.layer_walk import Walk, walk
 from headway.inside.page.look import Looked
 from headway.inside.page.sections.walk import section
 from headway.nn.feedforward import ACTIVATIONS, GATED
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.web.pack import pack
 
 from ..interop.padded_runs import tiny_run
@@ -40,14 +40,14 @@ CASES = [
     ("embed", "window"),
 ]
 
-Give = Callable[..., Opened]
+Give = Callable[..., LoadedRun]
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Give:
-    known: dict[tuple[str, str | None], Opened] = {}
+    known: dict[tuple[str, str | None], LoadedRun] = {}
 
-    def give(task: str, variant: str | None = None) -> Opened:
+    def give(task: str, variant: str | None = None) -> LoadedRun:
         if (task, variant) not in known:
             folder = tiny_run(tmp_path_factory.mktemp(task) / "run", task, variant, n_layers=2)
             known[task, variant] = open_plain(folder)
@@ -118,7 +118,7 @@ def test_every_step_leads_where_the_model_went(opened: Give, task: str, variant:
 
 def test_a_twin_is_followed_as_the_run_is(opened: Give) -> None:
     run = opened("fill", "albert-like")
-    ways = [walk(one, trace(one, text_for("fill"))) for one in (run, run.twin())]
+    ways = [walk(one, trace(one, text_for("fill"))) for one in (run, run.inspection_copy())]
     assert [step.title for step in ways[0].steps] == [step.title for step in ways[1].steps]
     for name, vector_D in ways[0].vectors.items():
         assert torch.equal(vector_D, ways[1].vectors[name])

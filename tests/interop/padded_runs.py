@@ -25,9 +25,9 @@ from headway.settings.model import (
     ModelSettings,
 )
 from headway.settings.run import RunSettings, resolved_toml
-from headway.tasks.opened import Opened, open_run
+from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.specs import FillSettings, IdentifySettings
-from headway.tasks.task import Use, find_task
+from headway.tasks.task import InferenceRequest, find_task
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_on_texts
 
@@ -196,17 +196,17 @@ def answers(
     """What `headway predict --json` says, by torch or by another engine."""
     opened = opened_by(folder, engine)
     settings = decoding(opened.settings, **decode)
-    use = Use(opened, settings, {"json": True, **(options or {})})
+    use = InferenceRequest(opened, settings, {"json": True, **(options or {})})
     return [answer.to_dict() for answer in find_task(settings).predictor(use).answers(lines)]
 
 
-def opened_by(folder: Path, engine: Engine | None = None) -> Opened:
+def opened_by(folder: Path, engine: Engine | None = None) -> LoadedRun:
     """By torch, or as if this engine had been asked for."""
     if engine is None:
         return open_run(folder, device="cpu")
     has_words = (folder / "tokenizer.json").is_file()
     vocab = Vocabularies.load(file_in(folder, "tokenizer.json")) if has_words else None
-    return Opened((folder,), (load_run(folder),), vocab, engine=engine)
+    return LoadedRun((folder,), (load_run(folder),), vocab, engine=engine)
 
 
 def decoding(settings: RunSettings, **changes: Any) -> RunSettings:

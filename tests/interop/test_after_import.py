@@ -13,7 +13,7 @@ import torch
 from headway.cli.main import main
 from headway.interop.importing import import_run
 from headway.interop.proof_inputs import proof_texts
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from .test_hf_decoders import DECODERS
 from .test_hf_seq2seq import PAIRS

@@ -22,7 +22,7 @@ from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
 from headway.settings.folder import load_run
 from headway.settings.model import DecoderSettings
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from .folders import PIECES, bert_folder, change
 from .test_hf_encoders import BERT

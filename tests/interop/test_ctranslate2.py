@@ -18,7 +18,7 @@ from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
 from headway.settings.folder import load_run
 from headway.tasks.engines import engine_of
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..facts import missing
 from ..models.variants import VARIANTS, settings_of
@@ -52,7 +52,7 @@ REFUSALS_OF: dict[str, dict[str, str]] = {
 }
 
 
-def exported(run: Path, out: Path, *, int8: bool = False) -> Opened:
+def exported(run: Path, out: Path, *, int8: bool = False) -> LoadedRun:
     loaded = open_plain(str(run))
     out.mkdir()
     to_ctranslate2.write(loaded, out, int8=int8)

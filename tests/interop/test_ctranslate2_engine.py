@@ -26,8 +26,8 @@ from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings, resolved_toml
-from headway.tasks.opened import open_plain, open_run
-from headway.tasks.write_answers import writer_of
+from headway.tasks.loaded_run import open_plain, open_run
+from headway.tasks.seq2seq_answers import writer_of
 from headway.tokens.special_tokens import TokenRoles
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_vocabularies

@@ -23,7 +23,7 @@ from headway.interop.onnx.expected import check_graph, expected_graphs
 from headway.interop.onnx.session import Session
 from headway.settings.folder import load_run
 from headway.tasks.engines import engine_of
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from ..facts import missing
 from .padded_runs import tiny_run

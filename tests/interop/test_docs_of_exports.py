@@ -12,7 +12,7 @@ import headway
 from headway.cli.main import main
 from headway.interop import to_onnx
 from headway.interop.hf.tokenizer import write_library_tokenizer
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from .test_importing import labelled
 

@@ -19,7 +19,7 @@ from headway.interop.proof import Proof
 from headway.settings.folder import load_run
 from headway.settings.run import media_settings
 from headway.tasks.engines import engine_of
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from .padded_runs import MEDIA, media_run
 
@@ -35,7 +35,7 @@ def eager(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     return call
 
 
-def proved(run: Opened, other: nn.Module | None = None) -> Proof:
+def proved(run: LoadedRun, other: nn.Module | None = None) -> Proof:
     """That the graphs of a run, or of another model, say what the run says."""
     graphs = graphs_of(run.model if other is None else other, run.settings)
     calls = {graph.name: eager(graph) for graph in graphs}

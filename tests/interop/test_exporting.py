@@ -19,7 +19,7 @@ from headway.interop import exporting
 from headway.interop.exporting import export_run
 from headway.interop.proof import Proof, compared
 from headway.interop.proof_inputs import proof_items, read_all
-from headway.tasks.opened import Opened, open_plain, open_run
+from headway.tasks.loaded_run import LoadedRun, open_plain, open_run
 
 from ..facts import missing
 from .ours import save_run, settings_of
@@ -35,13 +35,13 @@ class Copy(ModuleType):
     def on_write(self) -> None:
         """Called while it writes."""
 
-    def write(self, run: Opened, out: Path, *, int8: bool) -> None:
+    def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
         (out / "model").write_text("int8" if int8 else "fp32")
         self.on_write()
         if self.breaks:
             raise OSError(28, "disk-full")
 
-    def prove(self, run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+    def prove(self, run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
         assert (out / "model").is_file()
         self.sentences, self.proved = sentences, run
         ours = read_all(run, proof_items(run, sentences))

@@ -21,7 +21,7 @@ from headway.nn.layout import Layout
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings
 from headway.settings.vision import ImageSeq2SeqSettings
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from .ours import tensors_named
 from .test_hf_pictures import VIT, prepared

@@ -23,7 +23,7 @@ from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.vision import ImageEncoderSettings, ImageSettings
 from headway.storage import replace_text
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from .theirs import architecture, check, ours, reference, saved
 

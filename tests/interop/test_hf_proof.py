@@ -18,7 +18,7 @@ from headway.interop.proof import Proof
 from headway.interop.proof_inputs import proof_sentences
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from .folders import SIZES, bert_folder, change, write_pieces
 from .ours import tensors_named, tokenizer_agrees

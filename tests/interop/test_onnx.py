@@ -22,7 +22,7 @@ from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.proof_inputs import proof_sentences
 from headway.settings.folder import load_run
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from ..facts import missing
 from ..once import once

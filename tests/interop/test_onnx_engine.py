@@ -24,8 +24,8 @@ from headway.interop.onnx.engine import OnnxEngine
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
 from headway.settings.folder import load_run
-from headway.tasks.opened import open_plain
-from headway.tasks.task import Use, find_task
+from headway.tasks.loaded_run import open_plain
+from headway.tasks.task import InferenceRequest, find_task
 
 from ..facts import missing
 from .padded_runs import (
@@ -118,7 +118,7 @@ def test_a_recording_that_is_too_long_for_a_graph_is_named_and_the_others_are_an
     engine = OnnxEngine(run, settings)
     for graph in engine.graphs.values():
         graph.n_positions = 30  # type: ignore[misc]
-    use = Use(opened_by(run, engine), settings)
+    use = InferenceRequest(opened_by(run, engine), settings)
     found = list(find_task(use.settings).predictor(use).answers(iter(lines), False))
     short = [not one.error for one in found]
     assert any(short)
@@ -145,7 +145,7 @@ def test_scores_of_a_test_set_are_those_of_torch(tmp_path: Path) -> None:
         given = replace(settings.data, media=(str(folder / "list.jsonl"),))
         found = []
         for engine in (None, OnnxEngine(run, settings)):
-            use = Use(opened_by(run, engine), settings)
+            use = InferenceRequest(opened_by(run, engine), settings)
             facts = find_task(settings).evaluation(use, given).facts
             found.append({k: v for k, v in facts.items() if k not in ("speed", "tokens_per_s")})
         found[0]["loss"] = found[1].setdefault("loss", found[0].get("loss"))

@@ -20,7 +20,7 @@ from headway.interop.hf.proof import quiet
 from headway.interop.importing import import_run
 from headway.settings.decode import DecodeSettings
 from headway.tasks.complete_answers import completer_of
-from headway.tasks.opened import Opened, open_plain, open_run
+from headway.tasks.loaded_run import LoadedRun, open_plain, open_run
 
 from .ours import tokenizer_agrees
 from .padded_runs import answers
@@ -134,7 +134,7 @@ def assert_same_texts(ours: Sequence[list[int]], theirs: Sequence[tuple[list[int
     assert sum(sure for _, sure in theirs) > 0.9 * sum(len(other) for other, _ in theirs)
 
 
-def written(run: Opened, prompts: Sequence[str]) -> list[list[int]]:
+def written(run: LoadedRun, prompts: Sequence[str]) -> list[list[int]]:
     """By us, with the end token where it came."""
     settings = DecodeSettings(beam=1, max_len=NEW, unknown="keep")
     completer = completer_of(open_run(run.folder, device="cpu"), settings)

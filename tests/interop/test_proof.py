@@ -12,7 +12,7 @@ import pytest
 from headway.interop.proof import Proof, compared
 from headway.interop.proof_inputs import SENTENCES, Reading, proof_sentences, proof_texts, read_all
 from headway.settings.run import RunSettings
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.tasks.text_items import TextItem
 
 from ..facts import missing
@@ -101,7 +101,7 @@ def test_the_users_sentences_come_first() -> None:
     assert proof_sentences(1, ["one", "two"]) == ["one", "two"]
 
 
-def loaded(folder: Path, settings: RunSettings) -> Opened:
+def loaded(folder: Path, settings: RunSettings) -> LoadedRun:
     return open_plain(str(save_run(folder, settings)))
 
 
@@ -169,6 +169,6 @@ class TestWhatIsRead:
         assert np.linalg.norm(said.scores) == pytest.approx(1)
 
 
-def words_are_whole(run: Opened, said: Reading) -> bool:
+def words_are_whole(run: LoadedRun, said: Reading) -> bool:
     """No gap where none is filled."""
     return run.vocab.source.mask not in said.tokens

@@ -14,14 +14,14 @@ from headway.interop import to_ctranslate2, to_hf, to_onnx, to_torch
 from headway.interop.graphs.graphs import Graph, graphs_of
 from headway.interop.graphs.padded_batches import Array, Call, prove_padded
 from headway.interop.proof_inputs import proof_sentences
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from .padded_runs import tiny_run
 
 TASKS = ("translate", "complete", "tag")
 
 
-def small_run(tmp_path: Path, task: str) -> Opened:
+def small_run(tmp_path: Path, task: str) -> LoadedRun:
     run = open_plain(tiny_run(tmp_path / "whole", task, n_layers=2))
     save_pruned(run, least(units(run.shape), 3, run.shape), tmp_path / "small")
     return open_plain(str(tmp_path / "small"))

@@ -14,7 +14,7 @@ from headway.interop import to_torch
 from headway.interop.graphs import record
 from headway.interop.proof_inputs import proof_sentences
 from headway.models.seq2seq import Seq2Seq
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from .padded_runs import MEDIA, media_run, tiny_run
 

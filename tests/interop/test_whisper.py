@@ -25,7 +25,7 @@ from headway.interop.importing import import_run
 from headway.interop.proof_inputs import proof_sounds
 from headway.nn.layout import Layout
 from headway.settings.audio import AudioSeq2SeqSettings
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 from ..facts import missing
 from .theirs import architecture, check, ours, reference, saved

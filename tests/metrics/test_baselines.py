@@ -25,8 +25,8 @@ LABELS = [1, 1, 0, 0, 0] * 3
 
 def test_a_bag_of_words_learns_the_labels_of_words() -> None:
     bag = BagOfWords.fit(TEXTS, LABELS, 2)
-    assert bag.guesses(TEXTS).tolist() == LABELS
-    assert bag.guesses([("very good fun", ""), ("bad bad", "")]).tolist() == [1, 0]
+    assert bag.predict(TEXTS).tolist() == LABELS
+    assert bag.predict([("very good fun", ""), ("bad bad", "")]).tolist() == [1, 0]
     assert np.exp(bag.log_probs(TEXTS)).sum(1) == pytest.approx(np.ones(15))
 
 
@@ -42,13 +42,13 @@ def test_it_is_at_the_minimum_of_the_penalised_loss() -> None:
 
 def test_it_takes_texts_without_a_known_word_or_without_any() -> None:
     bag = BagOfWords.fit(TEXTS, LABELS, 2)
-    assert bag.guesses([("", ""), ("xyzzy", "")]).tolist() == [0, 0]
-    assert BagOfWords.fit([("", ""), ("", "")], [0, 1], 2).guesses([("", "")]).shape == (1,)
+    assert bag.predict([("", ""), ("xyzzy", "")]).tolist() == [0, 0]
+    assert BagOfWords.fit([("", ""), ("", "")], [0, 1], 2).predict([("", "")]).shape == (1,)
 
 
 def test_a_large_corpus_is_thinned() -> None:
     bag = BagOfWords.fit(TEXTS * 10, LABELS * 10, 2, most_characters=100)
-    assert bag.guesses(TEXTS).tolist() == LABELS
+    assert bag.predict(TEXTS).tolist() == LABELS
 
 
 def test_of_too_many_features_the_most_frequent_are_kept() -> None:
@@ -57,13 +57,13 @@ def test_of_too_many_features_the_most_frequent_are_kept() -> None:
 
 def test_it_may_be_fitted_where_no_gradients_are_kept() -> None:
     with torch.no_grad():
-        assert BagOfWords.fit(TEXTS, LABELS, 2).guesses(TEXTS).tolist() == LABELS
+        assert BagOfWords.fit(TEXTS, LABELS, 2).predict(TEXTS).tolist() == LABELS
 
 
 def test_the_most_frequent_tag_of_each_word() -> None:
     train = [(["a", "b", "a"], [1, 2, 1]), (["a", "c", "c"], [0, 0, 2])]
-    tags = FrequentTags.of(train)
-    assert tags.guess(["a", "b", "c", "new"]) == [1, 2, 0, 0]
+    tags = FrequentTags.fit(train)
+    assert tags.predict(["a", "b", "c", "new"]) == [1, 2, 0, 0]
 
 
 def test_a_bag_of_words_of_several_labels_and_of_numbers() -> None:

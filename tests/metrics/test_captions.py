@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from headway.metrics.captions import Frequencies, cider, ciders, match_interval, words_of
+from headway.metrics.captions import DocumentFrequencies, cider, ciders, match_interval, words_of
 from headway.metrics.translation import bleu, chrf, exact_match
 
 
@@ -44,16 +44,16 @@ def test_the_variant_d_is_there() -> None:
 def test_words_in_every_reference_score_nothing() -> None:
     references = ["a cat", "a bird"]
     assert ciders(["a", "a bird"], references)[0] == 0.0
-    alone = Frequencies.of(["a cat"])
+    alone = DocumentFrequencies.of(["a cat"])
     assert alone.weight(("a",)) == 0.0  # of one picture everything is common
     assert cider(["a cat"], ["a cat"]).value == 0.0
 
 
 def test_several_references_are_averaged_and_counted_once_a_picture() -> None:
     references = [["red cat", "grey mouse", "red mouse"], ["blue bird"]]
-    frequencies = Frequencies.of(references)
+    frequencies = DocumentFrequencies.of(references)
     assert frequencies.counts[("red",)] == 1
-    assert frequencies.n_pictures == 2
+    assert frequencies.n_images == 2
     one = [ciders(["red cat", "x"], [r, "y"], frequencies)[0] for r in references[0]]
     assert ciders(["red cat", "x"], references)[0] == pytest.approx(sum(one) / 3)
     assert one[1] == 0.0

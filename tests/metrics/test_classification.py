@@ -21,7 +21,7 @@ from headway.metrics.classification import (
     nll,
     reliability,
     safe_temperature,
-    surprise,
+    soft_cross_entropy,
     wilson_interval,
 )
 
@@ -124,7 +124,7 @@ def safe(scores_NC: np.ndarray, labels: np.ndarray) -> float:
     def at(temperature: float) -> np.ndarray:
         return np.exp(apply_temperature(scores_NC, temperature))
 
-    return safe_temperature(at, np.eye(scores_NC.shape[1])[labels], surprise)
+    return safe_temperature(at, np.eye(scores_NC.shape[1])[labels], soft_cross_entropy)
 
 
 def test_a_temperature_for_answers_to_come_follows_many_examples_and_not_a_few() -> None:

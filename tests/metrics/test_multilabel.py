@@ -13,7 +13,7 @@ SHARES_NC = np.array([[0.9, 0.2, 0.1], [0.8, 0.4, 0.6], [0.3, 0.1, 0.2], [0.2, 0
 
 
 def test_sets_of_labels_by_hand() -> None:
-    said_NC = several.said(SHARES_NC)
+    said_NC = several.predicted_labels(SHARES_NC)
     # Right: 3 of 4 said, 3 of 4 true.
     assert several.micro_f1(said_NC, TRUTH_NC) == pytest.approx(2 * 3 / (4 + 4))
     # The third label is said once and never right: its F1 is 0, and it counts.
@@ -62,9 +62,10 @@ def test_the_best_threshold_has_the_highest_micro_f1() -> None:
     truth_NC = random.random((400, 6)) < shares_NC
     found = several.best_threshold(shares_NC, truth_NC)
     best = max(
-        several.micro_f1(several.said(shares_NC, t), truth_NC) for t in np.linspace(0, 1, 51)
+        several.micro_f1(several.predicted_labels(shares_NC, t), truth_NC)
+        for t in np.linspace(0, 1, 51)
     )
-    assert several.micro_f1(several.said(shares_NC, found), truth_NC) > best - 0.005
+    assert several.micro_f1(several.predicted_labels(shares_NC, found), truth_NC) > best - 0.005
     assert 0.1 < found < 0.4
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.metrics.spans import (
-    Span,
+    TagSpan,
     span_f1_interval,
     span_scores,
     spans,
@@ -17,19 +17,19 @@ from headway.metrics.spans import (
 @pytest.mark.parametrize(
     ("tags", "found"),
     [
-        ("O B-a I-a O", [Span("a", 1, 2)]),
-        ("B-a B-a I-a", [Span("a", 0, 0), Span("a", 1, 2)]),
-        ("B-a I-b", [Span("a", 0, 0), Span("b", 1, 1)]),
-        ("I-a I-a", [Span("a", 0, 1)]),  # IOB1, or broken BIO: it begins all the same
-        ("O I-a B-a", [Span("a", 1, 1), Span("a", 2, 2)]),
-        ("B-a I-a E-a S-b", [Span("a", 0, 2), Span("b", 3, 3)]),
-        ("E-a E-a I-a", [Span("a", 0, 0), Span("a", 1, 1), Span("a", 2, 2)]),
-        ("B-a-b I-a-b", [Span("a-b", 0, 1)]),
+        ("O B-a I-a O", [TagSpan("a", 1, 2)]),
+        ("B-a B-a I-a", [TagSpan("a", 0, 0), TagSpan("a", 1, 2)]),
+        ("B-a I-b", [TagSpan("a", 0, 0), TagSpan("b", 1, 1)]),
+        ("I-a I-a", [TagSpan("a", 0, 1)]),  # IOB1, or broken BIO: it begins all the same
+        ("O I-a B-a", [TagSpan("a", 1, 1), TagSpan("a", 2, 2)]),
+        ("B-a I-a E-a S-b", [TagSpan("a", 0, 2), TagSpan("b", 3, 3)]),
+        ("E-a E-a I-a", [TagSpan("a", 0, 0), TagSpan("a", 1, 1), TagSpan("a", 2, 2)]),
+        ("B-a-b I-a-b", [TagSpan("a-b", 0, 1)]),
         ("O O", []),
         ("", []),
     ],
 )
-def test_where_spans_begin_and_end(tags: str, found: list[Span]) -> None:
+def test_where_spans_begin_and_end(tags: str, found: list[TagSpan]) -> None:
     assert spans(tags.split()) == found
 
 

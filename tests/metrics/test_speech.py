@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.metrics.speech import (
-    Errors,
+    EditCounts,
     character_errors,
     det_points,
     equal_error,
@@ -24,8 +24,8 @@ TEXTS = st.lists(
 ).map("".join)
 
 
-def as_errors(output: jiwer.WordOutput | jiwer.CharacterOutput) -> Errors:
-    return Errors(output.hits, output.substitutions, output.deletions, output.insertions)
+def as_errors(output: jiwer.WordOutput | jiwer.CharacterOutput) -> EditCounts:
+    return EditCounts(output.hits, output.substitutions, output.deletions, output.insertions)
 
 
 @settings(max_examples=120, deadline=None)
@@ -55,8 +55,8 @@ def test_long_texts_too_are_counted_as_jiwer_does(n: int) -> None:
 
 
 def test_each_mistake_is_counted_as_what_it_is() -> None:
-    assert word_errors(["a b c d"], ["a x c d e"]) == Errors(3, 1, 0, 1)
-    assert word_errors(["a b c d"], ["a d"]) == Errors(2, 0, 2, 0)
+    assert word_errors(["a b c d"], ["a x c d e"]) == EditCounts(3, 1, 0, 1)
+    assert word_errors(["a b c d"], ["a d"]) == EditCounts(2, 0, 2, 0)
     assert word_errors(["a b c d"], ["a d"]).rate == 0.5
     assert word_errors([""], ["a b"]).rate == 2.0
     assert word_errors([], []).rate == 0.0

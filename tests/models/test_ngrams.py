@@ -22,10 +22,10 @@ from headway.settings.folder import write_config
 from headway.settings.model import EncoderSettings
 from headway.settings.run import load_run_settings
 from headway.settings.toml import to_toml
-from headway.tasks.items import Pass
+from headway.tasks.dataset import EvalPass
 from headway.tasks.ngram_fit import token_views
 from headway.tasks.readout import OneClass
-from headway.tasks.scores import NEURAL, NGRAMS, Temperature, fitted
+from headway.tasks.scores import NEURAL, NGRAMS, Temperature, fit_temperature
 from headway.tasks.specs import spec_of
 from headway.tasks.task import find_task, make_task
 from headway.training.distributed import Distributed
@@ -90,11 +90,11 @@ def test_the_answer_averages_both_members_and_training_has_the_layers_alone() ->
     stream = ModelInput(tokens_N, layout)
     neural_BC = model.classes(model(tokens_N, layout), layout)
     read = OneClass().read(model, stream)
-    torch.testing.assert_close(read.neural.answers(), neural_BC)
+    torch.testing.assert_close(read.neural.averaged_logits(), neural_BC)
     both_BC = torch.lerp(neural_BC, model.ngrams(tokens_N, layout), SHARE)
-    torch.testing.assert_close(read.answers(), both_BC)
-    torch.testing.assert_close(OneClass().read(model.neural, stream).answers(), neural_BC)
-    torch.testing.assert_close(read.only(torch.tensor([2])).said_RC, both_BC[2:])
+    torch.testing.assert_close(read.averaged_logits(), both_BC)
+    torch.testing.assert_close(OneClass().read(model.neural, stream).averaged_logits(), neural_BC)
+    torch.testing.assert_close(read.select_rows(torch.tensor([2])).logits_RC, both_BC[2:])
     assert OneClass().read(model.train(), stream).ngrams is None
 
 
@@ -110,7 +110,7 @@ def test_the_table_is_fitted_before_the_first_step(task: str, tmp_path: Path) ->
     worker = Trainer(settings, prepared, Distributed(), heard.append)
     assert any("n-grams" in line for line in heard)
     model: Any = worker.model.eval()
-    items = worker.objective.valid_items
+    items = worker.objective.valid_dataset
     batch = items.batch(np.arange(len(items.lengths)), torch.device("cpu"))
     stream = batch.streams[0]
     said_RC, right = model.ngrams(stream.values, stream.layout), batch.targets
@@ -174,11 +174,11 @@ def test_ngrams_of_numbers_are_ridge_regression_and_have_a_share(tmp_path: Path)
     wanted = asked("classify", text, classify__answer="number", model__ngrams=512)
     settings, prepared = resolved(make_task(spec_of("classify")), wanted, tmp_path)
     worker = Trainer(settings, prepared, Distributed(), lambda text: None)
-    asking = Pass(worker.model.eval(), torch.device("cpu"), calibrate=True)
+    asking = EvalPass(worker.model.eval(), torch.device("cpu"), calibrate=True)
     with torch.no_grad():
         found = worker.objective.evaluate(asking)
     assert found.temperature is not None
-    assert (found.temperature.value, found.temperature.likely) == (1.0, False)
+    assert (found.temperature.value, found.temperature.has_probabilities) == (1.0, False)
     members = found.members
     assert members[NGRAMS]["mae"] < members[NEURAL]["mae"]
     assert found["mae"] < members[NEURAL]["mae"]
@@ -197,9 +197,9 @@ def test_temperature_and_share_are_kept_in_the_weights(share: float) -> None:
     before = OneClass().read(model, stream)
     assert before.ngrams is not None
     mixed = NgramScores(before.ngrams.scores_RC, torch.tensor(share))
-    wanted_BC = mixed.blend(before.neural.answers()) / 2
+    wanted_BC = mixed.blend(before.neural.averaged_logits()) / 2
     apply_temperature(model, 2.0, share)
-    torch.testing.assert_close(OneClass().read(model, stream).answers(), wanted_BC)
+    torch.testing.assert_close(OneClass().read(model, stream).averaged_logits(), wanted_BC)
 
 
 def test_models_with_the_table_inside_the_head_answer_as_before(tmp_path: Path) -> None:
@@ -219,7 +219,9 @@ def test_models_with_the_table_inside_the_head_answer_as_before(tmp_path: Path) 
     before_BC = torch.lerp(
         model.heads["classes"].linear(rows_BD), model.ngrams(stream.values, stream.layout), 0.6
     )
-    assert torch.equal(OneClass().read(load_model(tmp_path).eval(), stream).answers(), before_BC)
+    assert torch.equal(
+        OneClass().read(load_model(tmp_path).eval(), stream).averaged_logits(), before_BC
+    )
 
 
 def test_exports_for_ctranslate2_had_the_table_inside_the_head_too() -> None:
@@ -234,8 +236,8 @@ def test_the_share_that_is_kept_makes_what_is_right_likeliest() -> None:
     def loss(value: float, share: float | None) -> float:
         return abs((share or 0.0) - 0.3) + abs(value - 2.0)
 
-    assert fitted(lambda share: 2.0, loss, 7, ngrams=True) == Temperature(2.0, 7, 0.3)
-    assert fitted(lambda share: 2.0, loss, 7, ngrams=False) == Temperature(2.0, 7)
-    numbers = fitted(lambda share: None, loss, 7, ngrams=True)
-    assert numbers == Temperature(1.0, 7, 0.3, likely=False)
-    assert fitted(lambda share: None, loss, 7, ngrams=False) is None
+    assert fit_temperature(lambda share: 2.0, loss, 7, ngrams=True) == Temperature(2.0, 7, 0.3)
+    assert fit_temperature(lambda share: 2.0, loss, 7, ngrams=False) == Temperature(2.0, 7)
+    numbers = fit_temperature(lambda share: None, loss, 7, ngrams=True)
+    assert numbers == Temperature(1.0, 7, 0.3, has_probabilities=False)
+    assert fit_temperature(lambda share: None, loss, 7, ngrams=False) is None

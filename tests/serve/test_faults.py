@@ -29,7 +29,7 @@ from headway.serve.application import Gate
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
 from headway.serve.server import Patient, bind
-from headway.tasks.answer_stream import Stream
+from headway.tasks.answer_stream import AnswerStream
 
 from .conftest import Here, serving, wait_for
 
@@ -151,15 +151,15 @@ def test_translations_that_wait_together_are_one_batch(
 ) -> None:
     texts = ["Ja.", "Guten Morgen.", "Ich gehe nach Hause.", "Das ist gut.", "Wer bist du?"]
     want = [runs["tatoeba-de-en"](text).text for text in texts]
-    sizes, go, real = [], threading.Event(), Stream.__init__
+    sizes, go, real = [], threading.Event(), AnswerStream.__init__
 
-    def begin(self: Stream, use: Any, questions: Any, **more: Any) -> None:
+    def begin(self: AnswerStream, use: Any, questions: Any, **more: Any) -> None:
         asked = [*questions]
         sizes.append(len(asked))
         go.wait(10)
         real(self, use, asked, **more)
 
-    monkeypatch.setattr(Stream, "__init__", begin)
+    monkeypatch.setattr(AnswerStream, "__init__", begin)
 
     def one(text: str) -> str:
         said = here.post("/v1/predict", {"model": "tatoeba-de-en", "input": text})
@@ -673,9 +673,9 @@ def test_a_request_that_breaks_beside_the_steps_breaks_no_other(
     here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     from headway.serve.worker import Worker
-    from headway.tasks.complete_answers import Continuations
+    from headway.tasks.complete_answers import CausalLMPredictor
 
-    owner: Any = Worker if place == "predictor" else Continuations
+    owner: Any = Worker if place == "predictor" else CausalLMPredictor
     name = "_predictor" if place == "predictor" else place
     real = getattr(owner, name)
 

@@ -16,7 +16,7 @@ from headway.serve.cost import Pace, cost_of
 from headway.serve.limits import Limits
 from headway.serve.worker import Worker
 from headway.settings.decode import DecodeSettings
-from headway.tasks import items
+from headway.tasks import dataset
 from headway.tasks.specs import spec_of
 
 from .conftest import Here, serving, wait_for
@@ -136,7 +136,7 @@ def test_a_middle_sized_request_does_not_wait_for_the_largest(
 def test_a_batch_of_an_encoder_on_a_cpu_is_short(
     here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert items.READ_AT_ONCE["cpu"] <= 1024
+    assert dataset.READ_AT_ONCE["cpu"] <= 1024
     worker = here.service.workers["base-en"]
     long = "The dog sleeps in the house. " * 250
     want = runs["base-en"]("Yes.").vector

@@ -24,9 +24,9 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.folder import SHIPPED, load_run, load_settings, run_folder, run_folders
 from headway.settings.listed import ensure_list
 from headway.tasks.complete_answers import completer_of
-from headway.tasks.opened import open_plain, open_run
-from headway.tasks.task import Use, find_task
-from headway.tasks.write_answers import writer_of
+from headway.tasks.loaded_run import open_plain, open_run
+from headway.tasks.seq2seq_answers import writer_of
+from headway.tasks.task import InferenceRequest, find_task
 from tests.interop.padded_runs import tiny_run
 
 GREEDY = DecodeSettings(beam=1, max_len=4)
@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def predictor(runs: Path, task: str, **options: Any) -> Any:
     opened = open_run(runs / task, device="cpu")
-    return find_task(opened.settings).predictor(Use(opened, opened.settings, options))
+    return find_task(opened.settings).predictor(InferenceRequest(opened, opened.settings, options))
 
 
 def answers(task: str) -> Callable[[Path, Any], Any]:
@@ -113,7 +113,7 @@ def test_a_bare_gap_picture_pair_score_or_method_too(runs: Path) -> None:
     filler = predictor(runs, "fill")
     assert len(list(filler.answers("ba [MASK]"))) == 1
     shapes = open_run("shapes", device="cpu")
-    use = Use(shapes, shapes.settings)
+    use = InferenceRequest(shapes, shapes.settings)
     [caption] = find_task(use.settings).predictor(use).answers("example.png")
     assert caption.text == "a purple square left of a yellow circle"
     translator = writer_of(open_run(runs / "translate", device="cpu"), GREEDY)

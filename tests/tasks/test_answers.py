@@ -18,13 +18,13 @@ from headway.tasks.answer_tables import AnswerTable
 from headway.tasks.answers import (
     Answer,
     Answers,
+    AnswerSegment,
     LabelAnswer,
     LabelsAnswer,
     NumberAnswer,
-    Segment,
-    SpokenAnswer,
     TagAnswer,
     TextAnswer,
+    TranscriptAnswer,
     VectorAnswer,
     mean_probability,
 )
@@ -38,9 +38,9 @@ TAGGED = TagAnswer(
     tags=("B-per", "I-per", "O"),
     marked=True,
 )
-SPOKEN = SpokenAnswer(
+SPOKEN = TranscriptAnswer(
     text="one two",
-    segments=(Segment(0.0, 2.0, "one two"),),
+    segments=(AnswerSegment(0.0, 2.0, "one two"),),
     words=(Word("one", 0.0, 0.5, 0.9), Word("two", 1.0, 1.5, 0.9)),
 )
 
@@ -194,7 +194,7 @@ def test_a_table_has_the_rows_that_were_answered(tmp_path: Path) -> None:
     rows = [{"n": 1, "score": "a, b"}, {"n": -2, "score": None}]
     answers = Answers(
         [
-            LabelsAnswer(text="x, y", labels=("x", "y"), classes=("x", "y"), shares=(1.0, 1.0),
+            LabelsAnswer(text="x, y", labels=("x", "y"), classes=("x", "y"), probs=(1.0, 1.0),
                          row=rows[0]),
             NumberAnswer(text="-2.5", value=-2.5, row=rows[1]),
         ]

@@ -8,24 +8,24 @@ from pathlib import Path
 import numpy as np
 
 import headway
-from headway.metrics.baselines import NearestNeighbours, few_of_each
+from headway.metrics.baselines import NearestNeighbours, sample_per_class
 from headway.tasks.few_labels import curve, is_few
 
 
 def test_the_nearest_vectors_say_the_class() -> None:
     known_KD = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [0.2, 1]])
     near = NearestNeighbours.fit(known_KD, np.array([0, 0, 1, 1, 1]), 3)
-    assert near.guesses(np.array([[5, 1], [1, 7.0]])).tolist() == [0, 1]
+    assert near.predict(np.array([[5, 1], [1, 7.0]])).tolist() == [0, 1]
 
 
 def test_one_label_alone_is_everybodys_neighbour() -> None:
     near = NearestNeighbours.fit(np.array([[1.0, 0.0]]), np.array([2]), 3)
-    assert near.guesses(np.array([[0.0, 1.0]])).tolist() == [2]
+    assert near.predict(np.array([[0.0, 1.0]])).tolist() == [2]
 
 
 def test_fewer_are_among_more_and_no_class_is_left_out() -> None:
     labels_N = np.array([0] * 50 + [1] * 3 + [2] * 20)
-    few, more = (set(few_of_each(labels_N, each, seed=4).tolist()) for each in (2, 10))
+    few, more = (set(sample_per_class(labels_N, each, seed=4).tolist()) for each in (2, 10))
     assert few < more
     assert np.bincount(labels_N[sorted(more)]).tolist() == [10, 3, 10]
 

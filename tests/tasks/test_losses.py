@@ -166,7 +166,7 @@ def test_terms_on_probabilities_are_an_error_without_any(name: str) -> None:
 def test_a_student_is_not_read_twice_as_well() -> None:
     given = {"distil.teacher": "x"}
     for name, spec in SPECS.items():
-        if spec.is_likely and not spec.by_sequence:
+        if spec.has_probabilities and not spec.by_sequence:
             with pytest.raises(ConfigError, match=r"train\.rdrop.*\bteacher"):
                 load_run_settings(None, ["train.rdrop=1"], {"task": name, **given})
     assert load_run_settings(None, ["train.rdrop=1"], {"task": "translate", **given})

@@ -14,7 +14,7 @@ import headway
 from headway.data.bound_data import as_files, bind_data
 from headway.errors import ConfigError, UserError
 from headway.settings.run import RunSettings, load_run_settings
-from headway.tasks.label import Label
+from headway.tasks.label import ClassifyTask
 from headway.tasks.modality import row_of
 from headway.tasks.task import find_task
 from headway.training.run import Training
@@ -102,7 +102,7 @@ def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
         (("classify", path, "model.sound.bands=20"), "sounds"),
     ):
         kind = find_task(settings(*words))
-        assert isinstance(kind, Label)
+        assert isinstance(kind, ClassifyTask)
         assert kind.row.modality == what
 
 
@@ -110,7 +110,7 @@ def test_data_in_memory_is_inspected_if_it_is_in_files(tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
     training = Training(settings=settings("classify", manifest), out=tmp_path, device="cpu")
     listed(manifest, path=str(sound(tmp_path / "a.wav")), label=1)
-    assert isinstance(training.task, Label)
+    assert isinstance(training.task, ClassifyTask)
     assert training.task.row.modality == "sounds"
     noise = np.random.default_rng(0).standard_normal((12, 200)).astype(np.float32)
     data = {"audio": [(0.1 * one, 8000) for one in noise], "label": list("ab") * 6}

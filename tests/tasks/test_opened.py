@@ -21,10 +21,10 @@ from headway.nn.layout import Layout
 from headway.run import load
 from headway.settings import run as config_run
 from headway.settings.run import RunSettings
-from headway.tasks import opened as opened_module
-from headway.tasks.opened import Opened, open_plain, open_run
-from headway.tasks.task import Use, find_task
-from headway.tasks.write_answers import writer_of
+from headway.tasks import loaded_run as opened_module
+from headway.tasks.loaded_run import LoadedRun, open_plain, open_run
+from headway.tasks.seq2seq_answers import writer_of
+from headway.tasks.task import InferenceRequest, find_task
 
 from ..interop.padded_runs import decoding, lines_for, tiny_run
 from ..once import once
@@ -54,7 +54,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-def said(run: Opened) -> Tensor:
+def said(run: LoadedRun) -> Tensor:
     tokens_N = torch.tensor([2, 5, 7, 3])
     with torch.no_grad():
         x_ND: Tensor = run.model(tokens_N, Layout.of([4]))
@@ -101,7 +101,7 @@ def test_what_is_opened_does_not_change(runs: Path) -> None:
 
 def test_a_twin_has_the_weights_and_not_the_hooks(runs: Path, reads: list[Path]) -> None:
     run = open_run(runs / "complete", device="cpu")
-    before, twin = said(run), run.twin()
+    before, twin = said(run), run.inspection_copy()
     for one, other in zip(run.model.parameters(), twin.model.parameters(), strict=True):
         assert one.data_ptr() == other.data_ptr()
     twin.model(torch.tensor([2, 3]), Layout.of([2])).sum().backward()
@@ -121,7 +121,7 @@ def test_a_twin_of_rounded_weights_reads_those_of_the_folder(runs: Path) -> None
         open_run(runs / "complete", device="cpu", precision=p) for p in ("fp32", "int8")
     )
     assert not torch.equal(said(whole), said(rounded))
-    assert torch.equal(said(whole), said(rounded.twin()))
+    assert torch.equal(said(whole), said(rounded.inspection_copy()))
 
 
 def test_precision_is_that_of_the_run_unless_given(runs: Path, tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ ASKED: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 """Changes to how it decodes, and options."""
 
 
-def answers(opened: Opened, decode: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+def answers(opened: LoadedRun, decode: dict[str, Any], options: dict[str, Any]) -> list[Any]:
     settings = decoding(opened.settings, **decode)
-    predictor = find_task(settings).predictor(Use(opened, settings, options))
+    predictor = find_task(settings).predictor(InferenceRequest(opened, settings, options))
     return [
         (answer.text, answer.to_dict()) for answer in predictor.answers(lines_for(settings.task))
     ]
@@ -222,7 +222,7 @@ def test_calls_that_take_turns_do_not_hear_each_other(runs: Path) -> None:
     kind = find_task(wide)
 
     def asked(settings: RunSettings) -> Iterator[str]:
-        found = kind.predictor(Use(opened, settings)).answers(lines, live=True)
+        found = kind.predictor(InferenceRequest(opened, settings)).answers(lines, live=True)
         return (answer.text for answer in found)
 
     alone = [list(asked(settings)) for settings in (wide, narrow)]

@@ -14,7 +14,7 @@ from headway.settings.data import DataSettings
 from headway.settings.folder import SHIPPED, TOKENIZER, load_run, shipped_names
 from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings
-from headway.tasks.pretrained import knows, pretrained_for
+from headway.tasks.pretrained import covers, pretrained_for
 from headway.tasks.specs import ENGLISH
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
@@ -44,12 +44,12 @@ def words() -> Tokenizer:
 
 
 def test_a_vocabulary_knows_its_language_and_no_other(words: Tokenizer) -> None:
-    assert knows(words, ENGLISH_TEXTS)
-    assert knows(words, [text.upper() for text in ENGLISH_TEXTS])
-    assert not knows(words, GERMAN_TEXTS)
-    assert not knows(words, FRENCH_TEXTS)
-    assert not knows(words, ["qzx vbr wqy kjh " * 40])
-    assert not knows(words, ["a good film"])  # too little to tell
+    assert covers(words, ENGLISH_TEXTS)
+    assert covers(words, [text.upper() for text in ENGLISH_TEXTS])
+    assert not covers(words, GERMAN_TEXTS)
+    assert not covers(words, FRENCH_TEXTS)
+    assert not covers(words, ["qzx vbr wqy kjh " * 40])
+    assert not covers(words, ["a good film"])  # too little to tell
 
 
 def written(folder: Path, texts: list[str]) -> Path:

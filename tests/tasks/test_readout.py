@@ -61,7 +61,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def given_to(made: Made) -> Any:
     task = made.task
     batch = task.batch(task.parts(task.epoch(0)[0], 256)[0], CPU, None)
-    return task.vary(made.model.eval(), batch)
+    return task.augment(made.model.eval(), batch)
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -80,7 +80,7 @@ def test_the_settings_of_a_run_say_how_it_is_read(tiny: Any, name: str) -> None:
         assert set(read.more) == ({"ctc"} if name == "transcribe" else set())
         if read.more:
             heard = made.model.ctc(made.model.encode(*streams(given)[:2]).x_MD)
-            torch.testing.assert_close(read.more["ctc"].said_RC, heard)
+            torch.testing.assert_close(read.more["ctc"].logits_RC, heard)
             assert read.more["ctc"].share + read.share == pytest.approx(1.0)
 
 
@@ -114,11 +114,11 @@ def test_an_early_end_is_read_as_all_states_are(tiny: Any) -> None:
         starts_B = layout.starts_B.long()
         heads = [model.heads[head](x_ND[starts_B + n]) for n, head in enumerate(shape.heads)]
         assert early.states_ND is None
-        assert early.share == early.more["distilled"].share == 0.5
+        assert early.loss_weight == early.extra_heads["distilled"].loss_weight == 0.5
         for read in (early, whole):
-            torch.testing.assert_close(read.answers(), (heads[0] + heads[1]) / 2)
-            torch.testing.assert_close(read.said_RC, heads[0])
-            torch.testing.assert_close(read.more["distilled"].said_RC, heads[1])
+            torch.testing.assert_close(read.averaged_logits(), (heads[0] + heads[1]) / 2)
+            torch.testing.assert_close(read.logits_RC, heads[0])
+            torch.testing.assert_close(read.extra_heads["distilled"].logits_RC, heads[1])
 
 
 def test_angles_are_cosines_with_the_vectors_of_classes(tiny: Any) -> None:
@@ -128,7 +128,7 @@ def test_angles_are_cosines_with_the_vectors_of_classes(tiny: Any) -> None:
     assert isinstance(read.scores, CosineHead)
     weight_CD = model.heads["classes"].linear.weight
     cosines = F.cosine_similarity(x_RD[:, None], weight_CD[None], dim=-1)
-    torch.testing.assert_close(read.answers(), 7.0 * cosines)
+    torch.testing.assert_close(read.averaged_logits(), 7.0 * cosines)
 
 
 def test_scores_of_labels_are_drawn_once(tiny: Any) -> None:
@@ -138,9 +138,9 @@ def test_scores_of_labels_are_drawn_once(tiny: Any) -> None:
     model = build_model(replace(made.settings.model, dropout=0.5), seed=1).train()
     given = given_to(made)
     read = made.task.read(model, given)
-    assert torch.equal(read.said_RC, read.said_RC)
+    assert torch.equal(read.logits_RC, read.logits_RC)
     assert torch.equal(read.held().log_probs(), read.log_probs())
-    assert not torch.equal(made.task.read(model, given).said_RC, read.said_RC)
+    assert not torch.equal(made.task.read(model, given).logits_RC, read.logits_RC)
 
 
 def test_words_are_priced_without_all_scores_or_with(tiny: Any) -> None:

@@ -35,7 +35,7 @@ def test_baselines_and_answers_are_looked_for_once_and_late() -> None:
         find_baselines=baselines,
         find_answers=lambda: (["a", "b"], ["a", "a"]),
     )
-    more = scores.changed({"polite": 3.0}, examples=2, own=[OWN])
+    more = scores.updated({"polite": 3.0}, examples=2, own=[OWN])
     assert not asked
     assert more["polite"] == 3.0
     assert more.examples == 2

@@ -7,17 +7,17 @@ import pytest
 
 from headway.data.batches import StepPlan, fixed_shapes
 from headway.nn.devices import CPU
-from headway.tasks.write_items import WriteItems
+from headway.tasks.seq2seq_dataset import Seq2SeqDataset
 
 from .written import pair_items, words
 
 
 @pytest.fixture
-def items() -> WriteItems:
+def items() -> Seq2SeqDataset:
     return made()
 
 
-def made(source_begin: int | None = None, target_begin: int | None = None) -> WriteItems:
+def made(source_begin: int | None = None, target_begin: int | None = None) -> Seq2SeqDataset:
     return pair_items(
         [[5, 6], [], [7, 8, 9], [5]],
         [[15], [11, 12, 13], [], [14, 15]],
@@ -26,12 +26,12 @@ def made(source_begin: int | None = None, target_begin: int | None = None) -> Wr
     )
 
 
-def plan(items: WriteItems, tokens: int) -> StepPlan:
+def plan(items: Seq2SeqDataset, tokens: int) -> StepPlan:
     source, target = items.lengths.T
     return StepPlan.of_pairs(source, target, tokens, 0)
 
 
-def test_a_batch_holds_its_pairs_with_start_and_end_tokens(items: WriteItems) -> None:
+def test_a_batch_holds_its_pairs_with_start_and_end_tokens(items: Seq2SeqDataset) -> None:
     batch = items.batch(np.array([2, 0, 1]), CPU)
     source, target = batch.streams
     assert [x.tolist() for x in source.layout.split(source.values)] == [
@@ -44,7 +44,7 @@ def test_a_batch_holds_its_pairs_with_start_and_end_tokens(items: WriteItems) ->
         [1, 15],
         [1, 11, 12, 13],
     ]
-    assert [x.tolist() for x in target.layout.split(batch.targets.said_N)] == [
+    assert [x.tolist() for x in target.layout.split(batch.targets.targets_N)] == [
         [3],
         [15, 3],
         [11, 12, 13, 3],
@@ -53,13 +53,15 @@ def test_a_batch_holds_its_pairs_with_start_and_end_tokens(items: WriteItems) ->
     assert batch.weights_R.tolist() == [1.0] * 7
 
 
-def test_the_fixed_form_holds_the_same_rows_and_dummies_of_weight_zero(items: WriteItems) -> None:
+def test_the_fixed_form_holds_the_same_rows_and_dummies_of_weight_zero(
+    items: Seq2SeqDataset,
+) -> None:
     rows = np.array([2, 0, 1])
     fixed = fixed_shapes(plan(items, 20), 20, 20, longest=8)
     plain, same = items.batch(rows, CPU), items.batch(rows, CPU, fixed)
     assert [stream.layout.n_rows for stream in same.streams] == [128, 128]
     assert same.streams[0].values[:8].tolist() == plain.streams[0].values.tolist()
-    assert same.targets.said_N[:7].tolist() == plain.targets.said_N.tolist()
+    assert same.targets.targets_N[:7].tolist() == plain.targets.targets_N.tolist()
     assert same.weights_R is not None
     assert same.weights_R.sum() == 7
     assert same.weights_R[:7].all()
@@ -95,7 +97,7 @@ def test_sources_and_targets_may_begin_with_a_token_of_their_own() -> None:
         [1, 10, 15],
         [1, 10, 11, 12, 13],
     ]
-    assert [x.tolist() for x in target.layout.split(batch.targets.said_N)] == [
+    assert [x.tolist() for x in target.layout.split(batch.targets.targets_N)] == [
         [10, 3],
         [10, 15, 3],
         [10, 11, 12, 13, 3],

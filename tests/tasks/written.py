@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from headway.data.token_store import TokenStore
-from headway.tasks.intake_text import SourceCuts
-from headway.tasks.write_items import WriteItems
+from headway.tasks.preprocess.text import SourceTextDataset
+from headway.tasks.seq2seq_dataset import Seq2SeqDataset
 
 
 def words(eos: int = 2, *, bos: int = 1, begin: int | None = None) -> Any:
@@ -31,5 +31,5 @@ def pair_items(
     target: Sequence[Sequence[int]],
     of_source: Any = USUAL,
     of_target: Any = USUAL,
-) -> WriteItems:
-    return WriteItems.of(SourceCuts(store(source), of_source), store(target), of_target)
+) -> Seq2SeqDataset:
+    return Seq2SeqDataset.of(SourceTextDataset(store(source), of_source), store(target), of_target)

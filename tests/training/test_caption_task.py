@@ -25,12 +25,12 @@ from headway.settings.load import model_settings
 from headway.settings.model import ImageSettings
 from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings
-from headway.tasks.caption import Caption
-from headway.tasks.items import Pass
+from headway.tasks.caption import CaptionTask
+from headway.tasks.dataset import EvalPass
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.objective import Chosen, Part
+from headway.tasks.objective import EpochItems, MicroBatch
+from headway.tasks.seq2seq import Seq2SeqObjective
 from headway.tasks.specs import CaptionSettings, spec_of
-from headway.tasks.write import Writing
 from headway.training.distributed import Distributed
 from headway.training.feed import Cursor, iter_steps, step_item
 from headway.training.resolve import resolve_run
@@ -51,8 +51,8 @@ def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSetti
     return RunSettings(task="caption", data=data, tokenizer=words, asked=Overrides(ASKED | more))
 
 
-def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedData, Writing]:
-    kind = Caption(spec_of("caption"))
+def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedData, Seq2SeqObjective]:
+    kind = CaptionTask(spec_of("caption"))
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
     train = replace(settings.train, batch_tokens=40, smoothing=0.2)
@@ -61,13 +61,13 @@ def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedData
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, Writing]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, Seq2SeqObjective]:
     folder = tmp_path_factory.mktemp("captions")
     valid = write_scenes(folder, 12, seed=1, name="valid")
     return prepared_and_task(folder, settings_of(write_scenes(folder, 40), valid))
 
 
-def model_of(task: Writing) -> Seq2Seq:
+def model_of(task: Seq2SeqObjective) -> Seq2Seq:
     assert task.settings.model is not None
     model = build_model(task.settings.model, seed=1)
     assert isinstance(model, Seq2Seq)
@@ -78,7 +78,7 @@ def model_of(task: Writing) -> Seq2Seq:
     return model
 
 
-def alone(task: Writing, model: Seq2Seq, row: int) -> tuple[float, float]:
+def alone(task: Seq2SeqObjective, model: Seq2Seq, row: int) -> tuple[float, float]:
     """Smoothed and plain loss of one picture, by the definitions."""
     texts = task.prepared.train["text"]
     assert texts is not None
@@ -94,11 +94,11 @@ def alone(task: Writing, model: Seq2Seq, row: int) -> tuple[float, float]:
     return float((right - wrong) * nll - wrong * logs_NV.sum()), float(nll)
 
 
-def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedData, Writing]) -> None:
+def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedData, Seq2SeqObjective]) -> None:
     _, task = made
     model = model_of(task)
     rows = np.array([3, 7, 1])
-    batch = task.batch(Part(Chosen(0, rows), 0), CPU, None)
+    batch = task.batch(MicroBatch(EpochItems(0, rows), 0), CPU, None)
     with torch.no_grad():
         loss = plain_loss(task)(model, batch)
         each = [alone(task, model, row) for row in rows]
@@ -106,13 +106,13 @@ def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedData, Writing]) -
     assert float(loss.nll) == pytest.approx(sum(one for _, one in each), rel=1e-4)
 
 
-def check_fixed_changes_nothing(task: Writing, micro_tokens: int, rows: list[int]) -> None:
+def check_fixed_changes_nothing(task: Seq2SeqObjective, micro_tokens: int, rows: list[int]) -> None:
     fixed = task.fixed(micro_tokens)
     assert fixed is not None
     found = []
     for shapes in (None, fixed):
         model = model_of(task)
-        batch = task.batch(Part(Chosen(0, np.array(rows)), 0), CPU, shapes)
+        batch = task.batch(MicroBatch(EpochItems(0, np.array(rows)), 0), CPU, shapes)
         loss = plain_loss(task)(model, batch)
         loss.sum.backward()
         found.append((loss.sum.item(), [p.grad for p in model.parameters()]))
@@ -124,14 +124,14 @@ def check_fixed_changes_nothing(task: Writing, micro_tokens: int, rows: list[int
 
 
 def test_fixed_shapes_change_neither_loss_nor_gradient(
-    made: tuple[PreparedData, Writing],
+    made: tuple[PreparedData, Seq2SeqObjective],
 ) -> None:
     """With fewer pictures than there is room for: the rest is filled and weighs nothing."""
     check_fixed_changes_nothing(made[1], 40, [5, 2])
 
 
 def test_every_batch_of_an_epoch_has_the_fixed_shapes(
-    made: tuple[PreparedData, Writing],
+    made: tuple[PreparedData, Seq2SeqObjective],
 ) -> None:
     _, task = made
     seen: list[int] = []
@@ -152,12 +152,14 @@ def test_every_batch_of_an_epoch_has_the_fixed_shapes(
     assert sorted(seen) == list(range(40))
 
 
-def test_captions_are_augmented_in_training_alone(made: tuple[PreparedData, Writing]) -> None:
+def test_captions_are_augmented_in_training_alone(
+    made: tuple[PreparedData, Seq2SeqObjective],
+) -> None:
     prepared, task = made
     changed = replace(task.settings, augment=AugmentSettings(erase=0.99))
-    noisy = Caption(spec_of("caption")).objective(changed, prepared)
+    noisy = CaptionTask(spec_of("caption")).objective(changed, prepared)
     model = model_of(task)
-    batch = noisy.batch(Part(Chosen(0, np.array([0, 1, 2, 3])), 0), CPU, None)
+    batch = noisy.batch(MicroBatch(EpochItems(0, np.array([0, 1, 2, 3])), 0), CPU, None)
     with torch.no_grad():
         plain = float(plain_loss(task)(model.eval(), batch).sum)
         assert float(plain_loss(noisy)(model, batch).sum) == plain
@@ -166,14 +168,14 @@ def test_captions_are_augmented_in_training_alone(made: tuple[PreparedData, Writ
 
 
 def test_words_are_hidden_from_the_decoder_in_training_alone(
-    made: tuple[PreparedData, Writing],
+    made: tuple[PreparedData, Seq2SeqObjective],
 ) -> None:
     prepared, task = made
-    blind = Caption(spec_of("caption")).objective(
+    blind = CaptionTask(spec_of("caption")).objective(
         replace(task.settings, caption=CaptionSettings(hide=0.5)), prepared
     )
     model = model_of(task)
-    batch = blind.batch(Part(Chosen(0, np.array([0, 1, 2, 3])), 0), CPU, None)
+    batch = blind.batch(MicroBatch(EpochItems(0, np.array([0, 1, 2, 3])), 0), CPU, None)
     read_N = batch.streams[1].values
     torch.manual_seed(0)
     hidden_N = blind._hidden(read_N)
@@ -203,7 +205,7 @@ def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
     valid = write_manifest(tmp_path / "two.jsonl", lines)
     media = write_manifest(tmp_path / "all.jsonl", [*more, *lines])
     _, task = prepared_and_task(tmp_path / "run", settings_of(media, valid))
-    rows, references = task.exam.sources.rows, task.exam.references
+    rows, references = task.eval_set.sources.rows, task.eval_set.references
     assert task.prepared.valid.n == 4
     seen = [task.prepared.valid.images[row][0].transpose(1, 2, 0) for row in rows]
     which = [next(i for i, one in enumerate(pictures) if (one == x).all()) for x in seen]
@@ -216,13 +218,13 @@ def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
-    made: tuple[PreparedData, Writing],
+    made: tuple[PreparedData, Seq2SeqObjective],
 ) -> None:
     _, task = made
     model = model_of(task).eval()
     with torch.no_grad():
-        quick = task.evaluate(Pass(model, CPU, full=False))
-        full = task.evaluate(Pass(model, CPU))
+        quick = task.evaluate(EvalPass(model, CPU, full=False))
+        full = task.evaluate(EvalPass(model, CPU))
         assert set(spec_of("caption").scores) == set(full)
         assert quick["loss"] == pytest.approx(full["loss"])
         assert 0 <= full["exact"] <= 100
@@ -234,16 +236,16 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
         assert " left of " in full.samples[0]["target"]
         assert full.figures["described"][0]["picture"].startswith("data:image/png;base64,")
         with pytest.raises(Stopped):
-            task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
-        few = task.evaluate(Pass(model, CPU, most=3))
+            task.evaluate(EvalPass(model, CPU, full=False, should_stop=lambda: True))
+        few = task.evaluate(EvalPass(model, CPU, max_examples=3))
         assert len(few.samples) == 3
 
 
 def test_invalid_caption_settings_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"(?=.*\bpath\b)(?=.*\btext\b)"):
-        Caption(spec_of("caption")).prepare(RunSettings(task="caption"), tmp_path, SILENT)
+        CaptionTask(spec_of("caption")).prepare(RunSettings(task="caption"), tmp_path, SILENT)
     settings = settings_of(write_scenes(tmp_path, 30))
-    prepared = Caption(spec_of("caption")).prepare(settings, tmp_path / "run", SILENT)
+    prepared = CaptionTask(spec_of("caption")).prepare(settings, tmp_path / "run", SILENT)
     mixing = replace(settings, augment=AugmentSettings(mixup=0.2))
     with pytest.raises(ConfigError, match=r"augment\.mixup"):
         resolve_run(mixing, prepared, CPU)
@@ -267,14 +269,14 @@ def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunSet
     texts = ["red", "red left of blue", "green and blue left of red and green", "blue left"]
     media = write_texts(folder, texts * 24, 32)
     settings = settings_of(media, **{"model.picture.patch": 2, "model.d_model": 32})
-    return Caption(spec_of("caption")).prepare(settings, folder, SILENT), settings
+    return CaptionTask(spec_of("caption")).prepare(settings, folder, SILENT), settings
 
 
-def fine_task(made: tuple[PreparedData, RunSettings], device: torch.device) -> Writing:
+def fine_task(made: tuple[PreparedData, RunSettings], device: torch.device) -> Seq2SeqObjective:
     prepared, settings = made
     settings = resolve_run(settings, prepared, device)
     train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, pool=1)
-    return Caption(spec_of("caption")).objective(replace(settings, train=train), prepared)
+    return CaptionTask(spec_of("caption")).objective(replace(settings, train=train), prepared)
 
 
 def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
@@ -302,8 +304,8 @@ def test_dummy_words_after_real_captions_change_neither_loss_nor_gradient(
     fixed = task.fixed(40)
     assert fixed is not None
     assert fixed.n_sequences == 10
-    batch = task.batch(Part(Chosen(0, np.arange(10)), 0), CPU, fixed)
-    words, lengths = batch.streams[1].layout, task.train_items.lengths[:, 1]
+    batch = task.batch(MicroBatch(EpochItems(0, np.arange(10)), 0), CPU, fixed)
+    words, lengths = batch.streams[1].layout, task.train_dataset.lengths[:, 1]
     assert (words.lengths_B > 0).all()
     assert batch.weights_R is not None
     assert batch.weights_R.sum() == lengths[:10].sum() < fixed.target_rows
@@ -318,7 +320,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunSet
     n_words = np.random.default_rng(0).normal(7.8, 2.6, 3600).round().astype(int).clip(3, 14)
     media = write_texts(folder, [" ".join(["red"] * n) for n in n_words], 16)
     settings = settings_of(media, write_scenes(folder, 2))
-    return Caption(spec_of("caption")).prepare(settings, folder / "run", SILENT), settings
+    return CaptionTask(spec_of("caption")).prepare(settings, folder / "run", SILENT), settings
 
 
 @pytest.mark.parametrize("n_parts", [1, 2])
@@ -329,10 +331,10 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
     prepared, settings = many
     front = ImageSettings(height=16, width=16, patch=patch)
 
-    def new_task() -> Writing:
+    def new_task() -> Seq2SeqObjective:
         model = model_settings({"family": "picture-seq2seq", "picture": asdict(front)})
         train = replace(settings.train, batch_tokens=batch_tokens, pool=1)
-        return Caption(spec_of("caption")).objective(
+        return CaptionTask(spec_of("caption")).objective(
             replace(settings, model=model, train=train), prepared
         )
 

@@ -16,7 +16,7 @@ from headway.settings.facts import DatasetStats, DeviceInfo
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.presets import preset
 from headway.settings.run import Resolved, RunSettings, load_run_settings
-from headway.tasks.parent_run import origin_of
+from headway.tasks.parent_run import parent_of
 from headway.training.budget import Decision
 from headway.training.estimate import (
     Timing,
@@ -46,7 +46,7 @@ def planned(
         n_tokens=11 * n_pairs,
         vocab_size=target,
         source_vocab_size=0 if source == target else source,
-        parent=origin_of(settings),
+        parent=parent_of(settings),
     )
     return resolve(settings, facts, on)
 

@@ -18,13 +18,13 @@ from headway.models.vision import ImageEncoder
 from headway.nn.loss import LabelSmoothing
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import load_run_settings, resolved_toml
-from headway.tasks.intake import intake_of
-from headway.tasks.items import Batch, Pass
-from headway.tasks.label import LabelItems, Labelling
-from headway.tasks.label_kinds import OneLabel, top_share
+from headway.tasks.dataset import Batch, EvalPass
+from headway.tasks.label import ClassificationDataset, ClassifyObjective
+from headway.tasks.label_kinds import SingleLabel, top_n_accuracy
+from headway.tasks.loaded_run import open_run
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.media_format import patch_of, picture_shape, pixel_statistics, sound_shape
-from headway.tasks.opened import open_run
+from headway.tasks.media_format import audio_settings, image_settings, patch_of, pixel_statistics
+from headway.tasks.preprocess.preprocessor import preprocessor_of
 from headway.tasks.readout import readout_of
 from headway.tasks.specs import spec_of
 from headway.tasks.task import make_task
@@ -56,15 +56,15 @@ def learned(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Path:
 
 @torch.no_grad()
 def read_items(model: Any, items: list[Any], settings: Any) -> torch.Tensor:
-    intake = intake_of(settings)
-    found = LabelItems(intake.cut(intake.columns(items)))
+    intake = preprocessor_of(settings)
+    found = ClassificationDataset(intake.input_dataset(intake.columns(items)))
     batch = found.batch(np.arange(len(items)), CPU)
-    return readout_of(settings).read(model, *batch.streams).answers()
+    return readout_of(settings).read(model, *batch.streams).averaged_logits()
 
 
 def test_sides_are_learned(learned: Path, pictures: str) -> None:
-    task = Labelling(load_run(learned), SEE.load_prepared(learned))
-    scores = task.evaluate(Pass(open_run(learned, device="cpu").model, CPU))
+    task = ClassifyObjective(load_run(learned), SEE.load_prepared(learned))
+    scores = task.evaluate(EvalPass(open_run(learned, device="cpu").model, CPU))
     assert scores["accuracy"] == 100.0
     assert "top5" not in scores  # of three classes all would be among them
     assert scores.baselines["majority class"]["accuracy"] < 50.0
@@ -91,13 +91,13 @@ def test_patches_fit_pictures_of_any_usual_size() -> None:
     assert [patch_of(size, size) for size in (28, 32, 64, 96, 224)] == [4, 4, 8, 8, 16]
 
 
-def loss_of(task: Labelling, model: Any, tokens: int) -> float:
+def loss_of(task: ClassifyObjective, model: Any, tokens: int) -> float:
     """Of the first step, cut into parts of so many rows."""
     parts = task.parts(task.epoch(0)[0], tokens)
     return sum(loss(task, model, task.batch(part, CPU, None)) for part in parts)
 
 
-def loss(task: Labelling, model: Any, batch: Batch[torch.Tensor]) -> float:
+def loss(task: ClassifyObjective, model: Any, batch: Batch[torch.Tensor]) -> float:
     return plain_loss(task)(model, batch).sum.item()
 
 
@@ -106,7 +106,7 @@ def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_pa
         "classify", pictures, classify__balance=True, train__batch_tokens=170, augment__crop=0
     )
     settings, prepared = resolved(SEE, settings, tmp_path)
-    task = Labelling(settings, prepared)
+    task = ClassifyObjective(settings, prepared)
     model = build_model(settings.model, seed=1).eval()
     whole = loss_of(task, model, 170)
     assert loss_of(task, model, 51) == pytest.approx(whole, rel=1e-5)
@@ -126,14 +126,14 @@ def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_pa
 def test_mixed_pictures_share_their_targets(pictures: str, tmp_path: Path) -> None:
     changes = {"augment__mixup": 0.8, "augment__cutmix": 1.0, "augment__crop": 0}
     settings, prepared = resolved(SEE, asked("classify", pictures, **changes), tmp_path)
-    task = Labelling(settings, prepared)
+    task = ClassifyObjective(settings, prepared)
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
     assert isinstance(model, ImageEncoder)
-    targets_BC = task.vary(model.train(), task.batch(part, CPU, None)).targets
+    targets_BC = task.augment(model.train(), task.batch(part, CPU, None)).targets
     assert targets_BC.sum(1).allclose(torch.ones(len(targets_BC)))
     assert ((targets_BC > 0.01) & (targets_BC < 0.99)).any()
-    plain_BC = task.vary(model.eval(), task.batch(part, CPU, None)).targets
+    plain_BC = task.augment(model.eval(), task.batch(part, CPU, None)).targets
     assert set(plain_BC.unique().tolist()) == {0.0, 1.0}
 
 
@@ -168,8 +168,8 @@ def test_videos_are_classified_by_motion(tmp_path: Path) -> None:
     settings, prepared = resolved(WATCH, settings, tmp_path)
     task = WATCH.objective(settings, prepared)
     worker = trained(settings, prepared, tmp_path)
-    assert task.train_items.lengths.max() == 1 + 4 * 4
-    assert task.evaluate(Pass(worker.model, CPU))["accuracy"] >= 90.0
+    assert task.train_dataset.lengths.max() == 1 + 4 * 4
+    assert task.evaluate(EvalPass(worker.model, CPU))["accuracy"] >= 90.0
 
 
 TAUGHT = {"model__picture__distil_token": True, "train__steps": 3}
@@ -182,7 +182,7 @@ def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_pa
     settings, prepared = resolved(SEE, settings, tmp_path)
     model: Any = settings.model
     assert model.heads == ("classes", "distilled")
-    task = Labelling(settings, prepared)
+    task = ClassifyObjective(settings, prepared)
     assert task.teacher is not None
     student = build_model(settings.model, seed=1)
     assert isinstance(student, ImageEncoder)
@@ -192,9 +192,9 @@ def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_pa
     torch.manual_seed(5)
     loss = plain_loss(task)(student, batch).sum
     torch.manual_seed(5)
-    shown = task.vary(student, batch)
+    shown = task.augment(student, batch)
     [stream], targets_BC = shown.streams, shown.targets
-    said_B = task.teacher.answers(stream)
+    said_B = task.teacher.predict(stream)
     assert (said_B == batch.targets).float().mean() > 0.9
     x_ND = student(stream.values, stream.layout)
     logs = [
@@ -214,7 +214,7 @@ def test_without_a_teacher_both_heads_learn_the_label(
         "classify", pictures, classify__teacher=str(learned), **TAUGHT, augment__crop=0
     )
     settings, prepared = resolved(SEE, settings, tmp_path)
-    task = Labelling(settings, prepared)
+    task = ClassifyObjective(settings, prepared)
     task.teacher = None
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
@@ -278,9 +278,9 @@ def test_a_list_that_names_nothing_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "none.tsv"
     path.write_text(text)
     with pytest.raises(DataError, match=r"none\.tsv"):
-        picture_shape(asked("classify", str(path)))
+        image_settings(asked("classify", str(path)))
     with pytest.raises(DataError, match=r"none\.tsv"):
-        sound_shape(asked("identify", str(path)))
+        audio_settings(asked("identify", str(path)))
 
 
 def test_a_run_starts_from_another_with_its_form_and_other_classes(
@@ -290,7 +290,7 @@ def test_a_run_starts_from_another_with_its_form_and_other_classes(
     (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
     asked_for = {"task": "see", "data.media": [other], "start.run": str(learned)}
     settings = load_run_settings(None, ["train.steps=1", "data.valid_size=12"], asked_for)
-    assert picture_shape(settings).patch == 2
+    assert image_settings(settings).patch == 2
     settings, prepared = resolved(SEE, settings, tmp_path)
     said: list[str] = []
     Trainer(settings, prepared, Distributed(), said.append)
@@ -334,10 +334,10 @@ def test_a_thumbnail_is_a_small_png() -> None:
 def test_the_right_class_among_the_likeliest() -> None:
     logs_NC = np.log(np.array([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]))
     labels_N = np.array([0, 2, 1])
-    assert top_share(logs_NC, labels_N, 1) == pytest.approx(1 / 3)
-    assert top_share(logs_NC, labels_N, 2) == pytest.approx(2 / 3)
-    assert top_share(logs_NC, labels_N, 3) == 1.0
+    assert top_n_accuracy(logs_NC, labels_N, 1) == pytest.approx(1 / 3)
+    assert top_n_accuracy(logs_NC, labels_N, 2) == pytest.approx(2 / 3)
+    assert top_n_accuracy(logs_NC, labels_N, 3) == 1.0
     wide_NC = np.pad(logs_NC, ((0, 0), (0, 4)), constant_values=-9.0)
-    target = OneLabel(tuple("abcdefg"), LabelSmoothing(1.0, 0.0))
+    target = SingleLabel(tuple("abcdefg"), LabelSmoothing(1.0, 0.0))
     values = target.values(np.exp(wide_NC), np.array([0, 6, 1]))
     assert values["top5"] == pytest.approx(200 / 3)

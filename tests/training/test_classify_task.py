@@ -22,15 +22,15 @@ from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings
-from headway.tasks.answers import Show
-from headway.tasks.items import Pass
-from headway.tasks.label import Labeller, Labelling, Said
+from headway.tasks.answers import PrintOptions
+from headway.tasks.dataset import EvalPass
+from headway.tasks.label import ClassifyObjective, ClassifyPredictor, Predictions
+from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
-from headway.tasks.objective import Chosen, Part
-from headway.tasks.opened import Opened, open_run
+from headway.tasks.objective import EpochItems, MicroBatch
 from headway.tasks.specs import spec_of
-from headway.tasks.task import Use, make_task
+from headway.tasks.task import InferenceRequest, make_task
 from headway.training.run import Training
 from headway.web.pack import unpack
 from tests.training.labelled import (
@@ -55,18 +55,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return resolved(CLASSIFY, asked("classify", text, model__dropout=0.0), folder)
 
 
-def task_of(made: Made, **train: Any) -> Labelling:
+def task_of(made: Made, **train: Any) -> ClassifyObjective:
     settings, prepared = made
-    return Labelling(replace(settings, train=replace(settings.train, **train)), prepared)
+    return ClassifyObjective(replace(settings, train=replace(settings.train, **train)), prepared)
 
 
-def part_of(rows: Any) -> Part:
-    return Part(Chosen(0, rows), len(rows))
+def part_of(rows: Any) -> MicroBatch:
+    return MicroBatch(EpochItems(0, rows), len(rows))
 
 
-def labeller(model: nn.Module, prepared: PreparedData, settings: Any) -> Labeller:
-    opened = Opened.of(Path(), settings, model, prepared.vocab)
-    return Labeller(Use(opened, settings))
+def labeller(model: nn.Module, prepared: PreparedData, settings: Any) -> ClassifyPredictor:
+    opened = LoadedRun.of(Path(), settings, model, prepared.vocab)
+    return ClassifyPredictor(InferenceRequest(opened, settings))
 
 
 def model_of(settings: RunSettings) -> nn.Module:
@@ -158,7 +158,7 @@ def test_steps_keep_to_their_tokens_and_hold_every_text(made: Made) -> None:
     for step in steps:
         parts = task.parts(step, 40)
         assert sum(part.n_targets for part in parts) == len(step.rows)
-        lengths = task.train_items.lengths
+        lengths = task.train_dataset.lengths
         assert all(lengths[part.rows.rows].sum() <= 40 for part in parts)
     shown = task.show(task.parts(steps[0], 40)[0])[0]
     assert (shown["text"], shown["label"]) in sentiments()
@@ -174,7 +174,7 @@ def test_pairs_are_read_with_segments(tmp_path: Path) -> None:
         data__text_field="1", data__other_field="2", data__label_field="3", model__n_segments=2,
     )  # fmt: skip
     settings, prepared = resolved(CLASSIFY, settings, tmp_path)
-    task, model = Labelling(settings, prepared), model_of(settings)
+    task, model = ClassifyObjective(settings, prepared), model_of(settings)
     batch = task.batch(part_of(np.array([3, 1])), CPU, None)
     [stream] = batch.streams
     assert stream.segments_N is not None
@@ -229,27 +229,27 @@ def test_windows_of_long_texts_are_trained_with_the_label_of_the_text(tmp_path: 
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), *long])
     settings = asked("classify", text, model__max_len=16)
     settings, prepared = resolved(CLASSIFY, settings, tmp_path)
-    task = Labelling(settings, prepared)
-    lengths = task.train_items.lengths
+    task = ClassifyObjective(settings, prepared)
+    lengths = task.train_dataset.lengths
     assert len(lengths) > prepared.train.n
     assert lengths.max() == 16
     labels = prepared.train["label"]
     assert labels is not None
     batch = task.batch(part_of(np.arange(len(lengths))), CPU, None)
-    assert batch.targets.tolist() == labels[task.train_items.owner].tolist()
+    assert batch.targets.tolist() == labels[task.train_dataset.example_index].tolist()
 
 
 def test_a_temperature_is_for_each_window_as_the_weights_have_it(tmp_path: Path) -> None:
     long = [("film " * n, "pos") for n in range(30, 50)]
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), *long])
     settings, prepared = resolved(CLASSIFY, asked("classify", text, model__max_len=16), tmp_path)
-    task, model = Labelling(settings, prepared), model_of(settings)
+    task, model = ClassifyObjective(settings, prepared), model_of(settings)
     apply_temperature(model, 0.2)
-    said = Said.by(Pass(model, CPU), task.target, settings, task.valid_items)
-    owner = task.valid_items.owner
+    said = Predictions.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
+    owner = task.valid_dataset.example_index
     assert len(owner) > said.n == prepared.valid.n
     apply_temperature(model, 3.0)
-    after = Said.by(Pass(model, CPU), task.target, settings, task.valid_items)
+    after = Predictions.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
     np.testing.assert_allclose(said.shares(3.0), after.shares(), rtol=1e-4)
     assert np.abs(said.shares() - after.shares()).max() > 0.01
     np.testing.assert_array_equal(said.first(5).shares(3.0), said.shares(3.0)[:5])
@@ -270,7 +270,7 @@ def test_scores_are_those_of_each_text_alone(made: Made) -> None:
         logs = torch.stack(
             [logs_of(model, tokens_of(prepared, i, "valid")) for i in range(len(labels))]
         )
-        scores = task.evaluate(Pass(model, CPU))
+        scores = task.evaluate(EvalPass(model, CPU))
     right = logs.argmax(1).numpy() == labels
     assert scores["accuracy"] == pytest.approx(100 * right.mean())
     nll = -logs[torch.arange(len(labels)), torch.from_numpy(labels)].mean()
@@ -280,13 +280,13 @@ def test_scores_are_those_of_each_text_alone(made: Made) -> None:
     assert scores.baselines["majority class"]["accuracy"] < 60
     assert scores.samples[0]["target"] in prepared.labels
     with pytest.raises(Stopped):
-        task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
+        task.evaluate(EvalPass(model, CPU, full=False, should_stop=lambda: True))
 
 
 def test_a_look_on_the_way_reads_the_first_texts_only(made: Made) -> None:
     task, model = task_of(made), model_of(made[0])
     task.quick_size = 5
-    quick, full = (task.evaluate(Pass(model, CPU, full=f)) for f in (False, True))
+    quick, full = (task.evaluate(EvalPass(model, CPU, full=f)) for f in (False, True))
     assert np.sum(quick.figures["confusion"]["counts"]) == 5
     assert quick.samples == full.samples[:5]
     assert "baselines" not in vars(quick)
@@ -311,10 +311,10 @@ def test_a_few_steps_learn_the_labels_of_the_texts(tmp_path: Path, family: str) 
     assert report["answers"]["figures"]["confusion"]["labels"] == ["neg", "pos", "so"]
     assert report["data"]["tables"][0]["columns"]
     lines = ["an awful film", "", "great music", "x" * 300 + " ok"]
-    predictor = CLASSIFY.predictor(Use(open_run(out, device="cpu"), run))
+    predictor = CLASSIFY.predictor(InferenceRequest(open_run(out, device="cpu"), run))
     answers = list(predictor.answers(lines))
     assert answers[0].to_dict()["label"] == "neg"
-    assert answers[2].lines(Show(scores=True)).startswith("pos\t0.")
+    assert answers[2].lines(PrintOptions(scores=True)).startswith("pos\t0.")
     assert len(answers) == 4
     assert sum(answers[0].to_dict()["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
     one_by_one = [next(iter(predictor.answers([line]))).text for line in lines]
@@ -325,7 +325,7 @@ def test_a_few_steps_learn_the_labels_of_the_texts(tmp_path: Path, family: str) 
 def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     test = write_tsv(tmp_path / "test.tsv", [*sentiments(30), ("", "so")])
     files = replace(run.data, text=(test,))
-    found = CLASSIFY.evaluation(Use(open_run(out, device="cpu"), run), files)
+    found = CLASSIFY.evaluation(InferenceRequest(open_run(out, device="cpu"), run), files)
     names = [name for name, _, _ in found.rows]
     assert names[:2] == ["accuracy", "macro F1"]
     assert [value for _, value, _ in found.rows].count("1") == 1  # the text without a word
@@ -337,9 +337,11 @@ def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     json.dumps(found.facts)
     bad = write_tsv(tmp_path / "bad.tsv", [("a film", "neg"), ("another", "meh")])
     with pytest.raises(DataError, match=r"bad\.tsv:2\b.*'meh'.*'neg', 'pos', 'so'"):
-        CLASSIFY.evaluation(Use(open_run(out, device="cpu"), run), replace(run.data, text=(bad,)))
+        CLASSIFY.evaluation(
+            InferenceRequest(open_run(out, device="cpu"), run), replace(run.data, text=(bad,))
+        )
     shutil.rmtree(out / "data")
-    found = CLASSIFY.evaluation(Use(open_run(out, device="cpu"), run), files)
+    found = CLASSIFY.evaluation(InferenceRequest(open_run(out, device="cpu"), run), files)
     rows = {name: (value, remark) for name, value, remark in found.rows}
     value, remark = rows["bag of words"]
     assert value == "–"
@@ -366,9 +368,9 @@ def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = asked("classify", str(path), data__fields=["title", "body"])
     settings, prepared = resolved(CLASSIFY, settings, tmp_path)
-    task, model = Labelling(settings, prepared), model_of(settings)
+    task, model = ClassifyObjective(settings, prepared), model_of(settings)
     tokenizer = prepared.tokenizer
-    names = [unit.text for unit in task.train_items.units(0)[0]]
+    names = [unit.text for unit in task.train_dataset.describe_positions(0)[0]]
     assert names.count("<body>") == names.count("</body>") == 1
     assert ("<title>" in names) == bool(len(prepared.train.tokens("title")[0]))
     found = plain_loss(task)(model, task.batch(part_of(np.arange(3)), CPU, None))

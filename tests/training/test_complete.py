@@ -25,10 +25,10 @@ from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
-from headway.tasks.continue_ import Continue, ContinueTask
-from headway.tasks.items import READ_AT_ONCE, Batch, Draw, Pass
+from headway.tasks.causal_lm import CausalLMObjective, CausalLMTask
+from headway.tasks.dataset import READ_AT_ONCE, Batch, EpochSeed, EvalPass
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.objective import Part
+from headway.tasks.objective import MicroBatch
 from headway.tasks.specs import spec_of
 from headway.training.distributed import Distributed
 from headway.training.initial_weights import initialize_weights
@@ -77,7 +77,7 @@ def settings_for(text: str, **more: Any) -> RunSettings:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("plain")
     return resolved(
-        Continue(spec_of("complete")), settings_for(write_lines(folder / "text")), folder
+        CausalLMTask(spec_of("complete")), settings_for(write_lines(folder / "text")), folder
     )
 
 
@@ -85,7 +85,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def fielded(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("fields")
     return resolved(
-        Continue(spec_of("complete")), settings_for(write_fields(folder / "text.jsonl")), folder
+        CausalLMTask(spec_of("complete")), settings_for(write_fields(folder / "text.jsonl")), folder
     )
 
 
@@ -95,8 +95,8 @@ def made(request: pytest.FixtureRequest) -> Made:
     return found
 
 
-def task_of(made: Made) -> ContinueTask:
-    return ContinueTask(*made)
+def task_of(made: Made) -> CausalLMObjective:
+    return CausalLMObjective(*made)
 
 
 def model_of(settings: RunSettings) -> Decoder:
@@ -106,7 +106,7 @@ def model_of(settings: RunSettings) -> Decoder:
     return model
 
 
-def parts_of(task: ContinueTask, epoch: int = 0, micro: int = 40) -> list[Part]:
+def parts_of(task: CausalLMObjective, epoch: int = 0, micro: int = 40) -> list[MicroBatch]:
     return [part for step in task.epoch(epoch) for part in task.parts(step, micro)]
 
 
@@ -124,13 +124,13 @@ def test_another_document_of_the_batch_changes_no_bit_of_mine(plain: Made) -> No
     settings, prepared = plain
     task, model = task_of(plain), model_of(settings).eval()
     part = max(parts_of(task, micro=128), key=lambda part: len(part.rows.rows))
-    documents = task.planned(0)[0].owner[part.rows.rows]
+    documents = task.planned(0)[0].example_index[part.rows.rows]
     changed = np.array(prepared.train["text"].tokens)
     store = prepared.train["text"]
     for other in set(documents[1:].tolist()) - {documents[0]}:
         changed[store.offsets[other] : store.offsets[other + 1]] = prepared.tokenizer.encode("tree")
     train = prepared.train.with_stores({"text": TokenStore(changed, store.lengths)})
-    task_after = ContinueTask(settings, replace(prepared, train=train))
+    task_after = CausalLMObjective(settings, replace(prepared, train=train))
     before, after = (t.batch(part, CPU, None) for t in (task, task_after))
     assert not torch.equal(before.streams[0].values, after.streams[0].values)
     with torch.no_grad():
@@ -143,7 +143,7 @@ def test_another_document_of_the_batch_changes_no_bit_of_mine(plain: Made) -> No
 def test_the_loss_is_that_of_each_window_by_itself(made: Made) -> None:
     """A window is the tokens of a document from its start on, predicted one after another."""
     task, model = task_of(made), model_of(made[0])
-    items = task.train_items.drawn(Draw(made[0].train.seed, 0))
+    items = task.train_dataset.for_epoch(EpochSeed(made[0].train.seed, 0))
     for part in parts_of(task)[:4]:
         by_hand, n = torch.zeros(()), 0
         for row in part.rows.rows:
@@ -210,7 +210,7 @@ def test_an_epoch_predicts_every_token_once(plain: Made) -> None:
 def test_validation_is_the_sum_over_windows(made: Made) -> None:
     settings, prepared = made
     task, model = task_of(made), model_of(settings).eval()
-    nll, n, source = 0.0, 0, task.valid_items.source
+    nll, n, source = 0.0, 0, task.valid_dataset.source
     with torch.no_grad():
         for number, length in enumerate(source.lengths(DEFAULT_EPOCH).tolist()):
             for start in range(0, length, 16):
@@ -222,7 +222,7 @@ def test_validation_is_the_sum_over_windows(made: Made) -> None:
                 target = torch.from_numpy(labels)
                 nll += float(torch.nn.functional.cross_entropy(logs_NV, target, reduction="sum"))
                 n += size
-        scores = task.evaluate(Pass(model, CPU))
+        scores = task.evaluate(EvalPass(model, CPU))
     values = scores
     assert values["loss"] == pytest.approx(nll / n, rel=1e-5)
     assert values["ppl"] == pytest.approx(math.exp(nll / n), rel=1e-5)
@@ -248,23 +248,23 @@ def test_validation_is_the_same_in_batches_of_any_size(
         monkeypatch.setitem(READ_AT_ONCE, "cpu", size)
         with torch.no_grad():
             task, model = task_of(made), model_of(made[0]).eval()
-            found.append(task.evaluate(Pass(model, CPU, full=False))["loss"])
+            found.append(task.evaluate(EvalPass(model, CPU, full=False))["loss"])
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def test_an_evaluation_stops_when_asked_to(plain: Made) -> None:
     with pytest.raises(Stopped), torch.no_grad():
         task_of(plain).evaluate(
-            Pass(model_of(plain[0]).eval(), CPU, full=False, stopped=lambda: True)
+            EvalPass(model_of(plain[0]).eval(), CPU, full=False, should_stop=lambda: True)
         )
 
 
 def test_a_context_shorter_than_a_sample_is_no_obstacle(tmp_path: Path) -> None:
     settings = settings_for(write_lines(tmp_path / "text"), model__max_len=8)
-    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
-    task = ContinueTask(settings, prepared)
+    settings, prepared = resolved(CausalLMTask(spec_of("complete")), settings, tmp_path)
+    task = CausalLMObjective(settings, prepared)
     with torch.no_grad():
-        task.evaluate(Pass(model_of(settings).eval(), CPU, full=False))
+        task.evaluate(EvalPass(model_of(settings).eval(), CPU, full=False))
 
 
 def test_examples_can_be_shown(plain: Made) -> None:
@@ -283,8 +283,8 @@ def test_a_little_text_is_learned_by_heart(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("".join(f"{line} {i % 3}\n" for i, line in enumerate(lines)))
     text = str(tmp_path / "text")
     settings = settings_for(text, train__steps=60, data__valid_text=[text])
-    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
-    task, model = ContinueTask(settings, prepared), model_of(settings)
+    settings, prepared = resolved(CausalLMTask(spec_of("complete")), settings, tmp_path)
+    task, model = CausalLMObjective(settings, prepared), model_of(settings)
     step = Step(
         model, plain_loss(task), build_optimizer(model, settings.train, device="cpu"), Distributed()
     )
@@ -295,7 +295,7 @@ def test_a_little_text_is_learned_by_heart(tmp_path: Path) -> None:
                 step.add(task.batch(part, CPU, None), sum(part.n_targets for part in parts))
             step.finish(1e-2)
     with torch.no_grad():
-        scores = task.evaluate(Pass(model.eval(), CPU))
+        scores = task.evaluate(EvalPass(model.eval(), CPU))
     assert scores["loss"] < 0.35  # log 2 for the first word and log 3 for the last, of nine or so
 
 
@@ -307,7 +307,7 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
     else:
         text = write_fields(tmp_path / "text.jsonl")
     settings = settings_for(text, **more, model__dropout=0.2, train__lr=1e-3)
-    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
+    settings, prepared = resolved(CausalLMTask(spec_of("complete")), settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
     written = [
         {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.*"))
@@ -325,15 +325,17 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
 def test_what_is_left_open_is_chosen(tmp_path: Path, fields: bool) -> None:
     text = (write_fields if fields else write_lines)(tmp_path / ("t.jsonl" if fields else "t"))
     plain = RunSettings(task="complete", data=settings_for(text).data)
-    prepared = Continue(spec_of("complete")).prepare(plain, tmp_path, SILENT)
+    prepared = CausalLMTask(spec_of("complete")).prepare(plain, tmp_path, SILENT)
     found = resolve_run(plain, prepared, CPU)
     assert isinstance(found.model, DecoderSettings)
-    longest = int(ContinueTask(found, prepared).train_items.source.lengths(DEFAULT_EPOCH).max())
+    longest = int(
+        CausalLMObjective(found, prepared).train_dataset.source.lengths(DEFAULT_EPOCH).max()
+    )
     assert found.model.max_len == longest
     assert (found.model.positions, found.model.dropout) == ("rotary", 0.2)
     assert (found.train.metric, found.train.optimizer) == ("loss", "muon")
     assert found.decode.sample
-    assert f"{prepared.train.n:,} " in Continue(spec_of("complete")).describe(prepared)
+    assert f"{prepared.train.n:,} " in CausalLMTask(spec_of("complete")).describe(prepared)
     assert found.train.steps == 100
     if fields:
         marks = [prepared.tokenizer.special(f"</{name}>") for name in ("title", "date", "body")]
@@ -351,7 +353,7 @@ def test_impossible_settings_are_an_error(tmp_path: Path, plain: Made) -> None:
             resolve_run(settings_for(text, **more), plain[1], CPU)
     settings = resolve_run(settings_for(text, complete__context=40), plain[1], CPU)
     with pytest.raises(ConfigError, match=r"complete\.context=40\b.*model\.max_len=16\b"):
-        Continue(spec_of("complete")).objective(settings, plain[1])
+        CausalLMTask(spec_of("complete")).objective(settings, plain[1])
     with pytest.raises(ConfigError, match=r"context=1\b.*\b2\b"):
         settings_for(text, complete__context=1)
 
@@ -375,7 +377,7 @@ def test_word_vectors_start_the_model_and_stay_where_they_are_frozen(
         write_lines(tmp_path / "text"), model__embeddings=vectors, train__steps=3,
         model__tune_embeddings=tuned,
     )  # fmt: skip
-    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
+    settings, prepared = resolved(CausalLMTask(spec_of("complete")), settings, tmp_path)
     said: list[str] = []
     fresh = Trainer(settings, prepared, Distributed(), said.append).model
     n = prepared.tokenizer.vocab_size
@@ -403,6 +405,6 @@ def test_word_vectors_of_another_width_are_refused(tmp_path: Path, vectors: str)
     settings = settings_for(
         write_lines(tmp_path / "text"), model__embeddings=vectors, model__d_model=16
     )
-    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
+    settings, prepared = resolved(CausalLMTask(spec_of("complete")), settings, tmp_path)
     with pytest.raises(DataError, match=r"model\.d_model=16\b.*model\.d_model=32\b"):
         initialize_weights(model_of(settings), settings, prepared, lambda text: None)

@@ -27,10 +27,15 @@ from headway.settings.data import TokenizerSettings
 from headway.settings.folder import load_run
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings, resolved_toml
-from headway.tasks.continue_ import Documents, body_likelihood, evaluate_language, usual_order
+from headway.tasks.causal_lm import (
+    CausalLMDataset,
+    body_likelihood,
+    default_order,
+    evaluate_language,
+)
+from headway.tasks.dataset import READ_AT_ONCE
 from headway.tasks.history import read_history
-from headway.tasks.items import READ_AT_ONCE
-from headway.tasks.opened import open_run
+from headway.tasks.loaded_run import open_run
 from headway.tokens.trainer import train_on_texts
 from tests.training.test_complete import write_fields, write_lines
 
@@ -88,7 +93,7 @@ def test_the_body_behind_other_fields_and_alone(
     names: list[str], context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, stream = model(), source()
-    items = Documents(stream, train_on_texts(["a b"], TokenizerSettings(), 20), context)
+    items = CausalLMDataset(stream, train_on_texts(["a b"], TokenizerSettings(), 20), context)
     expected, n = by_hand(made, names, context)
     for at_once in (4096, 1):
         monkeypatch.setitem(READ_AT_ONCE, "cpu", at_once)
@@ -179,7 +184,7 @@ def test_n_grams_beside_the_model_on_the_same_tokens(plain: Path, capsys: Output
     tokenizer = prepared.tokenizer
     store = prepared.train["text"]
     texts = [store[i].tolist() for i in range(len(store))]
-    order = usual_order(tokenizer.vocab_size)
+    order = default_order(tokenizer.vocab_size)
     table = KneserNey.fitted(
         np.array([token for text in texts for token in [tokenizer.bos, *text]]),
         np.array([token for text in texts for token in [*text, tokenizer.eos]]),
@@ -204,7 +209,7 @@ def test_n_grams_beside_the_model_on_the_same_tokens(plain: Path, capsys: Output
 def test_large_training_data_is_sampled_and_the_sample_size_is_reported(
     plain: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.tasks.continue_.MOST_TOKENS", 50)
+    monkeypatch.setattr("headway.tasks.causal_lm.MOST_TOKENS", 50)
     whole = load_prepared(plain / "run").train["text"]
     n = len(whole.tokens) + len(whole)
     capsys.readouterr()

@@ -28,7 +28,7 @@ from headway.progress import Progress
 from headway.settings.folder import file_in, load_run
 from headway.settings.run import run_settings
 from headway.storage import read_json, seal_json
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 
 EDGE = 8 * 120
 """Bits at both ends, where checksums stand: all are tried."""

@@ -31,7 +31,8 @@ from headway.settings.start import DistilSettings
 from headway.settings.train import TrainSettings
 from headway.storage import replace_text
 from headway.tasks import distil, losses
-from headway.tasks.continue_ import ContinueTask
+from headway.tasks.causal_lm import CausalLMObjective
+from headway.tasks.dataset import Batch, EvalPass
 from headway.tasks.distil import (
     compare,
     comparison_line,
@@ -39,16 +40,15 @@ from headway.tasks.distil import (
     start_student,
     student_model,
 )
-from headway.tasks.intake import Gone
-from headway.tasks.items import Batch, Pass
-from headway.tasks.label import Labelling
-from headway.tasks.label_kinds import OneLabel
+from headway.tasks.label import ClassifyObjective
+from headway.tasks.label_kinds import SingleLabel
 from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import soft_loss
-from headway.tasks.mask import Mask, Masking, Words
-from headway.tasks.masked_text import Gaps
+from headway.tasks.mask import MaskedLMObjective, MaskedLMTask, MaskedTokenHead
+from headway.tasks.masked_text import MaskedTextDataset
 from headway.tasks.objective import Objective
-from headway.tasks.parent_run import origin_of
+from headway.tasks.parent_run import parent_of
+from headway.tasks.preprocess.preprocessor import MaskTargets
 from headway.tasks.readout import OneClass
 from headway.tasks.scores import Scores
 from headway.tasks.specs import SPECS
@@ -88,7 +88,7 @@ def test_a_student_starts_from_every_other_layer() -> None:
 
 
 def origin(settings: RunSettings) -> ParentRun:
-    found = origin_of(settings)
+    found = parent_of(settings)
     assert found is not None
     return found
 
@@ -151,7 +151,7 @@ def batch_of(task: str) -> Any:
     if task == "fill":
         rows_R = torch.tensor([2, 5, 7])
         weights_R = torch.tensor([1.0, 1.0, 0.0])  # the last is a dummy
-        gone = Gone(tokens_N[rows_R], torch.ones(10))
+        gone = MaskTargets(tokens_N[rows_R], torch.ones(10))
         return Batch((ModelInput(tokens_N, layout),), gone, weights_R, rows_R)
     if task == "complete":
         weights_N = torch.ones(10)
@@ -162,15 +162,19 @@ def batch_of(task: str) -> Any:
 
 def task_like(task: str) -> Objective[Any]:
     """One without data: it knows how to read and what that costs."""
-    kind = {"fill": Masking, "complete": ContinueTask, "classify": Labelling}[task]
+    kind = {
+        "fill": MaskedLMObjective,
+        "complete": CausalLMObjective,
+        "classify": ClassifyObjective,
+    }[task]
     made: Any = object.__new__(kind)
     made.smoothing = LabelSmoothing(1.0, 0.0)
     if task == "classify":
-        made.target, made.readout = OneLabel(tuple("abc"), made.smoothing), OneClass()
-        made.vary = lambda model, batch: replace(batch, targets=made.target.aims(batch.targets))
+        made.target, made.readout = SingleLabel(tuple("abc"), made.smoothing), OneClass()
+        made.vary = lambda model, batch: replace(batch, targets=made.target.targets(batch.targets))
     if task == "fill":
-        made.head = Words(object.__new__(Gaps))
-        made.train_items = made.head.items
+        made.head = MaskedTokenHead(object.__new__(MaskedTextDataset))
+        made.train_dataset = made.head.items
     return made  # type: ignore[return-value]
 
 
@@ -186,7 +190,7 @@ def terms(task: str, student: Any, teacher: Any, batch: Any, temperature: float)
     elif task == "fill":
         states, rows = seen, [x[batch.rows_R] for x in seen]
         scores = [m.scores(x) for m, x in zip((student, teacher), rows, strict=True)]
-        labels, weights, real = batch.targets.aims, batch.weights_R, batch.targets.real_N
+        labels, weights, real = batch.targets.targets, batch.weights_R, batch.targets.real_N
     else:
         states = rows = seen
         scores = [m.scores(x) for m, x in zip((student, teacher), rows, strict=True)]
@@ -272,14 +276,14 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunS
     """A teacher of four layers that knows its sentences, and the settings of its student."""
     folder = tmp_path_factory.mktemp("school")
     settings = settings_of(folder)
-    prepared = Mask(SPECS["fill"]).prepare(settings, folder / "data", SILENT)
+    prepared = MaskedLMTask(SPECS["fill"]).prepare(settings, folder / "data", SILENT)
     shape = EncoderSettings(
         vocab_size=prepared.tokenizer.vocab_size, d_model=32, n_layers=4, n_heads=2, d_ff=64,
         max_len=24, dropout=0.0, attention_dropout=0.0, n_segments=0, heads=("words",),
         init="small", wiring="pre", positions="rotary",
     )  # fmt: skip
     teacher = build_model(shape, seed=1)
-    trained(Masking(replace(settings, model=shape), prepared), teacher, 5)  # type: ignore[arg-type]
+    trained(MaskedLMObjective(replace(settings, model=shape), prepared), teacher, 5)  # type: ignore[arg-type]
     run = saved(folder / "teacher", shape, "fill", teacher)
     prepared.save_tokenizer(run / TOKENIZER)
     wanted = replace(settings, distil=DistilSettings(teacher=str(run)))
@@ -298,7 +302,7 @@ def test_half_the_layers_come_to_agree_with_the_teacher(
     school: tuple[PreparedData, RunSettings],
 ) -> None:
     prepared, settings = school
-    task: Any = Masking(settings, prepared)
+    task: Any = MaskedLMObjective(settings, prepared)
     teacher = load_teacher(settings, CPU)
     assert settings.model is not None
     student = build_model(settings.model, seed=2)
@@ -324,10 +328,10 @@ def test_both_are_compared_in_size_speed_and_score(
 ) -> None:
     monkeypatch.setattr(distil, "TIMED_S", 0.1)
     prepared, settings = school
-    task: Any = Masking(settings, prepared)
+    task: Any = MaskedLMObjective(settings, prepared)
     assert settings.model is not None
     student = build_model(settings.model)
-    facts = compare(load_teacher(settings, CPU), Pass(student, CPU), task)
+    facts = compare(load_teacher(settings, CPU), EvalPass(student, CPU), task)
     one, other = facts["teacher"], facts["student"]
     assert other["parameters"] == sum(weight.numel() for weight in student.parameters())
     assert facts["smaller"] == pytest.approx(1 - other["parameters"] / one["parameters"])
@@ -340,12 +344,12 @@ def test_both_are_compared_in_size_speed_and_score(
     assert f"{facts['faster']:.2f}" in line
     asked = []
 
-    def evaluate(self: Masking, one: Pass) -> Scores:
-        asked.append((one.full, one.most))
+    def evaluate(self: MaskedLMObjective, one: EvalPass) -> Scores:
+        asked.append((one.full, one.max_examples))
         return Scores(values={"loss": 1.0})
 
-    monkeypatch.setattr(Masking, "evaluate", evaluate)
-    compare(student, Pass(student, CPU, full=False, most=7), task)
+    monkeypatch.setattr(MaskedLMObjective, "evaluate", evaluate)
+    compare(student, EvalPass(student, CPU, full=False, max_examples=7), task)
     assert asked == [(False, 7)] * 2  # where time is short, no more than it is planned for
 
 

@@ -31,22 +31,29 @@ from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.start import DistilSettings
 from headway.settings.train import TrainSettings
 from headway.storage import replace_text
-from headway.tasks.contrast import Apart, Contrast, Contrasting, Side, contrastive, vectors_of
-from headway.tasks.intake_text import TextIntake
-from headway.tasks.items import Batch, Pass
+from headway.tasks.contrast import (
+    ContrastiveObjective,
+    ContrastiveTargets,
+    ContrastiveTask,
+    PairSide,
+    contrastive,
+    vectors_of,
+)
+from headway.tasks.dataset import Batch, EvalPass
+from headway.tasks.loaded_run import open_run
 from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.objective import Part
-from headway.tasks.opened import open_run
+from headway.tasks.objective import MicroBatch
+from headway.tasks.preprocess.text import TextPreprocessor
 from headway.tasks.specs import SPECS, EmbedSettings
-from headway.tasks.task import Use
+from headway.tasks.task import InferenceRequest
 from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
 
 CPU = torch.device("cpu")
-EMBED = Contrast(SPECS["embed"])
+EMBED = ContrastiveTask(SPECS["embed"])
 COLOURS = ["red", "green", "blue", "black", "white", "yellow"]
 THINGS = ["house", "boat", "car", "tree", "stone"]
 NAMES = {"house": "building", "boat": "ship", "car": "vehicle", "tree": "plant", "stone": "rock"}
@@ -97,17 +104,17 @@ def shape(prepared: PreparedData, family: type[Any] = EncoderSettings, **more: A
 
 def task_of(
     prepared: PreparedData, folder: Path, model: ModelSettings | None = None, **more: Any
-) -> Contrasting:
+) -> ContrastiveObjective:
     settings = settings_of(folder, model=model or shape(prepared), **more)
-    return Contrasting(settings, prepared)
+    return ContrastiveObjective(settings, prepared)
 
 
-def texts_in(batch: Batch[Apart]) -> list[Tensor]:
+def texts_in(batch: Batch[ContrastiveTargets]) -> list[Tensor]:
     [given] = batch.streams
     return list(given.layout.split(given.values))
 
 
-def first_part(task: Contrasting) -> Part:
+def first_part(task: ContrastiveObjective) -> MicroBatch:
     [part] = task.parts(task.epoch(0)[0], 50)
     return part
 
@@ -176,13 +183,13 @@ def test_pairs_that_share_a_text_are_found(tmp_path: Path, prepared: PreparedDat
     task = task_of(prepared, tmp_path)
     part = first_part(task)
     twice = part.rows._replace(rows=np.array([3, 5, 3, 8]))
-    batch = task.batch(Part(twice, 4), CPU, None)
+    batch = task.batch(MicroBatch(twice, 4), CPU, None)
     expected = ~torch.eye(4, dtype=torch.bool)
     expected[0, 2] = expected[2, 0] = False
-    assert torch.equal(batch.targets.apart_BB, expected)
+    assert torch.equal(batch.targets.negatives_BB, expected)
 
 
-def trained(task: Contrasting, model: nn.Module, epochs: int) -> None:
+def trained(task: ContrastiveObjective, model: nn.Module, epochs: int) -> None:
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
     step = Step(model, plain_loss(task), optimizer, Distributed())
     torch.manual_seed(0)
@@ -205,23 +212,23 @@ def test_trained_on_pairs_it_finds_new_partners(
 ) -> None:
     task = task_of(prepared, tmp_path)
     with torch.no_grad():
-        untrained = task.evaluate(Pass(build_model(shape(prepared)).eval(), CPU, False))
-        scores = task.evaluate(Pass(model, CPU))
+        untrained = task.evaluate(EvalPass(build_model(shape(prepared)).eval(), CPU, False))
+        scores = task.evaluate(EvalPass(model, CPU))
     assert scores["accuracy"] > max(80, untrained["accuracy"])
     assert scores["accuracy"] <= scores["mrr"] <= 100
     assert scores["loss"] < untrained["loss"]
     assert set(scores.baselines["bag of words"]) == {"accuracy", "mrr"}
     assert scores.baselines["bag of words"]["accuracy"] < 100
     with torch.no_grad():  # among few it is easier, for whoever looks
-        alone = task.evaluate(Pass(model, CPU, most=1))
+        alone = task.evaluate(EvalPass(model, CPU, max_examples=1))
     assert alone["accuracy"] == alone.baselines["bag of words"]["accuracy"] == 100
     with pytest.raises(Stopped):
-        task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
+        task.evaluate(EvalPass(model, CPU, full=False, should_stop=lambda: True))
 
 
 def test_texts_alone_are_pairs_with_themselves(alone: PreparedData, tmp_path: Path) -> None:
     settings = settings_of(tmp_path, pairs=False, model=shape(alone, dropout=0.1))
-    task = Contrasting(settings, alone)
+    task = ContrastiveObjective(settings, alone)
     batch = task.batch(first_part(task), CPU, None)
     texts = texts_in(batch)
     for one, other in zip(texts[0::2], texts[1::2], strict=True):
@@ -233,14 +240,14 @@ def test_texts_alone_are_pairs_with_themselves(alone: PreparedData, tmp_path: Pa
     trained(task, made, 6)
     with torch.no_grad():
         assert float(plain_loss(task)(made, batch).sum) < 0.5 * before
-        assert task.evaluate(Pass(made.eval(), CPU, full=False))["mrr"] > 0
+        assert task.evaluate(EvalPass(made.eval(), CPU, full=False))["mrr"] > 0
 
 
 def test_each_reading_lacks_other_words_where_that_is_wanted(
     alone: PreparedData, tmp_path: Path
 ) -> None:
     settings = settings_of(tmp_path, pairs=False, model=shape(alone))
-    task = Contrasting(replace(settings, embed=EmbedSettings(drop_words=0.4)), alone)
+    task = ContrastiveObjective(replace(settings, embed=EmbedSettings(drop_words=0.4)), alone)
     part, left, all_words = first_part(task), 0, 0
     batch, again = task.batch(part, CPU, None), task.batch(part, CPU, None)
     texts = [text.tolist() for text in texts_in(batch)]
@@ -261,7 +268,7 @@ def test_each_reading_lacks_other_words_where_that_is_wanted(
 
 
 def test_every_other_word_looks_for_the_words_between(alone: PreparedData) -> None:
-    one, other = TextIntake(alone.tokenizer, 24).halves(alone.valid)
+    one, other = TextPreprocessor(alone.tokenizer, 24).halves(alone.valid)
     decode = alone.tokenizer.decode
     for number in range(alone.valid.n):
         words = decode(alone.valid["text"][number].tolist()).split()
@@ -275,10 +282,10 @@ def test_texts_too_long_to_read_at_once_are_the_mean_of_their_windows(
     tokens = list(range(5, 5 + 30))
     tokenizer = prepared.tokenizer
     tokens = [t % tokenizer.vocab_size for t in tokens]
-    intake = TextIntake(tokenizer, 12)
+    intake = TextPreprocessor(tokenizer, 12)
     columns = Columns({"text": TokenStore.of([np.array(tokens), np.array(tokens[:4])])})
-    cuts, settings = intake.cut(columns), settings_of(tmp_path, model=shape(prepared))
-    found = vectors_of(Pass(model, CPU), settings, intake, Side(columns, cuts))
+    cuts, settings = intake.input_dataset(columns), settings_of(tmp_path, model=shape(prepared))
+    found = vectors_of(EvalPass(model, CPU), settings, intake, PairSide(columns, cuts))
     _, starts, sizes = cuts.reader.windows
     assert len(starts) > 3
     parts = [
@@ -351,7 +358,7 @@ def run(tmp_path: Path, prepared: PreparedData, model: nn.Module) -> tuple[Path,
 
 
 def test_lines_become_vectors(run: tuple[Path, RunSettings], model: nn.Module) -> None:
-    made = EMBED.predictor(Use(open_run(run[0], device="cpu"), run[1]))
+    made = EMBED.predictor(InferenceRequest(open_run(run[0], device="cpu"), run[1]))
     lines = ["i saw a red house here", "", "there was a ship , blue , there"]
     answers = list(made.answers(lines))
     assert len(answers) == 3
@@ -364,9 +371,13 @@ def test_lines_become_vectors(run: tuple[Path, RunSettings], model: nn.Module) -
 def test_vectors_go_into_a_file(run: tuple[Path, RunSettings], tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     lines = [f"{a}" for a, _ in PAIRS[:7]]
-    made = EMBED.predictor(Use(open_run(run[0], device="cpu"), run[1], {"to": str(path)}))
+    made = EMBED.predictor(
+        InferenceRequest(open_run(run[0], device="cpu"), run[1], {"to": str(path)})
+    )
     assert list(made.answers(lines)) == []
-    printed = EMBED.predictor(Use(open_run(run[0], device="cpu"), run[1])).answers(lines)
+    printed = EMBED.predictor(InferenceRequest(open_run(run[0], device="cpu"), run[1])).answers(
+        lines
+    )
     expected = np.array([answer.to_dict()["vector"] for answer in printed], np.float32)
     found = np.load(path, allow_pickle=False)
     assert found.dtype == np.float32
@@ -374,7 +385,9 @@ def test_vectors_go_into_a_file(run: tuple[Path, RunSettings], tmp_path: Path) -
     assert str(path) in made.summary()
     assert re.findall(r"\d+", made.summary().replace(str(path), "")) == ["7"]
     bad = EMBED.predictor(
-        Use(open_run(run[0], device="cpu"), run[1], {"to": str(tmp_path / "no" / "v.npy")})
+        InferenceRequest(
+            open_run(run[0], device="cpu"), run[1], {"to": str(tmp_path / "no" / "v.npy")}
+        )
     )
     with pytest.raises(UserError, match=r"no/v\.npy"):
         list(bad.answers(lines))
@@ -386,7 +399,7 @@ def test_the_nearest_lines_of_a_file_are_found(
     path = tmp_path / "known.txt"
     path.write_text("".join(f"{b}\n" for _, b in PAIRS) + "\n", encoding="utf-8")
     made = EMBED.predictor(
-        Use(open_run(run[0], device="cpu"), run[1], {"nearest": str(path), "top": 3})
+        InferenceRequest(open_run(run[0], device="cpu"), run[1], {"nearest": str(path), "top": 3})
     )
     answers = list(made.answers([a for a, _ in PAIRS[:20]]))
     right = 0
@@ -410,16 +423,18 @@ def test_contradicting_options_are_an_error(run: tuple[Path, RunSettings], tmp_p
         ({"nearest": "b", "top": 0}, r"--top 0\b.*\b1\b"),
     ):
         with pytest.raises(UserError, match=said):
-            EMBED.predictor(Use(open_run(run[0], device="cpu"), run[1], options))
+            EMBED.predictor(InferenceRequest(open_run(run[0], device="cpu"), run[1], options))
     with pytest.raises(DataError, match="/empty"):
         EMBED.predictor(
-            Use(open_run(run[0], device="cpu"), run[1], {"nearest": str(tmp_path / "empty")})
+            InferenceRequest(
+                open_run(run[0], device="cpu"), run[1], {"nearest": str(tmp_path / "empty")}
+            )
         )
 
 
 def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) -> None:
     files = run[1].data
-    found = EMBED.evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
+    found = EMBED.evaluation(InferenceRequest(open_run(run[0], device="cpu"), run[1]), files)
     assert [row[0] for row in found.rows] == ["accuracy", "mrr", "bag of words", "chance"]
     assert found.facts["texts"] == len(PAIRS)
     assert found.facts["accuracy"] > found.facts["baseline"]["accuracy"]
@@ -454,13 +469,13 @@ def test_without_a_loss_of_its_own_a_student_reads_each_text_once(
     settings = replace(settings_of(tmp_path, pairs=False), model=model)
     lesson = DistilSettings(teacher="x", hard=0.0, soft=0.0, cosine=1.0)
     twice, once = (
-        Contrasting(replace(settings, distil=replace(lesson, hard=hard)), alone)  # type: ignore[arg-type]
+        ContrastiveObjective(replace(settings, distil=replace(lesson, hard=hard)), alone)  # type: ignore[arg-type]
         for hard in (1.0, 0.0)
     )
     rows = np.arange(5)
-    read, again = once.train_items.batch(rows, CPU), twice.train_items.batch(rows, CPU)
+    read, again = once.train_dataset.batch(rows, CPU), twice.train_dataset.batch(rows, CPU)
     assert [t.tolist() for t in texts_in(read)] == [t.tolist() for t in texts_in(again)[::2]]
-    assert 2 * int(once.train_items.lengths.sum()) == int(twice.train_items.lengths.sum())
+    assert 2 * int(once.train_dataset.lengths.sum()) == int(twice.train_dataset.lengths.sum())
     student, teacher = (build_model(model, seed=n).eval() for n in (1, 2))
     found = distil_loss(once, teacher, lesson)(student, read).sum
     [stream] = read.streams
@@ -469,6 +484,6 @@ def test_without_a_loss_of_its_own_a_student_reads_each_text_once(
     expected = (1 - F.cosine_similarity(x_ND, y_ND, dim=-1)).mean() * len(rows)
     torch.testing.assert_close(found.detach(), expected)
     fixed = once.fixed(250)
-    filled = once.train_items.batch(rows, CPU, fixed)
+    filled = once.train_dataset.batch(rows, CPU, fixed)
     in_form = distil_loss(once, teacher, lesson)(student, filled).sum
     torch.testing.assert_close(in_form.detach(), expected)

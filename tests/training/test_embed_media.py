@@ -26,8 +26,8 @@ from headway.settings.model import AudioEncoderSettings, ImageEncoderSettings, I
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.settings.train import TrainSettings
 from headway.storage import replace_text
-from headway.tasks.contrast import Contrast, Contrasting, Pairs
-from headway.tasks.items import Pass
+from headway.tasks.contrast import ContrastiveObjective, ContrastiveTask, PairDataset
+from headway.tasks.dataset import EvalPass
 from headway.tasks.losses import plain
 from headway.tasks.specs import SPECS, EmbedSettings
 from headway.training.distributed import Distributed
@@ -60,10 +60,10 @@ def task_of(model: Any, columns: Columns, valid: Columns | None = None, **augmen
     changes = AugmentSettings(**augment)
     settings = RunSettings(task="embed", model=model, train=train, augment=changes)
     prepared = PreparedData(train=columns, valid=valid or columns)
-    return Contrasting(settings, prepared)  # type: ignore[arg-type]
+    return ContrastiveObjective(settings, prepared)  # type: ignore[arg-type]
 
 
-def first_batch(task: Contrasting) -> Any:
+def first_batch(task: ContrastiveObjective) -> Any:
     [part] = task.parts(task.epoch(0)[0], 1)
     return task.batch(part, CPU, None)
 
@@ -108,9 +108,9 @@ def test_the_loss_makes_every_picture_choose_its_partner(pairs: bool) -> None:
     by_hand = (F.cross_entropy(like_BB, own, reduction="sum")
                + F.cross_entropy(like_BB.T, own, reduction="sum")) / 2  # fmt: skip
     torch.testing.assert_close(plain(task)(model, batch).sum, by_hand, rtol=1e-4, atol=1e-4)
-    twice = task.train_items.batch(np.array([3, 5, 3]), CPU)
-    assert not twice.targets.apart_BB[0, 2]  # copies are no rivals
-    assert twice.targets.apart_BB[0, 1]
+    twice = task.train_dataset.batch(np.array([3, 5, 3]), CPU)
+    assert not twice.targets.negatives_BB[0, 2]  # copies are no rivals
+    assert twice.targets.negatives_BB[0, 1]
 
 
 def _vector(model: Any, pixels: Any) -> torch.Tensor:
@@ -123,8 +123,8 @@ def test_trained_on_pictures_alone_it_finds_the_same_picture_elsewhere() -> None
     task = task_of(SEES, Columns({"image": pictures(40)}), Columns({"image": pictures(20, 7)}),
                    crop=5)  # fmt: skip
     model = build_model(SEES, seed=1)
-    before = task.evaluate(Pass(model.eval(), CPU))
-    assert before == task.evaluate(Pass(model, CPU))  # always the same changes
+    before = task.evaluate(EvalPass(model.eval(), CPU))
+    assert before == task.evaluate(EvalPass(model, CPU))  # always the same changes
     assert before.baselines["chance"]["accuracy"] == pytest.approx(5.0)
     model.train()
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
@@ -135,7 +135,7 @@ def test_trained_on_pictures_alone_it_finds_the_same_picture_elsewhere() -> None
             [part] = task.parts(examples, 1)
             step.add(task.batch(part, CPU, None), part.n_targets)
             step.finish(4e-3)
-    after = task.evaluate(Pass(model.eval(), CPU))
+    after = task.evaluate(EvalPass(model.eval(), CPU))
     assert after["loss"] < 0.6 * before["loss"]
     assert after["accuracy"] > before["accuracy"]
 
@@ -161,8 +161,8 @@ def test_a_run_finds_the_nearest_pictures_of_a_list(tmp_path: Path) -> None:
     assert 0 <= scores["accuracy"] <= 100
 
 
-def kind(what: str = "pictures") -> Contrast:
-    return Contrast(next(row for row in SPECS["embed"].rows if row.modality == what))
+def kind(what: str = "pictures") -> ContrastiveTask:
+    return ContrastiveTask(next(row for row in SPECS["embed"].rows if row.modality == what))
 
 
 def test_settings_that_leave_nothing_to_learn_are_an_error(tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ def test_settings_that_leave_nothing_to_learn_are_an_error(tmp_path: Path) -> No
 
 def test_items_describe_their_rows() -> None:
     task = task_of(SEES, Columns({"image": pictures(3)}))
-    items = task.train_items
-    assert isinstance(items, Pairs)
-    one, two = items.units(1)
+    items = task.train_dataset
+    assert isinstance(items, PairDataset)
+    one, two = items.describe_positions(1)
     assert len(one) + len(two) == int(items.lengths[1, 0])
     assert one[-1].box == (12, 12, 16, 16)
 
@@ -225,8 +225,8 @@ def test_pairs_of_pictures_are_read_from_the_lines_of_a_list(tmp_path: Path) -> 
     again = load_prepared(tmp_path / "run")
     assert again.train.n == prepared.train.n
     task = task_of(SEES, prepared.train, prepared.valid)
-    assert len(task.train_items.sides) == 2
-    scores = task.evaluate(Pass(build_model(SEES, seed=1).eval(), CPU))
+    assert len(task.train_dataset.sides) == 2
+    scores = task.evaluate(EvalPass(build_model(SEES, seed=1).eval(), CPU))
     assert 0 <= scores["accuracy"] <= 100
 
 

@@ -23,12 +23,12 @@ from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
 from headway.settings.start import StartSettings
 from headway.settings.train import TrainSettings
-from headway.tasks.fill_answers import Filler
-from headway.tasks.items import Pass
+from headway.tasks.dataset import EvalPass
+from headway.tasks.fill_answers import MaskedLMPredictor
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.mask import Mask, Masking, hidden_answers
+from headway.tasks.mask import MaskedLMObjective, MaskedLMTask, masked_outputs
 from headway.tasks.masked_text import ENDS, room_of
-from headway.tasks.objective import Part
+from headway.tasks.objective import MicroBatch
 from headway.tasks.specs import SPECS, FillSettings
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.trainer import train_on_texts
@@ -38,7 +38,7 @@ from headway.training.resolve import resolve_run
 from headway.training.step import Step
 
 CPU = torch.device("cpu")
-FILL = Mask(SPECS["fill"])
+FILL = MaskedLMTask(SPECS["fill"])
 LINES = [
     "the red dog sees the old cat .",
     "a green house stands near the tall tree .",
@@ -74,9 +74,9 @@ def model_settings(prepared: PreparedData, **more: Any) -> EncoderSettings:
     return EncoderSettings(**(shape | more))
 
 
-def task_of(prepared: PreparedData, tmp_path: Path, **more: Any) -> Masking:
+def task_of(prepared: PreparedData, tmp_path: Path, **more: Any) -> MaskedLMObjective:
     settings = settings_of(tmp_path, model=model_settings(prepared), **more)
-    return Masking(settings, prepared)
+    return MaskedLMObjective(settings, prepared)
 
 
 def model_of(prepared: PreparedData, seed: int = 1) -> Encoder:
@@ -85,7 +85,7 @@ def model_of(prepared: PreparedData, seed: int = 1) -> Encoder:
     return model
 
 
-def all_parts(task: Masking, epoch: int = 0, micro: int = 60) -> Iterator[Part]:
+def all_parts(task: MaskedLMObjective, epoch: int = 0, micro: int = 60) -> Iterator[MicroBatch]:
     for step in task.epoch(epoch):
         yield from task.parts(step, micro)
 
@@ -108,7 +108,7 @@ def test_the_loss_is_about_hidden_words_alone_a_text_at_a_time(
         assert len(inside) >= 1
         assert all(0 < row < len(tokens) - 1 for row in inside)
         for row in inside:
-            by_hand = by_hand - logs_NV[row, batch.targets.aims[at]]
+            by_hand = by_hand - logs_NV[row, batch.targets.targets[at]]
             at += 1
     found = plain_loss(task)(model, batch)
     torch.testing.assert_close(found.sum, by_hand, rtol=1e-5, atol=1e-5)
@@ -148,10 +148,10 @@ def test_an_epoch_has_every_document_once_and_other_gaps_than_the_next(
     seen = []
     for epoch in (0, 1):
         labels = [
-            task.batch(part, CPU, None).targets.aims.tolist() for part in all_parts(task, epoch)
+            task.batch(part, CPU, None).targets.targets.tolist() for part in all_parts(task, epoch)
         ]
         again = [
-            task.batch(part, CPU, None).targets.aims.tolist() for part in all_parts(task, epoch)
+            task.batch(part, CPU, None).targets.targets.tolist() for part in all_parts(task, epoch)
         ]
         assert labels == again
         documents = [d for part in all_parts(task, epoch) for d in part.rows.rows.tolist()]
@@ -167,8 +167,8 @@ def test_how_a_step_is_cut_does_not_change_what_is_hidden(
     for step in task.epoch(3)[:3]:
         whole, cut = task.parts(step, 1000), task.parts(step, 40)
         assert len(whole) == 1 < len(cut)
-        pieces = [t for part in cut for t in task.batch(part, CPU, None).targets.aims.tolist()]
-        assert task.batch(whole[0], CPU, None).targets.aims.tolist() == pieces
+        pieces = [t for part in cut for t in task.batch(part, CPU, None).targets.targets.tolist()]
+        assert task.batch(whole[0], CPU, None).targets.targets.tolist() == pieces
         assert whole[0].n_targets == sum(part.n_targets for part in cut)
 
 
@@ -179,8 +179,10 @@ def test_long_documents_are_read_in_windows(tmp_path: Path) -> None:
     settings = replace(settings, data=DataSettings(text=(str(path),)))
     prepared = FILL.prepare(settings, tmp_path / "run", SILENT)
     model = model_settings(prepared, max_len=32)
-    task = Masking(replace(settings, model=model, fill=FillSettings(context=20)), prepared)
-    assert task.train_items.widest == 20
+    task = MaskedLMObjective(
+        replace(settings, model=model, fill=FillSettings(context=20)), prepared
+    )
+    assert task.train_dataset.widest == 20
     for epoch in (0, 1):
         parts = list(all_parts(task, epoch))
         lengths = [
@@ -192,7 +194,7 @@ def test_long_documents_are_read_in_windows(tmp_path: Path) -> None:
         assert sum(n - ENDS for n in lengths) == int(prepared.train["text"].lengths.sum())
 
 
-def trained(task: Masking, model: Encoder, epochs: int) -> None:
+def trained(task: MaskedLMObjective, model: Encoder, epochs: int) -> None:
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
     step = Step(model, plain_loss(task), optimizer, Distributed())
     for epoch in range(epochs):
@@ -216,8 +218,8 @@ def test_it_learns_the_sentences_and_beats_frequency(
 ) -> None:
     task = task_of(prepared, tmp_path)
     with torch.no_grad():
-        untrained = task.evaluate(Pass(model_of(prepared).eval(), CPU))
-        scores = task.evaluate(Pass(filler, CPU))
+        untrained = task.evaluate(EvalPass(model_of(prepared).eval(), CPU))
+        scores = task.evaluate(EvalPass(filler, CPU))
     [trivial] = scores.baselines.values()
     assert scores["accuracy"] > 70 > trivial["accuracy"]
     assert scores["loss"] < 0.5 * trivial["loss"] < untrained["loss"]
@@ -232,9 +234,9 @@ def test_validation_is_the_same_every_time_whatever_the_training_hides(
     tasks = [task_of(prepared, tmp_path, fill=fill) for fill in
              (FillSettings(), FillSettings(mask=0.5, whole_words=True))]  # fmt: skip
     with torch.no_grad():
-        first, second = (task.evaluate(Pass(filler, CPU)) for task in tasks)
+        first, second = (task.evaluate(EvalPass(filler, CPU)) for task in tasks)
     assert first == second
-    items = tasks[1].valid_items
+    items = tasks[1].valid_dataset
     batch = items.batch(np.arange(len(items.lengths)), CPU)
     assert (batch.streams[0].values[batch.rows_R] == prepared.tokenizer.mask).all()
 
@@ -243,18 +245,18 @@ def test_the_scores_are_those_of_every_hidden_word(
     prepared: PreparedData, tmp_path: Path, filler: Encoder
 ) -> None:
     task = task_of(prepared, tmp_path)
-    valid = task.valid_items
+    valid = task.valid_dataset
     nll, right, n = 0.0, 0, 0
     with torch.no_grad():
         for row in range(len(valid.lengths)):
             batch = valid.batch(np.array([row]), CPU)
-            [given], words_R = batch.streams, batch.targets.aims
+            [given], words_R = batch.streams, batch.targets.targets
             x_RD = filler(given.values, given.layout)[batch.rows_R]
             logs_RV = filler.scores(x_RD).log_softmax(-1)
             nll -= float(logs_RV.gather(1, words_R[:, None]).sum())
             right += int((logs_RV.argmax(-1) == words_R).sum())
             n += len(words_R)
-        values, _ = task.head.values(hidden_answers(Pass(filler, CPU), "words", valid))
+        values, _ = task.head.values(masked_outputs(EvalPass(filler, CPU), "words", valid))
     assert values["loss"] == pytest.approx(nll / n, rel=1e-4)
     assert values["accuracy"] == pytest.approx(100 * right / n)
 
@@ -263,14 +265,16 @@ def test_an_evaluation_stops_when_asked_to(
     prepared: PreparedData, tmp_path: Path, filler: Encoder
 ) -> None:
     with pytest.raises(Stopped), torch.no_grad():
-        task_of(prepared, tmp_path).evaluate(Pass(filler, CPU, full=False, stopped=lambda: True))
+        task_of(prepared, tmp_path).evaluate(
+            EvalPass(filler, CPU, full=False, should_stop=lambda: True)
+        )
 
 
 @pytest.mark.parametrize("mask", ["[MASK]", "<mask>"])
 def test_gaps_are_filled_with_ranked_words(
     prepared: PreparedData, filler: Encoder, mask: str
 ) -> None:
-    made = Filler([filler], prepared.tokenizer, 22, n_best=4)
+    made = MaskedLMPredictor([filler], prepared.tokenizer, 22, n_best=4)
     lines = [
         f"a green {mask} stands near the tall {mask} . 3",
         "",
@@ -296,7 +300,7 @@ def test_gaps_are_filled_with_ranked_words(
 def test_the_text_around_a_gap_is_read_as_without_it(
     prepared: PreparedData, filler: Encoder
 ) -> None:
-    made, tokenizer = Filler([filler], prepared.tokenizer, 22), prepared.tokenizer
+    made, tokenizer = MaskedLMPredictor([filler], prepared.tokenizer, 22), prepared.tokenizer
     line = f"{LINES[0]} 3"
     whole = tokenizer.encode(line)
     for place, word in enumerate(line.split()):
@@ -313,7 +317,7 @@ def test_answers_do_not_depend_on_the_batch_or_on_a_copy_of_the_model(
     lines = [f"{line} 5".replace(word, "[MASK]") for line in LINES for word in line.split()[:3]]
     said = []
     for models, room in (([filler], 4096), ([filler], 1), ([filler, filler], 4096)):
-        made = Filler(models, prepared.tokenizer, 22, batch_tokens=room)
+        made = MaskedLMPredictor(models, prepared.tokenizer, 22, batch_tokens=room)
         said.append([answer.text for answer in made.answers(lines)])
     assert said[0] == said[1] == said[2]
     assert len(said[0]) == len(lines)
@@ -322,7 +326,7 @@ def test_answers_do_not_depend_on_the_batch_or_on_a_copy_of_the_model(
 def test_a_line_without_a_gap_is_an_error_that_names_it(
     prepared: PreparedData, filler: Encoder
 ) -> None:
-    made = Filler([filler], prepared.tokenizer, 22)
+    made = MaskedLMPredictor([filler], prepared.tokenizer, 22)
     with pytest.raises(DataError, match=r"line 2\b.*'no gap'.*\[MASK\]"):
         list(made.answers(["a [MASK] house", "no gap"]))
 
@@ -331,14 +335,14 @@ def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_is_an_error(
     prepared: PreparedData, filler: Encoder
 ) -> None:
     line = "cold rain " * 20 + "the red [MASK] sees the old cat . 3" + " cold rain" * 20
-    made = Filler([filler], prepared.tokenizer, 12)
+    made = MaskedLMPredictor([filler], prepared.tokenizer, 12)
     [answer] = made.answers([line])
     word = answer.to_dict()["gaps"][0][0]["word"]
     assert answer.to_dict()["filled"] == line.replace("[MASK]", word).strip()
     [(tokens, gaps)] = made.read(line, "").windows(12)
     assert len(tokens) == 12
     assert tokens[gaps[0]] == prepared.tokenizer.mask
-    strict = Filler([filler], prepared.tokenizer, 12, on_long="error")
+    strict = MaskedLMPredictor([filler], prepared.tokenizer, 12, on_long="error")
     with pytest.raises(DataError, match=r"line 1\b.*\b89\b.*\b12\b"):
         list(strict.answers([line]))
 
@@ -380,7 +384,7 @@ def test_examples_can_be_shown(prepared: PreparedData, tmp_path: Path) -> None:
 
 
 def test_blank_tokens_are_named(prepared: PreparedData, filler: Encoder) -> None:
-    made, tokenizer = Filler([filler], prepared.tokenizer, 22), prepared.tokenizer
+    made, tokenizer = MaskedLMPredictor([filler], prepared.tokenizer, 22), prepared.tokenizer
     assert made._word(tokenizer.encode("dog")[0]) == "dog"
     blanks = [t for t in range(tokenizer.vocab_size) if not tokenizer.decode([t]).strip()]
     assert blanks

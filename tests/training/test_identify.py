@@ -18,15 +18,15 @@ from headway.models.parts.output_heads import CosineHead, ModelInput
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import load_run_settings, resolved_toml
 from headway.tasks.answers import Answer
-from headway.tasks.identify import Identifying, item_vectors, threshold_of, verification
-from headway.tasks.intake import intake_of
-from headway.tasks.items import Pass
-from headway.tasks.label import LabelItems
+from headway.tasks.dataset import EvalPass
+from headway.tasks.identify import IdentifyObjective, item_vectors, threshold_of, verification
+from headway.tasks.label import ClassificationDataset
 from headway.tasks.label_kinds import with_margin
-from headway.tasks.opened import Opened, open_run
+from headway.tasks.loaded_run import LoadedRun, open_run
+from headway.tasks.preprocess.preprocessor import preprocessor_of
 from headway.tasks.readout import OneVector, Readout, readout_of
 from headway.tasks.specs import spec_of
-from headway.tasks.task import Use, make_task
+from headway.tasks.task import InferenceRequest, make_task
 from tests.training.labelled import entries, resolved, same_after_stops, trained
 from tests.training.shown import RATE, asked, write_list, write_speakers
 
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, spoken: Path) -> Path:
     worker = trained(settings, prepared, folder)
     save_weights(folder, model_weights(worker.model))
     (folder / CONFIG).write_text(resolved_toml(settings))
-    scores = worker.objective.evaluate(Pass(worker.model, CPU))
+    scores = worker.objective.evaluate(EvalPass(worker.model, CPU))
     with (folder / "metrics.jsonl").open("a") as file:
         import json
 
@@ -61,9 +61,9 @@ def run(tmp_path_factory: pytest.TempPathFactory, spoken: Path) -> Path:
     return folder
 
 
-def used(run: Path, options: dict[str, Any] | None = None) -> Use:
+def used(run: Path, options: dict[str, Any] | None = None) -> InferenceRequest:
     opened = open_run(run, device="cpu")
-    return Use(opened, opened.settings, options or {})
+    return InferenceRequest(opened, opened.settings, options or {})
 
 
 def answers(run: Path, lines: Iterable[object], **options: Any) -> list[Answer]:
@@ -71,11 +71,11 @@ def answers(run: Path, lines: Iterable[object], **options: Any) -> list[Answer]:
 
 
 @torch.no_grad()
-def read_items(run: Opened, items: list[Any], readout: Readout) -> torch.Tensor:
-    intake = intake_of(run.settings)
-    found = LabelItems(intake.cut(intake.columns(items)))
+def read_items(run: LoadedRun, items: list[Any], readout: Readout) -> torch.Tensor:
+    intake = preprocessor_of(run.settings)
+    found = ClassificationDataset(intake.input_dataset(intake.columns(items)))
     batch = found.batch(np.arange(len(items)), CPU)
-    return readout.read(run.model, *batch.streams).answers()
+    return readout.read(run.model, *batch.streams).averaged_logits()
 
 
 def test_speakers_are_learned(run: Path, spoken: Path) -> None:
@@ -93,7 +93,7 @@ def test_speakers_are_learned(run: Path, spoken: Path) -> None:
 def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
     prepared = IDENTIFY.load_prepared(run)
     settings = load_run(run)
-    task = Identifying(settings, prepared)
+    task = IdentifyObjective(settings, prepared)
     [model] = open_run(run, device="cpu").models
     assert isinstance(model, Encoder)
     given, layout = model.front.collate([prepared.valid.audio[0]])  # type: ignore[operator]
@@ -101,9 +101,9 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
         scale, margin = settings.identify.scale, settings.identify.margin
         read = readout_of(settings).read(model, ModelInput(given, layout))
         assert isinstance(read.scores, CosineHead)
-        plain_BC, targets_BC = read.answers(), torch.tensor([[0.0, 1.0, 0.0]])
+        plain_BC, targets_BC = read.averaged_logits(), torch.tensor([[0.0, 1.0, 0.0]])
         turned_BC = with_margin(read.x_RD, read.scores, targets_BC, margin)
-        found = task.target.loss(read.weighed(torch.ones(1)), targets_BC).nll
+        found = task.label_type.loss(read.with_weights(torch.ones(1)), targets_BC).nll
         torch.testing.assert_close(found, -turned_BC.log_softmax(-1)[0, 1])
     angle = math.acos(float(plain_BC[0, 1]) / scale) + margin
     assert float(turned_BC[0, 1]) == pytest.approx(scale * math.cos(min(angle, math.pi)), abs=1e-3)
@@ -226,9 +226,9 @@ def test_pairs_of_vectors_that_fall_apart_have_no_errors() -> None:
 
 
 def test_vectors_of_all_items_are_in_order(run: Path) -> None:
-    task = Identifying(load_run(run), IDENTIFY.load_prepared(run))
+    task = IdentifyObjective(load_run(run), IDENTIFY.load_prepared(run))
     opened = open_run(run, device="cpu")
-    whole = item_vectors(Pass(opened.model, CPU, most=9), task.train_items)
+    whole = item_vectors(EvalPass(opened.model, CPU, max_examples=9), task.train_dataset)
     assert len(whole) == 9
     one = read_items(opened, [task.prepared.train.audio[7]], OneVector(unit=True))
     np.testing.assert_allclose(whole[7], one[0].numpy(), atol=1e-5)

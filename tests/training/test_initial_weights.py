@@ -36,7 +36,7 @@ from headway.settings.start import LoraSettings, StartSettings
 from headway.settings.train import TrainSettings
 from headway.settings.warm_start import model_from
 from headway.storage import replace_text
-from headway.tasks.parent_run import origin_of
+from headway.tasks.parent_run import parent_of
 from headway.tasks.specs import TranscribeSettings, spec_of
 from headway.training.initial_weights import freeze, lr_scales, start_from, trainable
 from headway.training.optim import build_optimizer, set_lr
@@ -286,7 +286,7 @@ def test_nothing_left_to_train_is_an_error() -> None:
 def few_texts(settings: RunSettings, device: DeviceInfo = CPU, longest: int = 20) -> Resolved:
     facts = DatasetStats(
         n=10, n_tokens=1000, longest=longest, vocab_size=tokenizer().vocab_size,
-        labels=("a", "b"), parent=origin_of(settings),
+        labels=("a", "b"), parent=parent_of(settings),
     )  # fmt: skip
     return resolve(settings, facts, device)
 
@@ -329,7 +329,7 @@ ENCODERS = {"caption": (LOOKING, "fill"), "transcribe": (LISTENING, "transcribe"
 def about(settings: RunSettings, model: ModelSettings) -> DatasetStats:
     front = getattr(model, "picture", None) or getattr(model, "sound", None)
     return DatasetStats(
-        n=10, n_tokens=1000, longest=20, longest_text=8, parent=origin_of(settings), front=front,
+        n=10, n_tokens=1000, longest=20, longest_text=8, parent=parent_of(settings), front=front,
         vocab_size=getattr(model, "vocab_size", 30), stored=MediaFormat(height=8, width=8,
         rate=16_000),
     )  # fmt: skip

@@ -42,7 +42,7 @@ SETTINGS = [
 ]
 SAVE = "headway.training.checkpoint:write_snapshot"
 STEP = "headway.training.step:Step.finish"
-EVALUATE = "headway.tasks.write:Writing.evaluate"
+EVALUATE = "headway.tasks.seq2seq:Writing.evaluate"
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_killed_outside_of_training_it_goes_on_too(
         (STEP, STEPS, signal.SIGTERM),
         (EVALUATE, 1, signal.SIGTERM),
         (EVALUATE, 4, signal.SIGTERM),  # the comparison at the end
-        ("headway.tasks.write:measured", 2, signal.SIGTERM),
+        ("headway.tasks.seq2seq:measured", 2, signal.SIGTERM),
         (SAVE, 6, signal.SIGTERM),
         (SAVE, STEPS, signal.SIGTERM),
         ("headway.training.run:save_weights", 1, signal.SIGTERM),

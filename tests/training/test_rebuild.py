@@ -33,12 +33,12 @@ from headway.settings.model import (
     ImageEncoderSettings,
     ImageSettings,
 )
-from headway.tasks.intake import Gone
-from headway.tasks.intake_audio import SoundIntake
-from headway.tasks.intake_vision import PictureIntake
-from headway.tasks.items import Batch, Draw, Pass, batches_of
-from headway.tasks.mask import MEAN, Rebuilt, hidden_answers, read_hidden
-from headway.tasks.masked_media import HiddenItems, without_frames
+from headway.tasks.dataset import Batch, EpochSeed, EvalPass, batches_of
+from headway.tasks.mask import MEAN, MaskedMediaHead, masked_outputs, read_masked
+from headway.tasks.masked_media import MaskedMediaDataset, mask_frames
+from headway.tasks.preprocess.audio import AudioPreprocessor
+from headway.tasks.preprocess.image import ImagePreprocessor
+from headway.tasks.preprocess.preprocessor import MaskTargets
 from headway.tasks.specs import FillSettings
 
 CPU = torch.device("cpu")
@@ -61,24 +61,24 @@ def hearing() -> Encoder:
 
 
 def hidden_of(
-    intake: PictureIntake | SoundIntake, columns: Columns, epoch: int = 0, **how: Any
-) -> HiddenItems:
-    return intake.hide(columns, FillSettings(**how)).drawn(Draw(0, epoch))
+    intake: ImagePreprocessor | AudioPreprocessor, columns: Columns, epoch: int = 0, **how: Any
+) -> MaskedMediaDataset:
+    return intake.masked_dataset(columns, FillSettings(**how)).for_epoch(EpochSeed(0, epoch))
 
 
-def pictures(n: int, shape: ImageSettings = PICTURE, **how: Any) -> HiddenItems:
+def pictures(n: int, shape: ImageSettings = PICTURE, **how: Any) -> MaskedMediaDataset:
     rng = np.random.default_rng(0)
     size = (n, shape.frames, shape.channels, shape.height, shape.width)
     store = ImageStore.of(list(rng.integers(0, 256, size, np.uint8)))
-    intake = PictureIntake(shape, AugmentSettings())
+    intake = ImagePreprocessor(shape, AugmentSettings())
     return hidden_of(intake, Columns({"image": store}), **({"mask": 0.5} | how))
 
 
-def recordings(*lengths: int, **how: Any) -> HiddenItems:
+def recordings(*lengths: int, **how: Any) -> MaskedMediaDataset:
     rng = np.random.default_rng(0)
     waves = [rng.integers(-3000, 3000, n).astype(np.int16) for n in lengths]
     columns = Columns({"audio": AudioStore.of(waves, SOUND.rate)})
-    return hidden_of(SoundIntake(SOUND, AugmentSettings()), columns, **how)
+    return hidden_of(AudioPreprocessor(SOUND, AugmentSettings()), columns, **how)
 
 
 def test_what_is_hidden_follows_from_seed_epoch_and_item_alone() -> None:
@@ -116,11 +116,13 @@ def test_spans_are_hidden_together_and_videos_at_all_times() -> None:
     assert hider.mask_audio(0, 1, draws).tolist() == [0]
 
 
-def given_to(model: Encoder, items: HiddenItems, batch: Batch[Gone]) -> tuple[Tensor, Tensor]:
+def given_to(
+    model: Encoder, items: MaskedMediaDataset, batch: Batch[MaskTargets]
+) -> tuple[Tensor, Tensor]:
     """What the model makes of what it may see, and what it is to rebuild."""
-    given = items.without(model, batch, training=False)
+    given = items.apply_mask(model, batch, training=False)
     [stream] = given.streams
-    return model(stream.values, stream.layout), given.targets.aims
+    return model(stream.values, stream.layout), given.targets.targets
 
 
 @pytest.mark.parametrize("stem", ["patches", "conv"])
@@ -130,8 +132,8 @@ def test_hidden_patches_change_nothing_that_the_model_says(stem: Any, frames: in
     model, items = seeing(shape), pictures(3, shape)
     batch = items.batch(np.arange(3), CPU)
     before, targets = given_to(model, items, batch)
-    assert batch.targets.hidden_N is not None
-    hidden = batch.targets.hidden_N.view(3, -1)[:, 1:]  # behind the class token
+    assert batch.targets.masked_N is not None
+    hidden = batch.targets.masked_N.view(3, -1)[:, 1:]  # behind the class token
     pixels = hidden.view(3, -1, 3, 4)
     for axis, size in ((1, shape.tubelet), (2, 4), (3, 4)):
         pixels = pixels.repeat_interleave(size, axis)
@@ -166,11 +168,11 @@ def test_hidden_frames_change_nothing_that_the_model_says() -> None:
     [stream], gone, front = batch.streams, batch.targets, model.front
     assert isinstance(front, AudioFront)
     mel = front.mel(stream.values)
-    assert gone.hidden_A is not None
-    noise = torch.where(gone.hidden_A[:, None], torch.randn_like(mel), mel)
+    assert gone.masked_A is not None
+    noise = torch.where(gone.masked_A[:, None], torch.randn_like(mel), mel)
 
     def said(mel_AF: Tensor) -> tuple[Tensor, Tensor]:
-        seen, targets = without_frames(front, replace(stream.values, mel_AF=mel_AF), gone)
+        seen, targets = mask_frames(front, replace(stream.values, mel_AF=mel_AF), gone)
         return model(seen, stream.layout), targets
 
     (before, targets), (after, others) = said(mel), said(noise)
@@ -204,10 +206,11 @@ def test_the_fixed_size_form_costs_what_the_plain_one_does() -> None:
     fixed = items.fixed(plan, 6 * 13)
     assert isinstance(fixed, FixedShapes)
     plain, filled = (
-        items.without(model, items.batch(rows, CPU, form), training=False) for form in (None, fixed)
+        items.apply_mask(model, items.batch(rows, CPU, form), training=False)
+        for form in (None, fixed)
     )
     error, errors = (
-        Rebuilt().errors(read_hidden("rebuild", model, one), one.targets.aims)
+        MaskedMediaHead().errors(read_masked("rebuild", model, one), one.targets.targets)
         for one in (plain, filled)
     )
     assert len(errors) == 2 * len(error)
@@ -225,7 +228,7 @@ def test_predicting_the_mean_explains_no_variance() -> None:
             [given_to(model, items, batch)[1] for _, batch in batches_of(items, np.arange(40), CPU)]
         )
         head.bias.copy_(targets.mean(0))
-    values, find = Rebuilt().values(hidden_answers(Pass(model, CPU), "rebuild", items))
+    values, find = MaskedMediaHead().values(masked_outputs(EvalPass(model, CPU), "rebuild", items))
     [baseline] = find().values()
     assert values["explained"] == pytest.approx(0.0, abs=1e-3)
     assert values["loss"] == pytest.approx(baseline["loss"], rel=1e-5)

@@ -14,7 +14,7 @@ import pytest
 
 from headway.tasks.history import read_history
 from headway.tasks.specs import METRICS
-from headway.tasks.thumbnails import wave
+from headway.tasks.thumbnails import waveform_peaks
 from headway.training.report import Throttled, write_report
 from headway.web.pack import unpack
 from tests.inside.browser import OpenPage, browser, open_page
@@ -559,7 +559,7 @@ def test_a_broken_curve_of_labels_breaks_nothing(tmp_path: Path, broken: Any) ->
 
 
 def test_a_wave_is_how_far_a_recording_swings() -> None:
-    assert wave([0.0, 0.5, -1.0, 0.25]) == [0, 50, 100, 25]
-    assert len(wave([0.1] * 10_000)) == 120
-    assert wave([0, 0]) == [0, 0]
-    assert wave([]) == [0]
+    assert waveform_peaks([0.0, 0.5, -1.0, 0.25]) == [0, 50, 100, 25]
+    assert len(waveform_peaks([0.1] * 10_000)) == 120
+    assert waveform_peaks([0, 0]) == [0, 0]
+    assert waveform_peaks([]) == [0]

@@ -23,14 +23,14 @@ from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.start import DistilSettings
 from headway.storage import replace_text
 from headway.tasks import sequence_distil as module
-from headway.tasks.opened import open_run
+from headway.tasks.loaded_run import open_run
+from headway.tasks.seq2seq_answers import writer_of
 from headway.tasks.sequence_distil import (
-    make_taught,
-    prepare_taught,
-    with_taught,
+    make_distilled,
+    prepare_distilled,
+    with_distilled,
     with_teachers_words,
 )
-from headway.tasks.write_answers import writer_of
 from tests.training.test_translate_task import made_of, model_of
 
 CPU = torch.device("cpu")
@@ -65,7 +65,7 @@ def school(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[PreparedDat
 
 def test_all_of_it_is_one_call(school: tuple[PreparedData, RunSettings], tmp_path: Path) -> None:
     prepared, settings = school
-    made = prepare_taught(settings, tmp_path / "run", SILENT, "cpu")
+    made = prepare_distilled(settings, tmp_path / "run", SILENT, "cpu")
     assert targets(made) != targets(prepared)
     assert made.vocab.target.to_json() == (tmp_path / "teacher" / TOKENIZER).read_text()
 
@@ -78,7 +78,7 @@ def test_the_targets_are_the_teachers_translations(
     school: tuple[PreparedData, RunSettings], tmp_path: Path, slow: Any
 ) -> None:
     prepared, settings = school
-    made = make_taught(prepared, settings, tmp_path / "run", CPU, slow)
+    made = make_distilled(prepared, settings, tmp_path / "run", CPU, slow)
     n = prepared.train.n
     assert f" {n}/{n} " in slow.stream.getvalue()
     teacher = writer_of(open_run(tmp_path / "teacher", device="cpu"))
@@ -90,10 +90,10 @@ def test_the_targets_are_the_teachers_translations(
     assert made.train["source"] is prepared.train["source"]
     assert made.valid is prepared.valid
     assert made.vocab.target.to_json() == prepared.vocab.target.to_json()
-    again = with_taught(load_prepared(tmp_path / "run"), tmp_path / "run")
+    again = with_distilled(load_prepared(tmp_path / "run"), tmp_path / "run")
     assert targets(again) == targets(made)
     before = slow.stream.getvalue()
-    make_taught(prepared, settings, tmp_path / "run", CPU, slow)
+    make_distilled(prepared, settings, tmp_path / "run", CPU, slow)
     assert slow.stream.getvalue() == before  # nothing is translated twice
 
 
@@ -104,7 +104,7 @@ def test_a_killed_run_resumes_after_the_last_block(
     slow: Any,
 ) -> None:
     prepared, settings = school
-    straight = targets(make_taught(prepared, settings, tmp_path / "run", CPU, SILENT))
+    straight = targets(make_distilled(prepared, settings, tmp_path / "run", CPU, SILENT))
     for name in ("train.taught.tokens", "train.taught.lengths"):
         (tmp_path / "run" / "data" / name).unlink()
     translated: list[str] = []
@@ -118,13 +118,13 @@ def test_a_killed_run_resumes_after_the_last_block(
 
     monkeypatch.setattr(Writer, "write", some)
     with pytest.raises(Killed):
-        make_taught(prepared, settings, tmp_path / "run", CPU, SILENT)
+        make_distilled(prepared, settings, tmp_path / "run", CPU, SILENT)
     part = tmp_path / "run" / "data" / "train.part"
     with part.open("a") as file:
         file.write("[[1, 2], [3")  # a block that was being written
-    assert targets(with_taught(prepared, tmp_path / "run")) == targets(prepared)
+    assert targets(with_distilled(prepared, tmp_path / "run")) == targets(prepared)
     monkeypatch.setattr(Writer, "write", plain)
-    made = make_taught(prepared, settings, tmp_path / "run", CPU, slow)
+    made = make_distilled(prepared, settings, tmp_path / "run", CPU, slow)
     assert targets(made) == straight
     # What was there is not counted as work of this process.
     said = slow.stream.getvalue().splitlines()[0]
@@ -139,5 +139,5 @@ def test_outputs_of_a_teacher_are_cut_to_its_positions(
     """The text of an output may have more tokens than the output had."""
     prepared, settings = school
     monkeypatch.setattr(module, "max_positions", lambda front: 4)
-    made = make_taught(prepared, settings, tmp_path / "run", CPU, SILENT)
+    made = make_distilled(prepared, settings, tmp_path / "run", CPU, SILENT)
     assert int(made.train["target"].lengths.max()) == 3

@@ -14,7 +14,7 @@ from headway.models.parts.audio import AudioFront, collate_audio
 from headway.nn.mel import log_mel
 from headway.settings.audio import AudioSettings
 from headway.settings.augment import AugmentSettings
-from headway.tasks.intake_audio import SoundChanges
+from headway.tasks.preprocess.audio import AudioAugmentation
 
 RATE = 8_000
 TONE = np.sin(2 * np.pi * 500 * np.arange(RATE) / RATE).astype(np.float32)
@@ -29,7 +29,7 @@ def heard(settings: AugmentSettings) -> list[NDArray[np.float32]]:
     waves = [TONE[: 400 + 100 * i] * (1 + i % 3) / 3 for i in range(40)]
     front = AudioFront(AudioSettings(rate=RATE, n_fft=200, hop=80, bands=40), 8)
     sound, _ = front.collate(waves)
-    changed = SoundChanges(settings)(front, sound).samples_S.numpy()
+    changed = AudioAugmentation(settings)(front, sound).samples_S.numpy()
     return np.split(changed, np.cumsum([len(wave) for wave in waves])[:-1])
 
 
@@ -42,14 +42,14 @@ def ratios(
 
 
 def test_speeds_follow_from_their_key_and_stay_within_their_share() -> None:
-    changes = SoundChanges(AugmentSettings(speed=0.1))
+    changes = AudioAugmentation(AugmentSettings(speed=0.1))
     found = changes.speeds(range(100), 1, 2)
     assert found is not None
     assert found[10:20] == changes.speeds(range(10, 20), 1, 2)
     assert found != changes.speeds(range(100), 1, 3)
     assert 0.9 <= min(found) < 0.92
     assert 1.08 < max(found) <= 1.1
-    assert SoundChanges(AugmentSettings()).speeds(range(3), 0) is None
+    assert AudioAugmentation(AugmentSettings()).speeds(range(3), 0) is None
 
 
 @pytest.mark.parametrize("speed", [0.9, 1.0, 1.13])

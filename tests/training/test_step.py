@@ -18,7 +18,7 @@ from headway.settings.model import Seq2SeqSettings
 from headway.settings.presets import preset
 from headway.settings.train import TrainSettings
 from headway.tasks.objective import TaskLoss
-from headway.tasks.write_items import WriteItems
+from headway.tasks.seq2seq_dataset import Seq2SeqDataset
 from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.step import Step
@@ -29,7 +29,7 @@ N_PAIRS = 60
 
 
 @pytest.fixture
-def corpus() -> tuple[WriteItems, StepPlan]:
+def corpus() -> tuple[Seq2SeqDataset, StepPlan]:
     draw = np.random.default_rng(0)
     lengths = draw.integers(1, 12, (2, N_PAIRS))
     tokens = (np.split(draw.integers(3, 100, n.sum()), np.cumsum(n)[:-1]) for n in lengths)
@@ -47,7 +47,7 @@ def corpus() -> tuple[WriteItems, StepPlan]:
 def loss_of(model: Any, batch: Any) -> TaskLoss:
     source, target = batch.streams
     x_ND = model(source.values, source.layout, target.values, target.layout)
-    return TaskLoss(*model.head.loss(x_ND, batch.targets.said_N, SMOOTHING, batch.weights_R))
+    return TaskLoss(*model.head.loss(x_ND, batch.targets.targets_N, SMOOTHING, batch.weights_R))
 
 
 def made(
@@ -78,7 +78,10 @@ def gradient(step: Step) -> torch.Tensor:
 
 
 def added(
-    step: Step, corpus: tuple[WriteItems, StepPlan], tokens: int, fixed: FixedShapes | None = None
+    step: Step,
+    corpus: tuple[Seq2SeqDataset, StepPlan],
+    tokens: int,
+    fixed: FixedShapes | None = None,
 ) -> int:
     """Add a whole epoch in parts of so many tokens; returns the number of parts."""
     items, plan = corpus
@@ -91,7 +94,7 @@ def added(
 
 
 def test_the_gradient_does_not_depend_on_how_a_step_is_cut(
-    corpus: tuple[WriteItems, StepPlan], device: torch.device
+    corpus: tuple[Seq2SeqDataset, StepPlan], device: torch.device
 ) -> None:
     found, numbers = [], []
     for tokens in (10_000, 240, 60, 14):
@@ -107,7 +110,7 @@ def test_the_gradient_does_not_depend_on_how_a_step_is_cut(
 
 
 def test_the_fixed_form_gives_the_same_gradient(
-    corpus: tuple[WriteItems, StepPlan], device: torch.device
+    corpus: tuple[Seq2SeqDataset, StepPlan], device: torch.device
 ) -> None:
     plain, fixed = made(device), made(device)
     added(plain, corpus, 60)
@@ -116,7 +119,7 @@ def test_the_fixed_form_gives_the_same_gradient(
 
 
 def test_logged_numbers_are_means_over_the_targets(
-    corpus: tuple[WriteItems, StepPlan], device: torch.device
+    corpus: tuple[Seq2SeqDataset, StepPlan], device: torch.device
 ) -> None:
     step = made(device)
     items, plan = corpus
@@ -137,7 +140,7 @@ def weights(step: Step) -> torch.Tensor:
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_step_that_is_not_a_number_changes_nothing_and_is_counted(
-    corpus: tuple[WriteItems, StepPlan], device: torch.device, poison: float
+    corpus: tuple[Seq2SeqDataset, StepPlan], device: torch.device, poison: float
 ) -> None:
     bad = False
 
@@ -164,7 +167,7 @@ def test_a_step_that_is_not_a_number_changes_nothing_and_is_counted(
 
 
 def test_clipping_bounds_the_gradient_and_only_that(
-    corpus: tuple[WriteItems, StepPlan], device: torch.device
+    corpus: tuple[Seq2SeqDataset, StepPlan], device: torch.device
 ) -> None:
     def first_moment(clip: float) -> torch.Tensor:
         step = made(device, clip=clip)
@@ -183,7 +186,7 @@ def test_clipping_bounds_the_gradient_and_only_that(
 @pytest.mark.gpu
 @pytest.mark.parametrize("n_parts", [1, 3])
 def test_a_recorded_step_follows_the_plain_one(
-    corpus: tuple[WriteItems, StepPlan], n_parts: int
+    corpus: tuple[Seq2SeqDataset, StepPlan], n_parts: int
 ) -> None:
     device = torch.device("cuda")
     tokens = {1: 10_000, 3: 150}[n_parts]
@@ -209,7 +212,7 @@ BODIES = [
 
 @pytest.mark.parametrize("model", BODIES, ids=lambda model: "-".join(map(str, model.values())))
 def test_other_bodies_give_the_same_gradient_in_the_fixed_form(
-    corpus: tuple[WriteItems, StepPlan], model: dict[str, Any]
+    corpus: tuple[Seq2SeqDataset, StepPlan], model: dict[str, Any]
 ) -> None:
     device = torch.device("cpu")
     plain, fixed = made(device, model=model), made(device, model=model)
@@ -223,7 +226,7 @@ def test_other_bodies_give_the_same_gradient_in_the_fixed_form(
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("model", BODIES, ids=lambda model: "-".join(map(str, model.values())))
 def test_recorded_steps_of_other_bodies_follow_plain_ones(
-    corpus: tuple[WriteItems, StepPlan], model: dict[str, Any], compiled: bool
+    corpus: tuple[Seq2SeqDataset, StepPlan], model: dict[str, Any], compiled: bool
 ) -> None:
     device = torch.device("cuda")
     fixed = fixed_shapes(corpus[1], 150, 150, longest=13)
@@ -240,7 +243,9 @@ def test_recorded_steps_of_other_bodies_follow_plain_ones(
 
 
 @pytest.mark.gpu
-def test_a_recorded_step_skips_what_is_not_a_number(corpus: tuple[WriteItems, StepPlan]) -> None:
+def test_a_recorded_step_skips_what_is_not_a_number(
+    corpus: tuple[Seq2SeqDataset, StepPlan],
+) -> None:
     device = torch.device("cuda")
     step = made(device, recorded=True)
     fixed = fixed_shapes(corpus[1], 150, 150, longest=13)

@@ -27,15 +27,15 @@ from headway.settings.facts import DatasetStats, DeviceInfo, ParentRun
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings, family_of
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
-from headway.tasks.continue_ import Continue
-from headway.tasks.items import Pass
+from headway.tasks.causal_lm import CausalLMTask
+from headway.tasks.dataset import EvalPass
+from headway.tasks.loaded_run import open_run
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.objective import Chosen, Part
-from headway.tasks.opened import open_run
+from headway.tasks.objective import EpochItems, MicroBatch
 from headway.tasks.specs import spec_of
-from headway.tasks.tag_answers import Tagger, sentence_of
-from headway.tasks.tags import Tagging, Tags, as_bio
-from headway.tasks.task import Use
+from headway.tasks.tag_answers import TaggingPredictor, sentence_of
+from headway.tasks.tags import TaggingObjective, TaggingTask, as_bio
+from headway.tasks.task import InferenceRequest
 from headway.training.initial_weights import initialize_weights
 from headway.training.run import Training
 from tests.training.labelled import (
@@ -54,7 +54,9 @@ Made = tuple[RunSettings, PreparedData]
 
 def prepared_in(folder: Path, **changes: Any) -> Made:
     text = write_conll(folder / "train.conll", people())
-    return resolved(Tags(spec_of("tag")), asked("tag", text, model__dropout=0.0, **changes), folder)
+    return resolved(
+        TaggingTask(spec_of("tag")), asked("tag", text, model__dropout=0.0, **changes), folder
+    )
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +93,9 @@ def scores_of(model: Any, prepared: PreparedData, row: int, split: str = "train"
 def test_the_loss_is_the_sum_over_the_words(made: Made, fixed: bool) -> None:
     settings, prepared = made
     settings = replace(settings, train=replace(settings.train, smoothing=0.2))
-    task, model = Tagging(settings, prepared), model_of(settings)
+    task, model = TaggingObjective(settings, prepared), model_of(settings)
     rows = np.arange(2, 9)
-    part = Part(Chosen(0, rows), task.train_items.n_targets(rows))
+    part = MicroBatch(EpochItems(0, rows), task.train_dataset.n_targets(rows))
     found = plain_loss(task)(model, task.batch(part, CPU, task.fixed(200) if fixed else None))
     loss, nll, count = torch.zeros(()), torch.zeros(()), 0
     tags = prepared.train["tags"]
@@ -112,9 +114,9 @@ def test_the_loss_is_the_sum_over_the_words(made: Made, fixed: bool) -> None:
 @pytest.mark.parametrize("fixed", [False, True], ids=["flat", "with dummies"])
 def test_the_loss_of_a_crf_is_that_of_whole_sentences(made_crf: Made, fixed: bool) -> None:
     settings, prepared = made_crf
-    task, model = Tagging(settings, prepared), model_of(settings)
+    task, model = TaggingObjective(settings, prepared), model_of(settings)
     rows = np.arange(2, 9)
-    batch = task.batch(Part(Chosen(0, rows), 1), CPU, task.fixed(200) if fixed else None)
+    batch = task.batch(MicroBatch(EpochItems(0, rows), 1), CPU, task.fixed(200) if fixed else None)
     found = plain_loss(task)(model, batch)
     learned_PC = model.head_named("tags").transitions  # type: ignore[operator]
     tags = prepared.train["tags"]
@@ -133,7 +135,7 @@ def test_the_loss_of_a_crf_is_that_of_whole_sentences(made_crf: Made, fixed: boo
 
 def test_steps_count_words_and_hold_every_sentence(made: Made) -> None:
     settings, prepared = made
-    task = Tagging(settings, prepared)
+    task = TaggingObjective(settings, prepared)
     steps = task.epoch(0)
     assert sorted(np.concatenate([step.rows for step in steps]).tolist()) == list(
         range(prepared.train.n)
@@ -152,10 +154,10 @@ def test_steps_count_words_and_hold_every_sentence(made: Made) -> None:
 @pytest.mark.parametrize("crf", [False, True])
 def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf: bool) -> None:
     settings, prepared = made_crf if crf else made
-    task, model = Tagging(settings, prepared), model_of(settings)
+    task, model = TaggingObjective(settings, prepared), model_of(settings)
     with torch.no_grad():
-        scores = task.evaluate(Pass(model, CPU))
-        tagger = Tagger([model], prepared.tokenizer, settings, CPU)
+        scores = task.evaluate(EvalPass(model, CPU))
+        tagger = TaggingPredictor([model], prepared.tokenizer, settings, CPU)
         sentences = [example["words"] for example in prepared.valid_examples]
         guesses = [tagger.tags([words])[0] for words in sentences]
     truths = [example["tags"] for example in prepared.valid_examples]
@@ -163,20 +165,20 @@ def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf
     assert {one["label"] for one in scores.figures["classes"]} == {"per", "loc"}
     assert scores.baselines["most frequent tag"]["f1"] > 50
     assert scores["loss"] > 0
-    found = task.evaluate(Pass(model, CPU, calibrate=True)).temperature
+    found = task.evaluate(EvalPass(model, CPU, calibrate=True)).temperature
     assert (found is None) == crf  # only whole sequences have probabilities there
     assert found is None or found.examples == sum(map(len, truths))
     assert ("calibration" in scores.figures) == (not crf)
     with pytest.raises(Stopped):
-        task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
+        task.evaluate(EvalPass(model, CPU, full=False, should_stop=lambda: True))
 
 
 def test_a_look_on_the_way_reads_the_first_sentences_only(made_crf: Made) -> None:
     settings, prepared = made_crf
     model = model_of(settings)
-    quick = Tagging(settings, prepared, quick_size=5).evaluate(Pass(model, CPU, False))
+    quick = TaggingObjective(settings, prepared, quick_size=5).evaluate(EvalPass(model, CPU, False))
     first = replace(prepared, valid=_first(prepared.valid, 5))
-    whole = Tagging(settings, first).evaluate(Pass(model, CPU))
+    whole = TaggingObjective(settings, first).evaluate(EvalPass(model, CPU))
     assert dict(quick) == pytest.approx(dict(whole))
 
 
@@ -202,7 +204,7 @@ def test_no_impossible_sequence_of_tags_comes_out(made: Made, made_crf: Made, cr
     with torch.no_grad():
         model.head_named("tags").linear.weight.mul_(50)  # type: ignore[operator]
         sentences = [[w for w, _ in s] for s in people()]
-        tagger = Tagger([model], prepared.tokenizer, settings, CPU)
+        tagger = TaggingPredictor([model], prepared.tokenizer, settings, CPU)
         best = tagger.tags(sentences)
         raw = [
             [settings.labels[i] for i in scores_of(model, prepared, row).argmax(1).tolist()]
@@ -221,7 +223,7 @@ def test_words_of_long_sentences_get_the_scores_of_their_window(made: Made) -> N
     assert settings.model is not None
     narrow = replace(settings, model=replace(settings.model, max_len=16))
     model = model_of(settings)
-    tagger = Tagger([model], prepared.tokenizer, narrow, CPU)
+    tagger = TaggingPredictor([model], prepared.tokenizer, narrow, CPU)
     words = [w for sentence in people(8) for w, _ in sentence]
     short = ["Ada", "went"]
     found = tagger.tags([words, [], short])
@@ -231,7 +233,7 @@ def test_words_of_long_sentences_get_the_scores_of_their_window(made: Made) -> N
     assert re.search(r"\b1\b.*\bwindows\b", tagger.summary().partition("; ")[2])
     strict = replace(narrow, data=replace(narrow.data, long="error"))
     with pytest.raises(DataError, match=r"\b1\b.*\b60\b.*\b16\b.*data\.long=windows"):
-        Tagger([model], prepared.tokenizer, strict, CPU).tags([words])
+        TaggingPredictor([model], prepared.tokenizer, strict, CPU).tags([words])
 
 
 def test_long_sentences_are_trained_in_windows_or_are_an_error(tmp_path: Path) -> None:
@@ -239,18 +241,18 @@ def test_long_sentences_are_trained_in_windows_or_are_an_error(tmp_path: Path) -
     long = [[pair for one in some[i : i + 6] for pair in one] for i in range(12)]
     text = write_conll(tmp_path / "t.conll", [*some, *long])
     settings, prepared = resolved(
-        Tags(spec_of("tag")), asked("tag", text, model__max_len=24), tmp_path
+        TaggingTask(spec_of("tag")), asked("tag", text, model__max_len=24), tmp_path
     )
-    task = Tagging(settings, prepared)
-    assert len(task.train_items.lengths) > prepared.train.n
-    rows = np.arange(len(task.train_items.lengths))
-    batch = task.batch(Part(Chosen(0, rows), 1), CPU, None)
+    task = TaggingObjective(settings, prepared)
+    assert len(task.train_dataset.lengths) > prepared.train.n
+    rows = np.arange(len(task.train_dataset.lengths))
+    batch = task.batch(MicroBatch(EpochItems(0, rows), 1), CPU, None)
     tags = prepared.train["tags"]
     assert tags is not None
     assert batch.targets.labels_W.tolist() == tags.tokens.tolist()
     wanted = asked("tag", text, data__long="error", model__max_len=24)
     with pytest.raises(DataError, match=r"\b24\b.*data\.long=windows.*model\.max_len"):
-        resolved(Tags(spec_of("tag")), wanted, tmp_path / "other")
+        resolved(TaggingTask(spec_of("tag")), wanted, tmp_path / "other")
 
 
 # Answers
@@ -272,7 +274,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
 
 
 def tagger_of(run: tuple[Path, RunSettings]) -> Any:
-    return Tags(spec_of("tag")).predictor(Use(open_run(run[0], device="cpu"), run[1]))
+    return TaggingTask(spec_of("tag")).predictor(
+        InferenceRequest(open_run(run[0], device="cpu"), run[1])
+    )
 
 
 def test_sentences_are_answered_line_by_line(run: tuple[Path, RunSettings]) -> None:
@@ -311,23 +315,25 @@ def test_evaluation_of_files(run: tuple[Path, RunSettings], tmp_path: Path) -> N
     out, settings = run
     test = write_conll(tmp_path / "test.conll", people(20))
     files = replace(settings.data, text=(test,))
-    found = Tags(spec_of("tag")).evaluation(Use(open_run(out, device="cpu"), settings), files)
+    found = TaggingTask(spec_of("tag")).evaluation(
+        InferenceRequest(open_run(out, device="cpu"), settings), files
+    )
     rows = {name.strip(): (value, remark) for name, value, remark in found.rows}
     assert float(rows["span F1"][0]) > 95
     assert set(rows) >= {"per", "loc", "most frequent tag", "precision", "recall", "accuracy"}
     assert found.facts["baselines"]["most frequent tag"] < found.facts["f1"]
     json.dumps(found.facts)
     strange = write_conll(tmp_path / "odd.conll", [*people(20), [("Gold", "B-metal")]])
-    found = Tags(spec_of("tag")).evaluation(
-        Use(open_run(out, device="cpu"), settings), replace(files, text=(strange,))
+    found = TaggingTask(spec_of("tag")).evaluation(
+        InferenceRequest(open_run(out, device="cpu"), settings), replace(files, text=(strange,))
     )
     assert found.facts["unknown_tags"] == {"words": 1, "tags": ["B-metal"]}
     copy = tmp_path / "copy"
     shutil.copytree(out, copy, ignore=shutil.ignore_patterns("data", "checkpoints"))
     rows = {
         r[0]: r[1:]
-        for r in Tags(spec_of("tag"))
-        .evaluation(Use(open_run(copy, device="cpu"), settings), files)
+        for r in TaggingTask(spec_of("tag"))
+        .evaluation(InferenceRequest(open_run(copy, device="cpu"), settings), files)
         .rows
     }
     assert rows["most frequent tag"][0] == "–"
@@ -340,20 +346,22 @@ def test_broken_columns_are_named_with_their_line(
     bad.write_text("a\tO\nalone\nb\tO\n")
     files = replace(run[1].data, text=(str(bad),))
     with pytest.raises(DataError, match=r"bad\.conll, line 2"):
-        Tags(spec_of("tag")).evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
+        TaggingTask(spec_of("tag")).evaluation(
+            InferenceRequest(open_run(run[0], device="cpu"), run[1]), files
+        )
 
 
 def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
     sentences = [[(w, {"O": "X"}.get(t, t[2:].upper())) for w, t in s] for s in people()]
     text = write_conll(tmp_path / "pos.conll", sentences)
-    settings, prepared = resolved(Tags(spec_of("tag")), asked("tag", text), tmp_path)
-    task, model = Tagging(settings, prepared), model_of(settings)
+    settings, prepared = resolved(TaggingTask(spec_of("tag")), asked("tag", text), tmp_path)
+    task, model = TaggingObjective(settings, prepared), model_of(settings)
     assert task.metric.name == "accuracy"
     with torch.no_grad():
-        scores = task.evaluate(Pass(model, CPU))
+        scores = task.evaluate(EvalPass(model, CPU))
     assert set(scores) == {"loss", "accuracy"}
     assert {one["label"] for one in scores.figures["classes"]} >= {"X", "PER", "LOC"}
-    tagger = Tagger([model], prepared.tokenizer, settings, CPU)
+    tagger = TaggingPredictor([model], prepared.tokenizer, settings, CPU)
     [answer] = tagger.answers(["Ada went"])
     assert all("/" in word for word in answer.text.split())
     assert "spans" not in answer.to_dict()
@@ -363,7 +371,7 @@ def test_settings_without_effect_are_an_error(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", people())
     changes = {"train__smoothing": 0.1, "tag__crf": True}
     with pytest.raises(ConfigError, match=r"train\.smoothing\b.*tag\.crf=true"):
-        resolved(Tags(spec_of("tag")), asked("tag", text, **changes), tmp_path)
+        resolved(TaggingTask(spec_of("tag")), asked("tag", text, **changes), tmp_path)
 
 
 def test_bioes_comes_out_as_bio() -> None:
@@ -377,13 +385,15 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
     settings = asked(
         "tag", text, train__steps=12, train__eval_every=5, model__dropout=0.2, tag__crf=crf
     )
-    settings, prepared = resolved(Tags(spec_of("tag")), settings, tmp_path)
+    settings, prepared = resolved(TaggingTask(spec_of("tag")), settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
 
 
 def test_models_together_answer_as_one_that_is_both(run: tuple[Path, RunSettings]) -> None:
     opened = (open_run(*[run[0]] * n, device="cpu") for n in (1, 2))
-    one, two = (Tags(spec_of("tag")).predictor(Use(runs, run[1])) for runs in opened)
+    one, two = (
+        TaggingTask(spec_of("tag")).predictor(InferenceRequest(runs, run[1])) for runs in opened
+    )
     lines = ["the mister Ada Turing in Rome", "slowly"]
     assert [a.text for a in one.answers(lines)] == [a.text for a in two.answers(lines)]
 
@@ -400,7 +410,7 @@ def test_from_an_encoder_steps_are_small_and_much_text_has_less_dropout() -> Non
         facts = DatasetStats(
             n=9, n_tokens=n_tokens, longest=9, labels=("O", "B-X", "I-X"), parent=begun
         )
-        found = Tags(spec_of("tag")).propose(settings, facts, DeviceInfo())
+        found = TaggingTask(spec_of("tag")).propose(settings, facts, DeviceInfo())
         kept = found.changes.get("model.dropout")
         return found.batch_tokens, None if kept is None else kept.value
 
@@ -414,7 +424,7 @@ def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
     lines = "".join(" ".join(word for word, _ in sentence) + "\n" for sentence in people())
     (tmp_path / "text").write_text(lines, encoding="utf-8")
     before = asked("complete", str(tmp_path / "text"), data__unit="line", tokenizer__kind="words")
-    written, words = resolved(Continue(spec_of("complete")), before, tmp_path / "complete")
+    written, words = resolved(CausalLMTask(spec_of("complete")), before, tmp_path / "complete")
     model = build_model(written.model, seed=5)
     folder = tmp_path / "complete"
     (folder / "config.toml").write_text(resolved_toml(written), encoding="utf-8")
@@ -424,7 +434,7 @@ def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
     given = {"task": "tag", "data.text": [text], "data.valid_size": 12, "start.run": str(folder)}
     given |= {"train.steps": 60, "train.batch_tokens": 256, "train.lr": 5e-3, "model.dropout": 0.0}
     settings, prepared = resolved(
-        Tags(spec_of("tag")), load_run_settings(None, [], given), tmp_path
+        TaggingTask(spec_of("tag")), load_run_settings(None, [], given), tmp_path
     )
     assert (family_of(settings.model), settings.model.heads) == ("decoder", ("tags",))
     fresh = build_model(settings.model, seed=6)
@@ -434,5 +444,5 @@ def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
     assert any("blocks" in name for name in ours.keys() & theirs.keys())
     worker = trained(settings, prepared, tmp_path / "steps")
     with torch.no_grad():
-        scores = worker.objective.evaluate(Pass(worker.model, CPU))
+        scores = worker.objective.evaluate(EvalPass(worker.model, CPU))
     assert scores["f1"] > 90

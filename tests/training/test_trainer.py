@@ -21,8 +21,8 @@ from headway.progress import SILENT, ProgressStage
 from headway.settings.presets import preset
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.train import TrainSettings
-from headway.tasks.continue_ import Continue
-from headway.tasks.items import Pass
+from headway.tasks.causal_lm import CausalLMTask
+from headway.tasks.dataset import EvalPass
 from headway.tasks.scores import Scores
 from headway.tasks.specs import spec_of
 from headway.training import trainer
@@ -53,9 +53,9 @@ class Judge(ToyTask):
 
     n_valid = 100
 
-    def evaluate(self, asked: Pass) -> Scores:
+    def evaluate(self, asked: EvalPass) -> Scores:
         self.full.append(asked.full)
-        if asked.stopped():
+        if asked.should_stop():
             raise Stopped
         return Scores(values={"loss": self.verdicts[len(self.full) - 1]})
 
@@ -266,7 +266,7 @@ def test_the_setting_that_keeps_a_step_from_being_recorded_is_named(
     text, *words = long_documents(tmp_path)
     settings = load_run_settings(None, ["task=complete", f"data.text={json.dumps([text])}", *words,
                                         "train.precision=bf16", setting])  # fmt: skip
-    prepared = Continue(spec_of("complete")).prepare(settings, tmp_path / "run", SILENT)
+    prepared = CausalLMTask(spec_of("complete")).prepare(settings, tmp_path / "run", SILENT)
     settings = resolve_run(settings, prepared, torch.device("cpu"))
     why = Trainer(settings, prepared, Distributed())._why_no_graph()
     assert re.match(wanted, why)
@@ -408,11 +408,11 @@ def test_a_comparison_that_takes_too_long_is_made_with_fewer_examples(tmp_path: 
     clock, sizes = [0.0], []
 
     class Slow(Judge):
-        def evaluate(self, asked: Pass) -> Scores:
-            assert asked.most is not None
-            sizes.append((asked.most, asked.full))
-            clock[0] += asked.most * 0.5
-            if asked.stopped():
+        def evaluate(self, asked: EvalPass) -> Scores:
+            assert asked.max_examples is not None
+            sizes.append((asked.max_examples, asked.full))
+            clock[0] += asked.max_examples * 0.5
+            if asked.should_stop():
                 raise Stopped
             return Scores(values={"loss": 1.0})
 
@@ -478,7 +478,7 @@ def test_baselines_come_after_the_choice_and_only_where_there_is_time(
     clock, stages, order = [0.0], list[str](), list[str]()
 
     class Shown(Judge):
-        def evaluate(self, asked: Pass) -> Scores:
+        def evaluate(self, asked: EvalPass) -> Scores:
             clock[0] += evaluation_s / 2
             order.append("evaluation")
             found = super().evaluate(asked)

@@ -21,7 +21,7 @@ from headway.models.folder import load_model
 from headway.settings.audio import AudioSettings
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings
-from headway.tasks.transcribe_answers import named_recordings
+from headway.tasks.transcribe_answers import open_recordings
 from headway.tokens.tokenizer import Vocabularies
 
 from .spoken import RATE, said, texts, write_manifest, write_wav
@@ -308,6 +308,6 @@ def test_whole_files_of_a_list_are_as_long_as_they_like(
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr("headway.data.media.audio.MOST_S", 0.2)
     shape = AudioSettings(rate=RATE)
-    found = list(named_recordings([str(path)], tmp_path, shape, RunSettings(task="transcribe")))
+    found = list(open_recordings([str(path)], tmp_path, shape, RunSettings(task="transcribe")))
     lengths = [sum(map(len, named.blocks)) for named in found]
     assert lengths == [len(sound), round(0.1 * RATE)]

@@ -23,14 +23,14 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.presets import preset
 from headway.settings.run import RunSettings
 from headway.settings.train import TrainSettings
-from headway.tasks.items import Batch, Pass
+from headway.tasks.dataset import Batch, EvalPass
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
-from headway.tasks.objective import Chosen, Part
+from headway.tasks.objective import EpochItems, MicroBatch
+from headway.tasks.seq2seq import Seq2SeqObjective
+from headway.tasks.seq2seq_dataset import TextTargets
 from headway.tasks.specs import spec_of
-from headway.tasks.translate import Translate
-from headway.tasks.write import Writing
-from headway.tasks.write_items import Words
+from headway.tasks.translate import TranslateTask
 from headway.training.distributed import Distributed
 from headway.training.trainer import Trainer
 from tests.data.conftest import sentences
@@ -56,7 +56,7 @@ def made_of(folder: Path, **tokenizer: Any) -> PreparedData:
 
 def task_of(
     prepared: PreparedData, quick_size: int = 500, lowercase: bool = False, **train: Any
-) -> Writing:
+) -> Seq2SeqObjective:
     values: dict[str, Any] = {"batch_tokens": 100, "smoothing": SMOOTHING, **train}
     settings = RunSettings(
         task="translate",
@@ -65,7 +65,9 @@ def task_of(
         tokenizer=TokenizerSettings(lowercase=lowercase),
         model=preset("transformer-test"),
     )
-    return Writing(settings, Translate(spec_of("translate")), prepared, quick_size=quick_size)  # type: ignore[arg-type]
+    return Seq2SeqObjective(
+        settings, TranslateTask(spec_of("translate")), prepared, quick_size=quick_size
+    )  # type: ignore[arg-type]
 
 
 def model_of(prepared: PreparedData, dropout: float = 0.0) -> Seq2Seq:
@@ -107,9 +109,9 @@ def by_hand(logs_NV: Tensor, said: list[int]) -> tuple[Tensor, Tensor]:
     return loss, nll
 
 
-def some(task: Writing, n: int = 7) -> Part:
+def some(task: Seq2SeqObjective, n: int = 7) -> MicroBatch:
     rows = np.arange(3, 3 + n)
-    return Part(Chosen(0, rows), task.train_items.n_targets(rows))
+    return MicroBatch(EpochItems(0, rows), task.train_dataset.n_targets(rows))
 
 
 def test_the_loss_is_the_sum_over_every_word_of_every_pair(prepared: PreparedData) -> None:
@@ -133,7 +135,9 @@ def test_the_fixed_form_of_a_batch_costs_the_same(prepared: PreparedData) -> Non
 # R-Drop
 
 
-def rdrop_by_hand(model: Seq2Seq, batch: Batch[Words], said: list[int]) -> tuple[Tensor, Tensor]:
+def rdrop_by_hand(
+    model: Seq2Seq, batch: Batch[TextTargets], said: list[int]
+) -> tuple[Tensor, Tensor]:
     """½ (loss₁ + loss₂) + α/4 Σ (p₁ − p₂)(log p₁ − log p₂), which is the sum of both KLs."""
     streams = [x for stream in batch.streams for x in (stream.values, stream.layout)]
     logs = [model.scores(model(*streams)).log_softmax(-1)[: len(said)] for _ in range(2)]
@@ -153,7 +157,7 @@ def test_rdrop_is_its_formula(prepared: PreparedData, tokens: int | None) -> Non
     part = some(task)
     batch = task.batch(part, CPU, tokens and task.fixed(tokens))
     said = [word for row in part.rows.rows for word in labels(prepared, row)]
-    assert (len(batch.targets.said_N) > len(said)) == (tokens is not None)
+    assert (len(batch.targets.targets_N) > len(said)) == (tokens is not None)
     torch.manual_seed(5)  # the same numbers are dropped in both computations
     found = rdrop(task, ALPHA)(model, batch)
     torch.manual_seed(5)
@@ -198,7 +202,7 @@ def test_a_pair_longer_than_a_step_is_a_step(prepared: PreparedData) -> None:
     for step in task.epoch(0):
         for part in task.parts(step, 1):
             assert part.n_targets <= longest
-            assert task.batch(part, CPU, task.fixed(1)).targets.said_N.shape[0] == 128
+            assert task.batch(part, CPU, task.fixed(1)).targets.targets_N.shape[0] == 128
 
 
 def test_examples_are_shown_as_text(prepared: PreparedData) -> None:
@@ -224,7 +228,7 @@ def test_the_validation_loss_is_the_likelihood_of_a_word_however_it_is_cut(
         )
         count = sum(len(labels(prepared, r, "valid")) for r in rows)
         for tokens in (5, 40, 10_000):
-            found = task_of(prepared, batch_tokens=tokens)._valid_loss(Pass(model, CPU))
+            found = task_of(prepared, batch_tokens=tokens)._valid_loss(EvalPass(model, CPU))
             assert found == pytest.approx(total / count, rel=1e-5)
 
 
@@ -253,13 +257,13 @@ class Said:
 @pytest.fixture
 def parrot(prepared: PreparedData, monkeypatch: pytest.MonkeyPatch) -> type[Parrot]:
     Parrot.asked, Parrot.answers = [], dict(prepared.valid_pairs)
-    monkeypatch.setattr("headway.tasks.write.Writer", Parrot)
+    monkeypatch.setattr("headway.tasks.seq2seq.Writer", Parrot)
     return Parrot
 
 
-def evaluated(task: Writing, prepared: PreparedData, full: bool = False) -> Any:
+def evaluated(task: Seq2SeqObjective, prepared: PreparedData, full: bool = False) -> Any:
     with torch.no_grad():
-        return task.evaluate(Pass(model_of(prepared).eval(), CPU, full))
+        return task.evaluate(EvalPass(model_of(prepared).eval(), CPU, full))
 
 
 def test_the_right_translations_score_100(prepared: PreparedData, parrot: type[Parrot]) -> None:
@@ -268,7 +272,7 @@ def test_the_right_translations_score_100(prepared: PreparedData, parrot: type[P
     assert scores["chrf"] == pytest.approx(100)
     assert scores["ppl"] == pytest.approx(np.exp(scores["loss"]))
     assert [(s["source"], s["target"]) for s in scores.samples] == prepared.valid_pairs[
-        : Translate.samples
+        : TranslateTask.samples
     ]
     assert all(s["output"] == s["target"] for s in scores.samples)
     parrot.answers[prepared.valid_pairs[0][0]] = "Completely wrong !"
@@ -310,14 +314,17 @@ def test_an_evaluation_is_given_up_wherever_a_stop_is_asked_for(
         looks += 1
         return False
 
-    task.evaluate(Pass(model_of(prepared).eval(), CPU, full=False, stopped=count))
+    task.evaluate(EvalPass(model_of(prepared).eval(), CPU, full=False, should_stop=count))
     assert looks > 7
     for at in (0, 1, looks // 2, looks - 1):
         left = iter([False] * at + [True])
         with pytest.raises(Stopped):
             task.evaluate(
-                Pass(
-                    model_of(prepared).eval(), CPU, full=False, stopped=lambda left=left: next(left)
+                EvalPass(
+                    model_of(prepared).eval(),
+                    CPU,
+                    full=False,
+                    should_stop=lambda left=left: next(left),
                 )
             )
 
@@ -328,11 +335,11 @@ def test_a_real_translator_gives_one_output_per_source_and_reports_progress(
     told: list[tuple[int, int]] = []
     with torch.no_grad():
         scores = task_of(prepared, quick_size=6).evaluate(
-            Pass(model_of(prepared).eval(), CPU, False, on_progress=lambda *at: told.append(at))
+            EvalPass(model_of(prepared).eval(), CPU, False, on_progress=lambda *at: told.append(at))
         )
     n = prepared.valid.n
     assert ((n, n) in told, told[-1]) == (True, (6, 6))  # the loss, then what it writes
-    assert len(scores.samples) == Translate.samples
+    assert len(scores.samples) == TranslateTask.samples
     assert set(scores) == {"loss", "ppl", "bleu", "chrf"}
 
 

@@ -26,11 +26,11 @@ from headway.settings.ensemble import check_ensemble
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings, resolved_toml
-from headway.tasks.mask import Mask
-from headway.tasks.opened import open_run
+from headway.tasks.loaded_run import open_run
+from headway.tasks.mask import MaskedLMTask
 from headway.tasks.specs import spec_of
-from headway.tasks.tags import Tagging, Tags
-from headway.tasks.task import Use
+from headway.tasks.tags import TaggingObjective, TaggingTask
+from headway.tasks.task import InferenceRequest
 from headway.tokens.tokenizer import Tokenizer
 from headway.training.initial_weights import initialize_weights
 from headway.training.run import Training
@@ -70,19 +70,25 @@ def test_capitals_alone_are_learned_and_answered(run: Path) -> None:
     assert isinstance(settings.model, EncoderSettings)
     assert settings.model.reads_shapes
     assert "\nn_segments = 8  # chosen: " in (run / "config.toml").read_text()
-    tagger: Any = Tags(spec_of("tag")).predictor(Use(open_run(run, device="cpu"), settings))
+    tagger: Any = TaggingTask(spec_of("tag")).predictor(
+        InferenceRequest(open_run(run, device="cpu"), settings)
+    )
     lines = ["river Paris SEEN", "Slowly", "PARIS paris Paris going GOING"]
     expected = ["river Paris/B-cap SEEN/B-all", "Slowly/B-cap",
                 "PARIS/B-all paris Paris/B-cap going GOING/B-all"]  # fmt: skip
     assert [one.text for one in tagger.answers(lines)] == expected
     assert [one.text for line in lines for one in tagger.answers([line])] == expected
     narrow = replace(settings, model=replace(settings.model, max_len=12))
-    tagger = Tags(spec_of("tag")).predictor(Use(open_run(run, device="cpu"), narrow))
+    tagger = TaggingTask(spec_of("tag")).predictor(
+        InferenceRequest(open_run(run, device="cpu"), narrow)
+    )
     long = [pair for one in sentences(10) for pair in one]
     assert tagger.tags([[word for word, _ in long]]) == [[tag for _, tag in long]]
     test = write_conll(run.parent / "test.conll", sentences(9))
     files = replace(settings.data, text=(test,))
-    found = Tags(spec_of("tag")).evaluation(Use(open_run(run, device="cpu"), settings), files)
+    found = TaggingTask(spec_of("tag")).evaluation(
+        InferenceRequest(open_run(run, device="cpu"), settings), files
+    )
     assert found["f1"] == 100
 
 
@@ -122,11 +128,11 @@ def test_word_shapes_without_support_are_an_error_or_described(run: Path, tmp_pa
 
 def test_ngrams_see_shapes(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", sentences())
-    settings, prepared = resolved(Tags(spec_of("tag")), lower(text), tmp_path)
+    settings, prepared = resolved(TaggingTask(spec_of("tag")), lower(text), tmp_path)
     model: Any = build_model(settings.model, seed=1).eval()
-    task = Tagging(settings, prepared)
+    task = TaggingObjective(settings, prepared)
     task.begin(model, lambda text: None)
-    batch = task.valid_items.batch(np.arange(prepared.valid.n), CPU)
+    batch = task.valid_dataset.batch(np.arange(prepared.valid.n), CPU)
     [stream], ngrams = batch.streams, model.ngrams
     given = stream.values, stream.layout
     shares = [
@@ -142,7 +148,7 @@ def test_what_was_prepared_before_is_used_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = write_conll(tmp_path / "train.conll", sentences())
-    task, settings = Tags(spec_of("tag")), lower(text)
+    task, settings = TaggingTask(spec_of("tag")), lower(text)
     with monkeypatch.context() as before:
         before.setattr(Tokenizer, "tells_case", True)
         old = resolved(task, settings, tmp_path)[1]
@@ -154,7 +160,7 @@ def test_what_was_prepared_before_is_used_as_it_is(
     assert found.model.n_segments == 0  # type: ignore[union-attr]
     asked_for = resolved(task, lower(text, model__n_segments=8), tmp_path)[0]
     for one in (found, asked_for):
-        batch = Tagging(one, prepared).train_items.batch(np.arange(3), CPU)
+        batch = TaggingObjective(one, prepared).train_dataset.batch(np.arange(3), CPU)
         assert batch.streams[0].segments_N is None
 
 
@@ -176,14 +182,14 @@ def test_a_tagger_begins_as_the_encoder_that_it_starts_from(
     given = {"tokenizer__lowercase": True, "tokenizer__vocab_size": 40, "data__unit": "line"}
     before = asked("fill", str(tmp_path / "text"), model__n_segments=n_segments, **given)
     folder = tmp_path / "fill"
-    filling, words = resolved(Mask(spec_of("fill")), before, folder)
+    filling, words = resolved(MaskedLMTask(spec_of("fill")), before, folder)
     old: Any = build_model(filling.model, seed=5).eval()
     (folder / "config.toml").write_text(resolved_toml(filling), encoding="utf-8")
     words.save_tokenizer(folder / "tokenizer.json")
     save_weights(folder, model_weights(old))
     text = write_conll(tmp_path / "train.conll", sentences())
     wanted = asked("tag", text, start__run=str(folder))
-    settings, prepared = resolved(Tags(spec_of("tag")), wanted, tmp_path)
+    settings, prepared = resolved(TaggingTask(spec_of("tag")), wanted, tmp_path)
     new: Any = build_model(settings.model, seed=6).eval()
     initialize_weights(new, settings, prepared, lambda text: None)
     assert new.front.segments.num_embeddings == 8

@@ -18,8 +18,8 @@ from headway.errors import Stopped
 from headway.nn.feedforward import FeedForward
 from headway.progress import SILENT, ProgressStage
 from headway.settings.train import TrainSettings
-from headway.tasks.items import Pass
-from headway.tasks.objective import Part, TaskLoss
+from headway.tasks.dataset import EvalPass
+from headway.tasks.objective import MicroBatch, TaskLoss
 from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
 from headway.training.average import Ema
@@ -45,7 +45,7 @@ class ToyTask:
         self.y_NK = self.x_NK @ torch.randn(WIDTH, WIDTH, generator=noise)
         self.scores: Callable[[float], dict[str, float]] = lambda loss: {"loss": loss}
         self.on_loss: Callable[[Tensor, Tensor], Tensor] = lambda loss, rows: loss
-        self.on_batch: Callable[[Part], None] = lambda part: None
+        self.on_batch: Callable[[MicroBatch], None] = lambda part: None
         self.on_evaluate: Callable[[], None] = lambda: None
         self.heeds = True
         """Whether an evaluation is given up when a stop is asked for."""
@@ -59,13 +59,13 @@ class ToyTask:
         order = np.random.default_rng([3, number]).permutation(N).tolist()
         return [order[first : first + PER_STEP] for first in range(0, N, PER_STEP)]
 
-    def parts(self, step: list[int], micro_tokens: int) -> list[Part]:
+    def parts(self, step: list[int], micro_tokens: int) -> list[MicroBatch]:
         firsts = range(0, len(step), micro_tokens)
         rows = [step[first : first + micro_tokens] for first in firsts]
         self.cut_to.append(micro_tokens)
-        return [Part(part, len(part)) for part in rows]
+        return [MicroBatch(part, len(part)) for part in rows]
 
-    def batch(self, part: Part, device: torch.device, fixed: Any) -> Tensor:
+    def batch(self, part: MicroBatch, device: torch.device, fixed: Any) -> Tensor:
         self.on_batch(part)
         return torch.tensor(part.rows, device=device)
 
@@ -78,13 +78,13 @@ class ToyTask:
 
     n_valid = n_quick = N
 
-    def evaluate(self, asked: Pass) -> Scores:
+    def evaluate(self, asked: EvalPass) -> Scores:
         assert not asked.model.training
         assert not torch.is_grad_enabled()
         self.on_evaluate()
-        if self.heeds and asked.stopped():
+        if self.heeds and asked.should_stop():
             raise Stopped
-        n = N if asked.most is None else min(N, asked.most)
+        n = N if asked.max_examples is None else min(N, asked.max_examples)
         return Scores(values=self.scores(float(self.loss_of(asked.model, torch.arange(n)).nll) / n))
 
 

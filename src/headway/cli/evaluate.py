@@ -83,7 +83,7 @@ def evaluate(
     folders = [] if run is None else run_folders(run)
     resolved = settings_of(folders[0], overrides, decode) if folders else None
     settings = RunSettings(task="translate") if resolved is None else resolved
-    if len(folders) > 1 and not spec_of(settings).together:
+    if len(folders) > 1 and not spec_of(settings).scores_ensembles:
         raise UserError(
             f"runs of the task {settings.task} cannot form an ensemble. Give one run, not "
             f"{len(folders)}."
@@ -108,7 +108,7 @@ def evaluate(
             model = Run(folders, device=device, engine=engine, settings=resolved)
             found = model.score(files, options, progress)
         else:
-            from headway.tasks.write_scores import evaluate_translations
+            from headway.tasks.seq2seq_scores import evaluate_translations
 
             found = evaluate_translations(None, settings.decode, files, options, progress)
     if as_json:

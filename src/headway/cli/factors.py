@@ -79,7 +79,7 @@ def factors(
     from headway.inside.capture.corpus import Corpus
     from headway.inside.measure.factors.dictionary import factors as learn
     from headway.nn.devices import pick_device
-    from headway.tasks.opened import open_plain
+    from headway.tasks.loaded_run import open_plain
 
     loaded = open_plain(folder)
     check_fits(named, FLAGS, loaded.spec)

@@ -28,7 +28,7 @@ from headway.settings.folder import load_run
 from headway.settings.synonyms import training_setting
 from headway.settings.toml import toml_value
 from headway.settings.value_types import setting_types, without_none
-from headway.tasks.specs import ALIASES, OPTIONS, SCORING, SEEN_AS, SPECS, Option, Spec, spec_of
+from headway.tasks.specs import ALIASES, OPTIONS, SCORING, SEEN_AS, SPECS, CallOption, Spec, spec_of
 
 if TYPE_CHECKING:
     from headway.settings.run import Resolved
@@ -164,8 +164,8 @@ VALID_FILES = tuple(
 )
 
 
-def _of_options(options: Mapping[str, Option], section: FlagSection) -> tuple[Flag, ...]:
-    def flag(one: Option) -> Flag:
+def _of_options(options: Mapping[str, CallOption], section: FlagSection) -> tuple[Flag, ...]:
+    def flag(one: CallOption) -> Flag:
         names = "options" if section == "answers" else "scoring"
         kind = int if one.number else str if one.takes else bool
         return Flag(

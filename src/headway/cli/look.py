@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headway.inside.capture.reading import Ask
     from headway.inside.page import look as pages
     from headway.run import Run
-    from headway.tasks.opened import Opened
+    from headway.tasks.loaded_run import LoadedRun
     from headway.tasks.specs import Spec
 
 PORT = 8321
@@ -118,7 +118,7 @@ def look(
     _check_together(page, checkpoints, terminal=terminal, serve=serve, trace=trace is not None)
     from headway.inside.capture import trace as traces
     from headway.inside.page import look as pages
-    from headway.tasks.opened import open_plain
+    from headway.tasks.loaded_run import open_plain
 
     if (Path(run) / traces.FACTS).is_file():
         if serve or terminal:
@@ -188,7 +188,7 @@ def _serve(
 
 
 def _subject(
-    run: Opened, page: OptionValues, which: str = "", *, serve: bool = False
+    run: LoadedRun, page: OptionValues, which: str = "", *, serve: bool = False
 ) -> str | Media | None:
     """The input to look at: the one given, or the example that comes with the model.
 
@@ -221,7 +221,7 @@ def _show_trace(folder: Path, out: Path, page: OptionValues) -> None:
     _note(f"wrote {out} from the trace in {folder}")
 
 
-def _ask(run: Opened, words: list[str], decode: OptionValues, page: OptionValues) -> Ask:
+def _ask(run: LoadedRun, words: list[str], decode: OptionValues, page: OptionValues) -> Ask:
     from headway.inside.capture.reading import NEW_TOKENS, Ask, greedy_unless
 
     only_decoding(words)
@@ -235,7 +235,7 @@ def _ask(run: Opened, words: list[str], decode: OptionValues, page: OptionValues
     return Ask(output=page.get("output"), begin=page.get("begin", ""), decode=found, new=new)
 
 
-def _change(run: Opened, hide: list[str], off: list[str]) -> Change:
+def _change(run: LoadedRun, hide: list[str], off: list[str]) -> Change:
     from headway.inside.capture.anatomy import Anatomy
     from headway.inside.capture.interventions import Change
 
@@ -261,7 +261,7 @@ def _place(word: str) -> tuple[str, int, int, int]:
     return kind, layer, head, row
 
 
-def _tuned(run: Opened, path: Path | None, out: Path) -> Path | None:
+def _tuned(run: LoadedRun, path: Path | None, out: Path) -> Path | None:
     """The file of a tuned lens. For a corpus, train the lens and save it next to the page."""
     if path is None or path.suffix == ".safetensors":
         return path

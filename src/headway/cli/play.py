@@ -96,13 +96,13 @@ class Player:
         return True
 
     def _answer(self, line: str) -> None:
-        from headway.tasks.answers import Show
+        from headway.tasks.answers import PrintOptions
 
         self.shown = False
         try:
             for answer in self.predictor.answers([line]):
                 self.number += 1
-                show = Show(numbered=self.run.settings.decode.n_best > 1)
+                show = PrintOptions(numbered=self.run.settings.decode.n_best > 1)
                 shown = "" if self.shown else answer.lines(show, self.number)
                 print(visible(shown), flush=True)
         except KeyboardInterrupt:

@@ -45,7 +45,7 @@ from headway.tasks.specs import Spec, spec_of
 if TYPE_CHECKING:
     from headway.data.predict_input import InputFile
     from headway.tasks.answer_tables import AnswerTable
-    from headway.tasks.answers import Answer, Show
+    from headway.tasks.answers import Answer, PrintOptions
 
 TEXT = Flag(
     "text", "An input text, repeatable. With FILES: the column of the text.", "answers",
@@ -140,7 +140,7 @@ def predict(
     from headway.data.files import count_lines, is_stream
     from headway.run import Run
     from headway.tasks.answer_tables import is_table
-    from headway.tasks.answers import Show
+    from headway.tasks.answers import PrintOptions
 
     progress = Progress()
     table = is_table(out) and not (as_json and out.endswith(".jsonl"))
@@ -174,7 +174,7 @@ def predict(
     watched = SILENT if out == "-" and sys.stdout.isatty() else progress
     beats = bool(text or names) or n_lines is not None
     stage = watched.stage("predicting", n_lines, beats=beats)
-    show = Show(
+    show = PrintOptions(
         "scores" in options, settings.decode.n_best > 1, "alignments" in options,
         options.get("top"), options.get("format", "text"),
     )  # fmt: skip
@@ -332,7 +332,12 @@ def _report_columns(name: str, settings: RunSettings) -> None:
 
 
 def _print(
-    answers: Iterable[Answer], file: _Output, show: Show | None, *, live: bool, stage: ProgressStage
+    answers: Iterable[Answer],
+    file: _Output,
+    show: PrintOptions | None,
+    *,
+    live: bool,
+    stage: ProgressStage,
 ) -> int:
     """Print answers and return the number of inputs that failed. Errors go to standard error.
 

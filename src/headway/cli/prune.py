@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headway.inside.measure.heads import Heads
     from headway.inside.measure.pruned_run import Line
     from headway.inside.measure.pruning import Head
-    from headway.tasks.opened import Opened
+    from headway.tasks.loaded_run import LoadedRun
 
 
 def prune(
@@ -94,7 +94,7 @@ def prune(
     from headway.inside.measure.pruned_run import find_examples
     from headway.inside.measure.pruning_curve import least_important
     from headway.storage import check_free
-    from headway.tasks.opened import open_plain
+    from headway.tasks.loaded_run import open_plain
 
     if out is not None:
         check_free(out)
@@ -148,7 +148,7 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
     return n_gone
 
 
-def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
+def _judged(run: LoadedRun, readings: list[Reading], where: str) -> Heads:
     from headway.inside.measure.heads import heads
 
     print_to_stderr(f"measuring head importance on {len(readings):,} {readings[0].unit}: {where}")
@@ -156,7 +156,7 @@ def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
         return replace(heads(run, readings), source=where)
 
 
-def _curve(run: Opened, files: DataSettings, found: Heads, folder: Path) -> None:
+def _curve(run: LoadedRun, files: DataSettings, found: Heads, folder: Path) -> None:
     from headway.inside.measure.pruning_curve import CURVE, curve, save_found
 
     with Progress().stage("measuring the score without heads"):
@@ -176,7 +176,7 @@ def _curve(run: Opened, files: DataSettings, found: Heads, folder: Path) -> None
 
 
 def _write(
-    run: Opened, gone: frozenset[Head], out: Path, readings: list[Reading],
+    run: LoadedRun, gone: frozenset[Head], out: Path, readings: list[Reading],
     files: DataSettings | None, as_json: bool,
 ) -> None:  # fmt: skip
     from headway.inside.measure.pruned_run import prune_run

@@ -56,7 +56,7 @@ def score(
         )
     from headway.data.pairs import read_pairs
     from headway.run import Run
-    from headway.tasks.write_answers import writer_of
+    from headway.tasks.seq2seq_answers import writer_of
 
     data = DataSettings(source=tuple(source), target=tuple(target), encoding=encoding)
     model = Run(folders, device=device, settings=run_settings)

@@ -89,7 +89,7 @@ def truth(
         return
     from headway.inside.measure.maps import METHODS, known
     from headway.inside.measure.truth.validate import find_cases, validate, with_fresh_weights
-    from headway.tasks.opened import open_plain
+    from headway.tasks.loaded_run import open_plain
 
     wanted = known(METHODS if methods == "all" else methods.split(","))
     loaded = open_plain(run, settings)

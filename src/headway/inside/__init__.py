@@ -15,7 +15,7 @@ from headway.inside.measure.heads import heads
 from headway.inside.measure.lens import lens
 from headway.inside.measure.tuned_lens import tune
 from headway.inside.page.look import look
-from headway.tasks.opened import open_plain as load
+from headway.tasks.loaded_run import open_plain as load
 
 __all__ = [
     "Ask",

@@ -15,7 +15,7 @@ from headway.settings.model import family_of
 from headway.settings.run import media_settings
 from headway.storage import check_free, new_folder
 from headway.tasks.engines import TEXT_ALONE
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 
 TARGETS = {
     "hf": "headway.interop.to_hf",
@@ -36,15 +36,17 @@ TAKE_ALL = ("onnx", "torch")
 
 
 class Target(Protocol):
-    def write(self, run: Opened, out: Path, *, int8: bool) -> None:
+    def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
         """Write all files into the folder, which exists and is empty."""
         ...
 
-    def prove(self, run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof: ...
+    def prove(
+        self, run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool
+    ) -> Proof: ...
 
 
 def export_run(
-    name: str | Path | Opened,
+    name: str | Path | LoadedRun,
     to: str,
     out: str | Path,
     *,
@@ -58,8 +60,8 @@ def export_run(
     """
     target, out = _target(to, int8), Path(out)
     check_free(out)
-    if isinstance(name, Opened):
-        run = name.twin()
+    if isinstance(name, LoadedRun):
+        run = name.inspection_copy()
     else:
         with progress.stage(f"reading {name}"):
             run = open_plain(name)

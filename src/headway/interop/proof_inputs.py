@@ -31,10 +31,15 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.listed import ensure_list
 from headway.settings.run import media_settings
 from headway.settings.vision import ImageSettings
-from headway.tasks.intake import Cuts, Gone, Hiding, intake_of
-from headway.tasks.items import Batch, Draw
+from headway.tasks.dataset import Batch, EpochSeed
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_inputs import what_of
-from headway.tasks.opened import Opened
+from headway.tasks.preprocess.preprocessor import (
+    InputDataset,
+    MaskedDataset,
+    MaskTargets,
+    preprocessor_of,
+)
 from headway.tasks.readout import EachRow, OneVector, as_model, readout_of
 from headway.tasks.text_items import TextItem, frame_tokens, tagged_item
 
@@ -117,7 +122,7 @@ def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
     return [*own, *SENTENCES[: max(0, n - len(own))]]
 
 
-def proof_items(run: Opened, sentences: Sequence[str], *, odd: bool = False) -> list[Item]:
+def proof_items(run: LoadedRun, sentences: Sequence[str], *, odd: bool = False) -> list[Item]:
     """Make the inputs of the modality that the model reads. `odd`: two more clips, one shorter
     than a frame and one that is mostly silent."""
     shape = media_settings(run.settings)
@@ -131,7 +136,7 @@ def proof_items(run: Opened, sentences: Sequence[str], *, odd: bool = False) -> 
     return [*sounds, *([sounds[0][: shape.n_fft // 2], half] if odd else [])]
 
 
-def proof_texts(run: Opened, sentences: Sequence[str]) -> list[TextItem]:
+def proof_texts(run: LoadedRun, sentences: Sequence[str]) -> list[TextItem]:
     """Tokenize each sentence as the task of the run does, cut to the length that the model reads.
 
     An encoder that supports pairs reads every fourth sentence as a pair with the one before it. A
@@ -158,7 +163,7 @@ def proof_texts(run: Opened, sentences: Sequence[str]) -> list[TextItem]:
     return [_with_gaps(run, text) for text in found]
 
 
-def _with_gaps(run: Opened, text: TextItem) -> TextItem:
+def _with_gaps(run: LoadedRun, text: TextItem) -> TextItem:
     mask = run.vocab.source.mask
     if run.spec.answers != "gaps" or mask is None:
         return text
@@ -199,7 +204,7 @@ def proof_sounds(shape: AudioSettings) -> list[Media]:
     return found
 
 
-def read_all(run: Opened, items: Sequence[Item]) -> list[Reading]:
+def read_all(run: LoadedRun, items: Sequence[Item]) -> list[Reading]:
     """Run our model on each item separately, so that batching does not affect rounding."""
     if run.spec.continues:
         items = _continued(run, [item.ids for item in items if isinstance(item, TextItem)])
@@ -211,7 +216,7 @@ def read_all(run: Opened, items: Sequence[Item]) -> list[Reading]:
 
 @torch.no_grad()
 def read_one(
-    run: Opened, item: Item, target: Sequence[int] = (), gone: Batch[Gone] | None = None
+    run: LoadedRun, item: Item, target: Sequence[int] = (), gone: Batch[MaskTargets] | None = None
 ) -> Reading:
     """Run the model on an item, or on a source and its output so far. `gone`: the item with its
     masked parts removed."""
@@ -219,8 +224,10 @@ def read_one(
     if gone is None:
         streams = [_source(run, item)]
     else:
-        [stream], hidden_N = gone.streams, gone.targets.hidden_N
-        first = sum(unit.special for unit in _cuts(run, item).units(0))  # special tokens
+        [stream], hidden_N = gone.streams, gone.targets.masked_N
+        first = sum(
+            unit.special for unit in _cuts(run, item).describe_positions(0)
+        )  # special tokens
         assert hidden_N is not None
         streams, gone_P = [stream], hidden_N[first:].numpy()
         rows_R = torch.arange(first, stream.layout.n_rows)
@@ -228,19 +235,19 @@ def read_one(
         streams.append(_flat(target))
     found = as_model(run.model).states(*streams)
     read = readout_of(run.settings).of(run.model, found, rows_R)
-    heard = _array(read.more["ctc"].said_RC) if "ctc" in read.more else None
-    said = _array(read.answers())
+    heard = _array(read.extra_heads["ctc"].logits_RC) if "ctc" in read.extra_heads else None
+    said = _array(read.averaged_logits())
     return Reading(item, list(target), said, _array(found.x_ND), gone_P, heard)
 
 
-def what_is_said(run: Opened) -> str:
+def what_is_said(run: LoadedRun) -> str:
     """Name of the outputs to compare, for `proof.compared`."""
     readout = readout_of(run.settings)
     numbers = isinstance(readout, OneVector) or readout == EachRow("rebuild")
     return "vectors" if numbers else "logits"
 
 
-def what_is_read(run: Opened) -> tuple[str, str]:
+def what_is_read(run: LoadedRun) -> tuple[str, str]:
     """Names of what a proof counts: `Proof.items` and `Proof.units`."""
     shape = media_settings(run.settings)
     if shape is None:
@@ -249,7 +256,7 @@ def what_is_read(run: Opened) -> tuple[str, str]:
     return UNITS[what_of(shape)], units
 
 
-def _written(run: Opened, items: Sequence[Item]) -> list[list[int]]:
+def _written(run: LoadedRun, items: Sequence[Item]) -> list[list[int]]:
     """Generate the output for each source, after the start token; empty without a decoder."""
     if not isinstance(run.model, Seq2Seq):
         return [[] for _ in items]
@@ -261,7 +268,7 @@ def _written(run: Opened, items: Sequence[Item]) -> list[list[int]]:
     return [[run.vocab.target.bos, *best.tokens] for best, *_ in found]
 
 
-def _continued(run: Opened, prompts: Sequence[Sequence[int]]) -> list[TextItem]:
+def _continued(run: LoadedRun, prompts: Sequence[Sequence[int]]) -> list[TextItem]:
     assert isinstance(run.model, Decoder)
     settings = DecodeSettings(beam=1, max_len=NEW_TOKENS, unknown="keep")
     specials, most = Specials.of(run.vocab.target), run.shape.max_len
@@ -270,27 +277,27 @@ def _continued(run: Opened, prompts: Sequence[Sequence[int]]) -> list[TextItem]:
     return [TextItem([*prompt, *best.tokens][:most]) for prompt, (best, *_) in pairs]
 
 
-def _without(run: Opened, number: int, item: Item) -> Batch[Gone] | None:
+def _without(run: LoadedRun, number: int, item: Item) -> Batch[MaskTargets] | None:
     """Remove the masked parts of an item, for a model that reconstructs them."""
     if "rebuild" not in getattr(run.shape, "heads", ()):
         return None
-    intake = intake_of(run.settings)
+    intake = preprocessor_of(run.settings)
     columns = intake.columns([item] * (number + 1))  # the mask depends on the index of the item
-    items = intake.hide(columns, run.settings.fill).drawn(Draw(0, 0))
-    assert isinstance(items, Hiding)
-    return items.without(run.model, items.batch(np.array([number]), CPU), training=False)
+    items = intake.masked_dataset(columns, run.settings.fill).for_epoch(EpochSeed(0, 0))
+    assert isinstance(items, MaskedDataset)
+    return items.apply_mask(run.model, items.batch(np.array([number]), CPU), training=False)
 
 
-def _cuts(run: Opened, item: Item) -> Cuts:
-    intake = intake_of(run.settings)
-    return intake.cut(intake.columns([item]))
+def _cuts(run: LoadedRun, item: Item) -> InputDataset:
+    intake = preprocessor_of(run.settings)
+    return intake.input_dataset(intake.columns([item]))
 
 
-def _source(run: Opened, item: Item) -> ModelInput:
+def _source(run: LoadedRun, item: Item) -> ModelInput:
     if isinstance(item, TextItem):
         return _flat(item.ids, item.segments or [0] * len(item.ids))
     cuts = _cuts(run, item)
-    return cuts.shown(cuts.collate(np.arange(1)))
+    return cuts.to_model_input(cuts.collate(np.arange(1)))
 
 
 def _flat(tokens: Sequence[int], segments: Sequence[int] | None = None) -> ModelInput:

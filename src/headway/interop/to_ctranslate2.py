@@ -25,14 +25,14 @@ from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.folder import CONFIG
 from headway.settings.model import DecoderSettings, Seq2SeqSettings
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.tokenizer import Tokenizer
 
 SHOWN = 3
 """Number of different translations to show in a proof."""
 
 
-def write(run: Opened, out: Path, *, int8: bool) -> None:
+def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
     """Write the files for `--engine ctranslate2` and for CTranslate2 itself."""
     needs("ctranslate2", "ctranslate2")
     check_exportable(run.shape, run.settings.task)
@@ -72,7 +72,7 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
     return listed
 
 
-def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
     """Compare with the outputs of the same engine that `--engine ctranslate2` uses."""
     decode = replace(run.settings.decode, sample=False, precision="fp32")
     engine = Ctranslate2Engine(out, replace(run.settings, decode=decode))
@@ -100,7 +100,7 @@ def _compared(
 
 
 def _searched(
-    run: Opened, engine: Ctranslate2Engine, sources: Sequence[Sequence[int]]
+    run: LoadedRun, engine: Ctranslate2Engine, sources: Sequence[Sequence[int]]
 ) -> list[str]:
     """Note how many translations are equal with the decoding settings of the run, and show some
     that differ."""

@@ -38,7 +38,7 @@ from headway.settings.kept_heads import ALL_HEADS
 from headway.settings.model import EncoderSettings, family_of
 from headway.storage import replace_text
 from headway.tasks.history import named_scores, read_history
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.scores import NEURAL
 
 __all__ = ["prove", "write"]
@@ -81,28 +81,28 @@ WAY_OUT = {
 OTHERS = "To export this run unchanged, use --to onnx or --to torch, which support every run."
 
 
-def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
+def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
     """Compare the neural model of the run with the exported folder."""
     proof = hf_proof.prove(neural_alone(run), out, sentences, int8=int8)
     return replace(proof, notes=[*proof.notes, *_left_behind(run)])
 
 
-def _left_behind(run: Opened) -> list[str]:
+def _left_behind(run: LoadedRun) -> list[str]:
     """Make a note about the n-gram model, with the validation scores with and without it."""
     if not getattr(run.shape, "ngrams", 0):
         return []
     history, score = read_history(run.folder), run.spec.headline
     alone = named_scores(history.last.get("members")).get(NEURAL, {})
     line = "the n-gram part of the model is not exported"
-    if score.name in history.kept and score.name in alone:
+    if score.name in history.kept_scores and score.name in alone:
         line += (
-            f": {score.name} on validation {history.kept[score.name]:.2f} with it, "
+            f": {score.name} on validation {history.kept_scores[score.name]:.2f} with it, "
             f"{alone[score.name]:.2f} without"
         )
     return [line]
 
 
-def write(run: Opened, out: Path, *, int8: bool = False) -> None:
+def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
     """Write config.json, model.safetensors, the tokenizer and the decoding settings."""
     assert not int8, "refused before"
     if run.shape.kept_heads != ALL_HEADS:
@@ -123,7 +123,7 @@ def write(run: Opened, out: Path, *, int8: bool = False) -> None:
         _write_ours(run, out)
 
 
-def neural_alone(run: Opened) -> Opened:
+def neural_alone(run: LoadedRun) -> LoadedRun:
     """Return the run without its n-gram part, which `transformers` does not support."""
     if not getattr(run.shape, "ngrams", 0):
         return run
@@ -133,7 +133,7 @@ def neural_alone(run: Opened) -> Opened:
     return run.with_model(model.neural, replace(run.settings, model=shape))
 
 
-def _with_first_token(run: Opened) -> Opened:
+def _with_first_token(run: LoadedRun) -> LoadedRun:
     """Convert a classifier to one that uses the first token and a pooler, if that is possible."""
     if not can_be_read_at_first(run.settings):
         return run
@@ -143,11 +143,11 @@ def _with_first_token(run: Opened) -> Opened:
     return run.with_model(made, replace(run.settings, model=shape))
 
 
-def _came_from_there(run: Opened) -> bool:
+def _came_from_there(run: LoadedRun) -> bool:
     return run.imported is not None and run.imported["model_type"] in FAMILIES
 
 
-def _write_back(run: Opened, out: Path) -> None:
+def _write_back(run: LoadedRun, out: Path) -> None:
     """Write an imported run with its original tensor names, types and files."""
     facts = run.imported
     assert facts is not None
@@ -198,7 +198,7 @@ def _kept(folder: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _write_ours(run: Opened, out: Path) -> None:
+def _write_ours(run: LoadedRun, out: Path) -> None:
     run = _with_first_token(run)
     config, found = described(run)
     weights = in_units_of_answers(widened(run.model, found.model), run.settings)
@@ -239,7 +239,7 @@ def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Ten
     return dict.fromkeys(names, bias)
 
 
-def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
+def described(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
     """Describe a run as the first architecture that fits; raise with all reasons if none does."""
     kind = family_of(run.shape)
     if kind not in CANDIDATES:
@@ -261,7 +261,7 @@ def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
     )
 
 
-def _check_pooling(run: Opened) -> None:
+def _check_pooling(run: LoadedRun) -> None:
     shape = run.shape
     wanted = {"encoder": "first", "decoder": "last"}.get(family_of(shape))
     if wanted and "classes" in run.spec.heads and getattr(shape, "pooling", wanted) != wanted:
@@ -272,7 +272,7 @@ def _check_pooling(run: Opened) -> None:
         )
 
 
-def _check_shapes(run: Opened) -> None:
+def _check_shapes(run: LoadedRun) -> None:
     if run.spec.answers == "tags" and getattr(run.shape, "reads_shapes", False):
         raise UserError(
             "this model reads the shape of each word (capitals, digits) besides its tokens, which "

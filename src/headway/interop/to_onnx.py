@@ -29,7 +29,7 @@ from headway.models.parts.audio import AudioFront
 from headway.models.parts.vision import ImageFront
 from headway.settings.folder import CONFIG
 from headway.settings.model import AudioEncoderSettings, AudioSeq2SeqSettings
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 OPSET = 20
 """Version of the operator set; onnxruntime supports it since 1.17."""
@@ -41,7 +41,7 @@ ONE_FILE = 1_800_000_000
 """Limit on the bytes of weights inside the `.onnx` file, because the format is limited to 2 GB."""
 
 
-def write(run: Opened, out: Path, *, int8: bool) -> None:
+def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
     """Write one file per graph, and the settings and the tokenizer for `--engine onnx`."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         needs(package, "onnx")
@@ -54,7 +54,7 @@ def write(run: Opened, out: Path, *, int8: bool) -> None:
         write_library_tokenizer(run, out)
 
 
-def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
     runtime = needs("onnxruntime", "onnx")
     return prove_padded(
         "onnx",
@@ -66,7 +66,7 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Pr
     )
 
 
-def _facts(run: Opened, graph: Graph) -> dict[str, str]:
+def _facts(run: LoadedRun, graph: Graph) -> dict[str, str]:
     """Metadata of an ONNX file."""
     facts: dict[str, Any] = {"headway_version": __version__, "task": run.settings.task}
     if run.settings.labels:

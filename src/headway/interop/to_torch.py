@@ -15,10 +15,10 @@ from headway.interop.graphs.padded_batches import Array, Call, prove_padded
 from headway.interop.graphs.record import describe, recorded
 from headway.interop.hf.tokenizer import write_library_tokenizer
 from headway.interop.proof import Proof
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 
-def write(run: Opened, out: Path, *, int8: bool) -> None:
+def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
     assert not int8, "refused before"
     made = [(graph, recorded(graph)) for graph in graphs_of(run.model, run.settings)]
     for graph, program in made:
@@ -28,7 +28,7 @@ def write(run: Opened, out: Path, *, int8: bool) -> None:
         write_library_tokenizer(run, out)
 
 
-def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
+def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
     calls = {graph.name: _load(graph, out) for graph in graphs_of(run.model, run.settings)}
     return prove_padded("torch", run, sentences, calls, by=f"torch {torch.__version__}")
 

@@ -42,7 +42,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.eval_mode import evaluating
 from headway.nn.layout import Layout
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 MODEL = "tatoeba-de-en"
 BEAM = 4
@@ -278,7 +278,7 @@ def drawn(pairs: Sequence[tuple[str, str]], some: int, seed: int) -> Sequence[tu
 
 
 def measured(
-    run: Opened, pairs: Sequence[tuple[str, str]], widths: Sequence[int], most: int
+    run: LoadedRun, pairs: Sequence[tuple[str, str]], widths: Sequence[int], most: int
 ) -> dict[str, Any]:
     """Compute all numbers for these sentences."""
     source, target = run.vocab.source, run.vocab.target
@@ -346,7 +346,7 @@ def measured(
     }  # fmt: skip
 
 
-def seq2seq(run: Opened) -> Seq2Seq:
+def seq2seq(run: LoadedRun) -> Seq2Seq:
     model = run.model
     assert isinstance(model, Seq2Seq)
     return model

@@ -34,7 +34,7 @@ from headway.lab.parallelism import in_turns
 from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
 from headway.models.summary import count_parameters
 from headway.nn.attention.attention import Attention
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 FREE = 0.05
 """Total rise of the loss, in nats per token, up to which removed heads count as not needed."""
@@ -112,13 +112,14 @@ class ManyHeads(Experiment):
             for arm, more in arms.items()
         }  # fmt: skip
         own = bench.once(
-            "pruned", lambda: pruned(runs["4"].opened.twin(), pairs, unseen, bench.seed)
+            "pruned", lambda: pruned(runs["4"].opened.inspection_copy(), pairs, unseen, bench.seed)
         )
         known = list(beds.unseen())
         some = known[60 * bench.seed : 60 * bench.seed + 60]
         other = bench.once(
             "comes-along",
-            lambda: pruned(headway.load(COMES_ALONG, device="cpu").opened.twin(), known[-40:],
+            lambda: pruned(headway.load(COMES_ALONG, device="cpu").opened.inspection_copy(),
+            known[-40:],
                            some, bench.seed, gates=False),
         )  # fmt: skip
         return {
@@ -260,7 +261,7 @@ def at_quarter(one: Mapping[str, Any], order: str) -> float:
 
 
 def pruned(
-    run: Opened,
+    run: LoadedRun,
     judged_by: Sequence[tuple[str, str]],
     unseen: Sequence[tuple[str, str]],
     seed: int,
@@ -309,19 +310,19 @@ def free(losses: Sequence[float]) -> float:
 
 
 @torch.no_grad()
-def loss(run: Opened, batch: Batch, off: Sequence[Head] | frozenset[Head] = ()) -> float:
+def loss(run: LoadedRun, batch: Batch, off: Sequence[Head] | frozenset[Head] = ()) -> float:
     """Loss in nats per token of the target sentences, with these heads off."""
     with heads_off(run.model, Change(off=frozenset(off))):
         return float(_loss(run, batch))
 
 
-def _loss(run: Opened, batch: Batch) -> Tensor:
-    scores_RV = read_out(run, batch, states_behind(run.model, batch)).answers().float()
+def _loss(run: LoadedRun, batch: Batch) -> Tensor:
+    scores_RV = read_out(run, batch, states_behind(run.model, batch)).averaged_logits().float()
     said_R = torch.tensor([output.id for one in batch.readings for output in one.outputs])
     return torch.nn.functional.cross_entropy(scores_RV, said_R.to(scores_RV.device))
 
 
-def roles(run: Opened, found: Heads, batch: Batch, most: int = 8) -> list[list[Any]]:
+def roles(run: LoadedRun, found: Heads, batch: Batch, most: int = 8) -> list[list[Any]]:
     whole = loss(run, batch)
     best = sorted(found.heads, key=lambda head: -head.importance)[:most]
     return [
@@ -333,7 +334,7 @@ def roles(run: Opened, found: Heads, batch: Batch, most: int = 8) -> list[list[A
 
 
 @torch.no_grad()
-def faster(run: Opened, small: Opened, batch: Batch, rounds: int = 7) -> float:
+def faster(run: LoadedRun, small: LoadedRun, batch: Batch, rounds: int = 7) -> float:
     """Speed of the small model relative to the whole one."""
     steps = {name: partial(vectors, one.model, batch)
              for name, one in (("run", run), ("small", small))}  # fmt: skip
@@ -351,14 +352,14 @@ STEPS = 80
 
 
 def learned_gates(
-    run: Opened, known: Sequence[Reading], batch: Batch, seed: int
+    run: LoadedRun, known: Sequence[Reading], batch: Batch, seed: int
 ) -> dict[str, dict[str, float]]:
     """For each price per head: how many stay open, and the loss with these alone."""
     some = Batch.of(run, known)
     return {f"{price:g}": _gates(run, some, batch, price, seed) for price in PRICES}
 
 
-def _gates(run: Opened, some: Batch, batch: Batch, price: float, seed: int) -> dict[str, float]:
+def _gates(run: LoadedRun, some: Batch, batch: Batch, price: float, seed: int) -> dict[str, float]:
     layers = [
         (kind.name, layer, attention)
         for kind in Anatomy.of(run.model).kinds

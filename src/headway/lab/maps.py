@@ -24,7 +24,7 @@ from headway.lab.experiment import Experiment, Measured, Source, mean, over
 from headway.lab.figures import Bars, Figure, Heatmap, Table, interval_bars
 from headway.lab.verdict import Answers, Arm, Bounds, Control, Effect, Verdict, all_of, decide
 from headway.settings.folder import run_folders
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 NAMED = {
     "last": "attention, last layer, mean of heads",
@@ -110,7 +110,9 @@ class Trust(Experiment):
             },
         )  # fmt: skip
         few = bench.choose(10, 80)
-        found = bench.once("maps", lambda: measured(run.opened.twin(), bed.valid, few, bench.seed))
+        found = bench.once(
+            "maps", lambda: measured(run.opened.inspection_copy(), bed.valid, few, bench.seed)
+        )
         return {"loss": run.scores["loss"], "bleu": run.scores["bleu"], **found,
                 "others": elsewhere()}  # fmt: skip
 
@@ -222,7 +224,7 @@ EXPERIMENT = Trust()
 
 
 def measured(
-    run: Opened, known: Sequence[Known], few: int, seed: int
+    run: LoadedRun, known: Sequence[Known], few: int, seed: int
 ) -> dict[str, Any]:  # fmt: skip
     """Precision of every map, of heads of an untrained model, and of the selected head when
     shuffled."""
@@ -262,7 +264,7 @@ def by_name(found: Truth, n_layers: int) -> dict[str, float]:
     return {"picked": found.best.p1, **p1}
 
 
-def shuffled(run: Opened, case: Case, name: str, draws: torch.Generator) -> Map:
+def shuffled(run: LoadedRun, case: Case, name: str, draws: torch.Generator) -> Map:
     """Map of a head with its columns shuffled separately in each row."""
     [map_] = [one for one in maps.make(run, trace(run, case.reading), ["heads"])
               if one.name == name]  # fmt: skip
@@ -275,7 +277,7 @@ def shuffled(run: Opened, case: Case, name: str, draws: torch.Generator) -> Map:
     return replace(map_, name="shuffled", weights_RS=mixed_RS)
 
 
-def agreements(run: Opened, cases: Sequence[Case], n_layers: int) -> dict[str, float]:
+def agreements(run: LoadedRun, cases: Sequence[Case], n_layers: int) -> dict[str, float]:
     """Mean rank correlation of maps with occlusion, over the words of the source."""
     wanted = {"last": f"cross.{n_layers - 1}.mean", "norm": f"cross.{n_layers - 1}.norm",
               "rollout": "rollout", "gradxinput": "gradxinput"}  # fmt: skip

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headway.nn.eval_mode import evaluating
 from headway.run import Run
-from headway.tasks.items import Items, batches_of
+from headway.tasks.dataset import TaskDataset, batches_of
 from headway.tasks.task import find_task
 
 
@@ -42,9 +42,9 @@ class Yardstick:
     def together(self, models: Sequence[nn.Module], *, learned: bool = False) -> float:
         """Loss of an ensemble, which averages the probabilities of its models."""
         objective = self._objective
-        items: Items[Any] = objective.train_items if learned else objective.valid_items
-        last = len(items.owner) if self.most is None else self.most
-        rows = np.flatnonzero(items.owner < last)
+        items: TaskDataset[Any] = objective.train_dataset if learned else objective.valid_dataset
+        last = len(items.example_index) if self.most is None else self.most
+        rows = np.flatnonzero(items.example_index < last)
         total, count = 0.0, 0.0
         with evaluating(list(models)):
             for _, batch in batches_of(items, rows, self.run.device):

@@ -28,7 +28,7 @@ L2: dict[LinkFunction, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
 10 gave a test MAE of 0.571, 1 gave 0.581 and 30 gave 0.575; ridge regression on tf-idf gave 0.571
 to 0.581."""
 
-Text = tuple[str, str]
+TextPair = tuple[str, str]
 """A text and the other text of its pair, which is empty if there are no pairs."""
 
 
@@ -56,7 +56,7 @@ class BagOfWords:
     @classmethod
     def fit(
         cls,
-        texts: Sequence[Text],
+        texts: Sequence[TextPair],
         labels: Sequence[int],
         n_classes: int,
         *,
@@ -73,7 +73,7 @@ class BagOfWords:
     @classmethod
     def fit_to(
         cls,
-        texts: Sequence[Text],
+        texts: Sequence[TextPair],
         right_NC: Tensor,
         link: LinkFunction,
         *,
@@ -95,17 +95,17 @@ class BagOfWords:
         return cls(numbers, *fit_linear(bag._rows(found), right_NC, link, l2=l2))
 
     @torch.no_grad()
-    def scores(self, texts: Sequence[Text]) -> Tensor:
+    def scores(self, texts: Sequence[TextPair]) -> Tensor:
         """Logits, or predicted numbers (N C)."""
         rows = self._rows([features(*text) for text in texts])
         return rows.scores(self.weight_FC, self.bias_C)
 
-    def log_probs(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+    def log_probs(self, texts: Sequence[TextPair]) -> NDArray[np.float64]:
         """Log-probabilities of classes (N C)."""
         found: NDArray[np.float64] = self.scores(texts).double().log_softmax(-1).numpy()
         return found
 
-    def guesses(self, texts: Sequence[Text]) -> NDArray[np.int64]:
+    def predict(self, texts: Sequence[TextPair]) -> NDArray[np.int64]:
         return self.log_probs(texts).argmax(1)
 
     def _rows(self, found: Sequence[Sequence[str]]) -> SparseFeatures:
@@ -116,7 +116,7 @@ class BagOfWords:
         return SparseFeatures(flat, torch.from_numpy(starts.astype(np.int64)), len(self.weight_FC))
 
 
-def thinning(texts: Sequence[Text], most_characters: int = MOST_CHARACTERS) -> int:
+def thinning(texts: Sequence[TextPair], most_characters: int = MOST_CHARACTERS) -> int:
     """Step with which texts are sampled, so that their length stays near `most_characters`."""
     return -(-sum(len(a) + len(b) for a, b in texts) // most_characters) or 1
 
@@ -156,7 +156,7 @@ class NearestNeighbours:
         }
         return replace(found, n=max(right, key=lambda n: right[n]))
 
-    def guesses(self, vectors_AD: NDArray[np.floating]) -> NDArray[np.int64]:
+    def predict(self, vectors_AD: NDArray[np.floating]) -> NDArray[np.int64]:
         near_AK = _at_length_one(vectors_AD) @ self.known_KD.T
         return self._votes(near_AK, self.n, len(self.labels_K))
 
@@ -178,7 +178,7 @@ def _at_length_one(vectors_ND: NDArray[np.floating]) -> NDArray[np.float32]:
     return np.asarray(vectors_ND / np.maximum(lengths_N1, 1e-9), np.float32)
 
 
-def few_of_each(labels_N: NDArray[np.integer], each: int, seed: int) -> NDArray[np.int64]:
+def sample_per_class(labels_N: NDArray[np.integer], each: int, seed: int) -> NDArray[np.int64]:
     """Sample `each` examples of each class, or all if there are fewer. With the same seed, smaller
     samples are subsets of larger ones."""
     order_N = np.random.default_rng(seed).permutation(len(labels_N))
@@ -194,7 +194,7 @@ class FrequentTags:
     default: int
 
     @classmethod
-    def of(cls, sentences: Iterable[tuple[Sequence[Hashable], Sequence[int]]]) -> FrequentTags:
+    def fit(cls, sentences: Iterable[tuple[Sequence[Hashable], Sequence[int]]]) -> FrequentTags:
         counts: defaultdict[Hashable, Counter[int]] = defaultdict(Counter)
         total: Counter[int] = Counter()
         for words, tags in sentences:
@@ -203,7 +203,7 @@ class FrequentTags:
                 counts[word][tag] += 1
         return cls({word: _top(seen) for word, seen in counts.items()}, _top(total))
 
-    def guess(self, words: Sequence[Hashable]) -> list[int]:
+    def predict(self, words: Sequence[Hashable]) -> list[int]:
         return [self.tags.get(word, self.default) for word in words]
 
 

@@ -14,17 +14,17 @@ import numpy as np
 from headway.metrics.translation import (
     SAMPLES,
     SEED,
+    CorpusScore,
     Interval,
     Reference,
-    Score,
+    as_list,
     exact_match,
-    several,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Frequencies", "cider", "ciders", "exact_match", "match_interval", "words_of"]
+__all__ = ["DocumentFrequencies", "cider", "ciders", "exact_match", "match_interval", "words_of"]
 
 ORDERS = 4
 """Longest n-grams in words."""
@@ -43,30 +43,30 @@ def words_of(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Frequencies:
+class DocumentFrequencies:
     """Document frequencies: the number of images whose references contain each n-gram."""
 
     counts: Grams
-    n_pictures: int
+    n_images: int
 
     @classmethod
-    def of(cls, references: Sequence[Reference]) -> Frequencies:
+    def of(cls, references: Sequence[Reference]) -> DocumentFrequencies:
         counts: Grams = Counter()
         for of_picture in references:
-            texts = several(of_picture)
+            texts = as_list(of_picture)
             counts.update({gram for text in texts for grams in _grams(text) for gram in grams})
         return cls(counts, len(references))
 
     def weight(self, gram: tuple[str, ...]) -> float:
         """Inverse document frequency; an unseen n-gram counts as seen once."""
-        return math.log(self.n_pictures / max(1, self.counts[gram]))
+        return math.log(self.n_images / max(1, self.counts[gram]))
 
 
 def cider(
     outputs: Sequence[str],
     references: Sequence[Reference],
-    frequencies: Frequencies | None = None,
-) -> Score:
+    frequencies: DocumentFrequencies | None = None,
+) -> CorpusScore:
     """Mean CIDEr-D over all images.
 
     The maximum is 10: an output of four words or more that equals its only reference, with n-grams
@@ -77,27 +77,27 @@ def cider(
     tokenizer. As there, and unlike in the paper, they are not stemmed.
     """
     values = ciders(outputs, references, frequencies)
-    return Score("CIDEr-D", float(values.mean()) if len(values) else 0.0, SIGNATURE)
+    return CorpusScore("CIDEr-D", float(values.mean()) if len(values) else 0.0, SIGNATURE)
 
 
 def ciders(
     outputs: Sequence[str],
     references: Sequence[Reference],
-    frequencies: Frequencies | None = None,
+    frequencies: DocumentFrequencies | None = None,
 ) -> NDArray[np.float64]:
     """CIDEr-D of every output (Vedantam, Zitnick and Parikh 2015)."""
-    rarity = Frequencies.of(references) if frequencies is None else frequencies
+    rarity = DocumentFrequencies.of(references) if frequencies is None else frequencies
     pairs = zip(outputs, references, strict=True)
     return np.array(
         [
-            10.0 * float(np.mean([_alike(output, one, rarity) for one in several(these)]))
+            10.0 * float(np.mean([_similarity(output, one, rarity) for one in as_list(these)]))
             for output, these in pairs
         ],
         dtype=np.float64,
     )
 
 
-def _alike(output: str, reference: str, rarity: Frequencies) -> float:
+def _similarity(output: str, reference: str, rarity: DocumentFrequencies) -> float:
     """Mean cosine of tf-idf vectors over the orders of n-grams. In variant D, counts above those of
     the reference are clipped, and a difference in length is penalised."""
     total = 0.0

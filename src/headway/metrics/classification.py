@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from headway.metrics.translation import Interval
 
-Counts = NDArray[np.int64]
-Numbers = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 SAMPLES = 1000
 MOST_CELLS = 10_000_000
@@ -28,14 +28,14 @@ SEED = 12345
 BINS = 15
 """Number of bins for the expected calibration error, as in Guo et al. (2017)."""
 
-WIDEST = 20.0
+MAX_TEMPERATURE = 20.0
 """Range in which a temperature is fitted for reports: from 1/20 to 20."""
 
-MILDEST = 5.0
+MAX_APPLIED_TEMPERATURE = 5.0
 """Range of temperatures that are applied to predictions, from 1/5 to 5, so that probabilities
 become neither almost certain nor almost equal."""
 
-OWN = 10
+PSEUDO_EXAMPLES = 10
 """Number of pseudo-examples, labelled with the model's own probabilities, that are added when a
 temperature is fitted. They keep it near 1 if examples are few or none is wrong."""
 
@@ -86,25 +86,25 @@ class Calibration:
         return {"bins": [vars(one) for one in self.bins], "ece": self.ece}
 
 
-def confusion(labels_N: NDArray[np.integer], guesses_N: NDArray[np.integer], n: int) -> Counts:
+def confusion(labels_N: NDArray[np.integer], guesses_N: NDArray[np.integer], n: int) -> IntArray:
     """Confusion matrix: counts by true class (row) and predicted class (column)."""
     cells = np.asarray(labels_N, dtype=np.int64) * n + np.asarray(guesses_N, dtype=np.int64)
     return np.bincount(cells, minlength=n * n).reshape(n, n).astype(np.int64)
 
 
-def accuracy(counts_CC: Counts) -> float:
+def accuracy(counts_CC: IntArray) -> float:
     return float(_accuracy(counts_CC))
 
 
-def macro_f1(counts_CC: Counts) -> float:
+def macro_f1(counts_CC: IntArray) -> float:
     """Mean F1 of the classes that occur or are predicted, as in scikit-learn."""
     return float(_macro_f1(counts_CC))
 
 
-def class_scores(counts_CC: Counts) -> list[ClassScore]:
+def class_scores(counts_CC: IntArray) -> list[ClassScore]:
     right_C, answered_C, true_C = _margins(counts_CC)
-    precision_C, recall_C = _share(right_C, answered_C), _share(right_C, true_C)
-    f1_C = _share(2 * right_C, answered_C + true_C)
+    precision_C, recall_C = _fraction(right_C, answered_C), _fraction(right_C, true_C)
+    f1_C = _fraction(2 * right_C, answered_C + true_C)
     return [
         ClassScore(float(p), float(r), float(f), int(n))
         for p, r, f, n in zip(precision_C, recall_C, f1_C, true_C, strict=True)
@@ -137,26 +137,28 @@ def widened(found: Interval, n: int) -> Interval:
     return Interval(found.value, certain.low, certain.high)
 
 
-def accuracy_interval(counts_CC: Counts) -> Interval:
+def accuracy_interval(counts_CC: IntArray) -> Interval:
     return wilson_interval(int(np.trace(counts_CC)), int(counts_CC.sum()))
 
 
-def macro_f1_interval(counts_CC: Counts) -> Interval:
+def macro_f1_interval(counts_CC: IntArray) -> Interval:
     return widened(_interval(counts_CC, _macro_f1), int(counts_CC.sum()))
 
 
-def nll(logs_NC: Numbers, labels_N: NDArray[np.integer]) -> float:
+def nll(logs_NC: FloatArray, labels_N: NDArray[np.integer]) -> float:
     """Mean negative log-likelihood of the true classes, in nats."""
     return float(-logs_NC[np.arange(len(labels_N)), labels_N].mean())
 
 
-def calibration(logs_NC: Numbers, labels_N: NDArray[np.integer], n_bins: int = BINS) -> Calibration:
+def calibration(
+    logs_NC: FloatArray, labels_N: NDArray[np.integer], n_bins: int = BINS
+) -> Calibration:
     """Calibration of the probabilities of the predicted classes."""
     return reliability(np.exp(logs_NC.max(1)), logs_NC.argmax(1) == labels_N, n_bins)
 
 
 def reliability(
-    sure_N: Numbers, right_N: NDArray[np.bool_] | Numbers, n_bins: int = BINS
+    sure_N: FloatArray, right_N: NDArray[np.bool_] | FloatArray, n_bins: int = BINS
 ) -> Calibration:
     """Calibration over bins with equal numbers of predictions. Equal probabilities always share a
     bin."""
@@ -176,7 +178,7 @@ def reliability(
     return Calibration(bins, ece)
 
 
-def best_temperature(loss: Callable[[float], float], most: float = WIDEST) -> float:
+def best_temperature(loss: Callable[[float], float], most: float = MAX_TEMPERATURE) -> float:
     """Temperature with the lowest loss between 1 / `most` and `most`, or 1 if that is as good.
 
     The likelihood of labels has a single optimum, so a golden-section search finds it.
@@ -199,61 +201,61 @@ def best_temperature(loss: Callable[[float], float], most: float = WIDEST) -> fl
     return found if loss(found) < loss(1.0) else 1.0
 
 
-def fit_temperature(logs_NC: Numbers, labels_N: NDArray[np.integer]) -> float:
+def fit_temperature(logs_NC: FloatArray, labels_N: NDArray[np.integer]) -> float:
     """Fit the temperature, the divisor of the logits that makes the labels most likely (Guo et al.
     2017). Above 1, the model is overconfident."""
     return best_temperature(lambda t: nll(apply_temperature(logs_NC, t), labels_N))
 
 
 def safe_temperature(
-    shares_at: Callable[[float], Numbers],
-    true_NC: Numbers,
-    surprise: Callable[[Numbers, Numbers], float],
+    shares_at: Callable[[float], FloatArray],
+    true_NC: FloatArray,
+    surprise: Callable[[FloatArray, FloatArray], float],
 ) -> float:
-    """Fit the temperature that is applied to future predictions, regularised with `OWN`
+    """Fit the temperature that is applied to future predictions, regularised with `PSEUDO_EXAMPLES`
     pseudo-examples.
 
     `true_NC`: one where a label is correct. `shares_at`: the probabilities (N C) at a temperature.
-    `surprise`: the mean cross-entropy of probabilities and soft targets."""
+    `soft_cross_entropy`: the mean cross-entropy of probabilities and soft targets."""
     n = len(true_NC)
-    aims_NC = (n * true_NC + OWN * shares_at(1.0)) / (n + OWN)
-    return best_temperature(lambda t: surprise(shares_at(t), aims_NC), MILDEST)
+    aims_NC = (n * true_NC + PSEUDO_EXAMPLES * shares_at(1.0)) / (n + PSEUDO_EXAMPLES)
+    return best_temperature(lambda t: surprise(shares_at(t), aims_NC), MAX_APPLIED_TEMPERATURE)
 
 
-def surprise(shares_NC: Numbers, aims_NC: Numbers) -> float:
+def soft_cross_entropy(shares_NC: FloatArray, aims_NC: FloatArray) -> float:
     """Mean cross-entropy of class probabilities and soft targets, in nats."""
     return float(-(aims_NC * np.log(np.maximum(shares_NC, 1e-300))).sum(1).mean())
 
 
-def apply_temperature(logs_NC: Numbers, temperature: float) -> Numbers:
+def apply_temperature(logs_NC: FloatArray, temperature: float) -> FloatArray:
     """Log-probabilities after division of the logits by a temperature."""
     x_NC = logs_NC / temperature
     top_N1 = x_NC.max(1, keepdims=True)
     return x_NC - top_N1 - np.log(np.exp(x_NC - top_N1).sum(1, keepdims=True))
 
 
-def _margins(counts: NDArray[np.integer]) -> tuple[Numbers, Numbers, Numbers]:
+def _margins(counts: NDArray[np.integer]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Correct predictions, all predictions and examples of each class, on the last axis."""
     right = np.diagonal(counts, axis1=-2, axis2=-1)
     return right.astype(float), counts.sum(-2).astype(float), counts.sum(-1).astype(float)
 
 
-def _accuracy(counts: NDArray[np.integer]) -> Numbers:
-    return _share(_margins(counts)[0].sum(-1), counts.sum((-2, -1)).astype(float))
+def _accuracy(counts: NDArray[np.integer]) -> FloatArray:
+    return _fraction(_margins(counts)[0].sum(-1), counts.sum((-2, -1)).astype(float))
 
 
-def _macro_f1(counts: NDArray[np.integer]) -> Numbers:
+def _macro_f1(counts: NDArray[np.integer]) -> FloatArray:
     right, answered, true = _margins(counts)
-    f1 = _share(2 * right, answered + true)
-    return _share(f1.sum(-1), (answered + true > 0).sum(-1))
+    f1 = _fraction(2 * right, answered + true)
+    return _fraction(f1.sum(-1), (answered + true > 0).sum(-1))
 
 
-def _share(part: NDArray[np.number], whole: NDArray[np.number]) -> Numbers:
+def _fraction(part: NDArray[np.number], whole: NDArray[np.number]) -> FloatArray:
     """Fractions, with 0/0 = 0."""
     return np.asarray(part / np.maximum(whole, 1), dtype=np.float64)
 
 
-def _interval(counts_CC: Counts, score: Callable[[NDArray[np.integer]], Numbers]) -> Interval:
+def _interval(counts_CC: IntArray, score: Callable[[NDArray[np.integer]], FloatArray]) -> Interval:
     """Bootstrap interval of a score. Resampling examples equals resampling cells of the confusion
     matrix."""
     n = int(counts_CC.sum())
@@ -262,7 +264,7 @@ def _interval(counts_CC: Counts, score: Callable[[NDArray[np.integer]], Numbers]
     random, cells = np.random.default_rng(SEED), counts_CC.size
     there = np.union1d(np.flatnonzero(counts_CC), [cells - 1])  # most cells are zero
     drawn_SK = random.multinomial(n, counts_CC.ravel()[there] / n, size=SAMPLES)
-    found: list[Numbers] = []
+    found: list[FloatArray] = []
     for some in np.array_split(drawn_SK, min(SAMPLES, 1 + SAMPLES * cells // MOST_CELLS)):
         whole = np.zeros((len(some), cells), np.int64)
         whole[:, there] = some

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.metrics.classification import (
-    OWN,
+    PSEUDO_EXAMPLES,
     SAMPLES,
     SEED,
     Calibration,
@@ -19,8 +19,8 @@ from headway.metrics.classification import (
 )
 from headway.metrics.translation import Interval
 
-Numbers = NDArray[np.float64]
-Sets = NDArray[np.bool_]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 THRESHOLD = 0.5
 """Labels with at least this probability are predicted, until a threshold is fitted."""
@@ -29,21 +29,21 @@ LOWEST, HIGHEST = 0.05, 0.95
 """Range of fitted thresholds."""
 
 
-def said(shares_NC: Numbers, threshold: float = THRESHOLD) -> Sets:
+def predicted_labels(shares_NC: FloatArray, threshold: float = THRESHOLD) -> BoolArray:
     return shares_NC >= threshold
 
 
-def best_threshold(shares_NC: Numbers, truth_NC: Sets) -> float:
+def best_threshold(shares_NC: FloatArray, truth_NC: BoolArray) -> float:
     """Fit the threshold with the highest micro F1, shared by all labels.
 
     With calibrated probabilities the best threshold is the same for every label, and a threshold
-    per label would be fitted to very few examples of rare labels. As for a temperature, `OWN`
-    pseudo-examples are added.
+    per label would be fitted to very few examples of rare labels. As for a temperature,
+    `PSEUDO_EXAMPLES` pseudo-examples are added.
     """
     n = len(truth_NC)
     if not n:
         return THRESHOLD
-    right_K = ((n * truth_NC + OWN * shares_NC) / (n + OWN)).ravel()
+    right_K = ((n * truth_NC + PSEUDO_EXAMPLES * shares_NC) / (n + PSEUDO_EXAMPLES)).ravel()
     shares_K = shares_NC.ravel()
     order = np.argsort(-shares_K, kind="stable")
     shares_K, found_K = shares_K[order], np.cumsum(right_K[order])
@@ -56,30 +56,30 @@ def best_threshold(shares_NC: Numbers, truth_NC: Sets) -> float:
     return round(float(middle_K[np.where(may_K, f1_K, -1.0).argmax()]), 3)
 
 
-def nll(shares_NC: Numbers, truth_NC: NDArray[np.floating]) -> float:
+def nll(shares_NC: FloatArray, truth_NC: NDArray[np.floating]) -> float:
     """Mean binary cross-entropy over examples and labels, in nats."""
     p_NC = np.clip(shares_NC, 1e-12, 1 - 1e-12)
     right_NC = truth_NC * np.log(p_NC) + (1 - truth_NC) * np.log(1 - p_NC)
     return float(-right_NC.mean())
 
 
-def micro_f1(said_NC: Sets, truth_NC: Sets) -> float:
+def micro_f1(said_NC: BoolArray, truth_NC: BoolArray) -> float:
     """F1 over all labels of all examples together."""
     return float(_f1(*(counts.sum() for counts in _counts(said_NC, truth_NC))))
 
 
-def macro_f1(said_NC: Sets, truth_NC: Sets) -> float:
+def macro_f1(said_NC: BoolArray, truth_NC: BoolArray) -> float:
     """Mean F1 of the labels that occur or are predicted."""
     right_C, said_C, true_C = (counts.sum(0) for counts in _counts(said_NC, truth_NC))
     there_C = said_C + true_C > 0
     return float(_f1(right_C, said_C, true_C)[there_C].mean()) if there_C.any() else 0.0
 
 
-def exact_match(said_NC: Sets, truth_NC: Sets) -> float:
+def exact_match(said_NC: BoolArray, truth_NC: BoolArray) -> float:
     return float((said_NC == truth_NC).all(1).mean())
 
 
-def label_scores(said_NC: Sets, truth_NC: Sets) -> list[ClassScore]:
+def label_scores(said_NC: BoolArray, truth_NC: BoolArray) -> list[ClassScore]:
     right_C, said_C, true_C = (counts.sum(0) for counts in _counts(said_NC, truth_NC))
     f1_C = _f1(right_C, said_C, true_C)
     return [
@@ -88,7 +88,7 @@ def label_scores(said_NC: Sets, truth_NC: Sets) -> list[ClassScore]:
     ]
 
 
-def mean_average_precision(shares_NC: Numbers, truth_NC: Sets) -> float:
+def mean_average_precision(shares_NC: FloatArray, truth_NC: BoolArray) -> float:
     """Mean average precision (mAP) over the labels that occur. Examples with equal probabilities
     share a rank."""
     found = [
@@ -99,7 +99,7 @@ def mean_average_precision(shares_NC: Numbers, truth_NC: Sets) -> float:
     return float(np.mean(found)) if found else 0.0
 
 
-def _average_precision(shares_N: Numbers, true_N: Sets) -> float:
+def _average_precision(shares_N: FloatArray, true_N: BoolArray) -> float:
     order = np.argsort(-shares_N, kind="stable")
     last = np.flatnonzero(np.append(np.diff(shares_N[order]) != 0, True))  # the last of each tie
     right = np.cumsum(true_N[order])[last]
@@ -107,12 +107,12 @@ def _average_precision(shares_N: Numbers, true_N: Sets) -> float:
     return float((recalled * right / (last + 1)).sum())
 
 
-def calibration(shares_NC: Numbers, truth_NC: Sets) -> Calibration:
+def calibration(shares_NC: FloatArray, truth_NC: BoolArray) -> Calibration:
     """Calibration of the probabilities of all labels of all examples, predicted or not."""
     return reliability(shares_NC.ravel(), truth_NC.ravel())
 
 
-def micro_f1_interval(said_NC: Sets, truth_NC: Sets) -> Interval:
+def micro_f1_interval(said_NC: BoolArray, truth_NC: BoolArray) -> Interval:
     """Micro F1 with its 95 % bootstrap interval over examples, with a fixed seed."""
     counts_3N = np.stack([counts.sum(1) for counts in _counts(said_NC, truth_NC)]).astype(float)
     n = counts_3N.shape[1]
@@ -122,11 +122,11 @@ def micro_f1_interval(said_NC: Sets, truth_NC: Sets) -> Interval:
     return widened(Interval(micro_f1(said_NC, truth_NC), float(low), float(high)), n)
 
 
-def _counts(said_NC: Sets, truth_NC: Sets) -> tuple[Sets, Sets, Sets]:
+def _counts(said_NC: BoolArray, truth_NC: BoolArray) -> tuple[BoolArray, BoolArray, BoolArray]:
     """Correct predictions, all predictions, and true labels."""
     return said_NC & truth_NC, said_NC, truth_NC
 
 
-def _f1(right: Numbers, answered: Numbers, true: Numbers) -> Numbers:
+def _f1(right: FloatArray, answered: FloatArray, true: FloatArray) -> FloatArray:
     """F1, with 0/0 = 0."""
     return np.asarray(2 * right / np.maximum(answered + true, 1), np.float64)

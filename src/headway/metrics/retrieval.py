@@ -20,7 +20,7 @@ COMPARED_AT_ONCE = 256
 NEAR = 1e-6
 """Cosines with a smaller difference count as equal, because rounding depends on the batch."""
 
-Vectors = NDArray[np.float32]
+Float32Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Retrieval:
     """Mean reciprocal rank."""
 
 
-def cosine(x_ND: Vectors) -> Vectors:
+def cosine(x_ND: Float32Array) -> Float32Array:
     """Normalise vectors to length one, so that their dot products are cosines."""
     lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
     return (x_ND / np.maximum(lengths_N1, 1e-12)).astype(np.float32)
 
 
-def retrieval(a_ND: Vectors, b_ND: Vectors, keys_N: NDArray[np.int64]) -> Retrieval:
+def retrieval(a_ND: Float32Array, b_ND: Float32Array, keys_N: NDArray[np.int64]) -> Retrieval:
     """Rank the vectors of `b` by cosine for each vector i of `a`, whose partner is vector i of `b`.
     Partners with equal keys are duplicates and do not compete."""
     a, b = torch.from_numpy(cosine(a_ND)), torch.from_numpy(cosine(b_ND))

@@ -21,10 +21,10 @@ from headway.metrics.translation import Interval
 SAMPLES = 1000
 SEED = 12345
 
-Tags = Sequence[str]
+TagSequence = Sequence[str]
 
 
-class Span(NamedTuple):
+class TagSpan(NamedTuple):
     type: str
     first: int
     last: int
@@ -41,9 +41,9 @@ class SpanScore:
     support: int
 
 
-def spans(tags: Tags) -> list[Span]:
+def spans(tags: TagSequence) -> list[TagSpan]:
     """Spans of one sentence in order, from BIO, BIOES or IOB1 tags."""
-    found: list[Span] = []
+    found: list[TagSpan] = []
     before = ("O", "")
     for place, tag in enumerate(tags):
         now = _parts(tag)
@@ -52,7 +52,7 @@ def spans(tags: Tags) -> list[Span]:
         elif _continues(before, now):
             found[-1] = found[-1]._replace(last=place)
         else:
-            found.append(Span(now[1], place, place))
+            found.append(TagSpan(now[1], place, place))
         before = now
     return found
 
@@ -67,7 +67,7 @@ def _continues(before: tuple[str, str], now: tuple[str, str]) -> bool:
 
 
 def span_scores(
-    truths: Sequence[Tags], guesses: Sequence[Tags]
+    truths: Sequence[TagSequence], guesses: Sequence[TagSequence]
 ) -> tuple[SpanScore, dict[str, SpanScore]]:
     """Scores over all types together (micro), and of each type that occurs or is predicted."""
     totals: Counter[tuple[str, str]] = Counter()
@@ -88,18 +88,20 @@ def span_scores(
     return score(types), {name: score([name]) for name in types}
 
 
-def span_f1_interval(truths: Sequence[Tags], guesses: Sequence[Tags]) -> Interval:
+def span_f1_interval(truths: Sequence[TagSequence], guesses: Sequence[TagSequence]) -> Interval:
     """Micro F1 with its 95 % bootstrap interval over sentences."""
     rows = [[len(t & g), len(t), len(g)] for t, g in _pairs(truths, guesses)]
     return _interval(np.array(rows, dtype=np.float64).reshape(-1, 3))
 
 
-def tag_accuracy(truths: Sequence[Tags], guesses: Sequence[Tags]) -> float:
+def tag_accuracy(truths: Sequence[TagSequence], guesses: Sequence[TagSequence]) -> float:
     """Fraction of words whose tag is correct."""
     return tag_accuracy_interval(truths, guesses).value
 
 
-def tag_accuracy_interval(truths: Sequence[Tags], guesses: Sequence[Tags]) -> Interval:
+def tag_accuracy_interval(
+    truths: Sequence[TagSequence], guesses: Sequence[TagSequence]
+) -> Interval:
     rows = [
         [sum(a == b for a, b in zip(t, g, strict=True)), len(t), len(t)]
         for t, g in zip(truths, guesses, strict=True)
@@ -108,8 +110,8 @@ def tag_accuracy_interval(truths: Sequence[Tags], guesses: Sequence[Tags]) -> In
 
 
 def _pairs(
-    truths: Sequence[Tags], guesses: Sequence[Tags]
-) -> Iterator[tuple[set[Span], set[Span]]]:
+    truths: Sequence[TagSequence], guesses: Sequence[TagSequence]
+) -> Iterator[tuple[set[TagSpan], set[TagSpan]]]:
     for true, guessed in zip(truths, guesses, strict=True):
         if len(true) != len(guessed):
             raise ValueError(

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from headway.settings.listed import ensure_list
 
-Numbers = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
-Symbols = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 LARGE = 1 << 22
 """Texts with a product of their lengths above this are split in two to save memory."""
@@ -28,7 +28,7 @@ SPACES = re.compile(r"\s\s+")
 
 
 @dataclass(frozen=True)
-class Errors:
+class EditCounts:
     """Counts of the edit operations between references and outputs."""
 
     hits: int = 0
@@ -54,8 +54,8 @@ class Errors:
         insertions if the references are empty."""
         return self.total / self.length if self.length else float(self.insertions)
 
-    def __add__(self, other: Errors) -> Errors:
-        return Errors(
+    def __add__(self, other: EditCounts) -> EditCounts:
+        return EditCounts(
             self.hits + other.hits,
             self.substitutions + other.substitutions,
             self.deletions + other.deletions,
@@ -63,17 +63,17 @@ class Errors:
         )
 
 
-def word_errors(references: Iterable[str], answers: Iterable[str]) -> Errors:
+def word_errors(references: Iterable[str], answers: Iterable[str]) -> EditCounts:
     """Word errors of all texts together; `.rate` is the word error rate (WER)."""
     pairs = zip(ensure_list(references), ensure_list(answers), strict=True)
-    return sum((errors(words(right), words(answer)) for right, answer in pairs), Errors())
+    return sum((errors(words(right), words(answer)) for right, answer in pairs), EditCounts())
 
 
-def character_errors(references: Iterable[str], answers: Iterable[str]) -> Errors:
+def character_errors(references: Iterable[str], answers: Iterable[str]) -> EditCounts:
     """Character errors of all texts together, including spaces; `.rate` is the character error rate
     (CER)."""
     pairs = zip(ensure_list(references), ensure_list(answers), strict=True)
-    return sum((errors(right.strip(), answer.strip()) for right, answer in pairs), Errors())
+    return sum((errors(right.strip(), answer.strip()) for right, answer in pairs), EditCounts())
 
 
 def words(text: str) -> list[str]:
@@ -93,7 +93,7 @@ def without_case_and_punctuation(text: str) -> str:
     return " ".join("".join(kept).split())
 
 
-def errors(reference: Sequence[str], answer: Sequence[str]) -> Errors:
+def errors(reference: Sequence[str], answer: Sequence[str]) -> EditCounts:
     """Error counts of one text, from an alignment with the fewest errors."""
     numbers = {part: i for i, part in enumerate(dict.fromkeys([*reference, *answer]))}
     right = np.array([numbers[part] for part in reference], dtype=np.int64)
@@ -101,17 +101,17 @@ def errors(reference: Sequence[str], answer: Sequence[str]) -> Errors:
     return _errors(right, said, max(len(right), len(said)))
 
 
-def _errors(right: Symbols, said: Symbols, most: int) -> Errors:
+def _errors(right: IntArray, said: IntArray, most: int) -> EditCounts:
     """Error counts between texts that are known to have at most `most` errors."""
-    before = _same(right, said)
+    before = _common_prefix(right, said)
     right, said = right[before:], said[before:]
-    after = _same(right[::-1], said[::-1])
+    after = _common_prefix(right[::-1], said[::-1])
     right, said = right[: len(right) - after], said[: len(said) - after]
-    same = Errors(hits=before + after)
+    same = EditCounts(hits=before + after)
     band = min(len(right), 2 * min(most, max(len(right), len(said))) + 1)
     small = band * len(said) < LARGE or len(right) < 65 or len(said) < 10
     if small and len(right) * len(said) < 4 * LARGE:
-        return same + _way_back(_distances(right, said), right, said)
+        return same + _backtrace(_distances(right, said), right, said)
     # Hirschberg's algorithm: split where a shortest path crosses the middle of the output.
     half = len(said) // 2
     left_I = _last_row(said[:half], right)
@@ -124,24 +124,24 @@ def _errors(right: Symbols, said: Symbols, most: int) -> Errors:
     )
 
 
-def _same(a: Symbols, b: Symbols) -> int:
+def _common_prefix(a: IntArray, b: IntArray) -> int:
     """Length of the common prefix."""
     size = min(len(a), len(b))
     different = np.flatnonzero(a[:size] != b[:size])
     return int(different[0]) if len(different) else size
 
 
-def _distances(right: Symbols, said: Symbols) -> NDArray[np.int32]:
+def _distances(right: IntArray, said: IntArray) -> NDArray[np.int32]:
     """Edit distances between all prefixes (i by j)."""
     return np.array(list(_rows(right, said)), dtype=np.int32)
 
 
-def _last_row(right: Symbols, said: Symbols) -> NDArray[np.int32]:
+def _last_row(right: IntArray, said: IntArray) -> NDArray[np.int32]:
     """Edit distances between all of `right` and each prefix of `said`, in little memory."""
     return deque(_rows(right, said), maxlen=1)[0]
 
 
-def _rows(right: Symbols, said: Symbols) -> Iterator[NDArray[np.int32]]:
+def _rows(right: IntArray, said: IntArray) -> Iterator[NDArray[np.int32]]:
     along = np.arange(len(said) + 1, dtype=np.int32)
     row = along
     yield row
@@ -154,7 +154,7 @@ def _rows(right: Symbols, said: Symbols) -> Iterator[NDArray[np.int32]]:
         yield row
 
 
-def _way_back(table: NDArray[np.int32], right: Symbols, said: Symbols) -> Errors:
+def _backtrace(table: NDArray[np.int32], right: IntArray, said: IntArray) -> EditCounts:
     """Trace one of the shortest paths from the end. It prefers deletions, then takes insertions
     only where necessary, as rapidfuzz does, which jiwer uses."""
     i, j = len(right), len(said)
@@ -172,7 +172,7 @@ def _way_back(table: NDArray[np.int32], right: Symbols, said: Symbols) -> Errors
             hits += 1
         else:
             substitutions += 1
-    return Errors(hits, substitutions, deletions + i, insertions + j)
+    return EditCounts(hits, substitutions, deletions + i, insertions + j)
 
 
 class EqualError(NamedTuple):
@@ -187,9 +187,9 @@ class EqualError(NamedTuple):
 class DetPoints(NamedTuple):
     """Detection error tradeoff (DET) curve: both error rates by rising threshold."""
 
-    threshold: Numbers
-    false_accept: Numbers
-    false_reject: Numbers
+    threshold: FloatArray
+    false_accept: FloatArray
+    false_reject: FloatArray
 
 
 def det_points(scores_N: NDArray[np.floating], same_N: NDArray[np.bool_]) -> DetPoints:

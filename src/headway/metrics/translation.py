@@ -31,7 +31,7 @@ Reference = str | Sequence[str]
 
 
 @dataclass(frozen=True)
-class Score:
+class CorpusScore:
     """A score and the signature that makes it comparable."""
 
     name: str
@@ -63,14 +63,14 @@ def bleu(
     *,
     lowercase: bool = False,
     tokenize: str = "13a",
-) -> Score:
+) -> CorpusScore:
     """Corpus BLEU; `tokenize` is sacreBLEU's name (13a, intl, zh, ja-mecab, char, none …)."""
     outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(lowercase=lowercase, tokenize=_tokenizer(tokenize), force=True)
     value = metric.corpus_score(list(outputs), _streams(references)).score
-    return Score("BLEU", value, str(metric.get_signature()))
+    return CorpusScore("BLEU", value, str(metric.get_signature()))
 
 
 def chrf(
@@ -79,19 +79,19 @@ def chrf(
     *,
     lowercase: bool = False,
     word_order: int = 0,
-) -> Score:
+) -> CorpusScore:
     """Corpus chrF. The default uses only characters; `word_order=2` gives chrF++."""
     outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF(lowercase=lowercase, word_order=word_order)
     value = metric.corpus_score(list(outputs), _streams(references)).score
-    return Score("chrF" + "+" * word_order, value, str(metric.get_signature()))
+    return CorpusScore("chrF" + "+" * word_order, value, str(metric.get_signature()))
 
 
 def tokenised_bleu(
     outputs: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = True
-) -> Score:
+) -> CorpusScore:
     """BLEU on lower-cased tokenised text, only for comparison with papers that report it.
 
     Both sides are normalised and tokenised by our Moses rules, then compared word by word.
@@ -105,7 +105,7 @@ def tokenised_bleu(
     signature = score.signature.replace("tok:none", f"tok:moses-{language}")
     signature = signature.replace("case:mixed", f"case:{case}")
     name = "tokenised lower-cased BLEU" if lowercase else "tokenised BLEU"
-    return Score(name, score.value, signature)
+    return CorpusScore(name, score.value, signature)
 
 
 def moses(texts: Sequence[str], language: str, *, lowercase: bool) -> list[str]:
@@ -117,13 +117,13 @@ def moses(texts: Sequence[str], language: str, *, lowercase: bool) -> list[str]:
 
 def exact_match(
     outputs: Sequence[str], references: Sequence[Reference], *, lowercase: bool = False
-) -> Score:
+) -> CorpusScore:
     """Percentage of outputs that exactly equal their reference, or one of several."""
     outputs, references = _pairs(outputs, references)
     folded = str.lower if lowercase else str
     pairs = zip(outputs, references, strict=True)
-    same = sum(folded(output) in map(folded, several(these)) for output, these in pairs)
-    return Score("exact match", 100.0 * same / len(outputs), "")
+    same = sum(folded(output) in map(folded, as_list(these)) for output, these in pairs)
+    return CorpusScore("exact match", 100.0 * same / len(outputs), "")
 
 
 def bleu_interval(
@@ -172,7 +172,7 @@ def _counts(
     )
     rows = []
     for output, reference in zip(outputs, references, strict=True):
-        score = metric.sentence_score(output, several(reference))
+        score = metric.sentence_score(output, as_list(reference))
         rows.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
     return np.array(rows, dtype=np.float64)
 
@@ -203,14 +203,14 @@ def _interval(value: Numbers | float, drawn: Numbers) -> Interval:
     return Interval(float(value), float(low), float(high))
 
 
-def several(reference: Reference) -> list[str]:
+def as_list(reference: Reference) -> list[str]:
     return [reference] if isinstance(reference, str) else list(reference)
 
 
 def _streams(references: Sequence[Reference]) -> list[Sequence[str]]:
     """Transpose references for sacreBLEU: the first reference of every output, then the second, and
     so on; None if an output has no more."""
-    rows: Any = zip_longest(*map(several, references))
+    rows: Any = zip_longest(*map(as_list, references))
     return [list(row) for row in rows]
 
 

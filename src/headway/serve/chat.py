@@ -54,7 +54,7 @@ def checked_messages(given: Any, limits: Limits) -> list[dict[str, str]]:
 
 
 def _marked(run: Run) -> ChatTokenEncoder:
-    found: ChatTokenEncoder = run.opened.kept("marked", lambda: ChatTokenEncoder(run.tokenizer))
+    found: ChatTokenEncoder = run.opened.cached("marked", lambda: ChatTokenEncoder(run.tokenizer))
     return found
 
 

@@ -81,7 +81,7 @@ class Looks:
         with self._lock:
             if run.name not in self._lives:
                 with run.opened.lock:
-                    twin = run.opened.twin()
+                    twin = run.opened.inspection_copy()
                 self._lives[run.name] = Live.of(twin, PLAINLY, Extras())
             return self._lives[run.name]
 
@@ -99,7 +99,7 @@ class Looks:
             raise asked.error
         front = media_settings(run.settings)
         assert front is not None
-        name, found = secrets.token_urlsafe(24), Media.of("input", asked.question.values, front)
+        name, found = secrets.token_urlsafe(24), Media.of("input", asked.value.values, front)
         self._media[name] = found
         while len(self._media) > KEPT:
             self._media.popitem(last=False)
@@ -119,7 +119,7 @@ def live_page(
 ) -> tuple[str, Live]:
     """The first page of `headway look --serve`, and the object that answers its updates."""
     media = text if isinstance(text, Media) else None
-    live = Live.of(run.opened.twin(), ask, extras, media)
+    live = Live.of(run.opened.inspection_copy(), ask, extras, media)
     first = media.name if media is not None else text or GREETING
     assert isinstance(first, str)
     asked = {"post": "/v1/look", "model": run.name}

@@ -34,8 +34,8 @@ from headway.serve.template import ChatTemplate, TemplateError
 from headway.serve.worker import PLAIN, Detail, OnPiece, Ticket, Worker
 from headway.settings.folder import CHAT_TEMPLATE
 from headway.tasks.answers import Answer
-from headway.tasks.inputs import Asked as Question
 from headway.tasks.inputs import Inputs
+from headway.tasks.inputs import ParsedInput as Question
 
 FORM = "application/x-www-form-urlencoded"
 AT_ONCE = 50_000
@@ -355,9 +355,9 @@ class Service:
                 made.n += 1
                 questions.append(Question(list(one.ids)))
             elif isinstance(one, Upload):
-                questions.append(made.asked(one.data, one.name))
+                questions.append(made.parse(one.data, one.name))
             else:
-                questions.append(made.asked(one))
+                questions.append(made.parse(one))
         key = repr(sorted(options.items()))
         if worker.spec.continues:
             use = _bounded(use, self.limits.tokens)

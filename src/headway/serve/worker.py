@@ -32,11 +32,11 @@ from headway.serve.limits import Limits
 from headway.serve.memory import model_bytes
 from headway.serve.metrics import SECONDS, SIZES, Metrics
 from headway.serve.problems import Broken, Refused
-from headway.tasks.answer_stream import Stream
+from headway.tasks.answer_stream import AnswerStream
 from headway.tasks.answers import Answer
-from headway.tasks.inputs import Asked, Inputs
+from headway.tasks.inputs import Inputs, ParsedInput
 from headway.tasks.specs import spec_of
-from headway.tasks.task import Joining, Predictor, Use, find_task
+from headway.tasks.task import ContinuousBatchingPredictor, InferenceRequest, Predictor, find_task
 
 log = logging.getLogger("headway.serve")
 
@@ -91,8 +91,8 @@ PLAIN = Detail()
 class Ticket:
     """One request in the queue: its inputs and options, and where its answers go."""
 
-    questions: list[Asked]
-    use: Use
+    questions: list[ParsedInput]
+    use: InferenceRequest
     key: Hashable
     """Tickets with the same key may be computed together."""
 
@@ -105,7 +105,7 @@ class Ticket:
     members: list[Member | None] = field(default_factory=list)
     """Generation state of each input that is generated token by token."""
 
-    joining: Joining | None = None
+    joining: ContinuousBatchingPredictor | None = None
     """The predictor of the continuous batch, if this request is in it."""
 
     joined: asyncio.Event = field(default_factory=asyncio.Event)
@@ -307,7 +307,7 @@ class Worker:
         if self.spec.continues and decode.walks:
             return  # it joins the continuous batch
         context = getattr(ticket.use.settings.model, "max_len", None)
-        questions = [one.question for one in ticket.questions if one.error is None]
+        questions = [one.value for one in ticket.questions if one.error is None]
         ticket.cost = cost_of(questions, self.spec, decode, context)
         ticket.rank = self.pace.rank(ticket.cost)
         ticket.seconds = seconds = self.pace.seconds(ticket.cost)
@@ -395,15 +395,15 @@ class Worker:
         if not self.pace.is_measured and self.run.opened.engine is None:
             weights = (p.numel() for one in self.run.opened.models for p in one.parameters())
             self.pace.guess(sum(weights))
-        if isinstance(self._predictor(use, ()), Joining):
+        if isinstance(self._predictor(use, ()), ContinuousBatchingPredictor):
             return
-        asked = [Inputs(self.run.settings, self.run.folder).asked(text) for text in PROBE]
+        asked = [Inputs(self.run.settings, self.run.folder).parse(text) for text in PROBE]
         if any(one.error is not None for one in asked):
             return  # a task of pairs or fields: its first requests are measured
         with contextlib.suppress(Exception):
-            [*Stream(use, asked[:1])]  # the first call makes packed weights and threads
+            [*AnswerStream(use, asked[:1])]  # the first call makes packed weights and threads
             began = time.thread_time()
-            [*Stream(use, asked)]
+            [*AnswerStream(use, asked)]
             cost = cost_of(PROBE, self.spec, use.settings.decode, None)
             self.pace.add(max(cost, MEASURED_FROM), time.thread_time() - began)
 
@@ -517,7 +517,7 @@ class Worker:
         self._queue = deque(ticket for ticket in self._queue if ticket not in found)
         return found
 
-    def _predictor(self, use: Use, key: Hashable) -> Predictor:
+    def _predictor(self, use: InferenceRequest, key: Hashable) -> Predictor:
         """The predictor for these options; recent ones are cached."""
         if key in self._predictors:
             self._predictors.move_to_end(key)
@@ -538,11 +538,11 @@ class Worker:
         except Exception as error:
             self._end(ticket, self._told(error))
             return True
-        if not isinstance(predictor, Joining) or not predictor.joins:
+        if not isinstance(predictor, ContinuousBatchingPredictor) or not predictor.can_batch:
             return False
         ticket.joining = predictor
         if self._growing is None:
-            self._growing = predictor.together()
+            self._growing = predictor.new_batch()
             self._growing.most_rows = self.limits.rows
         growing = self._growing
         for number, asked in enumerate(ticket.questions):
@@ -555,7 +555,7 @@ class Worker:
         return True
 
     def _join_one(
-        self, growing: Continuous, ticket: Ticket, number: int, asked: Asked
+        self, growing: Continuous, ticket: Ticket, number: int, asked: ParsedInput
     ) -> None:  # fmt: skip
         predictor = ticket.joining
         assert predictor is not None
@@ -565,7 +565,7 @@ class Worker:
 
         try:
             member = predictor.member(
-                growing, asked.question, on_piece=None if ticket.on_piece is None else on_piece,
+                growing, asked.value, on_piece=None if ticket.on_piece is None else on_piece,
                 top=ticket.detail.top, number=number,
             )  # fmt: skip
             member.scores_prompt = ticket.detail.of_prompt
@@ -618,7 +618,7 @@ class Worker:
         asked = ticket.questions[number]
         try:
             assert ticket.joining is not None
-            answer = ticket.joining.joined(asked.question, member)
+            answer = ticket.joining.finished_answer(asked.value, member)
         except Exception as error:
             self._end(ticket, self._told(error))
             ticket.leave()
@@ -693,7 +693,7 @@ class Worker:
         try:
             asked = (ticket.questions[number] for ticket, number in owners)
             use = replace(tickets[0].use, between=lambda *_: self._interrupt(tickets))
-            found = Stream(use, asked, keep=True, again=len(tickets) == 1)
+            found = AnswerStream(use, asked, keep=True, again=len(tickets) == 1)
             for (ticket, number), answer in zip(owners, found, strict=True):
                 ticket.answers[number] = answer
                 if ticket.is_whole:
@@ -782,5 +782,5 @@ def _call_all(calls: Sequence[Callable[[], None]]) -> None:
         call()
 
 
-def _with_id(answer: Answer, asked: Asked) -> Answer:
+def _with_id(answer: Answer, asked: ParsedInput) -> Answer:
     return answer if asked.id is None else replace(answer, id=asked.id)

@@ -359,7 +359,7 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
     """Raise an error for non-default settings that the task ignores: training, tokenizer, data."""
     rebuilds = "rebuild" in spec.heads
     reasons: dict[str, str] = {}
-    if not spec.is_likely:
+    if not spec.has_probabilities:
         numbers = "vectors" if spec.answers == "vector" else "reconstructed values"
         unlikely = f"on the task {spec.name}, because {numbers} have no probabilities to compare"
         reasons |= {"train.rdrop": unlikely, "distil.temperature": unlikely}

@@ -14,12 +14,12 @@ from headway.decode.batching import FIRST_WINDOW
 from headway.errors import DataError, UserError
 from headway.settings.run import media_settings
 from headway.tasks.answers import Answer
-from headway.tasks.inputs import Asked
+from headway.tasks.inputs import ParsedInput
 from headway.tasks.media_answers import FIRST_WINDOW as FIRST_MEDIA
-from headway.tasks.task import Predictor, Use, find_task
+from headway.tasks.task import InferenceRequest, Predictor, find_task
 
 
-class Stream(Iterator[Answer]):
+class AnswerStream(Iterator[Answer]):
     """Iterator of answers to `questions`.
 
     `keep`: an input that cannot be answered yields an answer with its error; otherwise the first
@@ -28,8 +28,8 @@ class Stream(Iterator[Answer]):
 
     def __init__(
         self,
-        use: Use,
-        questions: Iterable[Asked],
+        use: InferenceRequest,
+        questions: Iterable[ParsedInput],
         *,
         keep: bool = False,
         again: bool = True,
@@ -37,20 +37,20 @@ class Stream(Iterator[Answer]):
     ) -> None:
         self.use, self.keep, self.again, self.live = use, keep, again, live
         if not live:
-            use = replace(use, between=self._give_way)
+            use = replace(use, between=self._release_lock)
         with use.opened.lock:  # some predictors already run the model in their constructor
             self.predictor: Predictor = find_task(use.settings).predictor(use)
         self._source = iter(questions)
         self._size = FIRST_WINDOW if media_settings(use.settings) is None else FIRST_MEDIA
-        self._ready: deque[Asked] = deque()
-        self._asked: deque[Asked] = deque()
+        self._ready: deque[ParsedInput] = deque()
+        self._pending: deque[ParsedInput] = deque()
         """Inputs passed to the predictor that are not answered yet."""
 
-        self._failed: deque[tuple[int, Asked]] = deque()
+        self._failed: deque[tuple[int, ParsedInput]] = deque()
         """Invalid inputs with their indices."""
 
-        self._given = self._taken = 0
-        self._ended: Exception | None = None
+        self._n_answered = self._n_read = 0
+        self._input_error: Exception | None = None
         self._answers = self._run()
 
     def __next__(self) -> Answer:
@@ -63,8 +63,8 @@ class Stream(Iterator[Answer]):
         """A line for people about the inputs that were processed so far."""
         return self.predictor.summary()
 
-    def _give_way(self, done: int, total: int) -> None:
-        self.use.opened.give_way()
+    def _release_lock(self, done: int, total: int) -> None:
+        self.use.opened.release_lock()
         self.use.between(done, total)
 
     def _run(self) -> Iterator[Answer]:
@@ -82,37 +82,37 @@ class Stream(Iterator[Answer]):
             yield from self._errors()
             if answer is None:
                 break
-            asked = self._asked.popleft() if self._asked else Asked(None)
-            yield self._given_out(answer, asked)
+            asked = self._pending.popleft() if self._pending else ParsedInput(None)
+            yield self._finish(answer, asked)
         yield from self._errors()
-        if self._ended is not None:
-            raise self._ended
+        if self._input_error is not None:
+            raise self._input_error
 
     def _one_by_one(self) -> Iterator[Answer]:
         """Answers to the inputs of a batch that failed, each predicted separately."""
-        while self._asked:
+        while self._pending:
             yield from self._errors()
-            asked = self._asked.popleft()
+            asked = self._pending.popleft()
             try:
                 with self.use.opened.lock:
-                    answer = next(iter(self.predictor.answers([asked.question])))
+                    answer = next(iter(self.predictor.answers([asked.value])))
             except UserError as error:
                 answer = Answer(error=str(error))
-            yield self._given_out(answer, asked)
+            yield self._finish(answer, asked)
 
-    def _given_out(self, answer: Answer, asked: Asked) -> Answer:
+    def _finish(self, answer: Answer, asked: ParsedInput) -> Answer:
         if answer.error and not self.keep:
             raise DataError(answer.error)
-        self._given += 1
+        self._n_answered += 1
         if asked.id is None and asked.row is None:
             return answer
         return replace(answer, id=asked.id, row=asked.row)
 
     def _errors(self) -> Iterator[Answer]:
         """Answers with the errors of the invalid inputs before the next answer."""
-        while self._failed and self._failed[0][0] == self._given:
+        while self._failed and self._failed[0][0] == self._n_answered:
             _, asked = self._failed.popleft()
-            self._given += 1
+            self._n_answered += 1
             yield Answer(error=str(asked.error), id=asked.id, row=asked.row)
 
     def _feed(self) -> Iterator[object]:
@@ -122,8 +122,8 @@ class Stream(Iterator[Answer]):
             if not self._ready:
                 return
             asked = self._ready.popleft()
-            self._asked.append(asked)
-            yield asked.question
+            self._pending.append(asked)
+            yield asked.value
 
     def _wait(self) -> None:
         """Read more inputs while other callers may compute. In `live` mode a separate thread reads,
@@ -139,7 +139,7 @@ class Stream(Iterator[Answer]):
             lock.acquire()
 
     def _fill(self, size: int) -> None:
-        if self._ended is not None:
+        if self._input_error is not None:
             return
         while len(self._ready) < size:
             try:
@@ -147,13 +147,13 @@ class Stream(Iterator[Answer]):
             except StopIteration:
                 return
             except Exception as error:  # raised after the answers to the inputs before it
-                self._ended = error
+                self._input_error = error
                 return
-            self._taken += 1
+            self._n_read += 1
             if asked.error is None:
                 self._ready.append(asked)
             elif self.keep:
-                self._failed.append((self._taken - 1, asked))
+                self._failed.append((self._n_read - 1, asked))
             else:
-                self._ended = asked.error
+                self._input_error = asked.error
                 return

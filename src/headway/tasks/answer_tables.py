@@ -32,7 +32,7 @@ HALVES = "backslashreplace"
 """Error handler for lone surrogates, which JSON allows and UTF-8 does not: they are written as
 `\\ud800`."""
 
-Cells = Mapping[str, object]
+RowCells = Mapping[str, object]
 
 _FORMULA = re.compile(r"[=+\-@\t\r].*[\w(]", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(\d[\d.,]*|\.\d+)([eE][+-]?\d+)?\s*%?")
@@ -129,7 +129,7 @@ class AnswerTable:
             if self.file is not None:
                 self.file.close()
 
-    def write(self, row: Cells | None, cells: Cells) -> None:
+    def write(self, row: RowCells | None, cells: RowCells) -> None:
         named = {self.names[name]: one for name, one in cells.items() if name in self.names}
         values = {**(row or {}), **named}
         if self.ending == ".parquet":
@@ -197,7 +197,7 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Cells]) -> None:
+def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[RowCells]) -> None:
     arrow: Any = needs("pyarrow", "parquet")
     parquet: Any = needs("pyarrow.parquet", "parquet")
     names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
@@ -230,8 +230,8 @@ def save_table(answers: Sequence[Answer], path: Path) -> None:
 
 
 def _save(
-    path: Path, part: Path, columns: tuple[Sequence[str], Sequence[str]], rows: Sequence[Cells],
-    cells: Sequence[Cells],
+    path: Path, part: Path, columns: tuple[Sequence[str], Sequence[str]], rows: Sequence[RowCells],
+    cells: Sequence[RowCells],
 ) -> None:  # fmt: skip
     with AnswerTable(path, *columns, part) as table:
         for row, one in zip(rows, cells, strict=True):

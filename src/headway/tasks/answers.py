@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from headway.decode.output import Look
     from headway.decode.speech.word_times import Word
 
-Facts = dict[str, Any]
+JsonDict = dict[str, Any]
 """JSON object."""
 
-Vector = NDArray[np.float32]
-Array = NDArray[np.generic]
+Float32Array = NDArray[np.float32]
+AnyArray = NDArray[np.generic]
 
 
 @dataclass(frozen=True)
-class Show:
+class PrintOptions:
     """How answers are printed for people."""
 
     scores: bool = False
@@ -49,31 +49,31 @@ class Show:
     """Format of transcripts: `text`, `srt` or `vtt`."""
 
 
-PLAIN = Show()
+PLAIN = PrintOptions()
 
 
 class Printed(Protocol):
     """The two output forms of an answer: JSON for programs, lines for people."""
 
-    def facts(self) -> Facts: ...
+    def facts(self) -> JsonDict: ...
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         """One line per requested output. `number`: index of the input, from 1."""
         ...
 
 
 @dataclass(frozen=True)
-class Plain:
-    """An answer whose printed lines do not depend on `Show`."""
+class PlainPrinted:
+    """An answer whose printed lines do not depend on `PrintOptions`."""
 
     text: str
-    said: Facts
+    data: JsonDict
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         return self.text
 
-    def facts(self) -> Facts:
-        return dict(self.said)
+    def facts(self) -> JsonDict:
+        return dict(self.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -109,12 +109,12 @@ class Answer:
         """Next-best answers, of the same kind."""
         return ()
 
-    def to_dict(self) -> Facts:
+    def to_dict(self) -> JsonDict:
         """JSON object that `headway predict --json` prints."""
         facts = {"text": self.text} if self.printed is None else self.printed.facts()
         return {"error": self.error, **facts} if self.error else facts
 
-    def lines(self, show: Show = PLAIN, number: int = 1) -> str:
+    def lines(self, show: PrintOptions = PLAIN, number: int = 1) -> str:
         """Output of `headway predict` for this answer. `number`: index of the input, from 1."""
         return self.text if self.printed is None else self.printed.lines(show, number)
 
@@ -129,7 +129,7 @@ class Answer:
         """The fields that differ from their defaults, each shortened."""
         said = (
             f"{one.name}={SHORT.repr(getattr(self, one.name))}" for one in fields(self)
-            if one.repr and not _is_usual(one, getattr(self, one.name))
+            if one.repr and not _is_default(one, getattr(self, one.name))
         )  # fmt: skip
         return f"{type(self).__name__}({', '.join(said)})"
 
@@ -147,7 +147,7 @@ class Answer:
         return Answers([self])._repr_html_()
 
 
-def _is_usual(one: Field[Any], value: object) -> bool:
+def _is_default(one: Field[Any], value: object) -> bool:
     """Whether a field has its default value."""
     return one.default is not MISSING and value is one.default
 
@@ -177,7 +177,7 @@ class LabelAnswer(Answer):
     classes: tuple[str, ...]
     """All classes of the run, in its order."""
 
-    shares: tuple[float, ...]
+    probs: tuple[float, ...]
     """Probability of each class, in the order of `classes`."""
 
     @classmethod
@@ -190,7 +190,7 @@ class LabelAnswer(Answer):
         best = max(range(len(values)), key=values.__getitem__)
         return cls(
             text=classes[best], score=values[best], place=place, printed=printed,
-            classes=tuple(classes), shares=values,
+            classes=tuple(classes), probs=values,
         )  # fmt: skip
 
     @property
@@ -199,13 +199,13 @@ class LabelAnswer(Answer):
 
     @property
     def probabilities(self) -> dict[str, float]:
-        return dict(zip(self.classes, self.shares, strict=True))
+        return dict(zip(self.classes, self.probs, strict=True))
 
     @property
     def others(self) -> tuple[Self, ...]:
-        order = sorted(range(len(self.shares)), key=lambda i: -self.shares[i])
+        order = sorted(range(len(self.probs)), key=lambda i: -self.probs[i])
         return tuple(
-            replace(self, text=self.classes[i], score=self.shares[i], printed=None)
+            replace(self, text=self.classes[i], score=self.probs[i], printed=None)
             for i in order
             if self.classes[i] != self.text
         )
@@ -221,12 +221,12 @@ class LabelsAnswer(Answer):
     classes: tuple[str, ...]
     """All labels of the run, in its order."""
 
-    shares: tuple[float, ...]
+    probs: tuple[float, ...]
     """Independent probability of each label, in the order of `classes`."""
 
     @property
     def probabilities(self) -> dict[str, float]:
-        return dict(zip(self.classes, self.shares, strict=True))
+        return dict(zip(self.classes, self.probs, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -239,7 +239,7 @@ class NumberAnswer(Answer):
         return self.value
 
 
-class Span(NamedTuple):
+class AnswerSpan(NamedTuple):
     """Consecutive words with one type, such as an entity."""
 
     type: str
@@ -253,7 +253,7 @@ class Span(NamedTuple):
 
     end: int | None = None
 
-    def facts(self) -> Facts:
+    def facts(self) -> JsonDict:
         return {name: one for name, one in self._asdict().items() if one is not None}
 
 
@@ -274,18 +274,18 @@ class TagAnswer(Answer):
     """Text that was split into the words."""
 
     @property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[AnswerSpan, ...]:
         """Spans marked by the tags; empty for tags that do not mark spans."""
         from headway.metrics.spans import spans
 
         found = spans(self.tags) if self.marked else []
         return tuple(self._span(one.type, one.first, one.last) for one in found)
 
-    def _span(self, kind: str, first: int, last: int) -> Span:
+    def _span(self, kind: str, first: int, last: int) -> AnswerSpan:
         if not self.offsets:
-            return Span(kind, first, last, " ".join(self.words[first : last + 1]))
+            return AnswerSpan(kind, first, last, " ".join(self.words[first : last + 1]))
         start, end = self.offsets[first][0], self.offsets[last][1]
-        return Span(kind, first, last, self.source[start:end], start, end)
+        return AnswerSpan(kind, first, last, self.source[start:end], start, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -318,7 +318,7 @@ class TextAnswer(Answer):
         return cast(tuple[Self, ...], self.rest)
 
 
-class Segment(NamedTuple):
+class AnswerSegment(NamedTuple):
     """The transcript of a stretch of a recording, from `start` to `end` in seconds."""
 
     start: float
@@ -339,10 +339,10 @@ class Segment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SpokenAnswer(Answer):
+class TranscriptAnswer(Answer):
     """Transcript of a recording."""
 
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[AnswerSegment, ...] = ()
     words: tuple[Word, ...] = ()
     """Words with `text`, `start`, `end` and `confidence`."""
 
@@ -351,7 +351,7 @@ class SpokenAnswer(Answer):
     """Mean log-probability of the tokens."""
 
 
-class Guess(NamedTuple):
+class TokenGuess(NamedTuple):
     word: str
     probability: float
 
@@ -360,7 +360,7 @@ class Guess(NamedTuple):
 class GapAnswer(Answer):
     """Text with its gaps filled."""
 
-    gaps: tuple[tuple[Guess, ...], ...] = ()
+    gaps: tuple[tuple[TokenGuess, ...], ...] = ()
     """The `n_best` most likely words for each gap."""
 
 
@@ -368,14 +368,14 @@ class GapAnswer(Answer):
 class VectorAnswer(Answer):
     """Embedding vector of an input."""
 
-    vector: Vector = field(compare=False)
+    vector: Float32Array = field(compare=False)
 
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         return np.array(self.vector, dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class NearAnswer(VectorAnswer):
+class NearestAnswer(VectorAnswer):
     """Nearest candidate of an input, by cosine."""
 
     cosine: float
@@ -418,14 +418,14 @@ class Answers(list[Answer]):
         return [answer.score for answer in self]
 
     @property
-    def vectors(self) -> Vector:
+    def vectors(self) -> Float32Array:
         """Vectors of all answers (n, d)."""
         return np.stack([answer.vector for answer in self]) if self else np.zeros((0, 0), "f4")
 
-    def to_dicts(self) -> list[Facts]:
+    def to_dicts(self) -> list[JsonDict]:
         return [answer.to_dict() for answer in self]
 
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         """The vectors if all answers have one, otherwise the texts."""
         if self and all(isinstance(answer, VectorAnswer) for answer in self):
             return np.asarray(self.vectors, dtype)
@@ -480,11 +480,11 @@ def _save_json(answers: Answers, path: Path) -> None:
 
 def _save_vectors(answers: Answers, path: Path) -> None:
     if not all(isinstance(answer, VectorAnswer) for answer in answers):
-        raise _unfit(answers, path, "vectors of the task embed")
+        raise _unsupported_format(answers, path, "vectors of the task embed")
     save_array(path, answers.vectors)
 
 
-def save_array(path: Path, values: Vector) -> None:
+def save_array(path: Path, values: Float32Array) -> None:
     def write(part: Path) -> None:
         with part.open("wb") as file:  # np.save would change the name
             np.save(file, values)
@@ -493,9 +493,9 @@ def save_array(path: Path, values: Vector) -> None:
 
 
 def _save_subtitles(answers: Answers, path: Path) -> None:
-    spoken = [answer for answer in answers if isinstance(answer, SpokenAnswer)]
+    spoken = [answer for answer in answers if isinstance(answer, TranscriptAnswer)]
     if len(spoken) < len(answers) or not answers:
-        raise _unfit(answers, path, "transcripts of the task transcribe")
+        raise _unsupported_format(answers, path, "transcripts of the task transcribe")
     if len(answers) > 1:
         raise UserError(
             f"{path}: a subtitle file is for one recording, but there are {len(answers):,} "
@@ -509,7 +509,7 @@ def _save_subtitles(answers: Answers, path: Path) -> None:
 def _save_columns(answers: Answers, path: Path) -> None:
     tagged = [answer for answer in answers if isinstance(answer, TagAnswer)]
     if len(tagged) < len(answers):
-        raise _unfit(answers, path, "tagged words of the task tag")
+        raise _unsupported_format(answers, path, "tagged words of the task tag")
     sentences = (
         "".join(f"{word}\t{tag}\n" for word, tag in zip(one.words, one.tags, strict=True))
         for one in tagged
@@ -517,7 +517,7 @@ def _save_columns(answers: Answers, path: Path) -> None:
     replace_text(path, "".join(f"{sentence}\n" for sentence in sentences))
 
 
-def _unfit(answers: Answers, path: Path, wanted: str) -> UserError:
+def _unsupported_format(answers: Answers, path: Path, wanted: str) -> UserError:
     kinds = ", ".join(sorted({type(answer).__name__ for answer in answers})) or "none"
     return UserError(f"{path} can only hold {wanted}, but the predictions are of type {kinds}.")
 

@@ -18,14 +18,14 @@ from headway.settings.facts import DatasetStats, DeviceInfo, MediaFormat, Propos
 from headway.settings.model import ImageSettings
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import media_proposal, stored_front
-from headway.tasks.intake_vision import PictureCuts
-from headway.tasks.media_format import picture_shape, pixel_statistics, stored_form
-from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.media_format import image_settings, pixel_statistics, stored_format
+from headway.tasks.parent_run import parent_of, tokenizer_of
+from headway.tasks.preprocess.image import ImageDataset
 from headway.tasks.scores import Scores
-from headway.tasks.task import Predictor, Use
-from headway.tasks.write import Exam, Some, Write
-from headway.tasks.write_items import PicturePlan, WriteItems
-from headway.tasks.write_scores import by_picture, evaluate_captions
+from headway.tasks.seq2seq import EvalSet, Seq2SeqTask, StoreSubset
+from headway.tasks.seq2seq_dataset import ImagePlan, Seq2SeqDataset
+from headway.tasks.seq2seq_scores import evaluate_captions, group_by_image
+from headway.tasks.task import InferenceRequest, Predictor
 
 EPOCHS = ((2_000, 60), (10_000, 30), (50_000, 15), (1_000_000, 8))
 """Number of training captions up to which the number of epochs applies; 4 epochs beyond."""
@@ -37,7 +37,7 @@ MODEL: dict[str, dict[str, Any]] = {
 """Default model settings by device, without a preset."""
 
 
-class Caption(Write):
+class CaptionTask(Seq2SeqTask):
     """Captioning of images and videos."""
 
     samples = 12
@@ -54,13 +54,13 @@ class Caption(Write):
 
     @staticmethod
     def _shape(settings: RunSettings, stored: MediaFormat | None = None) -> ImageSettings:
-        return picture_shape(settings, settings.caption.what, {"class_token": False}, stored)
+        return image_settings(settings, settings.caption.what, {"class_token": False}, stored)
 
     def describe(self, prepared: PreparedData) -> str:
         return f"{prepared.train.n:,} captions of {prepared.modality}"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        stored = stored_form(prepared)
+        stored = stored_format(prepared)
         shape = self._shape(settings, stored)
         texts, begin = prepared.train["text"], prepared.tokenizer.target_begin
         return DatasetStats(
@@ -70,7 +70,7 @@ class Caption(Write):
             front=shape,
             stored=stored,
             colours=pixel_statistics(prepared.train.images),
-            parent=origin_of(settings),
+            parent=parent_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
@@ -102,39 +102,37 @@ class Caption(Write):
         )
 
     def plan(
-        self, items: WriteItems, tokens: int, seed: int, pool: int | None = None
-    ) -> PicturePlan:
-        assert isinstance(items.source, PictureCuts)
-        return PicturePlan.of(
-            items.lengths, tokens, seed, pool, items.source.store.equal is not None
-        )
+        self, items: Seq2SeqDataset, tokens: int, seed: int, pool: int | None = None
+    ) -> ImagePlan:
+        assert isinstance(items.source, ImageDataset)
+        return ImagePlan.of(items.lengths, tokens, seed, pool, items.source.store.equal is not None)
 
-    def hide(self, settings: Resolved) -> float:
+    def token_mask_rate(self, settings: Resolved) -> float:
         return settings.caption.hide
 
-    def exam(self, prepared: PreparedData, items: WriteItems) -> Exam:
+    def eval_set(self, prepared: PreparedData, items: Seq2SeqDataset) -> EvalSet:
         """Each image once, with all its captions as references."""
-        texts = [items.text(example) for example in items.owner]
-        rows, references = by_picture(prepared.valid, texts)
+        texts = [items.text(example) for example in items.example_index]
+        rows, references = group_by_image(prepared.valid, texts)
         places = [str(example["place"]) for example in prepared.valid_examples]
         names = [places[row] if row < len(places) else f"image {row:,}" for row in rows]
-        return Exam(Some(prepared.valid.images, rows), references, names)
+        return EvalSet(StoreSubset(prepared.valid.images, rows), references, names)
 
-    def quick(self, decode: DecodeSettings, items: WriteItems) -> DecodeSettings:
+    def fast_settings(self, decode: DecodeSettings, items: Seq2SeqDataset) -> DecodeSettings:
         longest = int(items.lengths[:, 1].max()) + 2
         longest = min(decode.max_len or longest, longest)
         return replace(decode, beam=1, n_best=1, groups=1, max_len=longest)
 
-    def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
+    def baseline(self, exam: EvalSet, usual: Callable[[], str]) -> tuple[str, list[str]]:
         return "most frequent caption", [usual()] * len(exam.references)
 
-    def shown(self, example: int, prepared: PreparedData) -> dict[str, object]:
+    def describe_source(self, example: int, prepared: PreparedData) -> dict[str, object]:
         return {"picture": example}
 
-    def predictor(self, use: Use) -> Predictor:
-        from headway.tasks.write_answers import CaptionPredictor
+    def predictor(self, use: InferenceRequest) -> Predictor:
+        from headway.tasks.seq2seq_answers import CaptionPredictor
 
         return CaptionPredictor(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         return evaluate_captions(use, files)

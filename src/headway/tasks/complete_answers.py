@@ -21,26 +21,28 @@ from headway.models.decoder import Decoder
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import run_folder
 from headway.settings.listed import ensure_list
-from headway.tasks.answers import Answer, Facts, LabelAnswer, Show
-from headway.tasks.continue_ import check_language, context_of
-from headway.tasks.opened import Opened, open_run
-from headway.tasks.task import Predictor, Use
-from headway.tasks.write_answers import Texts, answer_of
+from headway.tasks.answers import Answer, JsonDict, LabelAnswer, PrintOptions
+from headway.tasks.causal_lm import check_language, context_of
+from headway.tasks.loaded_run import LoadedRun, open_run
+from headway.tasks.seq2seq_answers import PrintedTexts, answer_of
+from headway.tasks.task import InferenceRequest, Predictor
 from headway.tokens.tokenizer import Tokenizer
 
-Write = Callable[[str], None]
+TextCallback = Callable[[str], None]
 
 
-def predictor(use: Use) -> Predictor:
+def predictor(use: InferenceRequest) -> Predictor:
     if use.settings.data.fields:
-        refuse(use.options, ("shots", "labels", "draft"), "for a run with data.fields")
-        return FieldWriter(use)
+        check_unused_options(
+            use.options, ("shots", "labels", "draft"), "for a run with data.fields"
+        )
+        return FieldPredictor(use)
     if use.options.get("field"):
         raise UserError("--field has no effect: this run was trained on documents without fields.")
     if chooses_labels(use.options):
-        refuse(use.options, ("stream", "draft"), "when a label is chosen")
-        return LabelChoices(use)
-    return Continuations(use)
+        check_unused_options(use.options, ("stream", "draft"), "when a label is chosen")
+        return LabelChoicePredictor(use)
+    return CausalLMPredictor(use)
 
 
 def chooses_labels(options: Mapping[str, Any]) -> bool:
@@ -55,16 +57,16 @@ def shots_of(given: str | Path | Sequence[Mapping[str, str]]) -> Shots:
     return Shots.read(given) if isinstance(given, str | Path) else Shots.of(given)
 
 
-def refuse(options: Mapping[str, object], names: Sequence[str], where: str) -> None:
+def check_unused_options(options: Mapping[str, object], names: Sequence[str], where: str) -> None:
     """Raise an error if one of these options is set, because it would have no effect."""
     for name in names:
         if options.get(name):
             raise UserError(f"--{name} has no effect {where}.")
 
 
-def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> Write | None:
+def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> TextCallback | None:
     """Function that receives the text as it is generated, or None without `--stream`."""
-    write: Write | None = options.get("stream") or None
+    write: TextCallback | None = options.get("stream") or None
     searches = decode.beam > 1 and not decode.sample
     if write is not None and (searches or decode.n_best > 1):
         raise UserError("--stream prints a single text: use it with --beam 1 and --n-best 1.")
@@ -77,7 +79,7 @@ def detail_of(options: Mapping[str, object]) -> bool:
 
 
 def completer_of(
-    opened: Opened,
+    opened: LoadedRun,
     settings: DecodeSettings | None = None,
     *,
     draft: str | Path | None = None,
@@ -89,7 +91,7 @@ def completer_of(
     small = None
     if draft is not None:
         name = run_folder(draft)
-        small = opened.kept(("draft", name), lambda: _draft(opened, name))
+        small = opened.cached(("draft", name), lambda: _draft(opened, name))
     return Completer(
         [model for model in opened.writers if isinstance(model, Decoder)],
         opened.vocab.target,
@@ -99,28 +101,29 @@ def completer_of(
         draft_context=None if small is None else context_of(small.settings),
         detail=detail,
         engine=opened.engine,
-        recent=opened.recent,
+        recent=opened.search_cache,
     )
 
 
-class Together:
-    """Continuous batching, shared by all predictors that continue text; see `Joining`."""
+class ContinuousBatching:
+    """Continuous batching, shared by all predictors that continue text; see
+    `ContinuousBatchingPredictor`."""
 
     completer: Completer
 
     @property
-    def joins(self) -> bool:
+    def can_batch(self) -> bool:
         """Whether continuous batching is possible: not with beam search, a draft model or another
         engine."""
         one = self.completer
         return one.engine is None and one.draft is None and one.settings.walks
 
-    def together(self) -> Continuous:
+    def new_batch(self) -> Continuous:
         one = self.completer
         return Continuous(one.models, one.tokenizer, one.context)
 
 
-def _draft(opened: Opened, folder: Path) -> Opened:
+def _draft(opened: LoadedRun, folder: Path) -> LoadedRun:
     found = open_run(folder, device=str(opened.device), precision=opened.precision)
     check_language(found)
     if found.vocab.target.to_json() != opened.vocab.target.to_json():
@@ -131,10 +134,10 @@ def _draft(opened: Opened, folder: Path) -> Opened:
     return found
 
 
-class Continuations(Together):
+class CausalLMPredictor(ContinuousBatching):
     """Predictor that continues each line."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: InferenceRequest) -> None:
         settings, options = use.settings, use.options
         decode = settings.decode
         self.shots = shots_of(options["shots"]) if options.get("shots") else None
@@ -157,7 +160,7 @@ class Continuations(Together):
             on_piece=on_piece, top=top,
         )  # fmt: skip
 
-    def joined(self, question: Prompt, member: Member) -> Answer:
+    def finished_answer(self, question: Prompt, member: Member) -> Answer:
         assert member.outputs is not None
         text = question if isinstance(question, str) else self.completer.tokenizer.decode(question)
         if self.shots is not None:
@@ -189,39 +192,41 @@ class Continuations(Together):
 
     def _answer(self, found: Written, before: str) -> Answer:
         shown = self.write is not None
-        printed = Continued(found.outputs, prompt=found.source, before=before, shown=shown)
+        printed = PrintedContinuations(
+            found.outputs, prompt=found.source, before=before, shown=shown
+        )
         return answer_of(printed, source=found.source)
 
     def summary(self) -> str:
         return self.completer.summary.text("prompt", digits=1)
 
 
-class LabelChoices:
+class LabelChoicePredictor:
     """Few-shot classifier: picks the most likely of several labels for each line."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: InferenceRequest) -> None:
         settings, options = use.settings, use.options
         completer = completer_of(use.opened, settings.decode, detail=detail_of(options))
         shots = shots_of(options["shots"]) if options.get("shots") else Shots(())
         named = options.get("labels") or ""
         labels = [one.strip() for one in named.split(",")] if isinstance(named, str) else named
         self.chooser = Chooser(completer, shots, [label for label in labels if label])
-        self.count = 0
+        self.n_answered = 0
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         for choice in self.chooser(lines, live=live):
-            self.count += 1
+            self.n_answered += 1
             shares = choice.probabilities
             yield LabelAnswer.of(tuple(shares), shares.values(), printed=_PrintedChoice(choice))
 
     def summary(self) -> str:
-        return f"{self.count:,} line{'s' * (self.count != 1)}"
+        return f"{self.n_answered:,} line{'s' * (self.n_answered != 1)}"
 
 
-class FieldWriter(Together):
+class FieldPredictor(ContinuousBatching):
     """Predictor that generates one field of each document from the fields in its line of JSON."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: InferenceRequest) -> None:
         settings, options = use.settings, use.options
         self.fields = settings.data.fields
         self.field = options.get("field") or self.fields[-1]
@@ -242,7 +247,7 @@ class FieldWriter(Together):
             numbers=(number,), on_piece=on_piece, top=top,
         )  # fmt: skip
 
-    def joined(self, question: Question, member: Member) -> Answer:
+    def finished_answer(self, question: Question, member: Member) -> Answer:
         assert member.outputs is not None
         text = self.completer.tokenizer.decode(member.prompt)
         return self._answer(self._given(question, 1), Written(text, member.outputs))
@@ -265,7 +270,7 @@ class FieldWriter(Together):
     def _answer(self, given: Mapping[str, str], completion: Written) -> Answer:
         # A field starts a new text, so drop the space that some vocabularies put before words.
         text = completion.text.removeprefix(" ")
-        printed = Continued(
+        printed = PrintedContinuations(
             completion.outputs,
             {"document": {**given, self.field: text}, "field": self.field},
             prompt=completion.source, before=None, shown=self.write is not None,
@@ -321,7 +326,7 @@ def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokeni
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continued(Texts):
+class PrintedContinuations(PrintedTexts):
     """Printed form of the continuations of a prompt."""
 
     prompt: str
@@ -331,17 +336,17 @@ class Continued(Texts):
     shown: bool = False
     """Whether the text was already streamed, so that it is not printed again."""
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         return "" if self.shown else super().lines(show, number)
 
-    def _line(self, output: Output, show: Show, number: int) -> str:
+    def _line(self, output: Output, show: PrintOptions, number: int) -> str:
         score = f"{output.log_prob:.4f}\t" if show.scores else ""
         return score + (self.before or "") + self.text(output)
 
     def text(self, output: Output) -> str:
         return output.text.removeprefix(" ") if self.before is None else output.text
 
-    def facts(self) -> Facts:
+    def facts(self) -> JsonDict:
         outputs = [{**self._output(one), "stopped_by": one.stopped_by} for one in self.outputs]
         return {**self.about, "prompt": self.prompt, "outputs": outputs}
 
@@ -350,9 +355,9 @@ class Continued(Texts):
 class _PrintedChoice:
     choice: Choice
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         label = self.choice.label
         return f"{label}\t{self.choice.probabilities[label]:.4f}" if show.scores else label
 
-    def facts(self) -> Facts:
+    def facts(self) -> JsonDict:
         return self.choice.facts()

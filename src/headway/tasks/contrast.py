@@ -26,7 +26,7 @@ from headway.data.source import MediaSpec, TargetKind
 from headway.data.store import Columns, PreparedData
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
-from headway.metrics.retrieval import Retrieval, Vectors, bag_retrieval, chance, retrieval
+from headway.metrics.retrieval import Float32Array, Retrieval, bag_retrieval, chance, retrieval
 from headway.nn.layout import loss_weights
 from headway.progress import Progress
 from headway.settings.augment import AugmentSettings
@@ -34,31 +34,43 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import ChosenSetting, DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.model import ImageSettings
 from headway.settings.run import Resolved, RunSettings, with_files
-from headway.tasks.answers import Facts as Shown
+from headway.tasks.answers import JsonDict as Shown
+from headway.tasks.dataset import (
+    Batch,
+    EpochSeed,
+    EvalPass,
+    PositionInfo,
+    mean_by_example,
+    n_examples,
+)
 from headway.tasks.defaults import batch_tokens, media_proposal, stored_front, text_proposal
-from headway.tasks.intake import Cuts, Intake, front_of, intake_of
-from headway.tasks.intake_text import TextIntake
-from headway.tasks.items import Batch, Draw, Pass, Unit, mean_by_owner, n_owners
-from headway.tasks.label import LabelItems
+from headway.tasks.label import ClassificationDataset
 from headway.tasks.label_defaults import (
     FROM_SCRATCH,
+    audio_stats,
     augment_for,
     epochs_for,
-    picture_facts,
+    image_stats,
     size_for,
     small_vit,
-    sound_facts,
     with_stem,
 )
 from headway.tasks.mask import check_unmixed
-from headway.tasks.media_format import media_shape
+from headway.tasks.media_format import media_settings
 from headway.tasks.media_inputs import what_of
-from headway.tasks.objective import Chosen, Objective, Part, TaskLoss
-from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.objective import EpochItems, MicroBatch, Objective, TaskLoss
+from headway.tasks.parent_run import parent_of, tokenizer_of
+from headway.tasks.preprocess.preprocessor import (
+    InputDataset,
+    Preprocessor,
+    media_settings_of,
+    preprocessor_of,
+)
+from headway.tasks.preprocess.text import TextPreprocessor
 from headway.tasks.readout import Read, readout_of
-from headway.tasks.scores import Baselines, Row, Scores
+from headway.tasks.scores import Baselines, ScoreRow, Scores
 from headway.tasks.specs import METRICS, Spec
-from headway.tasks.task import Predictor, Task, Use
+from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 256
@@ -79,10 +91,10 @@ WINDOW = 7
 
 
 @dataclass(frozen=True)
-class Apart:
+class ContrastiveTargets:
     """Targets of the contrastive loss: which examples are negatives of each other."""
 
-    apart_BB: Tensor
+    negatives_BB: Tensor
     """True where the second example of a pair (column) is a negative for another pair (row)."""
 
     weights_B: Tensor
@@ -105,57 +117,57 @@ def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Side:
+class PairSide:
     """One of the two columns of pairs, or the only column."""
 
     columns: Columns
-    cuts: Cuts
+    inputs: InputDataset
 
     @cached_property
     def counts(self) -> IntArray:
         """Number of windows of each example."""
-        return np.bincount(self.cuts.owner)
+        return np.bincount(self.inputs.example_index)
 
     @cached_property
     def first(self) -> IntArray:
         return np.cumsum(self.counts) - self.counts
 
 
-def sides_of(columns: Columns, cut: Callable[[Columns], Cuts]) -> list[Side]:
+def sides_of(columns: Columns, cut: Callable[[Columns], InputDataset]) -> list[PairSide]:
     """The column of the examples, followed by that of their partners if the data has pairs."""
     [name] = [name for name in columns if name != "other"]
     stores = [columns[name], *([columns["other"]] if "other" in columns else [])]
     parts = [Columns({name: store}) for store in stores]
-    return [Side(part, cut(part)) for part in parts]
+    return [PairSide(part, cut(part)) for part in parts]
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairDataset:
     """Training examples of a contrastive task: pairs, or single examples in two views."""
 
-    sides: Sequence[Side]
-    intake: Intake
-    draw: Draw | None = None
-    alone: bool = False
+    sides: Sequence[PairSide]
+    preprocessor: Preprocessor
+    epoch_seed: EpochSeed | None = None
+    single: bool = False
     """Read each example once, for distillation, where the loss does not compare examples."""
 
     @property
-    def read(self) -> tuple[Side, ...]:
+    def views(self) -> tuple[PairSide, ...]:
         """The column of each view."""
-        return tuple(self.sides) if self.alone else (self.sides[0], self.sides[-1])
+        return tuple(self.sides) if self.single else (self.sides[0], self.sides[-1])
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Total length of all views of an example; all its windows are as long as the first."""
-        lengths = [side.cuts.lengths[side.first] for side in self.read]
+        lengths = [side.inputs.lengths[side.first] for side in self.views]
         return np.stack(lengths).sum(axis=0, keepdims=True).T
 
     @property
-    def owner(self) -> IntArray:
+    def example_index(self) -> IntArray:
         return np.arange(len(self.lengths))
 
-    def drawn(self, draw: Draw) -> Pairs:
-        found = replace(self, draw=draw)
+    def for_epoch(self, draw: EpochSeed) -> PairDataset:
+        found = replace(self, epoch_seed=draw)
         found.__dict__["lengths"] = self.lengths  # the same in every epoch
         return found
 
@@ -164,100 +176,113 @@ class Pairs:
 
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
-    ) -> Batch[Apart]:
+    ) -> Batch[ContrastiveTargets]:
         """A batch in which items 2i and 2i + 1, or item i of each of two streams, are pair i."""
         read = tuple(
-            side.cuts.collate(self._reading(side, rows), device, None, self._draw(number))
-            for number, side in enumerate(self.read)
+            side.inputs.collate(self._windows(side, rows), device, None, self._view_seed(number))
+            for number, side in enumerate(self.views)
         )
         n = len(rows)
         n_pairs = n if fixed is None else fixed.n_sequences // len(read)
         apart_BB, weights_B = torch.zeros(n_pairs, n_pairs, dtype=torch.bool), torch.zeros(n_pairs)
         apart_BB[:n, :n], weights_B[:n] = True, 1.0
         for side in self.sides:
-            key_B = torch.from_numpy(self.intake.same(side.columns, rows))
+            key_B = torch.from_numpy(self.preprocessor.content_keys(side.columns, rows))
             apart_BB[:n, :n] &= key_B[:, None] != key_B
-        streams = self.intake.weave(read, fixed)
+        streams = self.preprocessor.interleave(read, fixed)
         real_N = None
         if len(streams) == 1:
             real_N = loss_weights([one.layout.n_rows for one in read], streams[0].layout.n_rows)
-        return to_device(Batch(streams, Apart(apart_BB, weights_B, real_N)), device)
+        return to_device(Batch(streams, ContrastiveTargets(apart_BB, weights_B, real_N)), device)
 
-    def _draw(self, reading: int) -> Draw | None:
-        return None if self.draw is None else replace(self.draw, reading=reading)
+    def _view_seed(self, reading: int) -> EpochSeed | None:
+        return None if self.epoch_seed is None else replace(self.epoch_seed, view=reading)
 
-    def _reading(self, side: Side, rows: IntArray) -> IntArray:
+    def _windows(self, side: PairSide, rows: IntArray) -> IntArray:
         """A window of each example: a random one in training, otherwise the first."""
-        if self.draw is None:
+        if self.epoch_seed is None:
             return side.first[rows]
-        drawn = CounterRandom(self.draw.seed, self.draw.epoch).uniform(WINDOW, rows)
+        drawn = CounterRandom(self.epoch_seed.seed, self.epoch_seed.epoch).uniform(WINDOW, rows)
         return side.first[rows] + (drawn * side.counts[rows]).astype(np.int64)
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        longest = max(int(side.cuts.lengths.max()) for side in self.sides)
-        return self.intake.pair_form(plan, longest, len(self.read))
+        longest = max(int(side.inputs.lengths.max()) for side in self.sides)
+        return self.preprocessor.fixed_pairs(plan, longest, len(self.views))
 
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        return tuple(side.cuts.units(int(side.first[row])) for side in self.read)
+    def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
+        return tuple(side.inputs.describe_positions(int(side.first[row])) for side in self.views)
 
 
 @torch.no_grad()
 def vectors_of(
-    asked: Pass, settings: Resolved, intake: Intake, side: Side, *, changed: int | None = None
-) -> Vectors:
+    asked: EvalPass,
+    settings: Resolved,
+    intake: Preprocessor,
+    side: PairSide,
+    *,
+    changed: int | None = None,
+) -> Float32Array:
     """Vectors of the examples of a pass; an example in several windows gets their mean. `changed`:
     seed of a random change as in training; None: examples as they are."""
-    items, readout = LabelItems(side.cuts), readout_of(settings)
-    n = n_owners(items) if asked.most is None else min(asked.most, n_owners(items))
+    items, readout = ClassificationDataset(side.inputs), readout_of(settings)
+    n = (
+        n_examples(items)
+        if asked.max_examples is None
+        else min(asked.max_examples, n_examples(items))
+    )
     model, device = asked.model, asked.device
 
     def found() -> Iterator[tuple[IntArray, NDArray[np.float64]]]:
         for some, batch in asked.examples(items):
-            stream = side.cuts.shown(batch.streams[0])
+            stream = side.inputs.to_model_input(batch.streams[0])
             if changed is not None:
                 with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
                     torch.manual_seed(int(some[0]) * 2 + changed)
-                    stream, _ = intake.vary(model, stream, torch.zeros(0))
-            yield some, readout.read(model, stream).said_RC.double().cpu().numpy()
+                    stream, _ = intake.apply_augmentation(model, stream, torch.zeros(0))
+            yield some, readout.read(model, stream).logits_RC.double().cpu().numpy()
 
-    total = mean_by_owner(found(), items, n).astype(np.float32)
+    total = mean_by_example(found(), items, n).astype(np.float32)
     if settings.embed.normalise and len(total):
         total /= np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)
     return total
 
 
 @dataclass(frozen=True)
-class Partners:
+class RetrievalPairs:
     """Evaluation pairs for retrieval: partners from the data, else two halves of each example, else
     two views that are changed as in training."""
 
-    intake: Intake
-    sides: tuple[Side, Side]
-    changed: bool = False
+    preprocessor: Preprocessor
+    sides: tuple[PairSide, PairSide]
+    augmented: bool = False
 
     @classmethod
-    def of(cls, columns: Columns, intake: Intake) -> Partners:
-        found = sides_of(columns, intake.cut)
+    def of(cls, columns: Columns, intake: Preprocessor) -> RetrievalPairs:
+        found = sides_of(columns, intake.input_dataset)
         if len(found) == 2:
             return cls(intake, (found[0], found[1]))
         halves = intake.halves(columns)
         if halves is None:
-            return cls(intake, (found[0], found[0]), changed=True)
-        one, two = (Side(half, intake.cut(half)) for half in halves)
+            return cls(intake, (found[0], found[0]), augmented=True)
+        one, two = (PairSide(half, intake.input_dataset(half)) for half in halves)
         return cls(intake, (one, two))
 
-    def vectors(self, asked: Pass, settings: Resolved) -> tuple[Vectors, Vectors]:
+    def vectors(self, asked: EvalPass, settings: Resolved) -> tuple[Float32Array, Float32Array]:
         one, two = (
-            vectors_of(asked, settings, self.intake, side, changed=n if self.changed else None)
+            vectors_of(
+                asked, settings, self.preprocessor, side, changed=n if self.augmented else None
+            )
             for n, side in enumerate(self.sides)
         )
         return one, two
 
-    def retrieved(self, one_ND: Vectors, two_ND: Vectors) -> Retrieval:
+    def retrieved(self, one_ND: Float32Array, two_ND: Float32Array) -> Retrieval:
         columns = self.sides[1].columns
-        return retrieval(one_ND, two_ND, self.intake.same(columns, np.arange(len(two_ND))))
+        return retrieval(
+            one_ND, two_ND, self.preprocessor.content_keys(columns, np.arange(len(two_ND)))
+        )
 
-    def trivial(self, tokenizer: Tokenizer | None, n: int) -> tuple[str, Retrieval]:
+    def baseline(self, tokenizer: Tokenizer | None, n: int) -> tuple[str, Retrieval]:
         """Name and score of the baseline on the same number of examples `n`: tf-idf for texts,
         chance otherwise."""
         if tokenizer is None:
@@ -267,7 +292,7 @@ class Partners:
         return "bag of words", bag_retrieval(one, two, tokenizer.vocab_size)
 
 
-def valid_loss(a_ND: Vectors, b_ND: Vectors, temperature: float) -> float:
+def valid_loss(a_ND: Float32Array, b_ND: Float32Array, temperature: float) -> float:
     """Mean loss per pair in blocks of `BLOCK` pairs, so that it is comparable between runs."""
     total = 0.0
     for first in range(0, len(a_ND), BLOCK):
@@ -282,55 +307,58 @@ def percent(found: Retrieval) -> dict[str, float]:
 
 
 @dataclass
-class Contrasting(Objective[Apart]):
+class ContrastiveObjective(Objective[ContrastiveTargets]):
     prepared: PreparedData
-    train_items: Pairs = field(init=False)
+    train_dataset: PairDataset = field(init=False)
 
     def __post_init__(self) -> None:
         self.metric = METRICS[self.settings.train.metric or "accuracy"]
         self.readout = readout_of(self.settings)
-        self.intake = intake_of(self.settings, self.prepared.input_tokenizer)
+        self.preprocessor = preprocessor_of(self.settings, self.prepared.input_tokenizer)
         train, valid = (
-            sides_of(part, self.intake.cut) for part in (self.prepared.train, self.prepared.valid)
+            sides_of(part, self.preprocessor.input_dataset)
+            for part in (self.prepared.train, self.prepared.valid)
         )
-        self.train_items = Pairs(train, self.intake, alone=reads_once(self.settings))
-        self.valid_items = Pairs(valid, self.intake)
+        self.train_dataset = PairDataset(train, self.preprocessor, single=reads_once(self.settings))
+        self.valid_dataset = PairDataset(valid, self.preprocessor)
 
-    def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
+    def parts(self, step: EpochItems, micro_tokens: int) -> list[MicroBatch]:
         """A single part per step, because every example is compared with all others of the step."""
         _, plan = self.planned(step.epoch)
-        return [Part(step, len(step.rows), plan.n_targets(step.rows))]
+        return [MicroBatch(step, len(step.rows), plan.n_targets(step.rows))]
 
-    def vary(self, model: nn.Module, batch: Batch[Apart]) -> Batch[Apart]:
+    def augment(
+        self, model: nn.Module, batch: Batch[ContrastiveTargets]
+    ) -> Batch[ContrastiveTargets]:
         streams = []
-        for side, stream in zip(self.train_items.read, batch.streams, strict=False):
-            stream = side.cuts.shown(stream)
+        for side, stream in zip(self.train_dataset.views, batch.streams, strict=False):
+            stream = side.inputs.to_model_input(stream)
             if model.training:
-                stream, _ = self.intake.vary(model, stream, torch.zeros(0))
+                stream, _ = self.preprocessor.apply_augmentation(model, stream, torch.zeros(0))
             streams.append(stream)
         return replace(batch, streams=tuple(streams))
 
-    def read(self, model: nn.Module, given: Batch[Apart]) -> Read:
+    def read(self, model: nn.Module, given: Batch[ContrastiveTargets]) -> Read:
         """The output with one row per view, the views of a pair next to each other."""
         reads = [self.readout.read(model, stream) for stream in given.streams]
         read = reads[0]
         if len(reads) == 2:
             x_RD = torch.stack([one.x_RD for one in reads], dim=1).flatten(0, 1)
             read = replace(read, x_RD=x_RD, states_ND=None)
-        n = len(self.train_items.read)
+        n = len(self.train_dataset.views)
         weights_S = given.targets.weights_B.repeat_interleave(n) / n
         has_all = read.states_ND is not None
-        return read.weighed(weights_S, given.targets.real_N if has_all else None)
+        return read.with_weights(weights_S, given.targets.real_N if has_all else None)
 
-    def loss(self, read: Read, given: Batch[Apart]) -> TaskLoss:
-        x_SD, n = read.said_RC, len(self.train_items.read)
+    def loss(self, read: Read, given: Batch[ContrastiveTargets]) -> TaskLoss:
+        x_SD, n = read.logits_RC, len(self.train_dataset.views)
         like_BB = x_SD[0::n] @ x_SD[n - 1 :: n].T / self.settings.embed.temperature
-        loss = contrastive(like_BB, given.targets.apart_BB, given.targets.weights_B)
+        loss = contrastive(like_BB, given.targets.negatives_BB, given.targets.weights_B)
         return TaskLoss(loss, loss.detach())
 
     @cached_property
-    def valid(self) -> Partners:
-        return Partners.of(self.prepared.valid, self.intake)
+    def valid(self) -> RetrievalPairs:
+        return RetrievalPairs.of(self.prepared.valid, self.preprocessor)
 
     @property
     def n_valid(self) -> int:
@@ -340,7 +368,7 @@ class Contrasting(Objective[Apart]):
     def n_quick(self) -> int:
         return self.n_valid
 
-    def evaluate(self, asked: Pass) -> Scores:
+    def evaluate(self, asked: EvalPass) -> Scores:
         one_ND, two_ND = self.valid.vectors(asked, self.settings)
         loss = valid_loss(one_ND, two_ND, self.settings.embed.temperature)
         return Scores(
@@ -349,31 +377,31 @@ class Contrasting(Objective[Apart]):
         )
 
     def _baselines(self, n: int) -> Baselines:
-        name, found = self.valid.trivial(self.prepared.input_tokenizer, n)
+        name, found = self.valid.baseline(self.prepared.input_tokenizer, n)
         return {name: percent(found)}
 
     def frequencies(self) -> None:
         """Always None: the target depends on the other examples of a step."""
         return None
 
-    def show(self, part: Part) -> list[Shown]:
+    def show(self, part: MicroBatch) -> list[Shown]:
         found: list[Shown] = []
-        names = ("text", "other")[: len(self.train_items.sides)]
+        names = ("text", "other")[: len(self.train_dataset.sides)]
         for row in part.rows.rows.tolist():
-            texts = self.intake.texts(self.prepared.train, 1, row)
+            texts = self.preprocessor.texts(self.prepared.train, 1, row)
             said = {"item": row} if texts is None else dict(zip(names, texts[0], strict=False))
             found.append(said)
         return found
 
 
-class Contrast(Task):
+class ContrastiveTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         what = self.row.modality
         if what == "text":
             words = tokenizer_of(settings)
             return prepare("texts", settings, folder, progress, tokenizer=words)
         check_unmixed(settings, what)
-        media = MediaSpec.of(what, media_shape(settings, what), target_of(settings.data))
+        media = MediaSpec.of(what, media_settings(settings, what), target_of(settings.data))
         return prepare("media", settings, folder, progress, media=media)
 
     def describe(self, prepared: PreparedData) -> str:
@@ -384,12 +412,14 @@ class Contrast(Task):
         """Facts about the data, with tokens or positions counted over all views."""
         pairs = "other" in prepared.train
         if self.row.modality == "sounds":
-            found = sound_facts(settings, prepared)
+            found = audio_stats(settings, prepared)
             return replace(found, n_tokens=2 * found.n_tokens, pairs=pairs)
         if self.row.modality != "text":
-            return replace(picture_facts(settings, prepared), pairs=pairs)
-        sides = sides_of(prepared.train, TextIntake(prepared.tokenizer, 1 << 40).cut)
-        needed = [side.cuts.needed for side in sides]
+            return replace(image_stats(settings, prepared), pairs=pairs)
+        sides = sides_of(
+            prepared.train, TextPreprocessor(prepared.tokenizer, 1 << 40).input_dataset
+        )
+        needed = [side.inputs.full_lengths for side in sides]
         needed *= 1 if reads_once(settings) or pairs else 2
         longest = min(LONGEST, max(int(side.max()) for side in needed))
         return DatasetStats(
@@ -398,7 +428,7 @@ class Contrast(Task):
             longest=longest,
             vocab_size=prepared.tokenizer.vocab_size,
             pairs=pairs,
-            parent=origin_of(settings),
+            parent=parent_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
@@ -428,13 +458,13 @@ class Contrast(Task):
         assert facts.front is not None
         what, unit = what_of(facts.front), unit_of(self.row)
         longest, n_rows, shape = facts.longest, facts.n_tokens, size_for(device)
-        usual, strong = SOUND_CHANGES, SOUND_CHANGES | LOUD
+        usual, strong = AUDIO_AUGMENTATION, AUDIO_AUGMENTATION | WAVEFORM_AUGMENTATION
         if what != "sounds":
             front = with_stem(facts.image, settings, device)
             facts = replace(facts, front=front)
             longest = facts.rows(front)
             n_rows, shape = 2 * longest * facts.n, small_vit(front, facts.n, device)
-            usual, strong = augment_for(front), strongly(front)
+            usual, strong = augment_for(front), strong_augmentation(front)
         found = media_proposal(
             settings,
             facts,
@@ -478,22 +508,22 @@ class Contrast(Task):
                 "with model.dropout=0 the two views of a text are identical, so there is nothing "
                 "to learn. Set model.dropout=0.1 or embed.drop_words=0.3, or give pairs (--pairs)."
             )
-        if not is_text and not changes(settings.augment):
+        if not is_text and not has_augmentation(settings.augment):
             raise ConfigError(
                 f"with model.dropout=0 and no [augment] the two views of {unit_of(self.row)} are "
                 "identical, so there is nothing to learn. Leave augment.* out to use its defaults, "
                 "or set model.dropout=0.1."
             )
 
-    def objective(self, settings: Resolved, prepared: PreparedData) -> Contrasting:
-        return Contrasting(settings, prepared)
+    def objective(self, settings: Resolved, prepared: PreparedData) -> ContrastiveObjective:
+        return ContrastiveObjective(settings, prepared)
 
-    def predictor(self, use: Use) -> Predictor:
+    def predictor(self, use: InferenceRequest) -> Predictor:
         from headway.tasks.embed_answers import predictor
 
         return predictor(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         """Retrieval accuracy: how often an example finds its partner, with a baseline."""
         settings, unit = use.settings, unit_of(self.row)
         words = None if use.opened.words is None else use.opened.words.target
@@ -501,19 +531,19 @@ class Contrast(Task):
         if words is not None:
             columns, _ = evaluation_set("texts", asked, words, ())
         else:
-            shape = front_of(settings)
+            shape = media_settings_of(settings)
             media = MediaSpec.of(what_of(shape), shape, target_of(files))
             columns = evaluation_media(media, asked, progress=use.progress).items
-        partners = Partners.of(columns, intake_of(settings, words))
+        partners = RetrievalPairs.of(columns, preprocessor_of(settings, words))
         with use.progress.stage("reading", columns.n, unit) as stage:
-            one = Pass(use.opened.model, use.opened.device, on_progress=stage.update)
+            one = EvalPass(use.opened.model, use.opened.device, on_progress=stage.update)
             one_ND, two_ND = partners.vectors(one, settings)
         found, n = partners.retrieved(one_ND, two_ND), columns.n
-        name, trivial = partners.trivial(words, n)
+        name, trivial = partners.baseline(words, n)
         what = "its partner"
         if "other" not in columns:
-            what = "another view of itself" if partners.changed else "the other half of its words"
-        rows: list[Row] = [
+            what = "another view of itself" if partners.augmented else "the other half of its words"
+        rows: list[ScoreRow] = [
             ("accuracy", f"{100 * found.accuracy:.2f} %",
              f"a {unit.removesuffix('s')} ranks {what} first among {n:,}"),
             ("mrr", f"{100 * found.mrr:.2f}", "mean reciprocal rank, times 100"),
@@ -546,17 +576,17 @@ def whole_steps(settings: RunSettings, usual: int, unit: str) -> dict[str, Chose
     return because(why, "train", {"batch_tokens": tokens, "micro_tokens": tokens})
 
 
-SOUND_CHANGES: dict[str, object] = {"bands": 2, "band_width": 12, "spans": 2, "span_width": 15}
-LOUD: dict[str, object] = {"speed": 0.1, "noise": 0.3, "gain_db": 6.0}
+AUDIO_AUGMENTATION: dict[str, object] = {"bands": 2, "band_width": 12, "spans": 2, "span_width": 15}
+WAVEFORM_AUGMENTATION: dict[str, object] = {"speed": 0.1, "noise": 0.3, "gain_db": 6.0}
 
 
-def strongly(shape: ImageSettings) -> dict[str, object]:
+def strong_augmentation(shape: ImageSettings) -> dict[str, object]:
     """Strong augmentation, so that two views of an image share its content and little else."""
     crop = max(1, min(shape.height, shape.width) // 8)
     return {"crop": crop, "rand": 2, "magnitude": 5.0, "erase": 0.25}
 
 
-def changes(augment: AugmentSettings) -> bool:
+def has_augmentation(augment: AugmentSettings) -> bool:
     """Whether these augmentation settings change the input."""
     names = ("flip", "crop", "rand", "erase", "bands", "spans", "speed", "noise", "gain_db")
     return any(getattr(augment, name) for name in names)

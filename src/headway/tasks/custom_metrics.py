@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from headway.errors import ConfigError, UserError
-from headway.tasks.items import Pass
+from headway.tasks.dataset import EvalPass
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric, Spec, named_metric
 
-Function = Callable[[Sequence[Any], Sequence[Any]], float]
+MetricCallable = Callable[[Sequence[Any], Sequence[Any]], float]
 """Function of predictions and targets: texts, class names or lists of tags. For captions, each
 target is a list of references."""
 
-Given = Function | tuple[Function, Literal["lower"]]
+MetricFunction = MetricCallable | tuple[MetricCallable, Literal["lower"]]
 
-ROW = frozenset({"kind", "step", "time", "best", "seconds", "samples", "figures", "examples"})
+LOG_KEYS = frozenset({"kind", "step", "time", "best", "seconds", "samples", "figures", "examples"})
 """Other keys of a line of the log, which metrics cannot use as names."""
 
 
@@ -27,11 +27,11 @@ class MetricFailed(UserError):
 
 
 @dataclass(frozen=True)
-class Own:
+class CustomMetric:
     metric: Metric
-    function: Function
+    function: MetricCallable
 
-    def of(self, scores: Scores) -> float:
+    def score(self, scores: Scores) -> float:
         name = self.metric.name
         try:
             value = self.function(scores.answers, scores.truth)
@@ -45,7 +45,7 @@ class Own:
             raise MetricFailed(text) from error
 
 
-def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
+def custom_metrics(given: Mapping[str, MetricFunction], spec: Spec) -> dict[str, CustomMetric]:
     """User-defined metrics by name. Raises an error for names in use, invalid values, and tasks
     that are evaluated without predictions."""
     if given and (spec.answers not in ("label", "tags", "text") or spec.continues):
@@ -61,7 +61,7 @@ def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
                 f"metrics={{{name!r}: …}}: the name must consist of letters, digits and "
                 "underscores, and not begin with a digit."
             )
-        if name in spec.scores or name in ROW:
+        if name in spec.scores or name in LOG_KEYS:
             raise ConfigError(
                 f"metrics={{{name!r}: …}}: the task {spec.name} already uses this name. Choose "
                 "another one."
@@ -71,27 +71,31 @@ def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
                 f"metrics={{{name!r}: {one!r}}}: the value must be a function of predictions and "
                 'targets, or (function, "lower") if lower values are better.'
             )
-        found[name] = Own(named_metric(name, "lower" if more else "higher"), function)
+        found[name] = CustomMetric(named_metric(name, "lower" if more else "higher"), function)
     return found
 
 
-class Measured:
+class ObjectiveWithMetrics:
     """Wrapper of an objective that adds user-defined metrics to its scores."""
 
-    def __init__(self, inner: Objective[Any], own: Mapping[str, Own], by: str = "") -> None:
+    def __init__(
+        self, inner: Objective[Any], own: Mapping[str, CustomMetric], by: str = ""
+    ) -> None:
         self.inner, self.own = inner, own
         self.metric = own[by].metric if by else inner.metric
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def evaluate(self, asked: Pass) -> Scores:
+    def evaluate(self, asked: EvalPass) -> Scores:
         scores = self.inner.evaluate(asked)
-        more = {name: one.of(scores) for name, one in self.own.items()}
-        return scores.changed(more, own=[one.metric for one in self.own.values()])
+        more = {name: one.score(scores) for name, one in self.own.items()}
+        return scores.updated(more, own=[one.metric for one in self.own.values()])
 
 
-def with_metrics(objective: Objective[Any], own: Mapping[str, Own], by: str = "") -> Objective[Any]:
+def with_metrics(
+    objective: Objective[Any], own: Mapping[str, CustomMetric], by: str = ""
+) -> Objective[Any]:
     """The objective with additional metrics. `by`: the metric that selects the best model, if it is
     one of them."""
-    return cast(Objective[Any], Measured(objective, own, by)) if own else objective
+    return cast(Objective[Any], ObjectiveWithMetrics(objective, own, by)) if own else objective

@@ -24,11 +24,11 @@ from headway.tasks.specs import spec_of
 FINE_TUNING: dict[str, Any] = {
     "optimizer": "adamw", "schedule": "linear", "lr": 3e-4, "clip": 1.0, "weight_decay": 0.01,
 }  # fmt: skip
-PUBLISHED_RATE = 1e-4, 0.0384
+PUBLISHED_LR = 1e-4, 0.0384
 """Learning rate for fine-tuning imported weights: the maximum, and a number that is divided by
 d_model (5e-5 for BERT-base). Higher learning rates destroy the pretraining."""
 
-LORA_RATE = 2e-3
+LORA_LR = 2e-3
 """Learning rate of LoRA matrices. They start at zero and are small, so they need a higher learning
 rate than full weights."""
 
@@ -69,7 +69,7 @@ LEARNS_FAST = "learned fastest on small datasets in our experiments"
 OWN = "required by the task"
 
 
-def begins(settings: RunSettings, amount: str, device: DeviceInfo) -> str:
+def training_reason(settings: RunSettings, amount: str, device: DeviceInfo) -> str:
     """Reason for training settings: how the weights are initialised, and the amount of data."""
     if settings.distil.teacher:
         return f"distilled from {settings.distil.teacher}, {amount}"
@@ -80,7 +80,7 @@ def begins(settings: RunSettings, amount: str, device: DeviceInfo) -> str:
     return f"{amount}, from scratch on {device.description}"
 
 
-def tuned_rate(
+def tuned_lr(
     settings: RunSettings, facts: DatasetStats, model: ModelSettings
 ) -> dict[str, ChosenSetting]:
     """Peak learning rate for fine-tuning a run, trained here or imported."""
@@ -88,7 +88,7 @@ def tuned_rate(
     if facts.parent is None or not facts.parent.imported:
         why = f"fine-tuned from {run}, which needs a lower learning rate than training from scratch"
         return because(why, "train", {"lr": float(FINE_TUNING["lr"])})
-    most, at_width = PUBLISHED_RATE
+    most, at_width = PUBLISHED_LR
     why = f"{run} was imported: higher learning rates would destroy its pretraining"
     return because(why, "train", {"lr": min(most, at_width / model.d_model)})
 
@@ -211,7 +211,7 @@ def training_of(
 ) -> dict[str, ChosenSetting]:  # fmt: skip
     """Training settings for text and media: from scratch, for fine-tuning, or for a new decoder on
     the encoder of a run."""
-    starts, why = facts.parent is not None, begins(settings, amount, device)
+    starts, why = facts.parent is not None, training_reason(settings, amount, device)
     if anew:
         return decoder_training(settings, facts, {**FROM_SCRATCH, **training}, tuning)
     usual = FROM_SCRATCH if settings.model is None else PAPER
@@ -222,9 +222,9 @@ def training_of(
         found |= because("the teacher's probabilities are soft", "train", {"smoothing": 0.0})
     if settings.lora.rank:
         why = "LoRA matrices start at zero and are small"
-        found |= because(why, "train", {"lr": LORA_RATE})
+        found |= because(why, "train", {"lr": LORA_LR})
     elif settings.start.run and facts.parent is not None:
-        found |= tuned_rate(settings, facts, facts.parent.model)
+        found |= tuned_lr(settings, facts, facts.parent.model)
     return found
 
 

@@ -22,10 +22,10 @@ from headway.settings.facts import ParentRun
 from headway.settings.model import EncoderSettings, ModelSettings, Seq2SeqSettings
 from headway.settings.run import RunSettings
 from headway.settings.warm_start import WITHOUT_VECTORS, check_same, with_changes
-from headway.tasks.items import Pass
+from headway.tasks.dataset import EvalPass
+from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.losses import plain
 from headway.tasks.objective import Objective
-from headway.tasks.opened import Opened, open_run
 from headway.tasks.readout import readout_of
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Note
@@ -47,10 +47,10 @@ def student_model(begun: ParentRun, settings: RunSettings) -> ModelSettings:
     without = {key: value for key, value in WITHOUT_VECTORS.items() if hasattr(teacher, key)}
     shape = with_changes(teacher, {**without, **settings.asked.section("model")})
     check_same(name, teacher, _with_front_of(teacher, shape))
-    layers = n_layers(teacher.n_layers, settings)
+    layers = n_student_layers(teacher.n_layers, settings)
     picks = pick_layers(layers, teacher.n_layers)
     if isinstance(shape, Seq2SeqSettings) and isinstance(teacher, Seq2SeqSettings):
-        decoder = n_layers(teacher.decoder_layers, settings)
+        decoder = n_student_layers(teacher.decoder_layers, settings)
         others = pick_layers(decoder, teacher.decoder_layers)
         kept = shape.kept_heads.of_layers({"encoder": picks, "decoder": others, "cross": others})
         return replace(shape, n_layers=layers, n_decoder_layers=decoder, kept_heads=kept)
@@ -71,7 +71,7 @@ def _with_front_of(teacher: ModelSettings, shape: ModelSettings) -> ModelSetting
     return shape
 
 
-def n_layers(of_teacher: int, settings: RunSettings) -> int:
+def n_student_layers(of_teacher: int, settings: RunSettings) -> int:
     layers = settings.distil.layers or max(1, of_teacher // 2)
     if layers > of_teacher:
         raise ConfigError(f"distil.layers={layers} exceeds the {of_teacher} layers of the teacher.")
@@ -136,7 +136,7 @@ def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:
             f"{', '.join(settings.labels)}. Use data with the teacher's labels."
         )
     if not readout_of(settings).reads_like(readout_of(theirs)):
-        read_by = [f"{settings.task}.{name}" for name in spec_of(settings).read_by]
+        read_by = [f"{settings.task}.{name}" for name in spec_of(settings).readout_settings]
         raise ConfigError(
             f"the outputs of the teacher {name} cannot be compared with those of this run, because "
             f"the settings differ. Leave {', '.join(read_by)} out: a student uses the values of "
@@ -148,14 +148,14 @@ def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:
     return teacher
 
 
-def _opened(settings: RunSettings, device: torch.device) -> Opened:
+def _opened(settings: RunSettings, device: torch.device) -> LoadedRun:
     name = settings.distil.teacher
     return open_run(name, device=str(device), precision="fp32", words=False)
 
 
 @torch.no_grad()
 def compare(
-    teacher: nn.Module, student: Pass, objective: Objective[Any], progress: Progress = SILENT
+    teacher: nn.Module, student: EvalPass, objective: Objective[Any], progress: Progress = SILENT
 ) -> dict[str, Any]:
     """Size, speed and scores of teacher and student: parameters, batches per second and validation
     scores. Each runs in the precision that it was trained or loaded in."""

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headway.metrics.baselines import BagOfWords, NearestNeighbours, Text, few_of_each
-from headway.tasks.items import Items, Pass, mean_by_owner
-from headway.tasks.opened import open_run
+from headway.metrics.baselines import BagOfWords, NearestNeighbours, TextPair, sample_per_class
+from headway.tasks.dataset import EvalPass, TaskDataset, mean_by_example
+from headway.tasks.loaded_run import open_run
 from headway.tasks.readout import OneVector
 
 EACH = (8, 32, 128)
@@ -22,32 +22,35 @@ EACH = (8, 32, 128)
 
 DRAWS = 3
 
-Vectors = NDArray[np.float64]
-Labels = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
-def is_few(labels_N: Labels) -> bool:
+def is_few(labels_N: IntArray) -> bool:
     """Whether the median class has at most 128 labels."""
     counts = np.bincount(labels_N)
     return bool(np.median(counts[counts > 0]) <= EACH[-1])
 
 
-def vectors_by(encoder: str, device: torch.device, sets: Sequence[Items[Any]]) -> list[Vectors]:
+def vectors_by(
+    encoder: str, device: torch.device, sets: Sequence[TaskDataset[Any]]
+) -> list[FloatArray]:
     """Embeddings of the examples of each set, computed by the pretrained encoder."""
     model, found = open_run(encoder, device=str(device), words=False).model, []
     for items in sets:
-        asked = Pass(model, device)
+        asked = EvalPass(model, device)
         with torch.no_grad():
             parts = [
                 (rows, OneVector().read(model, *batch.streams).x_RD.double().cpu().numpy())
                 for rows, batch in asked.examples(items)
             ]
-        found.append(mean_by_owner(parts, items, int(items.owner.max()) + 1))
+        found.append(mean_by_example(parts, items, int(items.example_index.max()) + 1))
     return found
 
 
 def curve(
-    train: tuple[Sequence[Text], Vectors, Labels], valid: tuple[Sequence[Text], Vectors, Labels]
+    train: tuple[Sequence[TextPair], FloatArray, IntArray],
+    valid: tuple[Sequence[TextPair], FloatArray, IntArray],
 ) -> list[dict[str, Any]]:
     """One row for each number of labels per class, the last with all labels: validation accuracy
     (%) of nearest neighbours and of a bag of words, averaged over some draws."""
@@ -57,11 +60,11 @@ def curve(
     for each in [*(n for n in EACH if n < most), most]:
         scores: dict[str, list[float]] = {"nearest neighbours": [], "bag of words": []}
         for seed in range(DRAWS if each < most else 1):
-            some = few_of_each(labels_N, each, seed)
+            some = sample_per_class(labels_N, each, seed)
             near = NearestNeighbours.fit(vectors_ND[some], labels_N[some], n_classes)
             bag = BagOfWords.fit([texts[i] for i in some], labels_N[some].tolist(), n_classes)
             for name, guesses_N in zip(
-                scores, (near.guesses(valid[1]), bag.guesses(valid[0])), strict=True
+                scores, (near.predict(valid[1]), bag.predict(valid[0])), strict=True
             ):
                 scores[name].append(100 * float((guesses_N == valid[2]).mean()))
         means = {name: float(np.mean(one)) for name, one in scores.items()}

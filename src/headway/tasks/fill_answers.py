@@ -19,11 +19,11 @@ from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, no_progress
 from headway.settings.model import EncoderSettings
-from headway.tasks.answers import Facts, GapAnswer, Guess, Plain, mean_probability
+from headway.tasks.answers import GapAnswer, JsonDict, PlainPrinted, TokenGuess, mean_probability
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.masked_text import ENDS, room_of
-from headway.tasks.opened import Opened
 from headway.tasks.readout import EachRow
-from headway.tasks.task import Use
+from headway.tasks.task import InferenceRequest
 from headway.tokens.tokenizer import MASK_NAMES, Tokenizer
 
 GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))
@@ -49,7 +49,7 @@ class Gapped:
         return parts
 
 
-class Filler:
+class MaskedLMPredictor:
     """Predictor of the most likely words for each gap; an ensemble averages its probabilities."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Filler:
         self.banned_V = banned.to(self.device)
 
     @classmethod
-    def of(cls, use: Use) -> Filler:
+    def of(cls, use: InferenceRequest) -> MaskedLMPredictor:
         opened, settings = use.opened, use.settings
         return cls(
             fillers(opened),
@@ -92,7 +92,7 @@ class Filler:
             for line in window:
                 self.lines += 1
                 texts.append(self.read(line, f"line {self.lines}"))
-            yield from self._answered(texts)
+            yield from self._answer_texts(texts)
 
     def summary(self) -> str:
         gaps, lines = ("s" * (n != 1) for n in (self.gaps, self.lines))
@@ -114,7 +114,7 @@ class Filler:
             )
         return Gapped(line, tokens, gaps)
 
-    def _answered(self, texts: Sequence[Gapped]) -> Iterator[GapAnswer]:
+    def _answer_texts(self, texts: Sequence[Gapped]) -> Iterator[GapAnswer]:
         pieces = [
             (number, tokens, gaps)
             for number, text in enumerate(texts)
@@ -162,12 +162,14 @@ class Filler:
         total = torch.zeros((), device=self.device)
         for model in self.models:
             read = EachRow("words").read(model, ModelInput(tokens_N, layout), rows_R=rows_R)
-            scores_RV = read.said_RC.masked_fill(self.banned_V, -torch.inf)
+            scores_RV = read.logits_RC.masked_fill(self.banned_V, -torch.inf)
             total = total + scores_RV.softmax(-1) / len(self.models)
         return total
 
     def _answer(self, text: Gapped, candidates: Sequence[Sequence[tuple[int, float]]]) -> GapAnswer:
-        gaps = tuple(tuple(Guess(self._word(token), p) for token, p in gap) for gap in candidates)
+        gaps = tuple(
+            tuple(TokenGuess(self._word(token), p) for token, p in gap) for gap in candidates
+        )
         tokens = list(text.tokens)
         for place, gap in zip(text.gaps, candidates, strict=True):
             tokens[place] = gap[0][0]
@@ -179,7 +181,7 @@ class Filler:
             for word, p in gap
         )
         guesses = [[guess._asdict() for guess in gap] for gap in gaps]
-        facts: Facts = {"text": text.line, "filled": filled, "gaps": guesses}
+        facts: JsonDict = {"text": text.line, "filled": filled, "gaps": guesses}
         windowed = len(text.tokens) > self.room
         return GapAnswer(
             text=filled,
@@ -187,7 +189,7 @@ class Filler:
             notes=("longer than the model reads: each gap sees only as much context as fits",)
             * windowed,
             gaps=gaps,
-            printed=Plain("\n".join(lines) if several else filled, facts),
+            printed=PlainPrinted("\n".join(lines) if several else filled, facts),
         )
 
     def _word(self, token: int) -> str:
@@ -212,7 +214,7 @@ def gaps_in(line: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return tokens, gaps
 
 
-def fillers(opened: Opened) -> list[Encoder]:
+def fillers(opened: LoadedRun) -> list[Encoder]:
     for folder, run in zip(opened.folders, opened.runs, strict=True):
         if not isinstance(run.model, EncoderSettings) or "words" not in run.model.heads:
             raise FolderError(

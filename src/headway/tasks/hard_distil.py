@@ -15,12 +15,12 @@ from headway.nn.layout import Layout
 from headway.settings.folder import load_run, run_folder
 from headway.settings.model import ImageEncoderSettings, ImageSettings
 from headway.settings.run import RunSettings
-from headway.tasks.opened import open_run
+from headway.tasks.loaded_run import open_run
 from headway.tasks.readout import OneClass
 from headway.tasks.specs import spec_of
 
 
-class Teacher:
+class HardTeacher:
     """Teacher run, whose model is loaded on the device of the first batch."""
 
     def __init__(self, settings: RunSettings) -> None:
@@ -31,13 +31,15 @@ class Teacher:
         self._layouts: dict[tuple[int, ...], Layout] = {}
 
     @torch.no_grad()
-    def answers(self, given: ModelInput) -> Tensor:
+    def predict(self, given: ModelInput) -> Tensor:
         """Predicted class of each image. All images of the batch must have the same size."""
         (group,) = given.values.groups
         if self.model is None:
             self.model = self._load(group.device)
         layout = self._layout(group)
-        return OneClass().read(self.model, replace(given, layout=layout)).answers().argmax(-1)
+        return (
+            OneClass().read(self.model, replace(given, layout=layout)).averaged_logits().argmax(-1)
+        )
 
     def _load(self, device: torch.device) -> nn.Module:
         opened = open_run(self.folder, device=str(device), precision="fp32", words=False)

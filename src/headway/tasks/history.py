@@ -14,10 +14,10 @@ from headway.tasks.specs import METRICS, Metric
 
 LOG = "metrics.jsonl"
 
-Entry = dict[str, Any]
+LogEntry = dict[str, Any]
 """One line of the log."""
 
-Point = tuple[float, float]
+StepValue = tuple[float, float]
 """A step and a value."""
 
 
@@ -25,24 +25,24 @@ Point = tuple[float, float]
 class History:
     """The lines of `metrics.jsonl` by kind, in the order of their steps."""
 
-    train: list[Entry] = field(default_factory=list)
-    valid: list[Entry] = field(default_factory=list)
-    event: list[Entry] = field(default_factory=list)
-    end: list[Entry] = field(default_factory=list)
+    train: list[LogEntry] = field(default_factory=list)
+    valid: list[LogEntry] = field(default_factory=list)
+    event: list[LogEntry] = field(default_factory=list)
+    end: list[LogEntry] = field(default_factory=list)
     scores: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
     """Metrics that the run may report, by name."""
 
     @property
-    def last(self) -> Entry:
+    def last(self) -> LogEntry:
         """The entry for the end of the run; empty if the run has not ended."""
         return self.end[-1] if self.end else {}
 
     @property
-    def kept(self) -> dict[str, float]:
+    def kept_scores(self) -> dict[str, float]:
         """Scores of the final model; empty if they were not logged."""
         return named_scores(self.last.get("scores")).get(str(self.last.get("kept")), {})
 
-    def points(self, kind: str, name: str) -> list[Point]:
+    def points(self, kind: str, name: str) -> list[StepValue]:
         entries = getattr(self, kind)
         return [(entry["step"], number(entry[name])) for entry in entries if name in entry]
 
@@ -61,7 +61,7 @@ def read_history(folder: Path) -> History:
     return history
 
 
-def entries(path: Path) -> Iterator[Entry]:
+def entries(path: Path) -> Iterator[LogEntry]:
     """The entries of `metrics.jsonl`. Damaged lines, such as one cut off by a kill, are skipped."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.split("\n"):
@@ -82,11 +82,11 @@ def number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def mean(points: Sequence[Point]) -> float:
+def mean(points: Sequence[StepValue]) -> float:
     """Mean value of the points, of which there must be at least one."""
     return sum(value for _, value in points) / len(points)
 
 
-def finite(points: Iterable[Point]) -> list[Point]:
+def finite(points: Iterable[StepValue]) -> list[StepValue]:
     """The points whose value is a number."""
     return [point for point in points if math.isfinite(point[1])]

@@ -19,20 +19,33 @@ from headway.metrics.speech import equal_error
 from headway.progress import no_progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved
-from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer
-from headway.tasks.embed_answers import Kept
+from headway.tasks.answers import (
+    Answer,
+    JsonDict,
+    NearestAnswer,
+    PlainPrinted,
+    PrintOptions,
+    VectorAnswer,
+)
+from headway.tasks.dataset import EvalPass
+from headway.tasks.embed_answers import EmbeddingFilePredictor
 from headway.tasks.history import read_history
-from headway.tasks.intake import Line, front_of
-from headway.tasks.items import Pass
-from headway.tasks.label import Label, LabelItems, Labeller, Labelling, scores_of
+from headway.tasks.label import (
+    ClassificationDataset,
+    ClassifyObjective,
+    ClassifyPredictor,
+    ClassifyTask,
+    scores_of,
+)
 from headway.tasks.label_data import ScoredSet, scored_set
 from headway.tasks.media_answers import note_silence
-from headway.tasks.media_inputs import Given, given_media
+from headway.tasks.media_inputs import LoadedInput, load_media
+from headway.tasks.preprocess.preprocessor import InputLine, media_settings_of
 from headway.tasks.readout import OneVector
-from headway.tasks.scores import Row, Scores
-from headway.tasks.task import Predictor, Use
+from headway.tasks.scores import ScoreRow, Scores
+from headway.tasks.task import InferenceRequest, Predictor
 
-Vectors = NDArray[np.float32]
+Float32Array = NDArray[np.float32]
 
 MOST_VERIFIED = 2000
 """Largest number of validation recordings that are compared with each other."""
@@ -41,49 +54,49 @@ MOST_PAIRS = 2_000_000
 """Largest number of compared pairs; of more pairs a random sample is used."""
 
 
-class Identify(Label):
+class IdentifyTask(ClassifyTask):
     """Audio classification whose vectors are also compared with each other."""
 
-    def objective(self, settings: Resolved, prepared: PreparedData) -> Identifying:
-        return Identifying(settings, prepared)
+    def objective(self, settings: Resolved, prepared: PreparedData) -> IdentifyObjective:
+        return IdentifyObjective(settings, prepared)
 
-    def predictor(self, use: Use) -> Predictor:
+    def predictor(self, use: InferenceRequest) -> Predictor:
         """A classifier, or a comparison of vectors with `--against` or `--to`."""
         if not use.options.get("against") and not use.options.get("to"):
-            return Labeller(use)
+            return ClassifyPredictor(use)
         for option in ("scores", "with"):
             if use.options.get(option):
                 raise UserError(f"--{option} has no effect together with --against or --to.")
-        return Comparer(use)
+        return SpeakerPredictor(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         return evaluate_speakers(use, files)
 
 
-class Identifying(Labelling):
-    def evaluate(self, asked: Pass) -> Scores:
+class IdentifyObjective(ClassifyObjective):
+    def evaluate(self, asked: EvalPass) -> Scores:
         scores = super().evaluate(asked)
         found = self.verified(asked) if asked.full else None
         if found is not None:
             scores.figures["verification"] = found.facts
         return scores
 
-    def verified(self, asked: Pass) -> Verification | None:
+    def verified(self, asked: EvalPass) -> Verification | None:
         """Speaker verification on the validation set; None unless it has pairs of recordings of the
         same speaker and of different speakers."""
-        most = min(MOST_VERIFIED, asked.most or MOST_VERIFIED)
-        quietly = replace(asked, most=most, on_progress=no_progress)
-        vectors_ND = item_vectors(quietly, self.valid_items)
+        most = min(MOST_VERIFIED, asked.max_examples or MOST_VERIFIED)
+        quietly = replace(asked, max_examples=most, on_progress=no_progress)
+        vectors_ND = item_vectors(quietly, self.valid_dataset)
         return verification(vectors_ND, self.valid_truth_N[:most])
 
 
 @torch.no_grad()
-def item_vectors(asked: Pass, items: LabelItems) -> Vectors:
+def item_vectors(asked: EvalPass, items: ClassificationDataset) -> Float32Array:
     """A unit vector for each of the examples of the pass."""
-    unit, found = OneVector(unit=True), dict[int, Vectors]()
+    unit, found = OneVector(unit=True), dict[int, Float32Array]()
     for rows, batch in asked.examples(items):
-        read = unit.read(asked.model, items.cuts.shown(batch.streams[0]))
-        found |= dict(zip(rows.tolist(), read.answers().cpu().numpy(), strict=True))
+        read = unit.read(asked.model, items.inputs.to_model_input(batch.streams[0]))
+        found |= dict(zip(rows.tolist(), read.averaged_logits().cpu().numpy(), strict=True))
     return np.stack([found[row] for row in sorted(found)])
 
 
@@ -130,13 +143,13 @@ def verification(
     return Verification(float(eer), float(threshold), n_same, len(same_P) - n_same, speakers)
 
 
-class Comparer(Kept):
+class SpeakerPredictor(EmbeddingFilePredictor):
     """Predictor that verifies the speaker of each recording, or finds it among enrolled
     speakers."""
 
-    known: dict[str, Vectors]
+    enrolled: dict[str, Float32Array]
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: InferenceRequest) -> None:
         if len(use.opened.folders) > 1:
             raise UserError("vectors of different runs cannot be compared. Give only one run.")
         super().__init__(use)
@@ -148,66 +161,68 @@ class Comparer(Kept):
         if to:
             self.path = Path(to if str(to).endswith(".npy") else f"{to}.npy")
 
-    def answers(self, lines: Iterable[Line], live: bool = False) -> Iterator[Answer]:
-        self.known = self._known()
+    def answers(self, lines: Iterable[InputLine], live: bool = False) -> Iterator[Answer]:
+        self.enrolled = self._enrolled()
         yield from super().answers(lines, live)
 
-    def vectors(self, values: Sequence[object]) -> Vectors:
+    def vectors(self, values: Sequence[object]) -> Float32Array:
         """A unit vector for each recording."""
         if not values:
             return np.zeros((0, 0), np.float32)
         opened = self.use.opened
-        found = LabelItems(self.intake.cut(self.intake.columns(values)))
-        asked = Pass(opened.model, opened.device, on_progress=self.use.between)
+        found = ClassificationDataset(
+            self.preprocessor.input_dataset(self.preprocessor.columns(values))
+        )
+        asked = EvalPass(opened.model, opened.device, on_progress=self.use.between)
         return item_vectors(asked, found)
 
-    def _known(self) -> dict[str, Vectors]:
+    def _enrolled(self) -> dict[str, Float32Array]:
         """Enrolled speakers: the mean vector of each speaker of a list, or the vector of one
         file."""
         if self.against is None:
             return {}
         label_wanted: TargetKind = "label" if self.is_list else "none"
         folder, data = self.use.opened.folder, self.settings.data
-        shape = front_of(self.settings)
-        sums: dict[str, Vectors] = {}
-        for one in list(given_media([self.against], folder, shape, data, target=label_wanted)):
+        shape = media_settings_of(self.settings)
+        sums: dict[str, Float32Array] = {}
+        for one in list(load_media([self.against], folder, shape, data, target=label_wanted)):
             if one.values is None:
                 raise DataError(f"--against {self.against}: {one.error}")
             name = one.label or one.name if self.is_list else self.against
             sums[name] = sums.get(name, np.float32(0)) + self.vectors([one.values])[0]
         return {name: total / np.linalg.norm(total) for name, total in sums.items()}
 
-    def answered(self, one: Given, x_D: Vectors) -> Iterator[Answer]:
-        yield from super().answered(one, x_D)
+    def answer_for(self, one: LoadedInput, x_D: Float32Array) -> Iterator[Answer]:
+        yield from super().answer_for(one, x_D)
         yield note_silence(self._answer(one, x_D), one)
 
-    def _answer(self, one: Given, vector_D: Vectors) -> Answer:
-        if not self.known:
-            facts: Facts = {"file": one.name, "vector": [round(float(v), 6) for v in vector_D]}
+    def _answer(self, one: LoadedInput, vector_D: Float32Array) -> Answer:
+        if not self.enrolled:
+            facts: JsonDict = {"file": one.name, "vector": [round(float(v), 6) for v in vector_D]}
             return VectorAnswer(
                 text=f"{len(vector_D):,} numbers", place=one.name, vector=vector_D,
-                printed=Plain(one.name, facts),
+                printed=PlainPrinted(one.name, facts),
             )  # fmt: skip
         order = sorted(
-            ((float(vector_D @ other_D), name) for name, other_D in self.known.items()),
+            ((float(vector_D @ other_D), name) for name, other_D in self.enrolled.items()),
             reverse=True,
         )
         near = tuple((name, score) for score, name in order[: self.top])
         limit = None if self.is_list else threshold_of(self.use.opened.folder)
-        printed = _PrintedNear(one.name, near, None if self.is_list else self.against, limit)
-        return NearAnswer(
+        printed = _PrintedSpeaker(one.name, near, None if self.is_list else self.against, limit)
+        return NearestAnswer(
             text=printed.text, place=one.name, vector=vector_D, cosine=near[0][1], near=near,
             printed=printed,
         )  # fmt: skip
 
     def summary(self) -> str:
-        return self.counted() + (
+        return self.count_text() + (
             f"; vectors written to {self.use.options['to']}" if self.path else ""
         )
 
 
 @dataclass(frozen=True)
-class _PrintedNear:
+class _PrintedSpeaker:
     name: str
     near: Sequence[tuple[str, float]]
     against: str | None
@@ -225,14 +240,14 @@ class _PrintedNear:
             return f"{score:.4f}"
         return "same" if score >= self.limit else "different"
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         if self.against is None:
             return "\t".join(f"{name}\t{round(score, 4):.4f}" for name, score in self.near)
         if self.limit is None:
             return self.text
         return f"{self.text}\t{self.near[0][1]:.4f}"
 
-    def facts(self) -> Facts:
+    def facts(self) -> JsonDict:
         best = [{"label": name, "cosine": round(score, 4)} for name, score in self.near]
         if self.against is None:
             return {"file": self.name, **best[0], "top": best}
@@ -253,25 +268,25 @@ def threshold_of(folder: Path) -> float | None:
     return None
 
 
-def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
+def evaluate_speakers(use: InferenceRequest, files: DataSettings) -> Scores:
     """Evaluate classification on known speakers, and verification on unknown speakers, or on the
     known ones if the test set has no others."""
-    settings, labeller = use.settings, Labeller(use)
-    names = (*settings.labels, *_strangers(settings, files))
+    settings, labeller = use.settings, ClassifyPredictor(use)
+    names = (*settings.labels, *_unknown_speakers(settings, files))
     test = scored_set(settings, files, names, None, use.progress)
     labels_N = test.truth_N
     is_known_N = labels_N < len(settings.labels)
     found = Scores({})
     if is_known_N.any():
         with use.progress.stage("classifying", len(labels_N)) as stage:
-            said_NC = labeller.shares(test.columns, stage.update)
+            said_NC = labeller.predict(test.columns, stage.update)
         known = ScoredSet(test.columns, labels_N[is_known_N])
         found = scores_of(labeller, said_NC[is_known_N], known)
     unseen = not is_known_N.all()
     judged_N = ~is_known_N if unseen else is_known_N
-    items = LabelItems(labeller.intakes[0].cut(test.columns))
+    items = ClassificationDataset(labeller.preprocessors[0].input_dataset(test.columns))
     with use.progress.stage("comparing voices", len(labels_N)) as stage:
-        asked = Pass(use.opened.model, use.opened.device, on_progress=stage.update)
+        asked = EvalPass(use.opened.model, use.opened.device, on_progress=stage.update)
         vectors_ND = item_vectors(asked, items)
     result = verification(vectors_ND[judged_N], labels_N[judged_N])
     if result is None and not is_known_N.any():
@@ -285,13 +300,13 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
     return found
 
 
-def _strangers(settings: Resolved, files: DataSettings) -> list[str]:
+def _unknown_speakers(settings: Resolved, files: DataSettings) -> list[str]:
     """Labels of the test set that were not in the training data."""
     found = media_examples(files.media, files, "sounds", "label")
     return sorted({name for one in found for name in one.labels} - set(settings.labels))
 
 
-def _verification_rows(found: Verification, unseen: bool) -> list[Row]:
+def _verification_rows(found: Verification, unseen: bool) -> list[ScoreRow]:
     who = "not in the training data" if unseen else "of the training data"
     return [
         (

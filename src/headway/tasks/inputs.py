@@ -45,10 +45,10 @@ from headway.data.table import (
 from headway.errors import DataError, suggest
 from headway.settings.run import RunSettings, media_settings
 from headway.storage import work_folder
-from headway.tasks.media_inputs import Given, check_kind, found_file, what_of
+from headway.tasks.media_inputs import LoadedInput, check_kind, found_file, what_of
 from headway.tasks.specs import Modality, spec_of
 
-Array = NDArray[np.generic]
+AnyArray = NDArray[np.generic]
 
 NAMES: dict[MediaType, tuple[str, str]] = {
     "pictures": ("image", "an image"),
@@ -61,10 +61,10 @@ PATHS = ("path", "file")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedInput:
     """One input, converted to the form that predictors take."""
 
-    question: Any
+    value: Any
     id: object = None
     row: Mapping[str, object] | None = None
     """Row of the input table, without columns that hold media."""
@@ -81,7 +81,7 @@ def is_several(x: object, settings: RunSettings) -> bool:
         return True
     if isinstance(x, str | bytes | bytearray | memoryview | PathLike | Mapping):
         return False
-    if isinstance(x, tuple) and kind == "sounds" and _is_sound(x):
+    if isinstance(x, tuple) and kind == "sounds" and _is_audio(x):
         return False
     if isinstance(x, list | tuple):
         return True
@@ -91,7 +91,7 @@ def is_several(x: object, settings: RunSettings) -> bool:
         return _several_in(_array(x), kind)
     if x is None or not hasattr(x, "__iter__"):
         raise TypeError(
-            f"{shown_value(x)} is not a valid input. This run takes {wanted(settings)}."
+            f"{shown_value(x)} is not a valid input. This run takes {expected_input(settings)}."
         )
     if isinstance(x, Sequence):
         return True
@@ -103,16 +103,16 @@ def is_several(x: object, settings: RunSettings) -> bool:
     )
 
 
-def _is_sound(x: tuple[object, ...]) -> bool:
+def _is_audio(x: tuple[object, ...]) -> bool:
     """Whether a tuple is one recording, samples and sampling rate, instead of two inputs."""
     return len(x) == 2 and isinstance(x[1], int | float | np.number) and not np.isscalar(x[0])
 
 
-def _array(x: object) -> Array:
+def _array(x: object) -> AnyArray:
     return np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
 
 
-def _several_in(values: Array, kind: Modality) -> bool:
+def _several_in(values: AnyArray, kind: Modality) -> bool:
     """Whether an array holds several inputs, judged by its number of axes."""
     if kind == "text" or values.dtype.kind in "OUT":
         return values.ndim > 0
@@ -121,7 +121,7 @@ def _several_in(values: Array, kind: Modality) -> bool:
     return values.ndim > 3 + (kind == "videos")  # (N, H, W) looks like (C, H, W)
 
 
-def wanted(settings: RunSettings) -> str:
+def expected_input(settings: RunSettings) -> str:
     """Description of the inputs that a run takes, for messages."""
     front = media_settings(settings)
     if front is not None:
@@ -166,7 +166,9 @@ class Inputs:
         self.strict = True
         """Whether unknown keys are errors. Rows of a table may have additional columns."""
 
-    def all(self, xs: Iterable[object], needs: Mapping[str, str] | None = None) -> Iterator[Asked]:
+    def parse_all(
+        self, xs: Iterable[object], needs: Mapping[str, str] | None = None
+    ) -> Iterator[ParsedInput]:
         """Convert inputs in order; invalid ones yield their error. Columns of a table or of a list
         of mappings are bound as in training, or by `needs`; other columns are not read."""
         self.strict = False
@@ -176,17 +178,17 @@ class Inputs:
             yield from self._rows(table, needs)
             return
         for x in cast(Any, xs).to_pylist() if hasattr(xs, "to_pylist") else xs:
-            yield self.asked(x)
+            yield self.parse(x)
 
-    def asked(self, x: object, name: str = "") -> Asked:
+    def parse(self, x: object, name: str = "") -> ParsedInput:
         """Convert one input, or return its error. `name`: name in messages instead of its
         number."""
         try:
-            return self.one(x, name)
+            return self.parse_or_raise(x, name)
         except DataError as error:
-            return Asked(None, x.get("id") if isinstance(x, Mapping) else None, error=error)
+            return ParsedInput(None, x.get("id") if isinstance(x, Mapping) else None, error=error)
 
-    def one(self, x: object, name: str = "") -> Asked:
+    def parse_or_raise(self, x: object, name: str = "") -> ParsedInput:
         self.n += 1
         where = name or f"input {self.n:,}"
         own = None
@@ -194,11 +196,11 @@ class Inputs:
             own = x.get("id")
             x = {key: value for key, value in x.items() if key != "id"}
         question = self._text(x, where) if self.form is None else self._media(x, self.form, where)
-        return Asked(question, own)
+        return ParsedInput(question, own)
 
     # -- tables
 
-    def _rows(self, table: Table, needs: Mapping[str, str] | None) -> Iterator[Asked]:
+    def _rows(self, table: Table, needs: Mapping[str, str] | None) -> Iterator[ParsedInput]:
         binding = bind_inputs(table, self.settings, needs)
         parts = [name for name in PART_COLUMNS if name in table.columns and name not in binding]
         kept = [name for name in table.columns if _is_plain(table, name)]
@@ -209,12 +211,12 @@ class Inputs:
             row = dict(zip(names, raw.values, strict=True))
             shown = {name: to_python(row[name]) for name in kept}
             if raw.row is not None and not tops & raw.row.keys():
-                asked = self.asked(raw.row)  # a row with other columns than the first rows
+                asked = self.parse(raw.row)  # a row with other columns than the first rows
             else:
                 asked = self._row(row, binding)
             yield replace(asked, id=shown.get("id", asked.id), row=shown)
 
-    def _row(self, row: Mapping[str, object], binding: Binding) -> Asked:
+    def _row(self, row: Mapping[str, object], binding: Binding) -> ParsedInput:
         self.n += 1
         where = f"input {self.n:,}"
         try:
@@ -225,18 +227,18 @@ class Inputs:
                     name: row[name] for name in PART_COLUMNS
                     if name in row and name not in binding and not is_missing(row[name])
                 }  # fmt: skip
-                return Asked(self._media(item, self.form, where))
+                return ParsedInput(self._media(item, self.form, where))
             values = {one.name: to_python(row[name]) for name, one in binding.items()}
             if self.settings.data.fields:
                 there = {name: one for name, one in values.items() if not is_missing(one)}
-                return Asked(self._fields(there, where))
+                return ParsedInput(self._fields(there, where))
             found = tuple(values.values())
             empty = [name for name in binding if is_missing(row[name])]
             if empty:
                 raise DataError(f"{where} has no value in the column {empty[0]!r}.")
-            return Asked(self._text(found if len(found) > 1 else found[0], where))
+            return ParsedInput(self._text(found if len(found) > 1 else found[0], where))
         except DataError as error:
-            return Asked(None, error=error)
+            return ParsedInput(None, error=error)
 
     # -- text
 
@@ -252,7 +254,7 @@ class Inputs:
             if not isinstance(x, tuple):
                 raise DataError(
                     f"{where} is a single text, but this run compares two. It takes "
-                    f"{wanted(self.settings)}."
+                    f"{expected_input(self.settings)}."
                 )
             return tuple(self._string(text, where) for text in x)
         if isinstance(x, tuple):
@@ -271,7 +273,8 @@ class Inputs:
         elif isinstance(x, bytes):
             more = " Convert bytes to text with .decode()."
         raise DataError(
-            f"{where} is {shown_value(x)}, but this run takes {wanted(self.settings)}.{more}"
+            f"{where} is {shown_value(x)}, but this run takes "
+            f"{expected_input(self.settings)}.{more}"
         )
 
     def _named(self, x: Mapping[str, object], where: str) -> object:
@@ -295,7 +298,7 @@ class Inputs:
             elif not need.optional or field:
                 raise DataError(
                     f"{where} has no key {names[0]!r}, only {', '.join(map(repr, x)) or 'none'}. "
-                    f"This run takes {wanted(self.settings)}."
+                    f"This run takes {expected_input(self.settings)}."
                 )
             if self.spec.reads == "texts":  # the partner is only used in training
                 break
@@ -310,7 +313,7 @@ class Inputs:
         names = self.settings.data.fields
         if not isinstance(x, Mapping):
             raise DataError(
-                f"{where} is {shown_value(x)}, but this run takes {wanted(self.settings)}."
+                f"{where} is {shown_value(x)}, but this run takes {expected_input(self.settings)}."
             )
         targets = (
             []
@@ -332,7 +335,9 @@ class Inputs:
             return x.replace("\t", " ")  # a tab would mark input with one word per line
         if isinstance(x, list | tuple) and all(isinstance(word, str) for word in x):
             return tuple(x)
-        raise DataError(f"{where} is {shown_value(x)}, but this run takes {wanted(self.settings)}.")
+        raise DataError(
+            f"{where} is {shown_value(x)}, but this run takes {expected_input(self.settings)}."
+        )
 
     # -- media
 
@@ -353,8 +358,8 @@ class Inputs:
             )
         if form.what == "sounds":
             samples, own = samples_of((x, rate) if rate is not None else x, where)
-            return Given(where, _samples(samples, own, form, where))
-        return Given(where, _pixels(x, form, where))
+            return LoadedInput(where, _samples(samples, own, form, where))
+        return LoadedInput(where, _pixels(x, form, where))
 
     def _part(
         self, x: Mapping[str, object], form: ItemFormat, where: str
@@ -394,7 +399,7 @@ class Inputs:
             raise DataError(f"file not found: {name}.")
         if self.spec.writes and form.what == "sounds" and part == MediaRegion():
             return name  # may be of any length, so it is read during transcription
-        return Given(name, read_media(str(path), form, part).values)
+        return LoadedInput(name, read_media(str(path), form, part).values)
 
 
 def _box(value: object, where: str) -> tuple[int, ...]:
@@ -406,19 +411,19 @@ def _box(value: object, where: str) -> tuple[int, ...]:
     return tuple(map(int, box))
 
 
-def _from_bytes(value: bytes, form: ItemFormat, name: str, part: MediaRegion) -> Given:
+def _from_bytes(value: bytes, form: ItemFormat, name: str, part: MediaRegion) -> LoadedInput:
     if not value:
         raise DataError(f"{name} is empty (0 bytes).")
     with work_folder() as folder:
         said = MediaWriter(folder).put(value, NAMES[form.what][0], name, "path")
         path = str(folder.parent / said["path"])
         try:
-            return Given(name, read_media(path, form, part).values)
+            return LoadedInput(name, read_media(path, form, part).values)
         except DataError as error:
             raise DataError(str(error).replace(path, name)) from error
 
 
-def _samples(samples: Array, rate: int, form: ItemFormat, where: str) -> NDArray[np.float32]:
+def _samples(samples: AnyArray, rate: int, form: ItemFormat, where: str) -> NDArray[np.float32]:
     if samples.ndim not in (1, 2):
         raise DataError(
             f"{where} has the shape {samples.shape}; audio must have the shape (samples,) or "

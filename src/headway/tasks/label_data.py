@@ -16,16 +16,16 @@ from headway.data.prepare import evaluation_media, prepare
 from headway.data.source import DataSource, MediaSpec, TextKind
 from headway.data.store import Columns, PreparedData
 from headway.errors import DataError
-from headway.metrics.baselines import Text
+from headway.metrics.baselines import TextPair
 from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved, RunSettings, with_files
-from headway.tasks.intake import Texts, front_of, intake_of
 from headway.tasks.label_defaults import check_token, with_words
-from headway.tasks.label_kinds import Known, target_of
-from headway.tasks.media_format import media_shape
+from headway.tasks.label_kinds import TargetArray, label_type_of
+from headway.tasks.media_format import media_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.parent_run import tokenizer_of
+from headway.tasks.preprocess.preprocessor import TextParts, media_settings_of, preprocessor_of
 from headway.tasks.specs import Modality, spec_of
 from headway.tokens.tokenizer import Tokenizer
 
@@ -33,8 +33,8 @@ from headway.tokens.tokenizer import Tokenizer
 @dataclass(frozen=True)
 class ScoredSet:
     columns: Columns
-    truth_N: Known
-    texts: Sequence[Text] | None = None
+    truth_N: TargetArray
+    texts: Sequence[TextPair] | None = None
     """The original texts from the files; None for media."""
 
 
@@ -48,7 +48,7 @@ def prepare_labelled(
             tokenizer=tokenizer_of(settings), specials=mark_names(fields),
         )  # fmt: skip
     check_token(settings, what)
-    media = MediaSpec.of(what, media_shape(settings, what), "label")
+    media = MediaSpec.of(what, media_settings(settings, what), "label")
     return prepare("media", settings, folder, progress, media=media)
 
 
@@ -61,27 +61,29 @@ def scored_set(
 ) -> ScoredSet:
     """The test set in these files. Its labels must be among `names`."""
     if spec_of(settings).modality != "text":
-        shape = front_of(settings)
+        shape = media_settings_of(settings)
         media = MediaSpec.of(what_of(shape), shape, "label")
         asked = with_files(settings, files)
         found = evaluation_media(media, asked, labels=names, progress=progress)
-        return ScoredSet(found.items, target_of(settings, names).truth(found.items)[:])
+        return ScoredSet(found.items, label_type_of(settings, names).stored_targets(found.items)[:])
     examples, labels_N = labelled_examples(settings, files)
-    columns = intake_of(settings, tokenizer).columns(examples)
+    columns = preprocessor_of(settings, tokenizer).columns(examples)
     return ScoredSet(columns, labels_N, [plain_text(one, settings) for one in examples])
 
 
-def plain_text(example: Texts, settings: RunSettings) -> Text:
+def plain_text(example: TextParts, settings: RunSettings) -> TextPair:
     """The texts of an example: both of a pair, or all fields joined by spaces."""
     if settings.data.fields:
         return " ".join(example), ""
     return example[0], example[1] if len(example) > 1 else ""
 
 
-def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[Texts], Known]:
+def labelled_examples(
+    settings: RunSettings, data: DataSettings
+) -> tuple[list[TextParts], TargetArray]:
     """The texts of the files and their targets. Raise DataError for labels unknown to the run."""
     numbers = {label: i for i, label in enumerate(settings.labels)}
-    examples: list[Texts] = []
+    examples: list[TextParts] = []
     found: list[Any] = []
     kind: TextKind = "fields" if data.fields else "labelled"
     source = DataSource(kind, with_files(settings, data), data.text)

@@ -15,19 +15,19 @@ from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
 from headway.settings.model import ImageSettings
 from headway.settings.run import RunSettings
 from headway.tasks.defaults import media_proposal, stored_front, text_proposal
-from headway.tasks.intake_text import TextIntake
 from headway.tasks.label_kinds import TOP
 from headway.tasks.media_format import (
-    SMALL_PICTURE,
+    SMALL_IMAGE,
     STANDARD,
+    audio_settings,
+    image_settings,
     item_rows,
-    picture_shape,
     pixel_statistics,
-    sound_shape,
-    stored_form,
+    stored_format,
 )
-from headway.tasks.parent_run import origin_of
-from headway.tasks.specs import Modality, Spec, answering, spec_of
+from headway.tasks.parent_run import parent_of
+from headway.tasks.preprocess.text import TextPreprocessor
+from headway.tasks.specs import Modality, Spec, spec_for_answer, spec_of
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 512
@@ -88,7 +88,7 @@ def passes(facts: DatasetStats, usual: int, device: DeviceInfo) -> int:
 
 
 @dataclass(frozen=True)
-class Head:
+class LabelDefaults:
     """Output width, metrics and label smoothing for a kind of target."""
 
     width: int
@@ -97,9 +97,9 @@ class Head:
     why_metric: str = Proposal.metric_reason
 
     @classmethod
-    def of(cls, row: Spec, facts: DatasetStats) -> Head:
+    def of(cls, row: Spec, facts: DatasetStats) -> LabelDefaults:
         """The head for the targets of a row. Only single-label targets get label smoothing."""
-        row, n = answering(row, facts.answer), len(facts.labels)
+        row, n = spec_for_answer(row, facts.answer), len(facts.labels)
         metrics = tuple(name for name in row.scores if name != "top5" or n > TOP)
         smoothing = 0.1 if row.answers == "label" else 0.0
         if row.answers != "label" or metrics[:2] != ("accuracy", "f1"):
@@ -110,7 +110,7 @@ class Head:
         return cls(n, metrics, smoothing, why or cls.why_metric)
 
 
-def answer_facts(facts: DatasetStats, prepared: PreparedData) -> DatasetStats:
+def label_stats(facts: DatasetStats, prepared: PreparedData) -> DatasetStats:
     """The facts with the kind of target: class counts, or mean and standard deviation."""
     n = len(facts.labels)
     if "labels" in prepared.train:
@@ -137,7 +137,7 @@ def with_words(settings: RunSettings) -> RunSettings:
     return replace(settings, tokenizer=replace(settings.tokenizer, vocab_size=VOCAB_SIZE))
 
 
-def text_facts(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
+def text_stats(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
     needed = [_needed(part, prepared.tokenizer) for part in (prepared.train, prepared.valid)]
     return DatasetStats(
         n=prepared.train.n,
@@ -145,17 +145,17 @@ def text_facts(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         longest=int(np.concatenate(needed).max()),
         vocab_size=prepared.tokenizer.vocab_size,
         labels=tuple(prepared.labels),
-        parent=origin_of(settings),
+        parent=parent_of(settings),
     )
 
 
 def _needed(part: Columns, tokenizer: Tokenizer) -> NDArray[np.int64]:
     """Length of each whole text in tokens."""
-    return TextIntake(tokenizer, 1 << 40).cut(part).needed
+    return TextPreprocessor(tokenizer, 1 << 40).input_dataset(part).full_lengths
 
 
-def text_labels(
-    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: Head
+def propose_text(
+    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: LabelDefaults
 ) -> Proposal:
     windows = settings.data.long == "windows"
     needs: dict[str, object] = {"heads": ("classes",), "n_labels": head.width}
@@ -180,20 +180,20 @@ def text_labels(
 # Images and videos
 
 
-def picture_facts(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-    stored = stored_form(prepared)
+def image_stats(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
+    stored = stored_format(prepared)
     return DatasetStats(
         n=prepared.train.n,
         labels=tuple(prepared.labels),
-        front=picture_shape(settings, prepared.modality, stored=stored),
+        front=image_settings(settings, prepared.modality, stored=stored),
         stored=stored,
         colours=pixel_statistics(prepared.train.images),
-        parent=origin_of(settings),
+        parent=parent_of(settings),
     )
 
 
-def picture_labels(
-    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: Head
+def propose_image(
+    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: LabelDefaults
 ) -> Proposal:
     shape = with_stem(facts.image, settings, device)
     rows = facts.rows(shape)
@@ -247,7 +247,7 @@ def with_stem(shape: ImageSettings, settings: RunSettings, device: DeviceInfo) -
     named = settings.model is not None or bool(settings.parent)
     if named or "stem" in asked or "patch" in asked or shape.frames > 1:
         return shape
-    if max(shape.height, shape.width) > SMALL_PICTURE:
+    if max(shape.height, shape.width) > SMALL_IMAGE:
         return shape
     if device.is_cpu and min(shape.height, shape.width) >= LEAST_GRID:
         return replace(shape, stem="grid", stem_width=16)
@@ -280,9 +280,9 @@ def check_token(settings: RunSettings, what: Modality) -> None:
 # Audio
 
 
-def sound_facts(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-    stored = stored_form(prepared)
-    front = sound_shape(settings, STANDARD, stored)
+def audio_stats(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
+    stored = stored_format(prepared)
+    front = audio_settings(settings, STANDARD, stored)
     rows_N = item_rows(prepared.train.media, front)
     return DatasetStats(
         n=len(rows_N),
@@ -291,12 +291,12 @@ def sound_facts(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         labels=tuple(prepared.labels),
         front=front,
         stored=stored,
-        parent=origin_of(settings),
+        parent=parent_of(settings),
     )
 
 
-def sound_labels(
-    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: Head
+def propose_audio(
+    settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: LabelDefaults
 ) -> Proposal:
     return media_proposal(
         settings,
@@ -325,16 +325,16 @@ def size_for(device: DeviceInfo) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class Choices:
+class ModalityDefaults:
     """Functions that compute facts and default settings for one kind of data."""
 
     facts: Callable[[RunSettings, Any], DatasetStats]
-    propose: Callable[[RunSettings, DatasetStats, DeviceInfo, Head], Proposal]
+    propose: Callable[[RunSettings, DatasetStats, DeviceInfo, LabelDefaults], Proposal]
 
 
-CHOICES = {
-    "text": Choices(text_facts, text_labels),
-    "pictures": Choices(picture_facts, picture_labels),
-    "videos": Choices(picture_facts, picture_labels),
-    "sounds": Choices(sound_facts, sound_labels),
+MODALITY_DEFAULTS = {
+    "text": ModalityDefaults(text_stats, propose_text),
+    "pictures": ModalityDefaults(image_stats, propose_image),
+    "videos": ModalityDefaults(image_stats, propose_image),
+    "sounds": ModalityDefaults(audio_stats, propose_audio),
 }

@@ -26,25 +26,25 @@ from headway.nn.loss import LabelSmoothing
 from headway.settings.run import Resolved
 from headway.tasks.answers import (
     Answer,
-    Facts,
+    JsonDict,
     LabelAnswer,
     LabelsAnswer,
     NumberAnswer,
-    Plain,
-    Show,
+    PlainPrinted,
+    PrintOptions,
 )
-from headway.tasks.items import Numbers
+from headway.tasks.dataset import FloatArray
 from headway.tasks.losses import number_loss, sets_loss, shared_loss
-from headway.tasks.objective import Frequencies, TaskLoss
+from headway.tasks.objective import TargetFrequencies, TaskLoss
 from headway.tasks.readout import Read
-from headway.tasks.scores import Answered, Range, Row
+from headway.tasks.scores import PredictionsAndTargets, Range, ScoreRow
 from headway.tasks.specs import spec_of
 
-Known = NDArray[Any]
+TargetArray = NDArray[Any]
 """Targets of some examples: label indices (N), multi-hot rows (N C), or numbers (N)."""
 
 
-class Sets:
+class MultiHot:
     """Multi-label targets: stored as label indices, returned as multi-hot rows (N C)."""
 
     def __init__(self, store: TokenStore, width: int) -> None:
@@ -53,7 +53,7 @@ class Sets:
     def __len__(self) -> int:
         return len(self.store)
 
-    def __getitem__(self, rows: NDArray[np.int64] | slice | int) -> Known:
+    def __getitem__(self, rows: NDArray[np.int64] | slice | int) -> TargetArray:
         if isinstance(rows, slice):
             rows = np.arange(len(self))[rows]
         several = np.atleast_1d(np.asarray(rows))
@@ -66,15 +66,15 @@ class Sets:
         """Number of examples with each label."""
         return np.bincount(np.asarray(self.store.tokens, np.int64), minlength=self.width)
 
-    def counted(self) -> Counter[tuple[int, ...]]:
+    def set_counts(self) -> Counter[tuple[int, ...]]:
         """Number of examples with each set of labels."""
         return Counter(tuple(sorted(self.store[row].tolist())) for row in range(len(self)))
 
 
-Truth = Known | Sets
-"""Targets of all examples of a split. Multi-hot rows may not fit into memory, hence `Sets`."""
+StoredTargets = TargetArray | MultiHot
+"""Targets of all examples of a split. Multi-hot rows may not fit into memory, hence `MultiHot`."""
 
-Labels = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 FEW_CLASSES = 50
 """Largest number of classes for which every evaluation, not only the last one, keeps its confusion
@@ -86,7 +86,7 @@ FEW = 50
 TOP = 5
 
 
-class Target(Protocol):
+class LabelType(Protocol):
     """Interface of the kinds of targets. Predictions are `shares` (N C), probabilities or numbers,
     which are averaged over the windows of an example and over models."""
 
@@ -102,80 +102,84 @@ class Target(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
-    def truth(self, columns: Columns) -> Truth: ...
+    def stored_targets(self, columns: Columns) -> StoredTargets: ...
 
-    def weights(self, truth_N: Truth) -> NDArray[np.float32]:
+    def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
         """Weights of the examples with which all classes count equally."""
         ...
 
-    def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
+    def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
         """Logits (C) of a model that knows only the label frequencies of the training data."""
         ...
 
-    def aims(self, given: Tensor) -> Tensor:
+    def targets(self, given: Tensor) -> Tensor:
         """The targets of a batch as a matrix like the logits (B C)."""
         ...
 
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss: ...
 
-    def shares(self, scores_BC: Tensor) -> Tensor: ...
+    def predictions(self, scores_BC: Tensor) -> Tensor: ...
 
-    def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
+    def values(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, float]:
         """Metrics by name, as used in training."""
         ...
 
-    def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> float | None:
+    def temperature(
+        self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray
+    ) -> float | None:
         """The temperature that calibrates the probabilities. `shares_at`: the predictions at a
         temperature. None: there are no probabilities to calibrate."""
         ...
 
-    def fitted(self, shares_NC: Numbers, truth_N: Known) -> Target:
+    def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> LabelType:
         """A copy whose decision threshold, if there is one, is fitted to these examples."""
         ...
 
-    def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
+    def interval_of(self, score: str, shares_NC: FloatArray, truth_N: TargetArray) -> Range | None:
         """The 95 % interval of a metric, in its unit; None if it is not known."""
         ...
 
-    def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
+    def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
         """Data for the figures of the report."""
         ...
 
     def rows(
-        self, shares_NC: Numbers, truth_N: Known, figures: Facts, unit: str
-    ) -> tuple[list[Row], Facts]:
+        self, shares_NC: FloatArray, truth_N: TargetArray, figures: JsonDict, unit: str
+    ) -> tuple[list[ScoreRow], JsonDict]:
         """Scores on a test set: table rows for people, and facts for programs."""
         ...
 
-    def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
+    def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
         """Baseline predictions for `n` examples, from label frequencies alone, by name."""
         ...
 
-    def remark(self, train_N: Truth) -> str:
+    def remark(self, train_N: StoredTargets) -> str:
         """Remark that describes the baseline of `guesses`, such as `always 'cat'`."""
         ...
 
     def frequencies(
-        self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
-    ) -> Frequencies | None: ...
+        self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
+    ) -> TargetFrequencies | None: ...
 
-    def supports(self, truth_N: Known) -> dict[str, int]:
+    def supports(self, truth_N: TargetArray) -> dict[str, int]:
         """Number of examples with each label; empty for numbers."""
         ...
 
-    def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
+    def sample(self, shares_C: FloatArray, truth: TargetArray) -> dict[str, str]:
         """The target and the prediction of an example as text."""
         ...
 
-    def title(self, truth: Known) -> str: ...
+    def title(self, truth: TargetArray) -> str: ...
 
-    def named(self, shares_NC: Numbers, truth_N: Known) -> Answered: ...
+    def named_outputs(
+        self, shares_NC: FloatArray, truth_N: TargetArray
+    ) -> PredictionsAndTargets: ...
 
-    def answer(self, shares_C: Numbers, place: str, top: int | None) -> Answer: ...
+    def answer(self, shares_C: FloatArray, place: str, top: int | None) -> Answer: ...
 
 
 @dataclass(frozen=True)
-class OneLabel:
+class SingleLabel:
     headline: ClassVar[str] = "accuracy"
     has_classes: ClassVar[bool] = True
     link: ClassVar[LinkFunction] = "one"
@@ -184,10 +188,10 @@ class OneLabel:
     margin: float = 0.0
     """Additive angular margin in radians (ArcFace); 0: ordinary softmax classification."""
 
-    def truth(self, columns: Columns) -> Labels:
+    def stored_targets(self, columns: Columns) -> IntArray:
         return np.asarray(columns["label"], dtype=np.int64)
 
-    def weights(self, truth_N: Truth) -> NDArray[np.float32]:
+    def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
         """Weights inversely proportional to the class frequencies."""
         truth_N = truth_N[:]
         n = len(self.names)
@@ -195,7 +199,7 @@ class OneLabel:
         even_C = len(truth_N) / (n * np.maximum(counts_C, 1))
         return even_C.astype(np.float32)[truth_N]
 
-    def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
+    def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
         """Log-priors with add-one smoothing, minus their mean. With `classify.balance`, all classes
         have the same weight and start at zero."""
         labels_N = np.asarray(train_N[:], np.int64)
@@ -203,20 +207,20 @@ class OneLabel:
         logs_C = np.log(counts_C + 1.0)
         return np.asarray(logs_C - logs_C.mean(), np.float64)
 
-    def aims(self, given: Tensor) -> Tensor:
+    def targets(self, given: Tensor) -> Tensor:
         """One-hot targets. The comparison works in a CUDA graph, where values cannot be read."""
         return (given[:, None] == torch.arange(len(self.names), device=given.device)).float()
 
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss:
         if self.margin and isinstance(read.scores, CosineHead):
             scores_BC = with_margin(read.x_RD, read.scores, aims_BC, self.margin)
-            read = replace(read, held_RC=scores_BC.log_softmax(-1))
+            read = replace(read, cached_log_probs_RC=scores_BC.log_softmax(-1))
         return shared_loss(read, aims_BC, self.smoothing)
 
-    def shares(self, scores_BC: Tensor) -> Tensor:
+    def predictions(self, scores_BC: Tensor) -> Tensor:
         return scores_BC.double().softmax(-1)
 
-    def values(self, shares_NC: Numbers, truth_N: Labels) -> dict[str, float]:
+    def values(self, shares_NC: FloatArray, truth_N: IntArray) -> dict[str, float]:
         """Metrics by name; all but the loss in percent."""
         logs_NC = logs_of(shares_NC)
         counts = metrics.confusion(truth_N, logs_NC.argmax(1), logs_NC.shape[1])
@@ -226,19 +230,21 @@ class OneLabel:
             "f1": 100.0 * metrics.macro_f1(counts),
         }
         if logs_NC.shape[1] > TOP:
-            values["top5"] = 100.0 * top_share(logs_NC, truth_N, TOP)
+            values["top5"] = 100.0 * top_n_accuracy(logs_NC, truth_N, TOP)
         return values
 
-    def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Labels) -> float | None:
+    def temperature(
+        self, shares_at: Callable[[float], FloatArray], truth_N: IntArray
+    ) -> float | None:
         if self.margin:  # logits are cosines times `identify.scale`
             return None
         true_NC = np.eye(len(self.names))[truth_N]
-        return metrics.safe_temperature(shares_at, true_NC, metrics.surprise)
+        return metrics.safe_temperature(shares_at, true_NC, metrics.soft_cross_entropy)
 
-    def fitted(self, shares_NC: Numbers, truth_N: Known) -> OneLabel:
+    def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> SingleLabel:
         return self
 
-    def range_of(self, score: str, shares_NC: Numbers, truth_N: Labels) -> Range | None:
+    def interval_of(self, score: str, shares_NC: FloatArray, truth_N: IntArray) -> Range | None:
         known = {"accuracy": metrics.accuracy_interval, "f1": metrics.macro_f1_interval}
         if score not in known:
             return None
@@ -246,7 +252,7 @@ class OneLabel:
             known[score](metrics.confusion(truth_N, shares_NC.argmax(1), len(self.names)))
         )
 
-    def figures(self, shares_NC: Numbers, truth_N: Labels, full: bool) -> Facts:
+    def figures(self, shares_NC: FloatArray, truth_N: IntArray, full: bool) -> JsonDict:
         """Confusion matrix, scores of each class and reliability diagram."""
         if not full and len(self.names) > FEW_CLASSES:
             return {}
@@ -262,11 +268,11 @@ class OneLabel:
         }
 
     def rows(
-        self, shares_NC: Numbers, truth_N: Labels, figures: Facts, unit: str
-    ) -> tuple[list[Row], Facts]:
+        self, shares_NC: FloatArray, truth_N: IntArray, figures: JsonDict, unit: str
+    ) -> tuple[list[ScoreRow], JsonDict]:
         values, calibration = self.values(shares_NC, truth_N), figures["calibration"]
-        ranges = {one: self.range_of(one, shares_NC, truth_N) for one in ("accuracy", "f1")}
-        rows: list[Row] = [
+        ranges = {one: self.interval_of(one, shares_NC, truth_N) for one in ("accuracy", "f1")}
+        rows: list[ScoreRow] = [
             ("accuracy", f"{values['accuracy']:.2f}", range_text(ranges["accuracy"])),
             ("macro F1", f"{values['f1']:.2f}", range_text(ranges["f1"])),
             ("loss", f"{values['loss']:.4f}", f"nats, over {len(truth_N):,} {unit}"),
@@ -285,16 +291,16 @@ class OneLabel:
             "classes": figures["classes"],
         }
 
-    def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
+    def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
         counts_C = np.bincount(train_N[:], minlength=len(self.names)).astype(np.float64) + 1.0
         return {"majority class": np.tile(counts_C / counts_C.sum(), (n, 1))}
 
-    def remark(self, train_N: Truth) -> str:
+    def remark(self, train_N: StoredTargets) -> str:
         return f"always {self.names[majority(train_N[:], len(self.names))]!r}"
 
     def frequencies(
-        self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
-    ) -> Frequencies | None:
+        self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
+    ) -> TargetFrequencies | None:
         """Class frequencies, weighted as in the loss. None with a margin, whose loss is larger than
         cross-entropy and cannot be compared with that of the frequencies."""
         if self.margin:
@@ -304,24 +310,24 @@ class OneLabel:
             weights_C[labels_N] = weights_N
         return class_frequencies(labels_N, valid_N, len(self.names), weights_C)
 
-    def supports(self, truth_N: Known) -> dict[str, int]:
+    def supports(self, truth_N: TargetArray) -> dict[str, int]:
         counts_C = np.bincount(truth_N, minlength=len(self.names)).tolist()
         return dict(zip(self.names, counts_C, strict=True))
 
-    def named(self, shares_NC: Numbers, truth_N: Labels) -> Answered:
+    def named_outputs(self, shares_NC: FloatArray, truth_N: IntArray) -> PredictionsAndTargets:
         """Names of the most likely classes and of the true ones."""
         best_N = shares_NC.argmax(1)
         return [self.names[label] for label in best_N], [self.names[label] for label in truth_N]
 
-    def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
+    def sample(self, shares_C: FloatArray, truth: TargetArray) -> dict[str, str]:
         best = int(shares_C.argmax())
         said = f"{self.names[best]} ({shares_C[best]:.2f})"
         return {"target": self.title(truth), "output": said}
 
-    def title(self, truth: Known) -> str:
+    def title(self, truth: TargetArray) -> str:
         return self.names[int(truth)]
 
-    def answer(self, shares_C: Numbers, place: str, top: int | None) -> LabelAnswer:
+    def answer(self, shares_C: FloatArray, place: str, top: int | None) -> LabelAnswer:
         p_C = tuple(shares_C.tolist())
         printed = PrintedLabel(place, self.names, p_C, top)
         return LabelAnswer.of(self.names, p_C, place=place, printed=printed)
@@ -342,14 +348,14 @@ class PrintedLabel:
         order = sorted(range(len(self.p_C)), key=lambda i: -self.p_C[i])
         return [(self.labels[i], self.p_C[i]) for i in order[: self.top or TOP]]
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         if show.top is None and not show.scores:
             return self.best[0][0]
         return "\t".join(f"{label}\t{p:.4f}" for label, p in self.best[: show.top or 1])
 
-    def facts(self) -> Facts:
+    def facts(self) -> JsonDict:
         best = [{"label": label, "probability": round(p, 6)} for label, p in self.best]
-        facts: Facts = {"file": self.name} if self.name else {}
+        facts: JsonDict = {"file": self.name} if self.name else {}
         facts |= best[0]
         if self.name or self.top:
             facts["top"] = best
@@ -360,7 +366,7 @@ class PrintedLabel:
 
 
 @dataclass(frozen=True)
-class SeveralLabels:
+class MultiLabel:
     """Multi-label classification: any number of labels, each predicted independently."""
 
     headline: ClassVar[str] = "micro_f1"
@@ -371,34 +377,34 @@ class SeveralLabels:
     threshold: float = several.THRESHOLD
     """Labels with at least this probability are predicted."""
 
-    def said(self, shares_NC: Numbers) -> NDArray[np.bool_]:
-        return several.said(shares_NC, self.threshold)
+    def predicted(self, shares_NC: FloatArray) -> NDArray[np.bool_]:
+        return several.predicted_labels(shares_NC, self.threshold)
 
-    def truth(self, columns: Columns) -> Sets:
-        return Sets(columns["labels"], len(self.names))
+    def stored_targets(self, columns: Columns) -> MultiHot:
+        return MultiHot(columns["labels"], len(self.names))
 
-    def weights(self, truth_N: Truth) -> NDArray[np.float32]:
+    def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
         raise NotImplementedError  # `ClassifySettings` does not allow `classify.balance` here
 
-    def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
+    def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
         """Log-odds of each label, with add-one smoothing."""
-        assert isinstance(train_N, Sets)
+        assert isinstance(train_N, MultiHot)
         shares_C = (train_N.frequencies() + 1.0) / (len(train_N) + 2.0)
         return np.asarray(np.log(shares_C / (1.0 - shares_C)), np.float64)
 
-    def aims(self, given: Tensor) -> Tensor:
+    def targets(self, given: Tensor) -> Tensor:
         return given
 
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss:
         return sets_loss(read, aims_BC, self.smoothing)
 
-    def shares(self, scores_BC: Tensor) -> Tensor:
+    def predictions(self, scores_BC: Tensor) -> Tensor:
         return scores_BC.double().sigmoid()
 
-    def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
+    def values(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, float]:
         """Metrics by name; all but the loss in percent."""
         true_NC = truth_N > 0.5
-        said_NC = self.said(shares_NC)
+        said_NC = self.predicted(shares_NC)
         return {
             "loss": several.nll(shares_NC, true_NC.astype(np.float64)),
             "micro_f1": 100.0 * several.micro_f1(said_NC, true_NC),
@@ -407,25 +413,25 @@ class SeveralLabels:
             "map": 100.0 * several.mean_average_precision(shares_NC, true_NC),
         }
 
-    def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> float:
+    def temperature(self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray) -> float:
         """The temperature that calibrates the probability of each label."""
         return metrics.safe_temperature(shares_at, truth_N.astype(np.float64), several.nll)
 
-    def fitted(self, shares_NC: Numbers, truth_N: Known) -> SeveralLabels:
+    def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> MultiLabel:
         """A copy with the threshold of the highest micro F1 on the first of these examples."""
         n = max(1, metrics.ENOUGH // max(1, len(self.names)))
         return replace(self, threshold=several.best_threshold(shares_NC[:n], truth_N[:n] > 0.5))
 
-    def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
+    def interval_of(self, score: str, shares_NC: FloatArray, truth_N: TargetArray) -> Range | None:
         if score != "micro_f1":
             return None
-        return percent(several.micro_f1_interval(self.said(shares_NC), truth_N > 0.5))
+        return percent(several.micro_f1_interval(self.predicted(shares_NC), truth_N > 0.5))
 
-    def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
+    def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
         """Scores of each label, and the calibration of all probabilities."""
         if not full and len(self.names) > FEW_CLASSES:
             return {}
-        found = several.label_scores(self.said(shares_NC), truth_N > 0.5)
+        found = several.label_scores(self.predicted(shares_NC), truth_N > 0.5)
         pairs = zip(self.names, found, strict=True)
         return {
             "classes": [{"label": label, **vars(score)} for label, score in pairs],
@@ -433,11 +439,11 @@ class SeveralLabels:
         }
 
     def rows(
-        self, shares_NC: Numbers, truth_N: Known, figures: Facts, unit: str
-    ) -> tuple[list[Row], Facts]:
+        self, shares_NC: FloatArray, truth_N: TargetArray, figures: JsonDict, unit: str
+    ) -> tuple[list[ScoreRow], JsonDict]:
         values, true_NC = self.values(shares_NC, truth_N), truth_N > 0.5
-        micro = self.range_of("micro_f1", shares_NC, truth_N)
-        rows: list[Row] = [
+        micro = self.interval_of("micro_f1", shares_NC, truth_N)
+        rows: list[ScoreRow] = [
             ("micro F1", f"{values['micro_f1']:.2f}", range_text(micro)),
             ("macro F1", f"{values['f1']:.2f}", "mean over labels"),
             ("exact match", f"{values['exact']:.2f}", f"{unit} with exactly the correct labels"),
@@ -463,66 +469,67 @@ class SeveralLabels:
             "classes": figures["classes"],
         }
 
-    def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
+    def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
         """The most frequent set of labels. Probabilities are the label frequencies, clipped so that
         exactly the labels of this set reach the threshold."""
-        assert isinstance(train_N, Sets)
-        counts = train_N.counted()
+        assert isinstance(train_N, MultiHot)
+        counts = train_N.set_counts()
         often_C = np.zeros(len(self.names))
         for labels, count in counts.items():
             often_C[list(labels)] += count
         often_C = np.clip(often_C / max(1, len(train_N)), 1e-3, 0.998 * self.threshold)
-        chosen = list(self._usual(train_N))
+        chosen = list(self._most_common(train_N))
         often_C[chosen] = np.maximum(often_C[chosen], self.threshold)
         return {"most frequent set": np.tile(often_C, (n, 1))}
 
-    def _usual(self, train_N: Truth) -> tuple[int, ...]:
-        assert isinstance(train_N, Sets)
-        counts = train_N.counted()
+    def _most_common(self, train_N: StoredTargets) -> tuple[int, ...]:
+        assert isinstance(train_N, MultiHot)
+        counts = train_N.set_counts()
         return min(counts, key=lambda labels: (-counts[labels], labels)) if counts else ()
 
-    def remark(self, train_N: Truth) -> str:
-        shown = ", ".join(self.names[label] for label in self._usual(train_N))
+    def remark(self, train_N: StoredTargets) -> str:
+        shown = ", ".join(self.names[label] for label in self._most_common(train_N))
         return f"always {shown!r}" if shown else "always no labels"
 
     def frequencies(
-        self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
+        self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
     ) -> None:
         return None
 
-    def supports(self, truth_N: Known) -> dict[str, int]:
+    def supports(self, truth_N: TargetArray) -> dict[str, int]:
         counts_C = (truth_N > 0.5).sum(0).tolist()
         return dict(zip(self.names, counts_C, strict=True))
 
-    def named(self, shares_NC: Numbers, truth_N: Known) -> Answered:
+    def named_outputs(self, shares_NC: FloatArray, truth_N: TargetArray) -> PredictionsAndTargets:
         said, true = (
-            [self._names(row) for row in sets] for sets in (self.said(shares_NC), truth_N > 0.5)
+            [self._names(row) for row in sets]
+            for sets in (self.predicted(shares_NC), truth_N > 0.5)
         )
         return said, true
 
     def _names(self, there_C: NDArray[np.bool_]) -> tuple[str, ...]:
         return tuple(self.names[label] for label in np.flatnonzero(there_C).tolist())
 
-    def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
-        said = self._names(self.said(shares_C))
+    def sample(self, shares_C: FloatArray, truth: TargetArray) -> dict[str, str]:
+        said = self._names(self.predicted(shares_C))
         return {"target": self.title(truth), "output": ", ".join(said)}
 
-    def title(self, truth: Known) -> str:
+    def title(self, truth: TargetArray) -> str:
         return ", ".join(self._names(truth > 0.5))
 
-    def answer(self, shares_C: Numbers, place: str, top: int | None) -> LabelsAnswer:
+    def answer(self, shares_C: FloatArray, place: str, top: int | None) -> LabelsAnswer:
         order = sorted(range(len(shares_C)), key=lambda i: -shares_C[i])
         said = tuple(self.names[i] for i in order if shares_C[i] >= self.threshold)
         p_C = tuple(shares_C.tolist())
         printed = PrintedLabels(place, self.names, p_C, top, said)
         return LabelsAnswer(
             text=", ".join(said), place=place, printed=printed, labels=said, classes=self.names,
-            shares=p_C,
+            probs=p_C,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class ANumber:
+class Regression:
     """Regression. The model learns the number with its mean subtracted, divided by its standard
     deviation."""
 
@@ -533,27 +540,27 @@ class ANumber:
     mean: float
     std: float
 
-    def truth(self, columns: Columns) -> NDArray[np.float32]:
+    def stored_targets(self, columns: Columns) -> NDArray[np.float32]:
         return np.asarray(columns["number"], np.float32)
 
-    def weights(self, truth_N: Truth) -> NDArray[np.float32]:
+    def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
         raise NotImplementedError  # `ClassifySettings` does not allow `classify.balance` here
 
-    def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
+    def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
         """The standardised mean of the training data: zero unless `classify.mean` is set."""
         mean = float(np.mean(train_N[:], dtype=np.float64))
         return np.array([(mean - self.mean) / self.std])
 
-    def aims(self, given: Tensor) -> Tensor:
+    def targets(self, given: Tensor) -> Tensor:
         return ((given.float() - self.mean) / self.std)[:, None]
 
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss:
         return number_loss(read, aims_BC)
 
-    def shares(self, scores_BC: Tensor) -> Tensor:
+    def predictions(self, scores_BC: Tensor) -> Tensor:
         return scores_BC.double() * self.std + self.mean
 
-    def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
+    def values(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, float]:
         said, true = shares_NC[:, 0], truth_N.astype(np.float64)
         return {
             "loss": float((((said - true) / self.std) ** 2).mean()),
@@ -564,30 +571,30 @@ class ANumber:
             "spearman": regression.spearman(said, true),
         }
 
-    def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> None:
+    def temperature(self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray) -> None:
         return None
 
-    def fitted(self, shares_NC: Numbers, truth_N: Known) -> ANumber:
+    def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> Regression:
         return self
 
-    def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
+    def interval_of(self, score: str, shares_NC: FloatArray, truth_N: TargetArray) -> Range | None:
         if score != "mae":
             return None
         found = regression.mae_interval(shares_NC[:, 0], truth_N.astype(np.float64))
         return found.low, found.high
 
-    def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
+    def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
         """Pairs of target and prediction, for a scatter plot of up to 400 examples."""
         rows = np.unique(np.linspace(0, len(shares_NC) - 1, min(400, len(shares_NC))).astype(int))
         points = zip(truth_N[rows].tolist(), shares_NC[rows, 0].tolist(), strict=True)
         return {"numbers": [[_short(true), _short(said)] for true, said in points]}
 
     def rows(
-        self, shares_NC: Numbers, truth_N: Known, figures: Facts, unit: str
-    ) -> tuple[list[Row], Facts]:
-        values, mae = self.values(shares_NC, truth_N), self.range_of("mae", shares_NC, truth_N)
+        self, shares_NC: FloatArray, truth_N: TargetArray, figures: JsonDict, unit: str
+    ) -> tuple[list[ScoreRow], JsonDict]:
+        values, mae = self.values(shares_NC, truth_N), self.interval_of("mae", shares_NC, truth_N)
         shown = "95 %: {:.4g} – {:.4g}".format(*mae) if mae else ""
-        rows: list[Row] = [
+        rows: list[ScoreRow] = [
             ("MAE", f"{values['mae']:.4g}", shown),
             ("RMSE", f"{values['rmse']:.4g}", "root mean squared error"),
             ("R²", f"{values['r2']:.4f}", "fraction of the variance explained"),
@@ -597,72 +604,72 @@ class ANumber:
         n = len(shares_NC)
         return rows, {**values, "n": n, "intervals": {"mae": list(mae or ())}}
 
-    def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
+    def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
         return {"mean": np.full((n, 1), float(np.mean(train_N[:], dtype=np.float64)))}
 
-    def remark(self, train_N: Truth) -> str:
+    def remark(self, train_N: StoredTargets) -> str:
         return f"always {float(np.mean(train_N[:], dtype=np.float64)):.4g}"
 
     def frequencies(
-        self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
+        self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
     ) -> None:
         return None
 
-    def supports(self, truth_N: Known) -> dict[str, int]:
+    def supports(self, truth_N: TargetArray) -> dict[str, int]:
         return {}
 
-    def named(self, shares_NC: Numbers, truth_N: Known) -> Answered:
+    def named_outputs(self, shares_NC: FloatArray, truth_N: TargetArray) -> PredictionsAndTargets:
         return shares_NC[:, 0].tolist(), truth_N.tolist()
 
-    def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
+    def sample(self, shares_C: FloatArray, truth: TargetArray) -> dict[str, str]:
         return {"target": self.title(truth), "output": f"{float(shares_C[0]):.4g}"}
 
-    def title(self, truth: Known) -> str:
+    def title(self, truth: TargetArray) -> str:
         return f"{float(truth):.4g}"
 
-    def answer(self, shares_C: Numbers, place: str, top: int | None) -> NumberAnswer:
+    def answer(self, shares_C: FloatArray, place: str, top: int | None) -> NumberAnswer:
         value = float(shares_C[0])
         text, file = f"{value:.6g}", {"file": place} if place else {}
-        printed = Plain(text, {**file, "value": _short(value)})
+        printed = PlainPrinted(text, {**file, "value": _short(value)})
         return NumberAnswer(text=text, place=place, printed=printed, value=value)
 
 
 @dataclass(frozen=True)
 class PrintedLabels(PrintedLabel):
-    said: tuple[str, ...] = ()
+    predicted: tuple[str, ...] = ()
     """The predicted labels."""
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         if show.top is not None:
             return super().lines(show, number)
         if not show.scores:
-            return ", ".join(self.said)
+            return ", ".join(self.predicted)
         p = dict(zip(self.labels, self.p_C, strict=True))
-        return "\t".join(f"{label}\t{p[label]:.4f}" for label in self.said)
+        return "\t".join(f"{label}\t{p[label]:.4f}" for label in self.predicted)
 
-    def facts(self) -> Facts:
+    def facts(self) -> JsonDict:
         facts = super().facts()
         del facts["label"], facts["probability"]
-        return {"labels": list(self.said), **facts}
+        return {"labels": list(self.predicted), **facts}
 
 
-def target_of(settings: Resolved, labels: Sequence[str]) -> Target:
+def label_type_of(settings: Resolved, labels: Sequence[str]) -> LabelType:
     train, answers = settings.train, spec_of(settings).answers
     if answers == "number":
         own = settings.classify
-        return ANumber(own.mean or 0.0, own.std or 1.0)
+        return Regression(own.mean or 0.0, own.std or 1.0)
     if answers == "labels":
         threshold = settings.classify.threshold or several.THRESHOLD
-        return SeveralLabels(tuple(labels), train.smoothing, threshold)
+        return MultiLabel(tuple(labels), train.smoothing, threshold)
     smoothing = LabelSmoothing.of(train.smoothing, len(labels), train.smoothing_kind)
-    return OneLabel(tuple(labels), smoothing, settings.identify.margin)
+    return SingleLabel(tuple(labels), smoothing, settings.identify.margin)
 
 
 def _short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def logs_of(shares_NC: Numbers) -> Numbers:
+def logs_of(shares_NC: FloatArray) -> FloatArray:
     return np.log(np.maximum(shares_NC, 1e-300))
 
 
@@ -674,7 +681,7 @@ def with_margin(x_BD: Tensor, angles: CosineHead, aims_BC: Tensor, margin: float
     return angles.scale * torch.where(aims_BC > 0.5, turned_BC, cos_BC)
 
 
-def top_share(logs_NC: Numbers, labels_N: Labels, n: int) -> float:
+def top_n_accuracy(logs_NC: FloatArray, labels_N: IntArray, n: int) -> float:
     """Top-`n` accuracy: the share of examples whose true class is among the `n` most likely. Ties
     count in favour of the class with the lower index."""
     own_N1 = logs_NC[np.arange(len(labels_N)), labels_N][:, None]
@@ -691,7 +698,7 @@ def range_text(found: Range | None) -> str:
     return f"95 %: {found[0]:.2f} – {found[1]:.2f}" if found else ""
 
 
-def class_calibration(logs_NC: Numbers, truth_N: Labels) -> Facts:
+def class_calibration(logs_NC: FloatArray, truth_N: IntArray) -> JsonDict:
     """Calibration of the most likely classes, before and after the best temperature."""
     temperature = metrics.fit_temperature(logs_NC, truth_N)
     after = metrics.calibration(metrics.apply_temperature(logs_NC, temperature), truth_N)
@@ -699,7 +706,7 @@ def class_calibration(logs_NC: Numbers, truth_N: Labels) -> Facts:
     return {**found.facts, "temperature": temperature, "ece_after": after.ece}
 
 
-def calibration_row(found: Mapping[str, Any], unit: str) -> Row:
+def calibration_row(found: Mapping[str, Any], unit: str) -> ScoreRow:
     by_chance = metrics.Calibration([metrics.Bin(**one) for one in found["bins"]], 0.0).by_chance
     remark = (
         f"about {100 * by_chance:.2f} expected by chance; "
@@ -709,8 +716,8 @@ def calibration_row(found: Mapping[str, Any], unit: str) -> Row:
 
 
 def class_frequencies(
-    train: Labels, valid: Labels, n_labels: int, weights_C: NDArray[np.floating]
-) -> Frequencies:
+    train: IntArray, valid: IntArray, n_labels: int, weights_C: NDArray[np.floating]
+) -> TargetFrequencies:
     """Class frequencies in the training and validation data, weighted as in the loss."""
     counts = (np.bincount(one, minlength=n_labels) * weights_C for one in (train, valid))
-    return Frequencies(*(np.rint(one).astype(np.int64) for one in counts))
+    return TargetFrequencies(*(np.rint(one).astype(np.int64) for one in counts))

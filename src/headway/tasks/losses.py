@@ -22,9 +22,9 @@ from headway.nn.stack import pick_layers
 from headway.nn.tap import record
 from headway.settings.run import RunSettings
 from headway.settings.start import DistilSettings
-from headway.tasks.items import Batch
+from headway.tasks.dataset import Batch
 from headway.tasks.objective import Objective, TaskLoss
-from headway.tasks.readout import Read, divergence
+from headway.tasks.readout import Read, softmax_divergence
 
 LossOf = Callable[[nn.Module, Any], TaskLoss]
 
@@ -48,7 +48,7 @@ def plain(objective: Objective[Any]) -> LossOf:
     """The task's own loss."""
 
     def loss(model: nn.Module, batch: Batch[Any]) -> TaskLoss:
-        given = objective.vary(model, batch)
+        given = objective.augment(model, batch)
         return objective.loss(objective.read(model, given), given)
 
     return loss
@@ -65,8 +65,8 @@ def rdrop(objective: Objective[Any], weight: float) -> LossOf:
     def loss(model: nn.Module, batch: Batch[Any]) -> TaskLoss:
         if not model.training:
             return usual(model, batch)
-        given = objective.vary(model, batch)
-        reads = [objective.read(model, given).held() for _ in range(2)]
+        given = objective.augment(model, batch)
+        reads = [objective.read(model, given).with_cached_log_probs() for _ in range(2)]
         one, two = (objective.loss(read, given) for read in reads)
         total = (one.sum + two.sum) / 2 + weight / 4 * _disagreement(*reads)
         return TaskLoss(total, (one.nll + two.nll) / 2)
@@ -79,13 +79,13 @@ def _disagreement(one: Read, two: Read) -> Tensor:
     total = torch.zeros((), device=one.x_RD.device)
     for name, read in one.heads.items():
         other = two.heads[name]
-        if read.apart is divergence:
+        if read.divergence is softmax_divergence:
             p_RC, q_RC = read.log_probs(), other.log_probs()
             apart_R = _kl(p_RC, q_RC) + _kl(q_RC, p_RC)
         else:
-            p_RC, q_RC = read.said_RC, other.said_RC
-            apart_R = read.apart(p_RC, q_RC, 1.0) + read.apart(q_RC, p_RC, 1.0)
-        total = total + read.share * _weighted(apart_R, read)
+            p_RC, q_RC = read.logits_RC, other.logits_RC
+            apart_R = read.divergence(p_RC, q_RC, 1.0) + read.divergence(q_RC, p_RC, 1.0)
+        total = total + read.loss_weight * _weighted(apart_R, read)
     return total
 
 
@@ -102,7 +102,7 @@ def distil(objective: Objective[Any], teacher: nn.Module, settings: DistilSettin
         return record(model, "given", gradients=True) if settings.between else nullcontext({})
 
     def loss(model: nn.Module, batch: Batch[Any]) -> TaskLoss:
-        given = objective.vary(model, batch)
+        given = objective.augment(model, batch)
         with listened(model) as mine:
             student = objective.read(model, given)
         with torch.no_grad(), listened(teacher) as its:
@@ -123,24 +123,24 @@ def distil(objective: Objective[Any], teacher: nn.Module, settings: DistilSettin
 def soft_loss(student: Read, teacher: Read, temperature: float) -> Tensor:
     """Divergence of the student's predictions from the teacher's, over all heads by weight."""
     losses = [
-        read.share * _head_apart(read, teacher.heads[name], temperature)
+        read.loss_weight * _head_divergence(read, teacher.heads[name], temperature)
         for name, read in student.heads.items()
     ]
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 
-def _head_apart(student: Read, teacher: Read, temperature: float) -> Tensor:
+def _head_divergence(student: Read, teacher: Read, temperature: float) -> Tensor:
     """Divergence of one head from the teacher's, summed over positions. Logits over a vocabulary
     are computed in chunks, and again in the backward pass, to save memory."""
-    if student.few:
+    if student.small_output:
         with torch.no_grad():
-            aims_RC = teacher.said_RC
-        return _weighted(student.apart(student.said_RC, aims_RC, temperature), student)
+            aims_RC = teacher.logits_RC
+        return _weighted(student.divergence(student.logits_RC, aims_RC, temperature), student)
 
     def chunk(s_RD: Tensor, t_RD: Tensor, weights_R: Tensor) -> Tensor:
         with torch.no_grad():
             aims_RC = teacher.scores(t_RD)
-        return (student.apart(student.scores(s_RD), aims_RC, temperature) * weights_R).sum()
+        return (student.divergence(student.scores(s_RD), aims_RC, temperature) * weights_R).sum()
 
     rows = (student.x_RD, teacher.x_RD, _weights(student))
     with torch.no_grad():
@@ -164,7 +164,7 @@ def cosine_loss(student: Read, teacher: Read) -> Tensor:
         assert student.states_ND is not None
         assert teacher.states_ND is not None
         s_ND, t_ND, real_N = student.states_ND, teacher.states_ND, student.real_N
-    return _elsewhere(s_ND, t_ND, real_N) * weights_R.sum()
+    return _cosine_distance(s_ND, t_ND, real_N) * weights_R.sum()
 
 
 def between_loss(
@@ -178,11 +178,11 @@ def between_loss(
             s_ND, real_N = given[number], read.real_N
             if real_N is None or len(real_N) != len(s_ND):  # weights of another stream
                 real_N = torch.ones(len(s_ND), device=s_ND.device)
-            apart.append(_elsewhere(s_ND, teacher[name][pick], real_N))
+            apart.append(_cosine_distance(s_ND, teacher[name][pick], real_N))
     return torch.stack(apart).mean() * _weights(read).sum()
 
 
-def _elsewhere(s_ND: Tensor, t_ND: Tensor, real_N: Tensor) -> Tensor:
+def _cosine_distance(s_ND: Tensor, t_ND: Tensor, real_N: Tensor) -> Tensor:
     cos_N = F.cosine_similarity(s_ND.float(), t_ND.float(), dim=-1)
     return ((1.0 - cos_N) * real_N).sum() / real_N.sum().clamp(min=1.0)
 
@@ -217,7 +217,7 @@ def _priced(nll_R: Tensor, logs_RC: Tensor, read: Read, smoothing: LabelSmoothin
 
 def sets_loss(read: Read, aims_RC: Tensor, smoothing: float) -> TaskLoss:
     """Binary cross-entropy of multi-label targets, averaged over the labels."""
-    scores_RC = read.said_RC
+    scores_RC = read.logits_RC
     soft_RC = aims_RC * (1 - smoothing) + smoothing / 2
     loss_R, nll_R = (
         F.binary_cross_entropy_with_logits(scores_RC, aims, reduction="none").mean(-1)
@@ -228,14 +228,14 @@ def sets_loss(read: Read, aims_RC: Tensor, smoothing: float) -> TaskLoss:
 
 def number_loss(read: Read, aims_RC: Tensor) -> TaskLoss:
     """Squared error of predicted numbers."""
-    away_R = (read.said_RC - aims_RC).square().mean(-1)
+    away_R = (read.logits_RC - aims_RC).square().mean(-1)
     return TaskLoss(_weighted(away_R, read), _weighted(away_R.detach(), read))
 
 
 def word_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskLoss:
     """Cross-entropy over a vocabulary. Logits are computed in chunks unless `read` already holds
     all log-probabilities."""
-    if read.held_RC is not None:
+    if read.cached_log_probs_RC is not None:
         return label_loss(read, labels_R, smoothing)
     head = read.scores
     assert isinstance(head, LMHead | MaskedLMHead | NgramLMHead)

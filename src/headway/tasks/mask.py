@@ -30,34 +30,39 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.model import EncoderSettings, ImageSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
+from headway.tasks.dataset import Batch, EvalPass, batches_of
 from headway.tasks.defaults import media_proposal, stored_front, text_proposal
-from headway.tasks.intake import Gone, Hiding, front_of, intake_of
-from headway.tasks.items import Batch, Pass, batches_of
 from headway.tasks.label_defaults import (
+    audio_stats,
     augment_for,
     epochs_for,
-    picture_facts,
+    image_stats,
     size_for,
     small_vit,
-    sound_facts,
 )
 from headway.tasks.losses import PLAIN, word_loss
-from headway.tasks.masked_text import ENDS, Gaps
-from headway.tasks.media_format import media_shape
+from headway.tasks.masked_text import ENDS, MaskedTextDataset
+from headway.tasks.media_format import media_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.objective import (
     TOKENS,
-    Frequencies,
+    MicroBatch,
     Objective,
-    Part,
+    TargetFrequencies,
     TaskLoss,
     text_frequencies,
 )
-from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.parent_run import parent_of, tokenizer_of
+from headway.tasks.preprocess.preprocessor import (
+    MaskedDataset,
+    MaskTargets,
+    media_settings_of,
+    preprocessor_of,
+)
 from headway.tasks.readout import EachRow, Read
-from headway.tasks.scores import Baselines, Row, Scores
+from headway.tasks.scores import Baselines, ScoreRow, Scores
 from headway.tasks.specs import METRICS, Modality
-from headway.tasks.task import Predictor, Task, Use
+from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import MASK, Tokenizer
 
 OF_LABELS = ("mixup", "cutmix")
@@ -68,7 +73,7 @@ CHUNK = 512
 SAMPLES = 5
 MEAN = "mean of masked parts"
 
-USUALLY: dict[str, dict[str, Any]] = {
+MASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "pictures": {"mask": 0.6, "span": 1},
     "videos": {"mask": 0.6, "span": 1},
     "sounds": {"mask": 0.5, "span": 10},
@@ -81,34 +86,36 @@ TRAINING: dict[str, Any] = {
     "eps": 1e-8, "clip": 1.0, "smoothing": 0.0,
 }  # fmt: skip
 
-Answered = Iterable[tuple[Read, Tensor]]
+MaskedOutputs = Iterable[tuple[Read, Tensor]]
 """Predictions at masked positions with their targets, batch by batch."""
 
 
-class Head(Protocol):
+class MaskedHead(Protocol):
     """Interface of what is predicted at masked positions: words, or pixels and mel frames."""
 
     name: ClassVar[str]
 
     def loss(self, read: Read, aims: Tensor) -> TaskLoss: ...
 
-    def values(self, answered: Answered) -> tuple[dict[str, float], Callable[[], Baselines]]:
+    def values(self, answered: MaskedOutputs) -> tuple[dict[str, float], Callable[[], Baselines]]:
         """Scores of the predictions, and a function that computes those of a baseline without
         input."""
         ...
 
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]: ...
 
-    def rows(self, values: dict[str, float], trivial: dict[str, float], mask: float) -> list[Row]:
+    def rows(
+        self, values: dict[str, float], trivial: dict[str, float], mask: float
+    ) -> list[ScoreRow]:
         """Rows of the table of test scores."""
         ...
 
 
 @dataclass(frozen=True)
-class Words:
+class MaskedTokenHead:
     """Prediction of masked tokens."""
 
-    items: Gaps
+    dataset: MaskedTextDataset
     """Items of the validation or test set."""
 
     smoothing: LabelSmoothing = PLAIN
@@ -118,25 +125,25 @@ class Words:
         return word_loss(read, aims, self.smoothing)
 
     @torch.no_grad()
-    def values(self, answered: Answered) -> tuple[dict[str, float], Callable[[], Baselines]]:
+    def values(self, answered: MaskedOutputs) -> tuple[dict[str, float], Callable[[], Baselines]]:
         """Loss, perplexity and accuracy (%) of the masked tokens."""
         nll, right, count = 0.0, 0, 0
         for read, words_R in answered:
-            logs_R, best_R = guesses(read, words_R)
+            logs_R, best_R = token_predictions(read, words_R)
             nll -= float(logs_R.sum())
             right += int((best_R == words_R).sum())
             count += len(words_R)
         values = word_values(nll / max(1, count), right / max(1, count))
-        return values, lambda: {TOKENS: self.frequent()}
+        return values, lambda: {TOKENS: self.baseline_values()}
 
-    def frequent(self) -> dict[str, float]:
+    def baseline_values(self) -> dict[str, float]:
         """Scores of the baseline that knows only the token frequencies of this text."""
-        items = self.items
+        items = self.dataset
         counts_V = np.bincount(items.store.tokens, minlength=items.tokenizer.vocab_size)
         logs_V = np.log(np.maximum(counts_V, 1) / max(1, counts_V.sum()))
         found = batches_of(items, np.arange(len(items.lengths)), CPU)
         words_R = np.concatenate(
-            [np.zeros(0, np.int64), *(b.targets.aims.numpy() for _, b in found)]
+            [np.zeros(0, np.int64), *(b.targets.targets.numpy() for _, b in found)]
         )
         if not len(words_R):
             return word_values(0.0, 0.0)
@@ -145,18 +152,20 @@ class Words:
 
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]:
         """The first windows with their gaps, the masked tokens and the predicted ones."""
-        shown, tokenizer = [], self.items.tokenizer
-        for row in range(min(SAMPLES, len(self.items.lengths))):
-            batch = self.items.batch(np.array([row]), device)
-            words_R, tokens = batch.targets.aims, batch.streams[0].values[1:-1].tolist()
-            _, best_R = guesses(read_hidden(self.name, model, batch), words_R)
+        shown, tokenizer = [], self.dataset.tokenizer
+        for row in range(min(SAMPLES, len(self.dataset.lengths))):
+            batch = self.dataset.batch(np.array([row]), device)
+            words_R, tokens = batch.targets.targets, batch.streams[0].values[1:-1].tolist()
+            _, best_R = token_predictions(read_masked(self.name, model, batch), words_R)
             said = (", ".join(tokenizer.decode([word]).strip() for word in side.tolist())
                     for side in (words_R, best_R))  # fmt: skip
             text = with_gaps(tokens, tokenizer)
             shown.append(dict(zip(("source", "target", "output"), (text, *said), strict=True)))
         return shown
 
-    def rows(self, values: dict[str, float], trivial: dict[str, float], mask: float) -> list[Row]:
+    def rows(
+        self, values: dict[str, float], trivial: dict[str, float], mask: float
+    ) -> list[ScoreRow]:
         share = "of the masked tokens (15 % of all, the same in every evaluation)"
         return [
             ("accuracy", f"{values['accuracy']:.2f} %", share),
@@ -168,7 +177,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class MaskedMediaHead:
     """Reconstruction of masked media: the pixels of patches, or the mel frames of positions."""
 
     n: int = 0
@@ -182,10 +191,10 @@ class Rebuilt:
 
     def errors(self, read: Read, aims: Tensor) -> Tensor:
         """The mean squared error at each masked position."""
-        return (read.said_RC - aims).square().mean(-1)
+        return (read.logits_RC - aims).square().mean(-1)
 
     @torch.no_grad()
-    def values(self, answered: Answered) -> tuple[dict[str, float], Callable[[], Baselines]]:
+    def values(self, answered: MaskedOutputs) -> tuple[dict[str, float], Callable[[], Baselines]]:
         """The mean squared error at masked positions, and the variance explained (%): the reduction
         of that error compared with predicting the mean of all masked positions."""
         error, count, sums_2E = 0.0, 0, torch.zeros(())
@@ -203,7 +212,9 @@ class Rebuilt:
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]:
         return []
 
-    def rows(self, values: dict[str, float], trivial: dict[str, float], mask: float) -> list[Row]:
+    def rows(
+        self, values: dict[str, float], trivial: dict[str, float], mask: float
+    ) -> list[ScoreRow]:
         share = f"{100 * mask:g} % of each input masked"
         return [
             ("loss", f"{values['loss']:.4f}", f"mean squared error, {share}"),
@@ -216,7 +227,7 @@ def word_values(loss: float, right: float) -> dict[str, float]:
     return {"loss": loss, "ppl": perplexity(loss), "accuracy": 100.0 * right}
 
 
-def guesses(read: Read, words_R: Tensor) -> tuple[Tensor, Tensor]:
+def token_predictions(read: Read, words_R: Tensor) -> tuple[Tensor, Tensor]:
     """The log-probability of each masked token, and the most likely token, computed in fp32."""
     logs, best = [read.x_RD.new_zeros(0, dtype=torch.float32)], [words_R[:0]]
     for rows_RD, some_R in zip(read.x_RD.split(CHUNK), words_R.split(CHUNK), strict=True):
@@ -238,95 +249,99 @@ def with_gaps(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
     return " [MASK] ".join(tokenizer.decode(part) for part in parts).strip()
 
 
-def read_hidden(name: str, model: nn.Module, given: Batch[Gone]) -> Read:
+def read_masked(name: str, model: nn.Module, given: Batch[MaskTargets]) -> Read:
     """Read the predictions at the masked positions of a batch."""
     return EachRow(name).read(model, *given.streams, rows_R=given.rows_R)
 
 
 @torch.no_grad()
-def hidden_answers(asked: Pass, name: str, items: Hiding) -> Iterator[tuple[Read, Tensor]]:
+def masked_outputs(
+    asked: EvalPass, name: str, items: MaskedDataset
+) -> Iterator[tuple[Read, Tensor]]:
     """Predictions and targets at the masked positions of the first items, batch by batch."""
-    rows = np.arange(len(items.lengths))[: asked.most]
+    rows = np.arange(len(items.lengths))[: asked.max_examples]
     for _, batch in asked.batches(items, rows):
-        given = items.without(asked.model, batch, training=False)
-        yield read_hidden(name, asked.model, given), given.targets.aims
+        given = items.apply_mask(asked.model, batch, training=False)
+        yield read_masked(name, asked.model, given), given.targets.targets
 
 
 @dataclass
-class Masking(Objective[Gone]):
+class MaskedLMObjective(Objective[MaskTargets]):
     prepared: PreparedData
-    train_items: Hiding = field(init=False)
-    valid_items: Hiding = field(init=False)
+    train_dataset: MaskedDataset = field(init=False)
+    valid_dataset: MaskedDataset = field(init=False)
 
     def __post_init__(self) -> None:
         train, words = self.settings.train, self.prepared.input_tokenizer
         self.metric = METRICS[train.metric or "loss"]
-        intake = intake_of(self.settings, words)
-        self.train_items = intake.hide(self.prepared.train, self.settings.fill)
-        self.valid_items = intake.hide(self.prepared.valid, self.settings.fill)
-        self.head = head_of(self.settings, self.valid_items)
+        intake = preprocessor_of(self.settings, words)
+        self.train_dataset = intake.masked_dataset(self.prepared.train, self.settings.fill)
+        self.valid_dataset = intake.masked_dataset(self.prepared.valid, self.settings.fill)
+        self.head = head_of(self.settings, self.valid_dataset)
 
     def widest(self, items: object) -> int:
-        return self.train_items.widest
+        return self.train_dataset.widest
 
     def part_limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
-        return self.train_items.limits(plan, micro_tokens)
+        return self.train_dataset.limits(plan, micro_tokens)
 
-    def vary(self, model: nn.Module, batch: Batch[Gone]) -> Batch[Gone]:
-        return self.train_items.without(model, batch, model.training)
+    def augment(self, model: nn.Module, batch: Batch[MaskTargets]) -> Batch[MaskTargets]:
+        return self.train_dataset.apply_mask(model, batch, model.training)
 
-    def read(self, model: nn.Module, given: Batch[Gone]) -> Read:
+    def read(self, model: nn.Module, given: Batch[MaskTargets]) -> Read:
         assert given.weights_R is not None
-        read = read_hidden(self.head.name, model, given)
-        return read.weighed(given.weights_R, given.targets.real_N)
+        read = read_masked(self.head.name, model, given)
+        return read.with_weights(given.weights_R, given.targets.real_N)
 
-    def loss(self, read: Read, given: Batch[Gone]) -> TaskLoss:
-        return self.head.loss(read, given.targets.aims)
+    def loss(self, read: Read, given: Batch[MaskTargets]) -> TaskLoss:
+        return self.head.loss(read, given.targets.targets)
 
     @property
     def n_valid(self) -> int:
-        return len(self.valid_items.lengths)
+        return len(self.valid_dataset.lengths)
 
     @property
     def n_quick(self) -> int:
-        return self.valid_items.n_quick
+        return self.valid_dataset.n_quick
 
-    def evaluate(self, asked: Pass) -> Scores:
-        asked = replace(asked, most=self.n_asked(asked))
+    def evaluate(self, asked: EvalPass) -> Scores:
+        asked = replace(asked, max_examples=self.n_evaluated(asked))
         values, baselines = self.head.values(
-            hidden_answers(asked, self.head.name, self.valid_items)
+            masked_outputs(asked, self.head.name, self.valid_dataset)
         )
         samples = self.head.samples(asked.model, asked.device)
         return Scores(values=values, samples=samples, find_baselines=baselines)
 
-    def frequencies(self) -> Frequencies | None:
+    def frequencies(self) -> TargetFrequencies | None:
         """Token frequencies of texts; None for media, which have no tokens."""
         prepared, words = self.prepared, self.prepared.input_tokenizer
         if words is None:
             return None
         return text_frequencies(prepared.train["text"], prepared.valid["text"], words)
 
-    def show(self, part: Part) -> list[dict[str, Any]]:
+    def show(self, part: MicroBatch) -> list[dict[str, Any]]:
         items, _ = self.planned(part.rows.epoch)
-        assert isinstance(items, Hiding)
+        assert isinstance(items, MaskedDataset)
         return [items.example(row) for row in part.rows.rows.tolist()]
 
 
-def head_of(settings: Resolved, items: Hiding) -> Head:
+def head_of(settings: Resolved, items: MaskedDataset) -> MaskedHead:
     """The head for the modality of a run. `items`: those that are scored."""
-    if isinstance(items, Gaps):
+    if isinstance(items, MaskedTextDataset):
         train, size = settings.train, items.tokenizer.vocab_size
-        return Words(items, LabelSmoothing.of(train.smoothing, size, train.smoothing_kind))
-    return Rebuilt(len(items.lengths), UNITS[what_of(front_of(settings))])
+        return MaskedTokenHead(
+            items, LabelSmoothing.of(train.smoothing, size, train.smoothing_kind)
+        )
+    return MaskedMediaHead(len(items.lengths), UNITS[what_of(media_settings_of(settings))])
 
 
-class Mask(Task):
+class MaskedLMTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         what = self.row.modality
         if what != "text":
             check_unmixed(settings, what)
-            check_heard(settings, what)
-            media = MediaSpec.of(what, media_shape(settings, what))
+            check_audio_augment(settings, what)
+            media = MediaSpec.of(what, media_settings(settings, what))
             return prepare("media", settings, folder, progress, media=media)
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
@@ -347,16 +362,16 @@ class Mask(Task):
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         if self.row.modality == "sounds":
-            return sound_facts(settings, prepared)
+            return audio_stats(settings, prepared)
         if self.row.modality != "text":
-            return picture_facts(settings, prepared)
+            return image_stats(settings, prepared)
         lengths = prepared.train["text"].lengths
         return DatasetStats(
             n=prepared.train.n,
             n_tokens=int(lengths.sum()) + ENDS * len(lengths),
             longest=int(lengths.max(initial=1)) + ENDS,
             vocab_size=prepared.tokenizer.vocab_size,
-            parent=origin_of(settings),
+            parent=parent_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
@@ -413,7 +428,7 @@ class Mask(Task):
         )
         why = "neighbouring parts reveal much of a masked one"
         return found.with_others(
-            because(why, "fill", USUALLY[what]),
+            because(why, "fill", MASK_DEFAULTS[what]),
             because("detected in the data", "fill", {"what": what}),
         )
 
@@ -432,21 +447,21 @@ class Mask(Task):
                 "is visible in its neighbours. Leave model.picture.stride out."
             )
 
-    def objective(self, settings: Resolved, prepared: PreparedData) -> Masking:
-        return Masking(settings, prepared)
+    def objective(self, settings: Resolved, prepared: PreparedData) -> MaskedLMObjective:
+        return MaskedLMObjective(settings, prepared)
 
-    def predictor(self, use: Use) -> Predictor:
+    def predictor(self, use: InferenceRequest) -> Predictor:
         if self.row.modality != "text":
             folder = use.opened.folder
             raise UserError(
                 f"{folder} was trained to reconstruct masked parts and makes no predictions. Train "
                 f"a run that starts from it: headway train classify FILES --from {folder}"
             )
-        from headway.tasks.fill_answers import Filler
+        from headway.tasks.fill_answers import MaskedLMPredictor
 
-        return Filler.of(use)
+        return MaskedLMPredictor.of(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         """Scores at the masked positions of a test set, with a baseline without input."""
         settings, tokenizer = use.settings, None
         asked, facts = with_files(settings, files), dict[str, Any]()
@@ -455,14 +470,14 @@ class Mask(Task):
             columns, _ = evaluation_set("documents", asked, tokenizer, ())
             facts["tokens"] = int(columns["text"].lengths.sum())
         else:
-            media = MediaSpec.of(self.row.modality, front_of(settings))
+            media = MediaSpec.of(self.row.modality, media_settings_of(settings))
             columns = evaluation_media(media, asked, progress=use.progress).items
             facts["n"] = columns.n
-        items = intake_of(settings, tokenizer).hide(columns, settings.fill)
+        items = preprocessor_of(settings, tokenizer).masked_dataset(columns, settings.fill)
         head = head_of(settings, items)
         with use.progress.stage("reading" if tokenizer else "reconstructing") as stage:
-            asked_of = Pass(use.opened.model, use.opened.device, on_progress=stage.update)
-            values, find = head.values(hidden_answers(asked_of, head.name, items))
+            asked_of = EvalPass(use.opened.model, use.opened.device, on_progress=stage.update)
+            values, find = head.values(masked_outputs(asked_of, head.name, items))
         [trivial] = find().values()
         rows = head.rows(values, trivial, settings.fill.mask)
         facts["baseline"] = trivial if tokenizer else trivial["loss"]
@@ -479,7 +494,7 @@ def check_unmixed(settings: RunSettings, what: Modality) -> None:
             )
 
 
-def check_heard(settings: RunSettings, what: Modality) -> None:
+def check_audio_augment(settings: RunSettings, what: Modality) -> None:
     """Raise ConfigError for augmentation settings with audio, where they have no effect."""
     asked = [key for key in settings.asked if key.startswith("augment.")]
     if what == "sounds" and asked:

@@ -18,15 +18,15 @@ from headway.models.parts.audio import AudioBatch, AudioFront
 from headway.models.parts.output_heads import ModelInput
 from headway.models.parts.vision import ImageBatch, ImageFront
 from headway.settings.model import AudioSettings, ImageSettings
-from headway.tasks.answers import Facts
-from headway.tasks.intake import Cuts, Gone, OverCuts
-from headway.tasks.items import Batch, Draw
+from headway.tasks.answers import JsonDict
+from headway.tasks.dataset import Batch, EpochSeed
+from headway.tasks.preprocess.preprocessor import InputDataset, InputDatasetMixin, MaskTargets
 
 QUICK = 1000
 """Number of validation items that are reconstructed in evaluations during training. The last
 evaluation uses all."""
 
-Change = Callable[[nn.Module, ModelInput, Tensor], tuple[ModelInput, Tensor]]
+Augmenter = Callable[[nn.Module, ModelInput, Tensor], tuple[ModelInput, Tensor]]
 """Random augmentation of training inputs and targets."""
 
 LEAST_VARIANCE = 1e-3
@@ -35,60 +35,62 @@ uniform patch does not amplify noise."""
 
 
 @dataclass(frozen=True)
-class Hidden:
+class MaskedPositions:
     """The masked positions of a batch."""
 
     rows_R: Tensor
     weights_R: Tensor
     """Weight of each masked position; zero for padding of a fixed form."""
 
-    gone: Gone
+    targets: MaskTargets
 
 
 @dataclass(frozen=True)
-class HiddenItems(OverCuts, ABC):
+class MaskedMediaDataset(InputDatasetMixin, ABC):
     """Media items with some of their positions masked."""
 
-    change: Change
-    cuts: Cuts
-    hider: PatchMasker
-    draw: Draw | None = None
+    augment: Augmenter
+    inputs: InputDataset
+    masker: PatchMasker
+    epoch_seed: EpochSeed | None = None
 
     @property
     def widest(self) -> int:
-        return int(self.cuts.lengths.max())
+        return int(self.inputs.lengths.max())
 
     @property
     def n_quick(self) -> int:
-        return min(QUICK, len(self.cuts.lengths))
+        return min(QUICK, len(self.inputs.lengths))
 
-    def example(self, row: int) -> Facts:
+    def example(self, row: int) -> JsonDict:
         return {"item": row}
 
     @property
-    def _draws(self) -> CounterRandom:
+    def _masking_draws(self) -> CounterRandom:
         return (
             CounterRandom(0, -1)
-            if self.draw is None
-            else CounterRandom(self.draw.seed, self.draw.epoch)
+            if self.epoch_seed is None
+            else CounterRandom(self.epoch_seed.seed, self.epoch_seed.epoch)
         )
 
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
-    ) -> Batch[Gone]:
+    ) -> Batch[MaskTargets]:
         """A batch without target values. `without` computes them on the device, after
         augmentation."""
-        stream, found = self.cuts.collate(rows, device, fixed), self.hidden(rows, fixed)
-        return to_device(Batch((stream,), found.gone, found.weights_R, found.rows_R), device)
+        stream, found = self.inputs.collate(rows, device, fixed), self.masked_positions(rows, fixed)
+        return to_device(Batch((stream,), found.targets, found.weights_R, found.rows_R), device)
 
     def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
         return plan.part_limits(micro_tokens)
 
-    def without(self, model: nn.Module, batch: Batch[Gone], training: bool) -> Batch[Gone]:
-        stream = self.cuts.shown(batch.streams[0])
+    def apply_mask(
+        self, model: nn.Module, batch: Batch[MaskTargets], training: bool
+    ) -> Batch[MaskTargets]:
+        stream = self.inputs.to_model_input(batch.streams[0])
         if training:
-            stream, _ = self.change(model, stream, torch.zeros(0))
-        values, aims_RE = self.hide(model.front, stream.values, batch)
+            stream, _ = self.augment(model, stream, torch.zeros(0))
+        values, aims_RE = self.mask_input(model.front, stream.values, batch)
         gone = replace(batch.targets, values=aims_RE)
         return replace(batch, streams=(replace(stream, values=values),), targets=gone)
 
@@ -97,40 +99,40 @@ class HiddenItems(OverCuts, ABC):
         """Number of masked positions in these items."""
 
     @abstractmethod
-    def hidden(self, rows: IntArray, fixed: FixedShapes | None) -> Hidden: ...
+    def masked_positions(self, rows: IntArray, fixed: FixedShapes | None) -> MaskedPositions: ...
 
     @abstractmethod
-    def hide(
-        self, front: Tensor | nn.Module, given: object, batch: Batch[Gone]
+    def mask_input(
+        self, front: Tensor | nn.Module, given: object, batch: Batch[MaskTargets]
     ) -> tuple[object, Tensor]:
         """Return the masked input and the targets to reconstruct."""
 
 
 @dataclass(frozen=True)
-class HiddenPatches(HiddenItems):
+class MaskedPatchDataset(MaskedMediaDataset):
     """Masked patches of images and videos that all have the size of the model settings."""
 
     shape: ImageSettings = field(kw_only=True)
 
     def n_targets(self, rows: IntArray) -> int:
         n_times, n_lines, n_columns = self.shape.grid
-        return len(rows) * n_times * self.hider.count(n_lines * n_columns)
+        return len(rows) * n_times * self.masker.count(n_lines * n_columns)
 
-    def hidden(self, rows: IntArray, fixed: FixedShapes | None) -> Hidden:
+    def masked_positions(self, rows: IntArray, fixed: FixedShapes | None) -> MaskedPositions:
         items = rows if fixed is None else np.resize(rows, fixed.n_sequences)
-        return hidden_patches(self.hider, items, self.shape, self._draws, len(rows))
+        return choose_patches(self.masker, items, self.shape, self._masking_draws, len(rows))
 
-    def hide(
-        self, front: Tensor | nn.Module, given: object, batch: Batch[Gone]
+    def mask_input(
+        self, front: Tensor | nn.Module, given: object, batch: Batch[MaskTargets]
     ) -> tuple[object, Tensor]:
         assert isinstance(front, ImageFront)
         assert isinstance(given, ImageBatch)
         assert batch.rows_R is not None
-        return without_patches(front, given, batch.rows_R, batch.targets)
+        return mask_patches(front, given, batch.rows_R, batch.targets)
 
 
 @dataclass(frozen=True)
-class HiddenFrames(HiddenItems):
+class MaskedFrameDataset(MaskedMediaDataset):
     """Masked frames of audio."""
 
     shape: AudioSettings = field(kw_only=True)
@@ -138,24 +140,24 @@ class HiddenFrames(HiddenItems):
     """Number of samples of each recording."""
 
     def n_targets(self, rows: IntArray) -> int:
-        return sum(self.hider.count(n) for n in self.cuts.lengths[rows].tolist())
+        return sum(self.masker.count(n) for n in self.inputs.lengths[rows].tolist())
 
-    def hidden(self, rows: IntArray, fixed: FixedShapes | None) -> Hidden:
+    def masked_positions(self, rows: IntArray, fixed: FixedShapes | None) -> MaskedPositions:
         lengths = self.samples[rows].tolist()
         frames = np.array([self.shape.frames_of(n) for n in lengths], np.int64)
-        return hidden_frames(self.hider, rows, frames, self.shape, self._draws)
+        return choose_frames(self.masker, rows, frames, self.shape, self._masking_draws)
 
-    def hide(
-        self, front: Tensor | nn.Module, given: object, batch: Batch[Gone]
+    def mask_input(
+        self, front: Tensor | nn.Module, given: object, batch: Batch[MaskTargets]
     ) -> tuple[object, Tensor]:
         assert isinstance(front, AudioFront)
         assert isinstance(given, AudioBatch)
-        return without_frames(front, given, batch.targets)
+        return mask_frames(front, given, batch.targets)
 
 
-def hidden_patches(
+def choose_patches(
     hider: PatchMasker, items: IntArray, shape: ImageSettings, draws: CounterRandom, n_real: int
-) -> Hidden:
+) -> MaskedPositions:
     """Choose the masked patches of a batch of images. Only the first `n_real` images have weight in
     the loss; the others are padding."""
     n_rows = shape.extra + prod(shape.grid)
@@ -166,16 +168,16 @@ def hidden_patches(
     weights_BH = np.zeros(rows_BH.shape, np.float32)
     weights_BH[:n_real] = 1.0
     rows_R, weights_R = (torch.from_numpy(x.ravel()) for x in (rows_BH, weights_BH))
-    return Hidden(rows_R, weights_R, Gone(hidden_N=torch.from_numpy(hidden_N)))
+    return MaskedPositions(rows_R, weights_R, MaskTargets(masked_N=torch.from_numpy(hidden_N)))
 
 
-def hidden_frames(
+def choose_frames(
     hider: PatchMasker,
     items: IntArray,
     frames: IntArray,
     shape: AudioSettings,
     draws: CounterRandom,
-) -> Hidden:
+) -> MaskedPositions:
     """Choose the masked positions of a batch of recordings. `frames`: number of mel frames of
     each."""
     stride = prod(shape.strides)
@@ -194,22 +196,22 @@ def hidden_frames(
     rows_R, frames_RP = np.concatenate(rows), np.concatenate(read)
     hidden_N[rows_R] = True
     hidden_A[frames_RP] = True
-    gone = Gone(
-        hidden_N=torch.from_numpy(hidden_N),
+    gone = MaskTargets(
+        masked_N=torch.from_numpy(hidden_N),
         frames_RP=torch.from_numpy(frames_RP),
-        hidden_A=torch.from_numpy(hidden_A),
+        masked_A=torch.from_numpy(hidden_A),
     )
-    return Hidden(torch.from_numpy(rows_R), torch.ones(len(rows_R)), gone)
+    return MaskedPositions(torch.from_numpy(rows_R), torch.ones(len(rows_R)), gone)
 
 
 @torch.no_grad()
-def without_patches(
-    front: ImageFront, pictures: ImageBatch, rows_R: Tensor, gone: Gone
+def mask_patches(
+    front: ImageFront, pictures: ImageBatch, rows_R: Tensor, gone: MaskTargets
 ) -> tuple[ImageBatch, Tensor]:
     """The masked images, and the target of each masked patch: its pixels with mean 0 and variance
     1, so that texture counts as much as brightness."""
     (group,) = pictures.groups
-    hidden_N = gone.hidden_N
+    hidden_N = gone.masked_N
     assert hidden_N is not None
     x_BTCYX = front.pixels(group)
     patches_BPE = front.patches(x_BTCYX)
@@ -220,11 +222,11 @@ def without_patches(
     spread_R1 = targets_RE.var(-1, keepdim=True, correction=0) + LEAST_VARIANCE
     targets_RE = (targets_RE - mean_R1) / spread_R1.sqrt()
     if front.stem is not None:  # convolutions would see masked pixels from the next patch
-        group = blank(group, hidden_N, front)
+        group = masked_image(group, hidden_N, front)
     return replace(pictures, groups=(group,), masked_N=hidden_N), targets_RE
 
 
-def blank(group: Tensor, hidden_N: Tensor, front: ImageFront) -> Tensor:
+def masked_image(group: Tensor, hidden_N: Tensor, front: ImageFront) -> Tensor:
     """Images with values between 0 and 1, in which masked patches have the mean colour. Pixels
     beyond the last whole patch are never masked."""
     shape = front.shape
@@ -239,18 +241,20 @@ def blank(group: Tensor, hidden_N: Tensor, front: ImageFront) -> Tensor:
 
 
 @torch.no_grad()
-def without_frames(front: AudioFront, sound: AudioBatch, gone: Gone) -> tuple[AudioBatch, Tensor]:
+def mask_frames(
+    front: AudioFront, sound: AudioBatch, gone: MaskTargets
+) -> tuple[AudioBatch, Tensor]:
     """The audio with masked frames set to zero, and the target of each masked position: its mel
     frames, standardised per recording to mean 0 and variance 1."""
     assert gone.frames_RP is not None
-    assert gone.hidden_A is not None
+    assert gone.masked_A is not None
     mel_AF = front.mel(sound)
     mean_A1, spread_A1 = _statistics(mel_AF, sound)
     even_AF = (mel_AF - mean_A1) / spread_A1
     targets_RE = even_AF[gone.frames_RP].flatten(1)
     # Mask frames before the convolutions of the front, which would see them from the next frame.
-    seen_AF = mel_AF.masked_fill(gone.hidden_A[:, None], 0.0)
-    return replace(sound, mel_AF=seen_AF, masked_N=gone.hidden_N), targets_RE
+    seen_AF = mel_AF.masked_fill(gone.masked_A[:, None], 0.0)
+    return replace(sound, mel_AF=seen_AF, masked_N=gone.masked_N), targets_RE
 
 
 def _statistics(mel_AF: Tensor, sound: AudioBatch) -> tuple[Tensor, Tensor]:

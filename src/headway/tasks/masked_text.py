@@ -25,9 +25,9 @@ from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
 from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import loss_weights
-from headway.tasks.answers import Facts
-from headway.tasks.intake import Gone
-from headway.tasks.items import Batch, Draw, Unit
+from headway.tasks.answers import JsonDict
+from headway.tasks.dataset import Batch, EpochSeed, PositionInfo
+from headway.tasks.preprocess.preprocessor import MaskTargets
 from headway.tasks.specs import FillSettings
 from headway.tokens.tokenizer import Tokenizer
 
@@ -42,33 +42,33 @@ USUAL = FillSettings(mask=0.15, random=0.0, keep=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapForm(FixedShapes):
-    hidden_rows: int
+class MaskedTextShapes(FixedShapes):
+    masked_rows: int
 
 
 @dataclass(frozen=True)
-class Gaps:
+class MaskedTextDataset:
     """Windows of up to `room` tokens of text between special tokens, with some tokens masked."""
 
     store: TokenStore
     tokenizer: Tokenizer
     how: FillSettings
     room: int
-    draw: Draw | None = None
+    epoch_seed: EpochSeed | None = None
 
     @cached_property
     def cut(self) -> DocumentWindows:
         lengths = self.store.lengths.astype(np.int64)
-        if self.draw is None:
+        if self.epoch_seed is None:
             return fixed_windows(lengths, self.room)
-        return random_windows(lengths, self.room, self.draw.seed, self.draw.epoch)
+        return random_windows(lengths, self.room, self.epoch_seed.seed, self.epoch_seed.epoch)
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         return (self.cut.length + ENDS)[:, None]
 
     @property
-    def owner(self) -> IntArray:
+    def example_index(self) -> IntArray:
         return self.cut.document
 
     @property
@@ -79,24 +79,27 @@ class Gaps:
     def n_quick(self) -> int:
         return min(len(self.cut), int(np.searchsorted(np.cumsum(self.cut.length), QUICK)) + 1)
 
-    def example(self, row: int) -> Facts:
+    def example(self, row: int) -> JsonDict:
         tokens = self.texts(np.array([row])).tokens
-        return {"document": int(self.owner[row]), "text": self.tokenizer.decode(tokens.tolist())}
+        return {
+            "document": int(self.example_index[row]),
+            "text": self.tokenizer.decode(tokens.tolist()),
+        }
 
-    def drawn(self, draw: Draw) -> Gaps:
-        return replace(self, draw=draw)
+    def for_epoch(self, draw: EpochSeed) -> MaskedTextDataset:
+        return replace(self, epoch_seed=draw)
 
     @property
-    def _draws(self) -> CounterRandom:
+    def _masking_draws(self) -> CounterRandom:
         return (
             CounterRandom(0, -1)
-            if self.draw is None
-            else CounterRandom(self.draw.seed, self.draw.epoch)
+            if self.epoch_seed is None
+            else CounterRandom(self.epoch_seed.seed, self.epoch_seed.epoch)
         )
 
     @cached_property
     def _masker(self) -> TokenMasker:
-        return TokenMasker(self.tokenizer, USUAL if self.draw is None else self.how)
+        return TokenMasker(self.tokenizer, USUAL if self.epoch_seed is None else self.how)
 
     def _first(self, rows: IntArray) -> IntArray:
         """Positions in the store at which these windows begin."""
@@ -110,26 +113,26 @@ class Gaps:
     def n_targets(self, rows: IntArray) -> int:
         """Number of masked tokens in these windows."""
         if self._masker.settings.whole_words:
-            return int(self._masker.choose(self.texts(rows), self._draws).sum())
-        counts = self._masker.counts(self.cut.length[rows], self._first(rows), self._draws)
+            return int(self._masker.choose(self.texts(rows), self._masking_draws).sum())
+        counts = self._masker.counts(self.cut.length[rows], self._first(rows), self._masking_draws)
         return int(counts.sum())
 
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
-    ) -> Batch[Gone]:
+    ) -> Batch[MaskTargets]:
         """A batch of windows. Whole-word masking may exceed the size of a fixed form; the surplus
         tokens are masked but not predicted."""
-        texts, draws = self.texts(rows), self._draws
+        texts, draws = self.texts(rows), self._masking_draws
         hidden = self._masker.choose(texts, draws)
         replaced = self._masker.apply(texts, hidden, draws)
         tokens, at = add_ends(replaced, texts.lengths, self.tokenizer)
         where, words = at[hidden], texts.tokens[hidden]
-        n_rows = fixed.hidden_rows if isinstance(fixed, GapForm) else len(where)
+        n_rows = fixed.masked_rows if isinstance(fixed, MaskedTextShapes) else len(where)
         where, words = where[:n_rows], words[:n_rows]
         layout = layout_of(texts.lengths + ENDS, fixed)
         batch = Batch(
             (ModelInput(pad_rows(tokens, layout.n_rows), layout),),
-            Gone(
+            MaskTargets(
                 pad_rows(words, n_rows),
                 loss_weights((texts.lengths + ENDS).tolist(), layout.n_rows),
             ),
@@ -142,7 +145,7 @@ class Gaps:
         tokens = window_limit(plan, micro_tokens, self.widest)
         return tokens, tokens
 
-    def fixed(self, plan: StepPlan, micro_tokens: int) -> GapForm:
+    def fixed(self, plan: StepPlan, micro_tokens: int) -> MaskedTextShapes:
         """The fixed form of all batches. A text masks at most its fraction plus one token, which
         bounds the size. Whole-word masking may exceed the bound, so it gets one token more."""
         usual = fixed_windows(self.store.lengths.astype(np.int64), self.room).length + ENDS
@@ -151,15 +154,17 @@ class Gaps:
         shapes = window_shapes(even, tokens, self.widest)
         each = 2 if self.how.whole_words else 1
         hidden = int(self.how.mask * shapes.target_rows) + each * shapes.n_sequences
-        return GapForm(**vars(shapes), hidden_rows=min(hidden, shapes.target_rows))
+        return MaskedTextShapes(**vars(shapes), masked_rows=min(hidden, shapes.target_rows))
 
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        from headway.tasks.intake_text import token_units
+    def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
+        from headway.tasks.preprocess.text import describe_tokens
 
         [stream] = self.batch(np.array([row]), torch.device("cpu")).streams
-        return (token_units(stream.values.tolist(), self.tokenizer),)
+        return (describe_tokens(stream.values.tolist(), self.tokenizer),)
 
-    def without(self, model: nn.Module, batch: Batch[Gone], training: bool) -> Batch[Gone]:
+    def apply_mask(
+        self, model: nn.Module, batch: Batch[MaskTargets], training: bool
+    ) -> Batch[MaskTargets]:
         """The unchanged batch: tokens are masked when it is made."""
         return batch
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headway.tasks.answers import Answer, Facts, Plain, Printed, Show
-from headway.tasks.media_inputs import Given
+from headway.tasks.answers import Answer, JsonDict, PlainPrinted, Printed, PrintOptions
+from headway.tasks.media_inputs import LoadedInput
 
 FIRST_WINDOW = 16
 """Number of items that are read before the first prediction."""
 
 
-def unread(name: str, error: str) -> Answer:
-    return Answer(place=name, error=error, printed=Plain("", {"file": name}))
+def unreadable_answer(name: str, error: str) -> Answer:
+    return Answer(place=name, error=error, printed=PlainPrinted("", {"file": name}))
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class _Silent:
 
     printed: Printed
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         return self.printed.lines(show, number)
 
-    def facts(self) -> Facts:
+    def facts(self) -> JsonDict:
         return {**self.printed.facts(), "silent": True}
 
 
-def note_silence(answer: Answer, one: Given) -> Answer:
+def note_silence(answer: Answer, one: LoadedInput) -> Answer:
     """The answer, with a note if the audio is silent."""
     if not one.is_silent or answer.printed is None:
         return answer

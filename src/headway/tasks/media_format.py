@@ -32,10 +32,10 @@ from headway.tasks.parent_run import model_named
 LOOKED_AT = 32
 """Number of items sampled to choose a form, if the settings do not define it."""
 
-SMALL_PICTURE = 64
+SMALL_IMAGE = 64
 """Largest side in pixels at which images keep their own size."""
 
-LARGE_PICTURE = 224
+LARGE_IMAGE = 224
 PATCHES = (2, 4, 7, 8, 14, 16, 32)
 MOST_CELLS = {"small": 64, "large": 196}
 FRAMES = 8
@@ -44,7 +44,7 @@ FRAMES = 8
 TUBELET = 2
 
 
-def picture_shape(
+def image_settings(
     settings: RunSettings,
     what: MediaType = "pictures",
     wants: SettingValues | None = None,
@@ -57,7 +57,7 @@ def picture_shape(
         assert isinstance(known, ImageSettings)
         return known
     asked = settings.asked.section("model.picture")
-    seen = stored or _picture_form(_first_pictures(settings, what), what)
+    seen = stored or _image_format(_first_images(settings, what), what)
     found = {"height": seen.height, "width": seen.width, "channels": seen.channels}
     if what == "videos":
         found |= {"frames": seen.frames, "tubelet": TUBELET}
@@ -67,7 +67,7 @@ def picture_shape(
     return from_dict(ImageSettings, values, "model.picture.")
 
 
-def sound_shape(
+def audio_settings(
     settings: RunSettings, wants: SettingValues | None = None, stored: MediaFormat | None = None
 ) -> AudioSettings:
     """The front that audio is prepared for: 16 kHz, or 8 kHz if no file has a higher rate."""
@@ -77,7 +77,7 @@ def sound_shape(
         return known
     values: dict[str, Any] = {**(wants or {}), **settings.asked.section("model.sound")}
     if "rate" not in values:
-        values["rate"] = (stored or _sound_form(_first_rates(settings))).rate
+        values["rate"] = (stored or _audio_format(_first_rates(settings))).rate
     scale = values["rate"] / AudioSettings().rate
     for name in ("n_fft", "hop"):  # 25 and 10 ms at any rate
         values.setdefault(name, max(1, round(scale * getattr(AudioSettings(), name))))
@@ -89,12 +89,14 @@ STANDARD = {"scale": "standard"}
 loudness nor the microphone identifies a speaker."""
 
 
-def media_shape(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
+def media_settings(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
     """Input settings for media tasks that do not generate text."""
-    return sound_shape(settings, STANDARD) if what == "sounds" else picture_shape(settings, what)
+    return (
+        audio_settings(settings, STANDARD) if what == "sounds" else image_settings(settings, what)
+    )
 
 
-def stored_form(prepared: PreparedData) -> MediaFormat:
+def stored_format(prepared: PreparedData) -> MediaFormat:
     """The form of prepared data."""
     items = prepared.train.media
     if isinstance(items, AudioStore):
@@ -118,7 +120,7 @@ def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSetti
     return front
 
 
-def _first_pictures(settings: RunSettings, what: MediaType) -> Iterator[NDArray[np.uint8]]:
+def _first_images(settings: RunSettings, what: MediaType) -> Iterator[NDArray[np.uint8]]:
     """A sample of the images in their original size, spread over the dataset. Unreadable ones are
     skipped, because the data check lists them; if all are unreadable, DataError is raised."""
     form = ItemFormat(what, frames=FRAMES if what == "videos" else 1)
@@ -160,7 +162,7 @@ def _source(settings: RunSettings, what: MediaType) -> DataSource:
     return source
 
 
-def _picture_form(found: Iterable[NDArray[np.uint8]], what: MediaType) -> MediaFormat:
+def _image_format(found: Iterable[NDArray[np.uint8]], what: MediaType) -> MediaFormat:
     """Size, channels and frames to store images like these."""
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:
@@ -176,7 +178,7 @@ def _picture_form(found: Iterable[NDArray[np.uint8]], what: MediaType) -> MediaF
     )
 
 
-def _sound_form(rates: list[int]) -> MediaFormat:
+def _audio_format(rates: list[int]) -> MediaFormat:
     return MediaFormat(rate=8000 if rates and max(rates) <= 8000 else AudioSettings().rate)
 
 
@@ -186,14 +188,14 @@ def _is_grey(x_TCYX: NDArray[np.uint8]) -> bool:
 
 def _rounded(size: int) -> int:
     """A side length that patches divide: small sizes almost unchanged, large ones reduced."""
-    if size <= SMALL_PICTURE:
+    if size <= SMALL_IMAGE:
         return max(8, -(-size // 4) * 4)
-    return min(LARGE_PICTURE, round(size / 16) * 16)
+    return min(LARGE_IMAGE, round(size / 16) * 16)
 
 
 def patch_of(height: int, width: int) -> int:
     """The smallest patch size that divides the image and keeps the number of patches in limits."""
-    most = MOST_CELLS["small" if max(height, width) <= SMALL_PICTURE else "large"]
+    most = MOST_CELLS["small" if max(height, width) <= SMALL_IMAGE else "large"]
     for patch in PATCHES:
         if height % patch == 0 == width % patch and height * width // patch**2 <= most:
             return patch

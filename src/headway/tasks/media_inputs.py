@@ -18,7 +18,7 @@ from headway.settings.model import AudioSettings, ImageSettings
 
 
 @dataclass(frozen=True)
-class Given:
+class LoadedInput:
     """One input for prediction."""
 
     name: str
@@ -44,21 +44,21 @@ def what_of(shape: ImageSettings | AudioSettings) -> MediaType:
     return "videos" if shape.frames > 1 else "pictures"
 
 
-def given_media(
-    lines: Iterable[str | Given | Example],
+def load_media(
+    lines: Iterable[str | LoadedInput | Example],
     folder: Path,
     shape: ImageSettings | AudioSettings,
     data: DataSettings | None = None,
     target: TargetKind = "none",
-) -> Iterator[Given]:
+) -> Iterator[LoadedInput]:
     """Read the media that each line names: a file, a folder, or a list of paths (TSV, CSV, JSONL).
 
     Names that are not found are looked up in `folder`, the folder of the run. Unreadable files are
-    yielded with their error, and reading continues. A `Given` is passed through unchanged.
+    yielded with their error, and reading continues. A `LoadedInput` is passed through unchanged.
     `target`: the column that lists must have in addition to the path."""
     form = ItemFormat.of(what_of(shape), shape)
     for line in ensure_list(lines):
-        if isinstance(line, Given):
+        if isinstance(line, LoadedInput):
             yield line
             continue
         if isinstance(line, Example):  # from a list or folder that is already open
@@ -70,15 +70,15 @@ def given_media(
                 check_kind(path, form.what)
                 items = list(media_examples([str(path)], data or DataSettings(), form.what, target))
             except UserError as error:
-                yield Given(name, None, str(error))
+                yield LoadedInput(name, None, str(error))
                 continue
         for item in items:
             shown = name if len(items) == 1 else item.place
             label = item.text("label") or None
             try:
-                yield Given(shown, item.medium.read(form).values, label=label)
+                yield LoadedInput(shown, item.medium.read(form).values, label=label)
             except UserError as error:
-                yield Given(shown, None, str(error), label)
+                yield LoadedInput(shown, None, str(error), label)
 
 
 def found_file(name: str, folder: Path) -> Path:

@@ -18,7 +18,7 @@ from headway.settings.data import DataSettings
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import RunSettings
 from headway.tasks.media_inputs import what_of
-from headway.tasks.parent_run import origin_of
+from headway.tasks.parent_run import parent_of
 from headway.tasks.specs import Modality, Spec, front_reads, possible
 
 
@@ -34,15 +34,15 @@ def row_of(settings: RunSettings, front: ImageSettings | AudioSettings | None = 
 
 def modality_of(settings: RunSettings) -> Modality:
     """Kind of media of the parent run, or of the first data file."""
-    begun = origin_of(settings)
+    begun = parent_of(settings)
     return (
         front_reads(begun.model)
         if begun is not None
-        else named(Path(settings.data.media[0]), settings.data)
+        else modality_of_file(Path(settings.data.media[0]), settings.data)
     )
 
 
-def named(path: Path, data: DataSettings) -> MediaType:
+def modality_of_file(path: Path, data: DataSettings) -> MediaType:
     """Kind of media of a file by its extension and shape, or of the first file in a folder or
     list."""
     if path.is_dir():

@@ -21,7 +21,7 @@ from headway.data.causal_lm import DEFAULT_EPOCH, DocumentTokens
 from headway.models.parts.ngrams import SHARE, Ngrams, TokenView
 from headway.nn.kneser_ney import KneserNey
 from headway.nn.logistic import LinkFunction, SparseFeatures, fit_linear
-from headway.tasks.items import Batch, Items
+from headway.tasks.dataset import Batch, TaskDataset
 from headway.tasks.task import Note
 from headway.tokens.pieces import SPACE_MARK
 from headway.tokens.tokenizer import Tokenizer
@@ -48,7 +48,7 @@ def ngrams_of(model: nn.Module) -> Ngrams | None:
 @torch.no_grad()
 def fit_ngrams(
     model: nn.Module,
-    items: Items[T],
+    items: TaskDataset[T],
     labels: Callable[[Batch[T]], Tensor],
     tokenizer: Tokenizer,
     note: Note,
@@ -78,7 +78,7 @@ def fit_ngrams(
     note(f"n-grams: {len(used):,} weights{per}, fitted to {len(targets):,} {what} in {took:.0f} s")
 
 
-def _batches(items: Items[T]) -> Iterator[Batch[T]]:
+def _batches(items: TaskDataset[T]) -> Iterator[Batch[T]]:
     lengths = items.lengths[:, -1]
     rows = np.arange(len(lengths))[:: max(1, -(-int(lengths.sum()) // MOST_TOKENS))]
     for first in range(0, len(rows), AT_ONCE):
@@ -97,18 +97,18 @@ def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedTokens:
     """Number of tokens whose n-grams were counted, and number of all tokens."""
 
     n: int
     of: int
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return f"{self.of:,}" if self.n == self.of else f"{self.n:,} of {self.of:,}"
 
 
-def count_ngrams(table: KneserNey, texts: DocumentTokens, most: int | None = None) -> Counted:
+def count_ngrams(table: KneserNey, texts: DocumentTokens, most: int | None = None) -> CountedTokens:
     """Fit the model of the next token to all documents, or to every second, third, … of them if
     they have more than `most` tokens."""
     lengths = texts.lengths(DEFAULT_EPOCH)
@@ -119,7 +119,7 @@ def count_ngrams(table: KneserNey, texts: DocumentTokens, most: int | None = Non
     # Cut the last document too: there may be only one.
     sizes = np.clip(most - (np.cumsum(sizes) - sizes), 0, sizes)
     table.fit(*texts.read(DEFAULT_EPOCH, rows, np.zeros_like(rows), sizes), sizes)
-    return Counted(int(sizes.sum()), total)
+    return CountedTokens(int(sizes.sum()), total)
 
 
 def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:

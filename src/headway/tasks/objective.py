@@ -20,7 +20,7 @@ from headway.data.batches import FixedShapes, IntArray, StepPlan
 from headway.data.token_store import TokenStore
 from headway.metrics.language import perplexity, token_counts, unigram_loss
 from headway.settings.run import Resolved
-from headway.tasks.items import Batch, Draw, Items, Pass, n_owners
+from headway.tasks.dataset import Batch, EpochSeed, EvalPass, TaskDataset, n_examples
 from headway.tasks.readout import Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric
@@ -38,7 +38,7 @@ class TaskLoss(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroBatch:
     """A micro-batch: the examples of a step that are computed at once."""
 
     rows: Any
@@ -59,7 +59,7 @@ CLASSES = "class frequencies"
 
 
 @dataclass(frozen=True)
-class Frequencies:
+class TargetFrequencies:
     """Number of times that each token, class or tag is the target."""
 
     train_V: NDArray[np.int64]
@@ -81,17 +81,19 @@ COUNTED = 1 << 22
 """Largest number of tokens to count for frequencies; more would hardly change them."""
 
 
-def text_frequencies(train: TokenStore, valid: TokenStore, tokenizer: Tokenizer) -> Frequencies:
+def text_frequencies(
+    train: TokenStore, valid: TokenStore, tokenizer: Tokenizer
+) -> TargetFrequencies:
     """Token frequencies of texts, including one end token per text."""
     counts = []
     for texts in (train, valid):
         counts_V = token_counts(texts.tokens, tokenizer.vocab_size, COUNTED)
         counts_V[tokenizer.eos] += len(texts)
         counts.append(counts_V)
-    return Frequencies(*counts)
+    return TargetFrequencies(*counts)
 
 
-class Chosen(NamedTuple):
+class EpochItems(NamedTuple):
     """Items of a step or micro-batch, with the number of their epoch."""
 
     epoch: int
@@ -109,23 +111,23 @@ class Objective(ABC, Generic[T]):
     quick_size: int = field(default=3000, kw_only=True)
     """Number of validation examples in evaluations during training. The last one uses all."""
 
-    train_items: Items[T] = field(init=False)
+    train_dataset: TaskDataset[T] = field(init=False)
     """Items of the training set. Their method `drawn` returns those of an epoch."""
 
-    valid_items: Items[T] = field(init=False)
+    valid_dataset: TaskDataset[T] = field(init=False)
 
-    _drawn: dict[int, tuple[Items[T], StepPlan]] = field(
+    _epoch_plans: dict[int, tuple[TaskDataset[T], StepPlan]] = field(
         default_factory=dict, init=False, repr=False
     )
 
     _limits: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
 
-    def planned(self, epoch: int) -> tuple[Items[T], StepPlan]:
+    def planned(self, epoch: int) -> tuple[TaskDataset[T], StepPlan]:
         """The items of an epoch and their plan of steps. Two epochs are cached, because the
         prefetching thread may be in the next one already."""
-        kept = self._drawn
+        kept = self._epoch_plans
         if epoch not in kept:
-            items = self.train_items.drawn(Draw(self.settings.train.seed, epoch))
+            items = self.train_dataset.for_epoch(EpochSeed(self.settings.train.seed, epoch))
             before = next(iter(kept.values()), None)
             same = before is not None and before[0].lengths is items.lengths
             kept[epoch] = items, before[1] if before is not None and same else self.plan(items)
@@ -134,7 +136,7 @@ class Objective(ABC, Generic[T]):
                     del kept[old]
         return kept[epoch]
 
-    def plan(self, items: Items[T]) -> StepPlan:
+    def plan(self, items: TaskDataset[T]) -> StepPlan:
         """The plan of steps with about `train.batch_tokens` tokens of the last stream each."""
         train, lengths = self.settings.train, items.lengths
         tokens = max(train.batch_tokens, self.widest(items))
@@ -142,19 +144,19 @@ class Objective(ABC, Generic[T]):
             return StepPlan.of_lengths(lengths[:, 0], tokens, train.seed, train.pool)
         return StepPlan.of_pairs(lengths[:, 0], lengths[:, 1], tokens, train.seed, train.pool)
 
-    def widest(self, items: Items[T]) -> int:
+    def widest(self, items: TaskDataset[T]) -> int:
         """Length of the longest item in the last stream, over all epochs."""
         return int(items.lengths[:, -1].max())
 
-    def epoch(self, number: int) -> Sequence[Chosen]:
+    def epoch(self, number: int) -> Sequence[EpochItems]:
         """The items of each step of an epoch: a pure function of its number."""
-        return [Chosen(number, rows) for rows in self.planned(number)[1].epoch(number)]
+        return [EpochItems(number, rows) for rows in self.planned(number)[1].epoch(number)]
 
-    def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
+    def parts(self, step: EpochItems, micro_tokens: int) -> list[MicroBatch]:
         """The micro-batches of one step."""
         items, plan = self.planned(step.epoch)
         return [
-            Part(Chosen(step.epoch, rows), items.n_targets(rows), plan.n_targets(rows))
+            MicroBatch(EpochItems(step.epoch, rows), items.n_targets(rows), plan.n_targets(rows))
             for rows in plan.cut(step.rows, *self.limits(micro_tokens))
         ]
 
@@ -173,15 +175,15 @@ class Objective(ABC, Generic[T]):
         items, plan = self.planned(0)
         return items.fixed(plan, micro_tokens)
 
-    def batch(self, part: Part, device: torch.device, fixed: FixedShapes | None) -> Batch[T]:
+    def batch(self, part: MicroBatch, device: torch.device, fixed: FixedShapes | None) -> Batch[T]:
         """The batch of a micro-batch on the device. Called from the prefetching thread."""
-        chosen: Chosen = part.rows
+        chosen: EpochItems = part.rows
         return self.planned(chosen.epoch)[0].batch(chosen.rows, device, fixed)
 
     @property
     def n_valid(self) -> int:
         """Number of validation examples."""
-        return n_owners(self.valid_items)
+        return n_examples(self.valid_dataset)
 
     @property
     def n_quick(self) -> int:
@@ -205,7 +207,7 @@ class Objective(ABC, Generic[T]):
         """Learning curve of cheap classifiers if labels are few: one row per number of labels."""
         return []
 
-    def vary(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
+    def augment(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
         """The input of the model, with the random augmentation of the task in training. It is
         called once per micro-batch, so a teacher or a second pass reads the same input."""
         return batch
@@ -219,20 +221,20 @@ class Objective(ABC, Generic[T]):
         """The task's own loss. The module `losses` adds R-Drop and distillation."""
 
     @abstractmethod
-    def evaluate(self, asked: Pass) -> Scores:
+    def evaluate(self, asked: EvalPass) -> Scores:
         """Scores on the first `n_asked` validation examples.
 
         Texts generated during training are limited to about the length of the references. An
         untrained model does not know when to stop, and evaluations would take too long."""
 
-    def n_asked(self, asked: Pass) -> int:
+    def n_evaluated(self, asked: EvalPass) -> int:
         n = self.n_valid if asked.full else self.n_quick
-        return n if asked.most is None else min(n, asked.most)
+        return n if asked.max_examples is None else min(n, asked.max_examples)
 
     @abstractmethod
-    def frequencies(self) -> Frequencies | None:
+    def frequencies(self) -> TargetFrequencies | None:
         """Frequencies of the targets of the loss; None if they cannot be counted."""
 
     @abstractmethod
-    def show(self, part: Part) -> list[dict[str, Any]]:
+    def show(self, part: MicroBatch) -> list[dict[str, Any]]:
         """The examples of a micro-batch as text, for people."""

@@ -10,7 +10,7 @@ from headway.settings.warm_start import vocab_size_of
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 
-def origin_of(settings: RunSettings) -> ParentRun | None:
+def parent_of(settings: RunSettings) -> ParentRun | None:
     name = settings.parent
     if not name:
         return None
@@ -22,7 +22,7 @@ def origin_of(settings: RunSettings) -> ParentRun | None:
 
 def model_named(settings: RunSettings) -> ModelSettings | None:
     """The model settings of the parent run, or those given in the settings."""
-    begun = origin_of(settings)
+    begun = parent_of(settings)
     return settings.model if begun is None else begun.model
 
 

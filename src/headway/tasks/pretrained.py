@@ -19,7 +19,7 @@ from headway.settings.warm_start import MAY_DIFFER
 from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
-KNOWN = 0.65
+MIN_COVERAGE = 0.65
 """Share of words that must be whole pieces of the vocabulary for a text to be in its language.
 Measured for English: prose 86 to 98 %, lists of names 69 %. Other languages have at most 59 %
 (docs/models/base-en.md)."""
@@ -46,27 +46,27 @@ def pretrained_for(settings: RunSettings) -> str:
     name = spec_of(settings).pretrained
     if not name or name not in shipped_names() or settings.data.fields:
         return ""
-    if settings.parent or any(map(_says_otherwise, settings.asked)):
+    if settings.parent or any(map(_overrides_pretrained, settings.asked)):
         return ""
     tokenizer = Vocabularies.load(file_in(run_folder(name), TOKENIZER)).target
     try:
-        return name if knows(tokenizer, texts_of(settings)) else ""
+        return name if covers(tokenizer, texts_of(settings)) else ""
     except UserError:  # reported in full when the data is prepared
         return ""
 
 
-def _says_otherwise(key: str) -> bool:
+def _overrides_pretrained(key: str) -> bool:
     section, _, name = key.partition(".")
     if section == "model":
         return name not in MAY_DIFFER
     return key == "start.run" or section in ("distil", "tokenizer")
 
 
-def knows(tokenizer: Tokenizer, texts: Iterable[str]) -> bool:
+def covers(tokenizer: Tokenizer, texts: Iterable[str]) -> bool:
     """Whether most words of these texts are pieces of the vocabulary."""
     words = [word for text in texts for word in WORD.findall(text)]
     whole = {word: len(tokenizer.encode(word)) == 1 for word in set(words)}
-    return len(words) >= LEAST and sum(whole[word] for word in words) >= KNOWN * len(words)
+    return len(words) >= LEAST and sum(whole[word] for word in words) >= MIN_COVERAGE * len(words)
 
 
 def texts_of(settings: RunSettings) -> Iterator[str]:

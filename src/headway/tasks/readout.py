@@ -27,11 +27,11 @@ from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
 Scorer = Callable[[Tensor], Tensor]
-Apart = Callable[[Tensor, Tensor, float], Tensor]
+Divergence = Callable[[Tensor, Tensor, float], Tensor]
 """Divergence of outputs (R C) from a teacher's (R C) at a temperature, for each position."""
 
 
-def divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
+def softmax_divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
     """T² · KL(teacher ‖ student) of the softmax probabilities at temperature T."""
     logs_RC = (scores_RC.float() / temperature).log_softmax(-1)
     aims_RC = (aims_RC.float() / temperature).log_softmax(-1)
@@ -43,7 +43,7 @@ def mean_square(values_RE: Tensor, aims_RE: Tensor, _: float) -> Tensor:
     return (values_RE.float() - aims_RE.float()).square().mean(-1)
 
 
-def bernoulli(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
+def sigmoid_divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
     """T² · KL(teacher ‖ student) of multi-label probabilities, averaged over the labels."""
     x_RC, y_RC = scores_RC.float() / temperature, aims_RC.float() / temperature
     yes_RC = y_RC.sigmoid() * (F.logsigmoid(y_RC) - F.logsigmoid(x_RC))
@@ -67,7 +67,7 @@ class Read:
     """The head, which maps rows of `x_RD` to logits. Over a vocabulary it is called with a chunk of
     rows at a time."""
 
-    apart: Apart = divergence
+    divergence: Divergence = softmax_divergence
     weights_R: Tensor | None = None
     """Weight of each row; None: all have the same weight."""
 
@@ -78,88 +78,88 @@ class Read:
     real_N: Tensor | None = None
     """Weight of each hidden state, for tasks that compare all of them instead of `x_RD`."""
 
-    more: Mapping[str, Read] = field(default_factory=dict)
+    extra_heads: Mapping[str, Read] = field(default_factory=dict)
     """Other heads by name: CTC in addition to a decoder, or the distillation token."""
 
-    share: float = 1.0
+    loss_weight: float = 1.0
     """Weight of this head in the loss."""
 
-    votes: bool = False
+    averaged: bool = False
     """Whether this head, as one of `more`, predicts for the same rows, so that predictions are the
     mean of both."""
 
-    few: bool = False
+    small_output: bool = False
     """Whether outputs are labels and not a vocabulary, so that all logits are computed once and
     cached. A label head may have dropout, so computing it again would change the logits."""
 
     ngrams: NgramScores | None = None
     """Logits of the n-gram member for the same rows; predictions are the mean of both."""
 
-    held_RC: Tensor | None = None
+    cached_log_probs_RC: Tensor | None = None
     """Cached log-probabilities, for callers that need them several times."""
 
     @property
-    def is_likely(self) -> bool:
+    def has_probabilities(self) -> bool:
         """Whether outputs have probabilities; otherwise they are numbers or vectors."""
-        return self.apart in (divergence, bernoulli)
+        return self.divergence in (softmax_divergence, sigmoid_divergence)
 
     @property
     def heads(self) -> dict[str, Read]:
         """All heads by name; the main one has an empty name."""
-        return {"": self, **self.more}
+        return {"": self, **self.extra_heads}
 
     @property
     def neural(self) -> Read:
         """This read-out without the n-gram member."""
         return replace(self, ngrams=None)
 
-    def only(self, rows_R: Tensor) -> Read:
+    def select_rows(self, rows_R: Tensor) -> Read:
         """The read-out of some rows by this head."""
         ngrams = None if self.ngrams is None else self.ngrams.rows(rows_R)
-        return replace(self, x_RD=self.x_RD[rows_R], ngrams=ngrams, more={})
+        return replace(self, x_RD=self.x_RD[rows_R], ngrams=ngrams, extra_heads={})
 
     @property
-    def said_RC(self) -> Tensor:
+    def logits_RC(self) -> Tensor:
         """Logits of all rows by this head, averaged with those of the n-gram member if the model
         has one; in fp32 or wider."""
-        return self._held_scores_RC if self.few else self._scores_RC()
+        return self._cached_logits_RC if self.small_output else self._logits_RC()
 
     @cached_property
-    def _held_scores_RC(self) -> Tensor:
-        return self._scores_RC()
+    def _cached_logits_RC(self) -> Tensor:
+        return self._logits_RC()
 
-    def _scores_RC(self) -> Tensor:
+    def _logits_RC(self) -> Tensor:
         scores_RC = at_least_fp32(self.scores(self.x_RD))
         return scores_RC if self.ngrams is None else self.ngrams.blend(scores_RC)
 
-    def answers(self) -> Tensor:
+    def averaged_logits(self) -> Tensor:
         """Logits of all rows in fp32 or wider, averaged over the heads that predict for them."""
-        voting = [self, *(read for read in self.more.values() if read.votes)]
-        said = [read.said_RC for read in voting]
+        voting = [self, *(read for read in self.extra_heads.values() if read.averaged)]
+        said = [read.logits_RC for read in voting]
         return said[0] if len(said) == 1 else sum(said[1:], start=said[0]) / len(said)
 
     def log_probs(self) -> Tensor:
         """Log-probabilities by this head alone."""
-        if self.held_RC is not None:
-            return self.held_RC
-        return self.said_RC.log_softmax(-1)
+        if self.cached_log_probs_RC is not None:
+            return self.cached_log_probs_RC
+        return self.logits_RC.log_softmax(-1)
 
-    def weighed(self, weights_R: Tensor, real_N: Tensor | None = None) -> Read:
+    def with_weights(self, weights_R: Tensor, real_N: Tensor | None = None) -> Read:
         """A copy with these weights of rows, also for the heads in `more` that predict for them,
         and of hidden states."""
         more = {
-            name: replace(read, weights_R=weights_R) if read.votes else read
-            for name, read in self.more.items()
+            name: replace(read, weights_R=weights_R) if read.averaged else read
+            for name, read in self.extra_heads.items()
         }
-        return replace(self, weights_R=weights_R, real_N=real_N, more=more)
+        return replace(self, weights_R=weights_R, real_N=real_N, extra_heads=more)
 
-    def held(self) -> Read:
+    def with_cached_log_probs(self) -> Read:
         """A copy with cached log-probabilities."""
         logs_RC = self.log_probs()
-        more = {name: read.held() for name, read in self.more.items()}
-        if self.few:  # its logits are cached already
+        more = {name: read.with_cached_log_probs() for name, read in self.extra_heads.items()}
+        if self.small_output:  # its logits are cached already
             return self
-        return replace(self, held_RC=logs_RC, more=more)
+        return replace(self, cached_log_probs_RC=logs_RC, extra_heads=more)
 
 
 def as_model(model: nn.Module) -> Model:
@@ -167,7 +167,7 @@ def as_model(model: nn.Module) -> Model:
     return model
 
 
-def readable(model: nn.Module) -> EncoderWithHeads:
+def as_encoder_with_heads(model: nn.Module) -> EncoderWithHeads:
     assert isinstance(model, EncoderWithHeads), f"{type(model).__name__} has no named output heads"
     return model
 
@@ -202,23 +202,32 @@ class OneClass(Readout):
     scale: float | None = None
     """If set, logits are cosines between vectors and classes, multiplied by this."""
 
-    apart: Apart = divergence
+    divergence: Divergence = softmax_divergence
     """Divergence for distillation and R-Drop; multi-label targets and numbers have their own."""
 
     def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
-        model = readable(model)
+        model = as_encoder_with_heads(model)
         rows = model.class_rows(states.x_ND, states.layout)
         share = 1.0 / len(rows)
         heads: dict[str, Scorer] = {name: model.head_named(name) for name in rows}
         if self.scale is not None:
             heads["classes"] = model.cosine_head(self.scale)
         more = {
-            name: Read(x_BD, heads[name], self.apart, share=share, votes=True, few=True)
+            name: Read(
+                x_BD,
+                heads[name],
+                self.divergence,
+                loss_weight=share,
+                averaged=True,
+                small_output=True,
+            )
             for name, x_BD in rows.items()
             if name != "classes"
         }
-        own = rows["classes"], heads["classes"], self.apart
-        return Read(*own, share=share, more=more, few=True, ngrams=states.ngrams)
+        own = rows["classes"], heads["classes"], self.divergence
+        return Read(
+            *own, loss_weight=share, extra_heads=more, small_output=True, ngrams=states.ngrams
+        )
 
 
 @dataclass(frozen=True)
@@ -230,17 +239,17 @@ class OneVector(Readout):
     """Whether outputs are normalised to length 1; `x_RD` is not."""
 
     def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
-        x_BD = readable(model).pooled(states.x_ND, states.layout)
+        x_BD = as_encoder_with_heads(model).pooled(states.x_ND, states.layout)
         if self.unit:
-            return Read(x_BD, at_length_one, apart=square_distance, few=True)
-        return Read(x_BD, as_they_are, apart=mean_square, few=True)
+            return Read(x_BD, at_length_one, divergence=square_distance, small_output=True)
+        return Read(x_BD, identity, divergence=mean_square, small_output=True)
 
 
 def at_length_one(x_RD: Tensor) -> Tensor:
     return F.normalize(at_least_fp32(x_RD), dim=-1)
 
 
-def as_they_are(x_RD: Tensor) -> Tensor:
+def identity(x_RD: Tensor) -> Tensor:
     return x_RD
 
 
@@ -260,17 +269,19 @@ class EachRow(Readout):
         x_RD = states.x_ND if rows_R is None else states.x_ND.index_select(0, rows_R)
         if ngrams is not None and rows_R is not None:
             ngrams = ngrams.rows(rows_R)
-        apart = mean_square if self.head == "rebuild" else divergence
+        apart = mean_square if self.head == "rebuild" else softmax_divergence
         if self.ctc is None or memory is None:
             few = self.head in ("tags", "rebuild")
             head = model.head_named(self.head)
-            return Read(x_RD, head, apart=apart, few=few, ngrams=ngrams)
-        heard = Read(memory.x_MD, model.head_named("ctc"), share=self.ctc)
+            return Read(x_RD, head, divergence=apart, small_output=few, ngrams=ngrams)
+        heard = Read(memory.x_MD, model.head_named("ctc"), loss_weight=self.ctc)
         head = model.head_named(self.head)
-        return Read(x_RD, head, apart=apart, share=1.0 - self.ctc, more={"ctc": heard})
+        return Read(
+            x_RD, head, divergence=apart, loss_weight=1.0 - self.ctc, extra_heads={"ctc": heard}
+        )
 
 
-APART: dict[str, Apart] = {"labels": bernoulli, "number": mean_square}
+DIVERGENCES: dict[str, Divergence] = {"labels": sigmoid_divergence, "number": mean_square}
 """Divergences of outputs other than single classes, by `Spec.answers`."""
 
 
@@ -283,7 +294,7 @@ def readout_of(settings: RunSettings) -> Readout:
         return OneVector()
     if "classes" in spec.heads:
         scale = settings.identify.scale if settings.identify.margin else None
-        return OneClass(scale, APART.get(spec.answers, divergence))
+        return OneClass(scale, DIVERGENCES.get(spec.answers, softmax_divergence))
     if spec.heads:
         return EachRow(spec.heads[0])
     if "ctc" in has:

@@ -13,7 +13,7 @@ from headway.tasks.specs import METRICS, Metric, Spec
 Baselines = dict[str, dict[str, float]]
 """Scores of baselines by name: what simple methods reach without training a network."""
 
-Row = tuple[str, str, str]
+ScoreRow = tuple[str, str, str]
 """Name, value, remark."""
 
 Range = tuple[float, float]
@@ -38,30 +38,34 @@ class Temperature:
     examples: int
     """Number of examples that it was fitted on."""
 
-    share: float | None = None
+    ngram_weight: float | None = None
     """Weight of the n-grams, fitted together with it, if the model has an n-gram member."""
 
-    likely: bool = True
+    has_probabilities: bool = True
     """Whether predictions have probabilities. If not, only the share is fitted and `value` is 1."""
 
-    def said(self, unit: str) -> str:
-        if not self.likely:
+    def describe(self, unit: str) -> str:
+        if not self.has_probabilities:
             return (
-                f"predictions: n-grams have a weight of {self.share or 0.0:.0%}, fitted on "
+                f"predictions: n-grams have a weight of {self.ngram_weight or 0.0:.0%}, fitted on "
                 f"{self.examples:,} validation {unit}"
             )
-        of_ngrams = "" if self.share is None else f" and n-grams have a weight of {self.share:.0%}"
+        of_ngrams = (
+            ""
+            if self.ngram_weight is None
+            else f" and n-grams have a weight of {self.ngram_weight:.0%}"
+        )
         return (
             f"probabilities: logits are divided by a temperature of {self.value:.2f}{of_ngrams}, "
             f"fitted on {self.examples:,} validation {unit}"
         )
 
 
-SHARES = tuple(n / 10 for n in range(10))
+NGRAM_WEIGHTS = tuple(n / 10 for n in range(10))
 """Weights of n-grams that are tried. All are below 1, so that the layers always contribute."""
 
 
-def fitted(
+def fit_temperature(
     fit: Callable[[float | None], float | None],
     loss: Callable[[float, float | None], float],
     examples: int,
@@ -72,13 +76,13 @@ def fitted(
     if not ngrams:
         found = fit(None)
         return None if found is None else Temperature(found, examples)
-    tried = {share: fit(share) for share in SHARES}
+    tried = {share: fit(share) for share in NGRAM_WEIGHTS}
     share = min(tried, key=lambda one: loss(tried[one] or 1.0, one))
     value = tried[share]
-    return Temperature(value or 1.0, examples, share, likely=value is not None)
+    return Temperature(value or 1.0, examples, share, has_probabilities=value is not None)
 
 
-Answered = tuple[Sequence[Any], Sequence[Any]]
+PredictionsAndTargets = tuple[Sequence[Any], Sequence[Any]]
 """Predictions and targets: texts, labels or lists of tags."""
 
 
@@ -97,10 +101,10 @@ class Scores(Mapping[str, float]):
         figures: Mapping[str, Any] | None = None,
         find_baselines: Callable[[], Baselines] = dict,
         find_members: Callable[[], Baselines] = dict,
-        find_answers: Callable[[], Answered] = lambda: ((), ()),
+        find_answers: Callable[[], PredictionsAndTargets] = lambda: ((), ()),
         find_ranges: Callable[[], Mapping[str, Range]] = dict,
         examples: int | None = None,
-        rows: Sequence[Row] = (),
+        rows: Sequence[ScoreRow] = (),
         facts: Mapping[str, Any] | None = None,
         own: Sequence[Metric] = (),
         temperature: Temperature | None = None,
@@ -112,8 +116,8 @@ class Scores(Mapping[str, float]):
 
         `examples`: number of examples, if a time budget limits it. `rows` and `facts`: results on a
         test set, for people and for programs. `own`: custom metrics, which are not in `METRICS`.
-        `temperature`: the fitted temperature of these scores, if any. `fitted`: run settings that
-        were fitted on the same examples, by dotted name."""
+        `temperature`: the fitted temperature of these scores, if any. `fit_temperature`: run
+        settings that were fitted on the same examples, by dotted name."""
         self.metrics = METRICS | {one.name: one for one in own}
         self._check(values)
         self._values = dict(values)
@@ -127,7 +131,7 @@ class Scores(Mapping[str, float]):
         self.rows = list(rows)
         self.facts = dict(facts or values)
 
-    def changed(
+    def updated(
         self,
         more: Mapping[str, float] | None = None,
         *,
@@ -175,7 +179,7 @@ class Scores(Mapping[str, float]):
         return dict(self._find_ranges())
 
     @cached_property
-    def _answered(self) -> Answered:
+    def _answered(self) -> PredictionsAndTargets:
         return self._find_answers()
 
     @property

@@ -33,21 +33,21 @@ from headway.storage import (
     replace_text,
     seal_json,
 )
-from headway.tasks.opened import open_run
-from headway.tasks.write_answers import writer_of
+from headway.tasks.loaded_run import open_run
+from headway.tasks.seq2seq_answers import writer_of
 
 NAME = "train.taught"
 BLOCK = 2048
 """Number of sentences per block; each block is written to disk when it is complete."""
 
 
-def prepare_taught(
+def prepare_distilled(
     settings: RunSettings, folder: Path, progress: Progress, device: torch.device | str = "auto"
 ) -> PreparedData:
     """Prepare the data with the teacher's vocabulary and its translations as targets."""
     where = pick_device(str(device))
     prepared = prepare("pairs", with_teachers_words(settings), folder, progress)
-    return make_taught(prepared, settings, folder, where, progress)
+    return make_distilled(prepared, settings, folder, where, progress)
 
 
 def with_teachers_words(settings: RunSettings) -> RunSettings:
@@ -56,7 +56,7 @@ def with_teachers_words(settings: RunSettings) -> RunSettings:
     return replace(settings, tokenizer=replace(settings.tokenizer, file=str(path)))
 
 
-def make_taught(
+def make_distilled(
     prepared: PreparedData,
     settings: RunSettings,
     folder: Path,
@@ -75,7 +75,7 @@ def make_taught(
         targets = list(_translated(prepared, settings, name.with_suffix(".part"), device, progress))
         _write(name, targets, str(prepared.train["target"].tokens.dtype.str))
         name.with_suffix(".part").unlink(missing_ok=True)
-    return with_taught(prepared, folder)
+    return with_distilled(prepared, folder)
 
 
 def _check(name: Path) -> bool:
@@ -92,7 +92,7 @@ def _check(name: Path) -> bool:
     return True
 
 
-def with_taught(prepared: PreparedData, folder: Path) -> PreparedData:
+def with_distilled(prepared: PreparedData, folder: Path) -> PreparedData:
     """The data with the teacher's translations as targets, if they exist."""
     name = folder / DATA / NAME
     if not _check(name):

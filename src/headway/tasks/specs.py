@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 Modality = Literal["text", "pictures", "videos", "sounds"]
 """Kind of input that a model reads."""
 
-Kind = Modality | Literal["words", "label", "labels", "number", "tags"]
+DataKind = Modality | Literal["words", "label", "labels", "number", "tags"]
 """Kind of values in a column of the data."""
 
 Reads = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
 """Form of the examples in data files. Inputs for prediction use the same columns."""
 
-Answers = Literal["text", "label", "labels", "number", "tags", "gaps", "vector"]
+OutputKind = Literal["text", "label", "labels", "number", "tags", "gaps", "vector"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def named_metric(name: str, better: object) -> Metric:
     return Metric(name=name, label=name, lower=better == "lower", digits=3)
 
 
-def metrics_asked(asked: Mapping[str, object]) -> dict[str, Metric]:
+def custom_metrics_of(asked: Mapping[str, object]) -> dict[str, Metric]:
     """Custom metrics of a run, from its `metrics.NAME` settings (`lower` or `higher` is better)."""
     keys = {key.removeprefix("metrics."): one for key, one in asked.items()
             if key.startswith("metrics.")}  # fmt: skip
@@ -116,7 +116,7 @@ class Need:
     name: str
     """Name of the column. `data.NAME_field` can set another one."""
 
-    kinds: frozenset[Kind]
+    kinds: frozenset[DataKind]
     role: Literal["input", "target"]
     """Targets are what a run predicts, so inputs for prediction do not have them."""
 
@@ -177,7 +177,7 @@ SEEN_AS: dict[Modality, Literal["image", "video", "audio"]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
+class CallOption:
     """An option of one call, in addition to the decoding settings."""
 
     name: str
@@ -190,59 +190,105 @@ class Option:
     several: bool = False
     command: bool = False
     """Whether the option exists only on the command line. Python has `load` with several runs,
-    `Answer.score`, `Run.write`, `Answers.save` and `Run.choose` instead."""
+    `Answer.score`, `Run.write`, `OutputKind.save` and `Run.choose` instead."""
 
 
-OPTIONS: dict[str, Option] = {
+OPTIONS: dict[str, CallOption] = {
     one.name: one
     for one in (
-        Option(name="with", help="Another run to combine with this one in an ensemble.",
-               takes="RUN", several=True, command=True),
-        Option(name="scores", help="Print the score of each output.", command=True),
-        Option(name="top", help="Number of most likely classes, or of nearest lines, to print.",
-               takes="N", number=True),
-        Option(name="alignments", help="Print word alignments; for captions, the image region "
-               "that each word attends to."),
-        Option(name="on_long", help="How to handle lines that are longer than the model reads.",
-               takes="split|cut|error"),
-        Option(name="prefix", help="Text that each output must begin with, one per line.",
-               takes="FILE"),
-        Option(name="constraints", help="Required and banned phrases, one JSON object per line: "
-               '{"required": [...], "banned": [...]}.', takes="FILE.jsonl"),
-        Option(name="stream", help="Print the text while it is generated.", command=True),
-        Option(name="shots", help="Few-shot examples to put before every prompt.",
-               takes="FILE.jsonl"),
-        Option(name="labels", help="Choose the most likely of these answers instead of "
-               "generating text.", takes="A,B,...", command=True),
-        Option(name="field", help="The field to generate, for runs with data.fields.",
-               takes="NAME"),
-        Option(name="draft", help="A smaller model for speculative decoding.", takes="RUN"),
-        Option(name="to", help="File to write the vectors to.", takes="FILE.npy", command=True),
-        Option(name="nearest", help="Print the lines of this file that are nearest to each input.",
-               takes="FILE"),
-        Option(name="against", help="Verify the speaker against this recording, or identify the "
-               "speaker with a list of recordings and labels.", takes="FILE"),
-        Option(name="format", help="Output format: plain text or subtitles.",
-               takes="text|srt|vtt", command=True),
+        CallOption(
+            name="with",
+            help="Another run to combine with this one in an ensemble.",
+            takes="RUN",
+            several=True,
+            command=True,
+        ),
+        CallOption(name="scores", help="Print the score of each output.", command=True),
+        CallOption(
+            name="top",
+            help="Number of most likely classes, or of nearest lines, to print.",
+            takes="N",
+            number=True,
+        ),
+        CallOption(
+            name="alignments",
+            help="Print word alignments; for captions, the image region that each word attends to.",
+        ),
+        CallOption(
+            name="on_long",
+            help="How to handle lines that are longer than the model reads.",
+            takes="split|cut|error",
+        ),
+        CallOption(
+            name="prefix", help="Text that each output must begin with, one per line.", takes="FILE"
+        ),
+        CallOption(
+            name="constraints",
+            help="Required and banned phrases, one JSON object per line: "
+            '{"required": [...], "banned": [...]}.',
+            takes="FILE.jsonl",
+        ),
+        CallOption(name="stream", help="Print the text while it is generated.", command=True),
+        CallOption(
+            name="shots", help="Few-shot examples to put before every prompt.", takes="FILE.jsonl"
+        ),
+        CallOption(
+            name="labels",
+            help="Choose the most likely of these answers instead of generating text.",
+            takes="A,B,...",
+            command=True,
+        ),
+        CallOption(
+            name="field", help="The field to generate, for runs with data.fields.", takes="NAME"
+        ),
+        CallOption(name="draft", help="A smaller model for speculative decoding.", takes="RUN"),
+        CallOption(name="to", help="File to write the vectors to.", takes="FILE.npy", command=True),
+        CallOption(
+            name="nearest",
+            help="Print the lines of this file that are nearest to each input.",
+            takes="FILE",
+        ),
+        CallOption(
+            name="against",
+            help="Verify the speaker against this recording, or identify the "
+            "speaker with a list of recordings and labels.",
+            takes="FILE",
+        ),
+        CallOption(
+            name="format",
+            help="Output format: plain text or subtitles.",
+            takes="text|srt|vtt",
+            command=True,
+        ),
     )
-}  # fmt: skip
+}
 """Options of prediction, by name."""
 
-SCORING: dict[str, Option] = {
+SCORING: dict[str, CallOption] = {
     one.name: one
     for one in (
-        Option(name="hypotheses", help="Score the translations in this file instead of "
-               "translating.", takes="FILE"),
-        Option(name="against", help="Compare with another run, or with a file of its output.",
-               takes="RUN|FILE"),
-        Option(name="lowercase", help="Ignore case."),
-        Option(name="tokenize", help="sacreBLEU tokenizer: 13a, intl, zh, char ... [13a]",
-               takes="NAME"),
-        Option(name="tokenised", help="Also compute BLEU on lower-cased, Moses-tokenised text, as "
-               "in papers.", takes="en|de|fr"),
-        Option(name="out", help="File to write the translations to.", takes="FILE"),
+        CallOption(
+            name="hypotheses",
+            help="Score the translations in this file instead of translating.",
+            takes="FILE",
+        ),
+        CallOption(
+            name="against",
+            help="Compare with another run, or with a file of its output.",
+            takes="RUN|FILE",
+        ),
+        CallOption(name="lowercase", help="Ignore case."),
+        CallOption(
+            name="tokenize", help="sacreBLEU tokenizer: 13a, intl, zh, char ... [13a]", takes="NAME"
+        ),
+        CallOption(
+            name="tokenised",
+            help="Also compute BLEU on lower-cased, Moses-tokenised text, as in papers.",
+            takes="en|de|fr",
+        ),
+        CallOption(name="out", help="File to write the translations to.", takes="FILE"),
     )
-}  # fmt: skip
+}
 """Options of evaluation, by name."""
 
 
@@ -479,7 +525,7 @@ class Spec:
 
     reads: Reads
     needs: tuple[Need, ...]
-    answers: Answers
+    answers: OutputKind
     metrics: tuple[Metric, ...]
     """Metrics that it reports, the main one first. The data may exclude some (`top5` with three
     classes)."""
@@ -511,13 +557,13 @@ class Spec:
     compares: bool = False
     """Whether its vectors measure the similarity of two inputs."""
 
-    together: bool = False
+    scores_ensembles: bool = False
     """Whether several runs can be scored as one ensemble."""
 
     by_sequence: bool = False
     """Whether a student learns from the teacher's generated text, not from its probabilities."""
 
-    read_by: tuple[str, ...] = ()
+    readout_settings: tuple[str, ...] = ()
     """Settings of its section that define how outputs are read from a model. A student takes them
     from its teacher."""
 
@@ -543,7 +589,9 @@ class Spec:
     @property
     def lacks_data(self) -> str:
         """`lacks` without the advice to start from an encoder, for models that already did."""
-        return self.lacks.removesuffix(f", {_KNOWS}").removesuffix(f", {_SEEN}")
+        return self.lacks.removesuffix(f", {_PRETRAINED_TEXT}").removesuffix(
+            f", {_PRETRAINED_MEDIA}"
+        )
 
     @property
     def rows(self) -> tuple[Spec, ...]:
@@ -605,7 +653,7 @@ class Spec:
         return self.answers in ("label", "labels", "tags")
 
     @property
-    def is_likely(self) -> bool:
+    def has_probabilities(self) -> bool:
         """Whether its outputs have probabilities: vectors and reconstructed media have none."""
         return self.answers != "vector" and "rebuild" not in self.heads
 
@@ -622,8 +670,12 @@ def scored(*names: str) -> tuple[Metric, ...]:
 ENGLISH = "base-en"
 """The shipped English encoder."""
 
-_KNOWS = "or a pretrained encoder of the language: --from RUN, of the task fill or imported"
-_SEEN = "or an encoder pretrained without labels: --from RUN, made by headway train fill FILES"
+_PRETRAINED_TEXT = (
+    "or a pretrained encoder of the language: --from RUN, of the task fill or imported"
+)
+_PRETRAINED_MEDIA = (
+    "or an encoder pretrained without labels: --from RUN, made by headway train fill FILES"
+)
 _CLASSES = scored("accuracy", "f1", "loss", "top5")
 _SETS = scored("micro_f1", "f1", "exact", "map", "loss")
 _NUMBERS = scored("mae", "rmse", "r2", "pearson", "spearman", "loss")
@@ -649,7 +701,7 @@ trains and runs every task and compares this table with the settings that were r
 
 def _fill(modality: Modality, family: str) -> Spec:
     return Spec(
-        name="fill", modality=modality, objective="mask.Mask", reads="media",
+        name="fill", modality=modality, objective="mask.MaskedLMTask", reads="media",
         needs=(MEDIA[modality],), answers="gaps", metrics=scored("loss", "explained"),
         families=(family,), heads=("rebuild",), settings=FillSettings, options=frozenset({"with"}),
         decode=_PRECISION, counts="masked token",
@@ -663,10 +715,11 @@ def _classify(
 ) -> Spec:  # fmt: skip
     """The row for classification of one kind of media; `one` is its singular noun."""
     return Spec(
-        name="classify", modality=modality, objective="label.Label", reads="media",
+        name="classify", modality=modality, objective="label.ClassifyTask", reads="media",
         needs=(MEDIA[modality], LABEL), answers="label", metrics=_CLASSES, families=(family,),
         heads=("classes",), settings=ClassifySettings, options=_LABELS, decode=_PRECISION,
-        together=True, counts=one, sample=(one, "label"), lacks=f"more {one}s, {_SEEN}",
+        scores_ensembles=True, counts=one, sample=(one, "label"),
+        lacks=f"more {one}s, {_PRETRAINED_MEDIA}",
         truth=truth, example=f"headway predict {{run}} {one}.{_ENDINGS[modality]}",
     )  # fmt: skip
 
@@ -674,22 +727,22 @@ def _classify(
 def _embed(modality: Modality, family: str, one: str) -> Spec:
     """The row for embeddings of one kind of media; `one` is its singular noun."""
     return Spec(
-        name="embed", modality=modality, objective="contrast.Contrast", reads="media",
+        name="embed", modality=modality, objective="contrast.ContrastiveTask", reads="media",
         needs=(MEDIA[modality],), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
-        families=(family,), settings=EmbedSettings, read_by=("normalise",), compares=True,
+        families=(family,), settings=EmbedSettings, readout_settings=("normalise",), compares=True,
         options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
-        lacks=f"more {one}s, {_SEEN}",
+        lacks=f"more {one}s, {_PRETRAINED_MEDIA}",
         example=f"headway predict {{run}} {one}.{_ENDINGS[modality]}",
     )  # fmt: skip
 
 
 def _caption(modality: Modality) -> Spec:
     return Spec(
-        name="caption", modality=modality, objective="caption.Caption", reads="media",
+        name="caption", modality=modality, objective="caption.CaptionTask", reads="media",
         needs=(MEDIA[modality], WRITTEN), answers="text",
         metrics=scored("exact", "cider", "bleu", "chrf", "loss", "ppl"),
         families=("picture-seq2seq",), settings=CaptionSettings, decode=_SEARCHED,
-        options=frozenset({"with", "alignments", "scores"}), together=True, counts="token",
+        options=frozenset({"with", "alignments", "scores"}), scores_ensembles=True, counts="token",
         sample=("image", "caption"), lacks="more images with captions", truth="shapes",
         example=f"headway predict {{run}} {modality.removesuffix('s')}.{_ENDINGS[modality]}",
     )  # fmt: skip
@@ -697,15 +750,15 @@ def _caption(modality: Modality) -> Spec:
 
 _ROWS = (
     Spec(
-        name="translate", modality="text", objective="translate.Translate", reads="pairs",
+        name="translate", modality="text", objective="translate.TranslateTask", reads="pairs",
         needs=(SOURCE, TARGET), answers="text", metrics=scored("bleu", "chrf", "loss", "ppl"),
-        families=("seq2seq",), together=True, by_sequence=True, counts="target token",
+        families=("seq2seq",), scores_ensembles=True, by_sequence=True, counts="target token",
         truth="pairs", decode=_SEARCHED, scoring=frozenset(SCORING),
         options=frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"}),
         lacks="more sentence pairs; headway check lists possible problems in the data",
     ),
     Spec(
-        name="complete", modality="text", objective="continue_.Continue", reads="documents",
+        name="complete", modality="text", objective="causal_lm.CausalLMTask", reads="documents",
         needs=(TEXT,), answers="text", metrics=scored("loss", "ppl", "bits_per_byte"),
         families=("decoder",), settings=CompleteSettings, continues=True, counts="token",
         decode=_ALL - {"extra_len"},
@@ -714,7 +767,8 @@ _ROWS = (
         example='echo "Once upon a time" | headway predict {run}',
     ),
     Spec(
-        name="fill", modality="text", objective="mask.Mask", reads="documents", needs=(TEXT,),
+        name="fill", modality="text", objective="mask.MaskedLMTask", reads="documents",
+        needs=(TEXT,),
         answers="gaps", metrics=scored("loss", "ppl", "accuracy"), families=("encoder",),
         heads=("words",), settings=FillSettings, options=frozenset({"with"}),
         decode=frozenset({"n_best", "batch_tokens", "precision"}), counts="masked token",
@@ -726,11 +780,11 @@ _ROWS = (
         ),
     ),
     Spec(
-        name="classify", modality="text", objective="label.Label", reads="labelled",
+        name="classify", modality="text", objective="label.ClassifyTask", reads="labelled",
         needs=(TEXT, OTHER, LABEL), answers="label", metrics=_CLASSES,
         families=("encoder", "decoder"), heads=("classes",), settings=ClassifySettings,
-        options=_LABELS, decode=_PRECISION, together=True, pretrained=ENGLISH,
-        counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_KNOWS}",
+        options=_LABELS, decode=_PRECISION, scores_ensembles=True, pretrained=ENGLISH,
+        counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_PRETRAINED_TEXT}",
         example="headway predict {run} < texts.txt",
         others=(
             _classify("pictures", "picture-encoder", "image", "shapes"),
@@ -739,19 +793,20 @@ _ROWS = (
         ),
     ),
     Spec(
-        name="tag", modality="text", objective="tags.Tags", reads="tagged", needs=(WORDS, TAGS),
+        name="tag", modality="text", objective="tags.TaggingTask", reads="tagged", needs=(WORDS,
+        TAGS),
         answers="tags", metrics=scored("f1", "accuracy", "precision", "recall", "loss"),
         families=("encoder", "decoder"), heads=("tags",), settings=TagSettings, pretrained=ENGLISH,
-        options=frozenset({"with"}), decode=_PRECISION, together=True, counts="word",
-        sample=("sentence", "tags"), lacks=f"more tagged sentences, {_KNOWS}",
+        options=frozenset({"with"}), decode=_PRECISION, scores_ensembles=True, counts="word",
+        sample=("sentence", "tags"), lacks=f"more tagged sentences, {_PRETRAINED_TEXT}",
     ),
     Spec(
-        name="embed", modality="text", objective="contrast.Contrast", reads="texts",
+        name="embed", modality="text", objective="contrast.ContrastiveTask", reads="texts",
         needs=(TEXT, SOURCE, TARGET), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
-        families=("encoder", "decoder"), settings=EmbedSettings, read_by=("normalise",),
+        families=("encoder", "decoder"), settings=EmbedSettings, readout_settings=("normalise",),
         compares=True, pretrained=ENGLISH,
         options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
-        lacks=f"more pairs, {_KNOWS}",
+        lacks=f"more pairs, {_PRETRAINED_TEXT}",
         others=(
             _embed("pictures", "picture-encoder", "image"),
             _embed("videos", "picture-encoder", "video"),
@@ -760,20 +815,24 @@ _ROWS = (
     ),
     replace(_caption("pictures"), others=(_caption("videos"),)),
     Spec(
-        name="transcribe", modality="sounds", objective="transcribe.Transcribe", reads="media",
+        name="transcribe", modality="sounds", objective="transcribe.TranscribeTask", reads="media",
         needs=(AUDIO, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
-        families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings, read_by=("ctc",),
+        families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings,
+        readout_settings=("ctc",),
         options=frozenset({"scores", "format"}), counts="token", decode=_SEARCHED,
         sample=("recording", "transcript"), lacks="more recordings with transcripts",
         truth="digits", example="headway predict {run} recording.wav",
     ),
     Spec(
-        name="identify", modality="sounds", objective="identify.Identify", reads="media",
+        name="identify", modality="sounds", objective="identify.IdentifyTask", reads="media",
         needs=(AUDIO, LABEL), answers="label", metrics=_CLASSES, families=("sound-encoder",),
-        heads=("classes",), settings=IdentifySettings, read_by=("margin", "scale"), compares=True,
+        heads=("classes",), settings=IdentifySettings, readout_settings=("margin", "scale"),
+        compares=True,
         options=_LABELS | {"to", "against"},
-        decode=_PRECISION, together=True, counts="recording", sample=("recording", "speaker"),
-        lacks=f"more recordings, {_SEEN}", example="headway predict {run} recording.wav",
+        decode=_PRECISION, scores_ensembles=True, counts="recording", sample=("recording",
+        "speaker"),
+        lacks=f"more recordings, {_PRETRAINED_MEDIA}",
+        example="headway predict {run} recording.wav",
     ),
 )  # fmt: skip
 
@@ -827,12 +886,12 @@ def possible(settings: RunSettings) -> tuple[Spec, ...]:
     rows = SPECS[settings.task].rows
     if len(rows) == 1:
         return rows
-    said = _said(settings)
+    said = _known_modalities(settings)
     found = tuple(row for row in rows if row.modality in said) or rows
-    return tuple(answering(row, settings.classify.answer) for row in found)
+    return tuple(spec_for_answer(row, settings.classify.answer) for row in found)
 
 
-def answering(row: Spec, answer: str) -> Spec:
+def spec_for_answer(row: Spec, answer: str) -> Spec:
     """The row of a classification task, adapted to multi-label targets or to numbers."""
     if row.answers != "label" or answer not in ("labels", "number"):
         return row
@@ -841,13 +900,13 @@ def answering(row: Spec, answer: str) -> Spec:
     return replace(
         row, answers="labels" if several else "number", needs=needs,
         metrics=_SETS if several else _NUMBERS,
-        read_by=("answer",) if several else ("answer", "mean", "std"),
+        readout_settings=("answer",) if several else ("answer", "mean", "std"),
         options=row.options if several else row.options - {"scores", "top"},
         sample=(row.sample[0], "labels" if several else "number"),
     )  # fmt: skip
 
 
-def _said(settings: RunSettings) -> set[str]:
+def _known_modalities(settings: RunSettings) -> set[str]:
     what = getattr(getattr(settings, settings.task), "what", "auto")
     if what != "auto":
         return {what}

@@ -25,20 +25,20 @@ from headway.nn.crf import has_span_tags
 from headway.progress import OnProgress, no_progress
 from headway.settings.listed import ensure_list
 from headway.settings.run import Resolved
-from headway.tasks.answers import Answer, Facts, Plain, TagAnswer
-from headway.tasks.items import Pass
+from headway.tasks.answers import Answer, JsonDict, PlainPrinted, TagAnswer
+from headway.tasks.dataset import EvalPass
 from headway.tasks.specs import WORDS
 from headway.tasks.tags import (
-    Words,
+    TaggingDataset,
     WordScores,
     as_bio,
     best_tags,
     encoded,
     learned_transitions,
-    word_items,
+    tagging_dataset,
     word_scores,
 )
-from headway.tasks.task import Use
+from headway.tasks.task import InferenceRequest
 from headway.tokens.tokenizer import EncodedWords, Tokenizer
 
 
@@ -49,21 +49,21 @@ class TaggedSentences:
     """Log-probabilities of all labels for each word; None with a CRF, where only whole sequences of
     tags have probabilities."""
 
-    said: WordScores | None = None
+    word_scores: WordScores | None = None
     """Logits of each member of the model; None for several models."""
 
     best: Callable[[Tensor], list[list[str]]] = field(default=lambda scores_WC: [])
     """Function that decodes tags from logits of the same words."""
 
     @property
-    def alone(self) -> dict[str, list[list[str]]]:
+    def single_members(self) -> dict[str, list[list[str]]]:
         """The tags by each member of the model; empty for a model without n-grams."""
-        found = {} if self.said is None else self.said.alone
+        found = {} if self.word_scores is None else self.word_scores.single_members
         return {who: self.best(one.scores_WC) for who, one in found.items()}
 
 
 @dataclass
-class Tagger:
+class TaggingPredictor:
     """Predictor of tags. Several models predict with the mean of their log-probabilities."""
 
     models: Sequence[nn.Module]
@@ -80,7 +80,7 @@ class Tagger:
     n_cut: int = 0
 
     @classmethod
-    def of(cls, use: Use) -> Tagger:
+    def of(cls, use: InferenceRequest) -> TaggingPredictor:
         opened = use.opened
         tokenizer = opened.vocab.target
         rule = word_rule(opened.folder)
@@ -105,12 +105,12 @@ class Tagger:
             return
         number = 0
         for window in windows(whole, live=live):
-            sentences: list[Sentence] = []
+            sentences: list[InputSentence] = []
             for line in window:
                 number += 1
                 sentences.append(
                     sentence_of(line, f"line {number:,}", self.rule)
-                    if isinstance(line, str) else Sentence([*line])
+                    if isinstance(line, str) else InputSentence([*line])
                 )  # fmt: skip
             found = self.tags([one.words for one in sentences], self.between)
             for one, tags in zip(sentences, found, strict=True):
@@ -123,10 +123,10 @@ class Tagger:
             sentences = [words for words, _ in group]
             for (words, ends), tags in zip(group, self.tags(sentences, self.between), strict=True):
                 for word, tag in zip(words, tags, strict=True):
-                    printed = Plain(f"{word}\t{tag}", {"word": word, "tag": tag})
+                    printed = PlainPrinted(f"{word}\t{tag}", {"word": word, "tag": tag})
                     yield Answer(text=tag, printed=printed)
                 if ends is not None:
-                    yield Answer(printed=Plain(ends, {}))
+                    yield Answer(printed=PlainPrinted(ends, {}))
 
     def tags(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = no_progress
@@ -152,7 +152,7 @@ class Tagger:
         items = self._items(sentences)
         lengths, labels = [len(words) for words in sentences], self.settings.labels
         said = [
-            word_scores(Pass(model, self.device, on_progress=on_progress), items)
+            word_scores(EvalPass(model, self.device, on_progress=on_progress), items)
             for model in self.models
         ]
         learned = [learned_transitions(model) for model in self.models]
@@ -177,10 +177,10 @@ class Tagger:
     def encoded(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
         return encoded(sentences, self.tokenizer, self.settings.tag)
 
-    def _items(self, sentences: Sequence[Sequence[str]]) -> Words:
+    def _items(self, sentences: Sequence[Sequence[str]]) -> TaggingDataset:
         model = self.settings.model
         words, limit = self.encoded(sentences), model.max_len
-        items = word_items(words, self.tokenizer, model)
+        items = tagging_dataset(words, self.tokenizer, model)
         needed = words.text.lengths + items.reader.n_special
         too_long = needed > limit
         if self.settings.data.long == "error" and too_long.any():
@@ -207,7 +207,7 @@ class Tagger:
         return text
 
 
-class Sentence(NamedTuple):
+class InputSentence(NamedTuple):
     """The words of a sentence, with their offsets if they come from a text."""
 
     words: list[str]
@@ -215,7 +215,7 @@ class Sentence(NamedTuple):
     source: str = ""
 
 
-def sentence_of(line: str, where: str, rule: WordRule) -> Sentence:
+def sentence_of(line: str, where: str, rule: WordRule) -> InputSentence:
     """The words of a line, which is a text or JSON with a list of words. `where` is the place for
     error messages."""
     if line.lstrip().startswith("{"):
@@ -224,9 +224,11 @@ def sentence_of(line: str, where: str, rule: WordRule) -> Sentence:
             found = next((values[name] for name in WORDS.names if name in values), None)
             if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
                 raise DataError(f'{where} needs a list of words: {{"words": ["a", "word"]}}.')
-            return Sentence(found)
+            return InputSentence(found)
     words = rule.words(line)
-    return Sentence([one.text for one in words], tuple((one.start, one.end) for one in words), line)
+    return InputSentence(
+        [one.text for one in words], tuple((one.start, one.end) for one in words), line
+    )
 
 
 def word_rule(folder: Path) -> WordRule:
@@ -245,7 +247,7 @@ def _rule_of(path: Path, changed: int) -> WordRule:
         return WordRule.of(json.loads(line).get("words", ()) for line in file)
 
 
-def sentence_answer(sentence: Sentence, tags: Sequence[str]) -> TagAnswer:
+def sentence_answer(sentence: InputSentence, tags: Sequence[str]) -> TagAnswer:
     """The answer for a sentence, printed like `Ada/B-per Lovelace/I-per wrote`: words outside of
     spans are printed without a tag."""
     words = sentence.words
@@ -258,12 +260,12 @@ def sentence_answer(sentence: Sentence, tags: Sequence[str]) -> TagAnswer:
         text=" ".join(shown), words=tuple(words), tags=tuple(tags), marked=marked,
         offsets=sentence.offsets, source=sentence.source,
     )  # fmt: skip
-    facts: Facts = {"words": list(words), "tags": list(tags)}
+    facts: JsonDict = {"words": list(words), "tags": list(tags)}
     if sentence.offsets:
         facts["offsets"] = [list(one) for one in sentence.offsets]
     if marked:
         facts["spans"] = [span.facts() for span in made.spans]
-    return replace(made, printed=Plain(made.text, facts))
+    return replace(made, printed=PlainPrinted(made.text, facts))
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[tuple[list[str], str | None]]:

@@ -45,9 +45,8 @@ from headway.settings.facts import ChosenSetting, DatasetStats, DeviceInfo, Prop
 from headway.settings.model import EncoderSettings, ModelSettings
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.settings.text import WordShape
+from headway.tasks.dataset import Batch, EpochSeed, EvalPass, PositionInfo
 from headway.tasks.defaults import text_proposal
-from headway.tasks.intake_text import token_units
-from headway.tasks.items import Batch, Draw, Pass, Unit
 from headway.tasks.label_kinds import (
     calibration_row,
     class_calibration,
@@ -58,8 +57,9 @@ from headway.tasks.label_kinds import (
 )
 from headway.tasks.losses import label_loss
 from headway.tasks.ngram_fit import fit_ngrams
-from headway.tasks.objective import CLASSES, Frequencies, Objective, Part, TaskLoss
-from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.objective import CLASSES, MicroBatch, Objective, TargetFrequencies, TaskLoss
+from headway.tasks.parent_run import parent_of, tokenizer_of
+from headway.tasks.preprocess.text import describe_tokens
 from headway.tasks.readout import EachRow, Read, Scorer, as_model
 from headway.tasks.scores import (
     MODEL,
@@ -67,14 +67,14 @@ from headway.tasks.scores import (
     NGRAMS,
     Baselines,
     Range,
-    Row,
+    ScoreRow,
     Scores,
     Temperature,
-    fitted,
+    fit_temperature,
     member_remark,
 )
 from headway.tasks.specs import METRICS, TagSettings, spec_of
-from headway.tasks.task import Note, Predictor, Task, Use
+from headway.tasks.task import InferenceRequest, Note, Predictor, Task
 from headway.tokens.tokenizer import EncodedWords, Tokenizer
 from headway.tokens.word_cache import FlatIds
 
@@ -95,13 +95,12 @@ SAMPLES = 8
 BASELINE = "most frequent tag"
 EACH_WORD = EachRow("tags")
 
-Numbers = NDArray[np.int64]
-Word = tuple[int, ...]
+WordKey = tuple[int, ...]
 """A word as its pieces."""
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TagTargets:
     """Targets of a batch of sentences."""
 
     labels_W: Tensor
@@ -113,23 +112,23 @@ class Tagged:
 
 
 @dataclass(frozen=True)
-class Words:
+class TaggingDataset:
     """Windows of sentences, each of which predicts the tags of some of their words."""
 
     reader: WordReader
     tokenizer: Tokenizer
-    labels: Numbers | None = None
+    labels: IntArray | None = None
     """Tag indices of all words of all sentences, if they are known."""
 
     @cached_property
-    def lengths(self) -> Numbers:
+    def lengths(self) -> IntArray:
         return self.reader.lengths[:, None]
 
     @property
-    def owner(self) -> IntArray:
+    def example_index(self) -> IntArray:
         return self.reader.windows[0]
 
-    def drawn(self, draw: Draw) -> Words:
+    def for_epoch(self, draw: EpochSeed) -> TaggingDataset:
         return self
 
     def n_targets(self, rows: IntArray) -> int:
@@ -137,7 +136,7 @@ class Words:
 
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
-    ) -> Batch[Tagged]:
+    ) -> Batch[TagTargets]:
         """A batch of windows; outputs are at the first piece of each word."""
         read, first_pieces, counts = self.reader.read(rows)
         layout, words = layout_of(read.lengths, fixed), layout_of(counts, fixed)
@@ -148,7 +147,7 @@ class Words:
         segments_N = pad_rows(read.segments, layout.n_rows) if shaped else None
         batch = Batch(
             (ModelInput(pad_rows(read.tokens, layout.n_rows), layout, segments_N),),
-            Tagged(
+            TagTargets(
                 pad_rows(labels, words.n_rows),
                 words,
                 (torch.arange(words.n_sequences) < len(rows)).float(),
@@ -162,9 +161,9 @@ class Words:
         tokens = plan.part_limit(micro_tokens)
         return fixed_shapes(plan, tokens, tokens, int(self.reader.lengths.max()))
 
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+    def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
         read, _, _ = self.reader.read(np.array([row]))
-        return (token_units(read.tokens.tolist(), self.tokenizer),)
+        return (describe_tokens(read.tokens.tolist(), self.tokenizer),)
 
 
 def encoded(
@@ -181,7 +180,9 @@ def _without(word: str, prefix: str) -> str:
     return word[len(prefix) :] if len(word) > len(prefix) and word.startswith(prefix) else word
 
 
-def word_items(words: EncodedWords, tokenizer: Tokenizer, model: ModelSettings) -> Words:
+def tagging_dataset(
+    words: EncodedWords, tokenizer: Tokenizer, model: ModelSettings
+) -> TaggingDataset:
     """Items for encoded words, as this model reads them."""
     stores = {
         name: TokenStore(flat.ids, flat.lengths)
@@ -191,14 +192,14 @@ def word_items(words: EncodedWords, tokenizer: Tokenizer, model: ModelSettings) 
     return words_of_store(Columns(stores), tokenizer, model)
 
 
-def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -> Words:
+def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -> TaggingDataset:
     """Items for prepared sentences. Data that was prepared by early versions has no word shapes."""
     shapes = texts["shapes"] if "shapes" in texts and _reads_shapes(model) else None
     reader = WordReader(
         text=texts["text"], pieces=texts["pieces"], bos=tokenizer.bos, eos=tokenizer.eos,
         max_len=model.max_len, ends=tokenizer.text_ends, shapes=shapes,
     )  # fmt: skip
-    return Words(reader, tokenizer, labels_of(texts) if "tags" in texts else None)
+    return TaggingDataset(reader, tokenizer, labels_of(texts) if "tags" in texts else None)
 
 
 def piece_shapes(words: EncodedWords, model: ModelSettings) -> list[list[int]] | None:
@@ -213,16 +214,16 @@ def _reads_shapes(model: ModelSettings) -> bool:
     return isinstance(model, EncoderSettings) and model.reads_shapes
 
 
-def read_words(model: nn.Module, batch: Batch[Tagged]) -> Read:
+def read_words(model: nn.Module, batch: Batch[TagTargets]) -> Read:
     """Run the model with one output per word."""
     return EACH_WORD.read(model, *batch.streams, rows_R=batch.rows_R)
 
 
 @dataclass
-class Tagging(Objective[Tagged]):
+class TaggingObjective(Objective[TagTargets]):
     prepared: PreparedData
-    train_items: Words = field(init=False)
-    valid_items: Words = field(init=False)
+    train_dataset: TaggingDataset = field(init=False)
+    valid_dataset: TaggingDataset = field(init=False)
 
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
@@ -230,50 +231,52 @@ class Tagging(Objective[Tagged]):
         self.spans = has_span_tags(self.names)
         self.metric = METRICS[train.metric or tag_metrics(self.spans)[0]]
         tokenizer, prepared = self.prepared.tokenizer, self.prepared
-        self.train_items = words_of_store(prepared.train, tokenizer, model)
-        self.valid_items = words_of_store(prepared.valid, tokenizer, model)
+        self.train_dataset = words_of_store(prepared.train, tokenizer, model)
+        self.valid_dataset = words_of_store(prepared.valid, tokenizer, model)
         self.smoothing = LabelSmoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
 
     def begin(self, model: nn.Module, note: Note) -> None:
-        def labels(batch: Batch[Tagged]) -> Tensor:
+        def labels(batch: Batch[TagTargets]) -> Tensor:
             return batch.targets.labels_W
 
-        fit_ngrams(model, self.train_items, labels, self.prepared.tokenizer, note)
+        fit_ngrams(model, self.train_dataset, labels, self.prepared.tokenizer, note)
 
-    def read(self, model: nn.Module, given: Batch[Tagged]) -> Read:
+    def read(self, model: nn.Module, given: Batch[TagTargets]) -> Read:
         assert given.weights_R is not None
-        return read_words(model, given).weighed(given.weights_R)
+        return read_words(model, given).with_weights(given.weights_R)
 
-    def loss(self, read: Read, given: Batch[Tagged]) -> TaskLoss:
+    def loss(self, read: Read, given: Batch[TagTargets]) -> TaskLoss:
         learned_PC, truth = transitions(read.scores), given.targets
         if learned_PC is None:
             return label_loss(read, truth.labels_W, self.smoothing)
-        logs_B = log_likelihood(read.said_RC, truth.labels_W, learned_PC, truth.words)
+        logs_B = log_likelihood(read.logits_RC, truth.labels_W, learned_PC, truth.words)
         loss = -(logs_B * truth.weights_B).sum()
         return TaskLoss(loss, loss.detach())
 
-    def evaluate(self, asked: Pass) -> Scores:
-        most, learned_PC = self.n_asked(asked), learned_transitions(asked.model)
-        said = word_scores(replace(asked, most=most), self.valid_items)
+    def evaluate(self, asked: EvalPass) -> Scores:
+        most, learned_PC = self.n_evaluated(asked), learned_transitions(asked.model)
+        said = word_scores(replace(asked, max_examples=most), self.valid_dataset)
         lengths = lengths_of(self.prepared.valid)[:most]
         labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(said.neural_WC)])
         temperature = None
         if asked.calibrate and learned_PC is None:
             temperature = word_temperature(said, labels_W)
-            said = said.with_share(temperature.share).softened(temperature.value)
+            said = said.with_ngram_weight(temperature.ngram_weight).with_temperature(
+                temperature.value
+            )
         scores_WC = said.scores_WC
         nll = total_nll(scores_WC, labels_W, lengths, learned_PC)
 
         def tagged(scores_WC: Tensor) -> list[list[str]]:
             found = best_tags(scores_WC, lengths, self.names, learned_PC)
-            return [self._named(tags) for tags in found]
+            return [self._tag_names(tags) for tags in found]
 
         guesses, truths = tagged(scores_WC), self._truths[:most]
 
         def members() -> Baselines:
             return {
                 who: tag_values(truths, tagged(one.scores_WC), self.spans)
-                for who, one in said.alone.items()
+                for who, one in said.single_members.items()
             }
 
         figures = tag_figures(truths, guesses, self.spans)
@@ -298,34 +301,34 @@ class Tagging(Objective[Tagged]):
         if self.metric.name != main_score(self.spans):
             return {}
         return {
-            BASELINE: percent(main_interval(self._truths, self._guesses, self.spans)),
+            BASELINE: percent(main_interval(self._truths, self._baseline_predictions, self.spans)),
             MODEL: percent(main_interval(truths, guesses, self.spans)),
         }
 
     @cached_property
-    def _guesses(self) -> list[list[str]]:
+    def _baseline_predictions(self) -> list[list[str]]:
         """Baseline predictions: the most frequent tag of each word."""
         found = baseline(self.prepared)
-        return [self._named(found.guess(keys)) for keys in word_keys(self.prepared.valid)]
+        return [self._tag_names(found.predict(keys)) for keys in word_keys(self.prepared.valid)]
 
     @cached_property
     def _truths(self) -> list[list[str]]:
         ends = np.cumsum(lengths_of(self.prepared.valid))[:-1]
         parts = np.split(labels_of(self.prepared.valid), ends)
-        return [self._named(part.tolist()) for part in parts]
+        return [self._tag_names(part.tolist()) for part in parts]
 
-    def _named(self, tags: Sequence[int]) -> list[str]:
+    def _tag_names(self, tags: Sequence[int]) -> list[str]:
         return as_bio([self.names[tag] for tag in tags])
 
     @cached_property
     def baselines(self) -> Baselines:
         frequent = {"loss": self.frequencies().scores["loss"]}
         return {
-            BASELINE: tag_values(self._truths, self._guesses, self.spans),
+            BASELINE: tag_values(self._truths, self._baseline_predictions, self.spans),
             CLASSES: frequent,
         }
 
-    def frequencies(self) -> Frequencies:
+    def frequencies(self) -> TargetFrequencies:
         labels = (labels_of(self.prepared.train), labels_of(self.prepared.valid))
         return class_frequencies(*labels, len(self.names), np.ones(len(self.names)))
 
@@ -342,8 +345,8 @@ class Tagging(Objective[Tagged]):
                 break
         return shown
 
-    def show(self, part: Part) -> list[dict[str, Any]]:
-        shown, items, decode = [], self.train_items, self.prepared.tokenizer.decode
+    def show(self, part: MicroBatch) -> list[dict[str, Any]]:
+        shown, items, decode = [], self.train_dataset, self.prepared.tokenizer.decode
         for row in part.rows.rows:
             batch = items.batch(np.array([row]), torch.device("cpu"))
             tags = [self.names[tag] for tag in batch.targets.labels_W.tolist()]
@@ -351,7 +354,7 @@ class Tagging(Objective[Tagged]):
         return shown
 
 
-class Tags(Task):
+class TaggingTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         return prepare("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
 
@@ -368,7 +371,7 @@ class Tags(Task):
             vocab_size=prepared.tokenizer.vocab_size,
             labels=tuple(prepared.labels),
             shapes="shapes" in prepared.train,
-            parent=origin_of(settings),
+            parent=parent_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
@@ -405,15 +408,15 @@ class Tags(Task):
                 "long sentences in windows (data.long=windows) or increase model.max_len."
             )
 
-    def objective(self, settings: Resolved, prepared: PreparedData) -> Tagging:
-        return Tagging(settings, prepared)
+    def objective(self, settings: Resolved, prepared: PreparedData) -> TaggingObjective:
+        return TaggingObjective(settings, prepared)
 
-    def predictor(self, use: Use) -> Predictor:
-        from headway.tasks.tag_answers import Tagger
+    def predictor(self, use: InferenceRequest) -> Predictor:
+        from headway.tasks.tag_answers import TaggingPredictor
 
-        return Tagger.of(use)
+        return TaggingPredictor.of(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         return evaluate_files(use, files)
 
 
@@ -469,27 +472,27 @@ class WordScores:
 
     neural_WC: Tensor
     ngrams_WC: Tensor | None = None
-    share: float = 0.0
+    ngram_weight: float = 0.0
     """Weight of the n-grams in the prediction."""
 
     @property
     def scores_WC(self) -> Tensor:
         if self.ngrams_WC is None:
             return self.neural_WC
-        return NgramScores(self.ngrams_WC, torch.tensor(self.share)).blend(self.neural_WC)
+        return NgramScores(self.ngrams_WC, torch.tensor(self.ngram_weight)).blend(self.neural_WC)
 
     @property
-    def alone(self) -> dict[str, WordScores]:
+    def single_members(self) -> dict[str, WordScores]:
         """The logits of each member alone; empty for a model without n-grams."""
         if self.ngrams_WC is None:
             return {}
-        return {NEURAL: replace(self, share=0.0), NGRAMS: replace(self, share=1.0)}
+        return {NEURAL: replace(self, ngram_weight=0.0), NGRAMS: replace(self, ngram_weight=1.0)}
 
-    def with_share(self, share: float | None) -> WordScores:
+    def with_ngram_weight(self, share: float | None) -> WordScores:
         """A copy in which the n-grams have this weight; None: their present weight."""
-        return self if share is None else replace(self, share=share)
+        return self if share is None else replace(self, ngram_weight=share)
 
-    def softened(self, temperature: float) -> WordScores:
+    def with_temperature(self, temperature: float) -> WordScores:
         return self._each(lambda x_WC: x_WC / temperature)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> WordScores:
@@ -502,16 +505,16 @@ class WordScores:
 
 
 @torch.no_grad()
-def word_scores(asked: Pass, items: Words) -> WordScores:
+def word_scores(asked: EvalPass, items: TaggingDataset) -> WordScores:
     """Logits of all words of the first sentences, in order, each from the window that predicts
     it."""
-    n_words, share = int(items.reader.pieces.offsets[1:][: asked.most][-1]), 0.0
+    n_words, share = int(items.reader.pieces.offsets[1:][: asked.max_examples][-1]), 0.0
     neural_WC: Tensor | None = None
     ngrams_WC: Tensor | None = None
     for rows, batch in asked.examples(items):
         read = read_words(asked.model, batch)
         words_R = torch.from_numpy(items.reader.words.gather(rows)[0])
-        scores_RC = read.neural.said_RC
+        scores_RC = read.neural.logits_RC
         if neural_WC is None:
             neural_WC = torch.zeros(n_words, scores_RC.shape[1])
         neural_WC[words_R] = scores_RC.cpu()
@@ -610,11 +613,13 @@ def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
     some = said.first(n)
 
     def at(value: float, share: float | None) -> NDArray[np.float64]:
-        return (some.with_share(share).scores_WC / value).softmax(-1).numpy()
+        return (some.with_ngram_weight(share).scores_WC / value).softmax(-1).numpy()
 
-    found = fitted(
-        lambda share: classes.safe_temperature(lambda t: at(t, share), true_WC, classes.surprise),
-        lambda value, share: classes.surprise(at(value, share), true_WC),
+    found = fit_temperature(
+        lambda share: classes.safe_temperature(
+            lambda t: at(t, share), true_WC, classes.soft_cross_entropy
+        ),
+        lambda value, share: classes.soft_cross_entropy(at(value, share), true_WC),
         len(some.neural_WC),
         some.ngrams_WC is not None,
     )
@@ -654,11 +659,11 @@ def tag_figures(
 # Scores of a test set
 
 
-def evaluate_files(use: Use, files: DataSettings) -> Scores:
+def evaluate_files(use: InferenceRequest, files: DataSettings) -> Scores:
     """Scores on tagged sentences, with a confidence interval and baselines."""
-    from headway.tasks.tag_answers import Tagger
+    from headway.tasks.tag_answers import TaggingPredictor
 
-    settings, tagger = use.settings, Tagger.of(use)
+    settings, tagger = use.settings, TaggingPredictor.of(use)
     words, truths = tagged_sentences(settings, files)
     with use.progress.stage("reading", len(words), "sentences") as stage:
         found = tagger.tagged(words, stage.update)
@@ -674,7 +679,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
         "recall": "of the spans in the files",
         **({"accuracy": "of the words"} if spans else {}),
     }
-    rows: list[Row] = [
+    rows: list[ScoreRow] = [
         (shown[name], f"{value:.2f}", remarks.get(name, "")) for name, value in values.items()
     ]
     rows += [
@@ -685,8 +690,8 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
     if trusted is not None:
         rows.append(calibration_row(trusted, "words"))
         figures["calibration"] = trusted
-    share = 0.0 if found.said is None else found.said.share
-    members = {who: tag_values(truths, tags, spans) for who, tags in found.alone.items()}
+    share = 0.0 if found.word_scores is None else found.word_scores.ngram_weight
+    members = {who: tag_values(truths, tags, spans) for who, tags in found.single_members.items()}
     rows += [(who, f"{one[main]:.2f}", member_remark(who, share)) for who, one in members.items()]
     baseline_value, remark = _baseline(
         use.opened.folder, settings.labels, tagger.encoded(words), truths
@@ -737,16 +742,16 @@ def baseline(prepared: PreparedData) -> FrequentTags:
     """The most frequent tag of each word in training; words are identified by their pieces."""
     tags = prepared.train["tags"]
     keys = word_keys(prepared.train)
-    return FrequentTags.of((words, tags[i].tolist()) for i, words in enumerate(keys))
+    return FrequentTags.fit((words, tags[i].tolist()) for i, words in enumerate(keys))
 
 
-def word_keys(texts: Columns) -> Iterator[list[Word]]:
+def word_keys(texts: Columns) -> Iterator[list[WordKey]]:
     """The words of each sentence, each as a tuple of its pieces."""
     for i in range(texts.n):
         yield as_keys(texts["text"][i].tolist(), texts["pieces"][i].tolist())
 
 
-def as_keys(ids: Sequence[int], pieces: Sequence[int]) -> list[Word]:
+def as_keys(ids: Sequence[int], pieces: Sequence[int]) -> list[WordKey]:
     ends = np.cumsum(pieces).tolist()
     return [tuple(ids[end - size : end]) for end, size in zip(ends, pieces, strict=True)]
 
@@ -759,7 +764,7 @@ def _baseline(
     except (UserError, OSError):  # the folder may have been copied without its data
         return None, "not available: the run's training text is not in its folder"
     guesses = [
-        as_bio([labels[tag] for tag in found.guess(as_keys(ids, sizes))])
+        as_bio([labels[tag] for tag in found.predict(as_keys(ids, sizes))])
         for ids, sizes in zip(words.text.lists(), words.pieces.lists(), strict=True)
     ]
     spans = has_span_tags(tuple(labels))

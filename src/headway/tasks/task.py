@@ -22,9 +22,9 @@ from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.answers import Answer
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
-from headway.tasks.opened import Opened
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Spec
 
@@ -32,11 +32,11 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Use:
+class InferenceRequest:
     """A request to opened runs, with the settings and options of one call. The runs stay as they
     are."""
 
-    opened: Opened
+    opened: LoadedRun
     settings: Resolved
     """Settings of the first run, with the changes of the command."""
 
@@ -62,16 +62,16 @@ class Predictor(Protocol):
 
 
 @runtime_checkable
-class Joining(Predictor, Protocol):
+class ContinuousBatchingPredictor(Predictor, Protocol):
     """A predictor for continuous batching: it generates one token per step, and requests may join
     and leave the batch between steps."""
 
     @property
-    def joins(self) -> bool:
+    def can_batch(self) -> bool:
         """Whether its decoding method allows continuous batching."""
         ...
 
-    def together(self) -> Continuous:
+    def new_batch(self) -> Continuous:
         """A new batch, which can serve all predictors of the same opened runs."""
         ...
 
@@ -83,7 +83,7 @@ class Joining(Predictor, Protocol):
         question among those of one caller."""
         ...
 
-    def joined(self, question: Any, member: Member) -> Answer:
+    def finished_answer(self, question: Any, member: Member) -> Answer:
         """The answer to a question whose member is finished."""
         ...
 
@@ -118,10 +118,10 @@ class Task(ABC):
     def objective(self, settings: Resolved, prepared: PreparedData) -> Objective[Any]: ...
 
     @abstractmethod
-    def predictor(self, use: Use) -> Predictor: ...
+    def predictor(self, use: InferenceRequest) -> Predictor: ...
 
     @abstractmethod
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         """Scores on a test set."""
 
 

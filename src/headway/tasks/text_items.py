@@ -15,10 +15,10 @@ import numpy as np
 from headway.data.store import Columns
 from headway.data.token_store import TokenStore
 from headway.tasks.fill_answers import gaps_in
-from headway.tasks.intake_text import TextCuts, TextIntake, parse_texts
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
+from headway.tasks.preprocess.text import TextDataset, TextPreprocessor, parse_texts
 from headway.tasks.tag_answers import sentence_of, word_rule
-from headway.tasks.tags import encoded, word_items
+from headway.tasks.tags import encoded, tagging_dataset
 
 THE_TEXT = "the text"
 """Name of the text in errors."""
@@ -40,24 +40,24 @@ class TextItem(NamedTuple):
     """Rows of the whole text."""
 
 
-def text_items(run: Opened, lines: Sequence[str], max_len: int | None = None) -> list[TextItem]:
+def text_items(run: LoadedRun, lines: Sequence[str], max_len: int | None = None) -> list[TextItem]:
     """Items for lines of user input: a text, two texts with a tab between, or JSON with fields.
     Long texts are cut into windows."""
-    intake = _intake(run, max_len)
+    intake = _preprocessor(run, max_len)
     texts = [parse_texts(line, THE_TEXT, run.settings.data) for line in lines]
-    return list(_items(intake.cut(intake.columns(texts))))
+    return list(_items(intake.input_dataset(intake.columns(texts))))
 
 
 def frame_tokens(
-    run: Opened, texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]] | None = None
+    run: LoadedRun, texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]] | None = None
 ) -> list[TextItem]:
     """Items for texts, or pairs of texts, that are tokenised already."""
     sides = {"text": texts} if others is None else {"text": texts, "other": others}
     columns = Columns({name: TokenStore.of(side) for name, side in sides.items()})
-    return list(_items(_intake(run, None).cut(columns)))
+    return list(_items(_preprocessor(run, None).input_dataset(columns)))
 
 
-def gapped_item(run: Opened, line: str) -> TextItem:
+def gapped_item(run: LoadedRun, line: str) -> TextItem:
     """The item of a text whose gaps are predicted, or all of its tokens if it has no gaps."""
     tokens, gaps = gaps_in(line, run.vocab.source)
     item = frame_tokens(run, [tokens])[0]
@@ -66,25 +66,25 @@ def gapped_item(run: Opened, line: str) -> TextItem:
     return item._replace(rows=rows)
 
 
-def tagged_item(run: Opened, line: str) -> TextItem:
+def tagged_item(run: LoadedRun, line: str) -> TextItem:
     """The item of a text whose words are predicted, each at its first piece."""
     tokenizer = run.vocab.source
     sentence = sentence_of(line, THE_TEXT, word_rule(run.folder)).words
     words = encoded([sentence], tokenizer, run.settings.tag)
-    read, first, _ = word_items(words, tokenizer, run.shape).reader.read(np.arange(1))
+    read, first, _ = tagging_dataset(words, tokenizer, run.shape).reader.read(np.arange(1))
     needed = len(tokenizer.as_text(words.text.ids.tolist()))
     return TextItem(read.tokens.tolist(), read.segments.tolist(), first.tolist(), needed=needed)
 
 
-def _intake(run: Opened, max_len: int | None) -> TextIntake:
-    intake = TextIntake.of(run.settings, run.vocab.source)
+def _preprocessor(run: LoadedRun, max_len: int | None) -> TextPreprocessor:
+    intake = TextPreprocessor.of(run.settings, run.vocab.source)
     return intake if max_len is None else replace(intake, max_len=min(max_len, intake.max_len))
 
 
-def _items(cuts: TextCuts) -> Iterator[TextItem]:
-    for row, example in enumerate(cuts.owner.tolist()):
+def _items(cuts: TextDataset) -> Iterator[TextItem]:
+    for row, example in enumerate(cuts.example_index.tolist()):
         stream = cuts.collate(np.array([row]))
         ids = stream.values.tolist()
         known = stream.segments_N
         segments = [0] * len(ids) if known is None else known.tolist()
-        yield TextItem(ids, segments, example=example, needed=int(cuts.needed[example]))
+        yield TextItem(ids, segments, example=example, needed=int(cuts.full_lengths[example]))

@@ -31,20 +31,23 @@ SIDE = 48
 MOMENTS = 120
 """Number of bars in the waveform of a recording."""
 
-Numbers = NDArray[np.float64]
-Labels = NDArray[np.int64]
-Small = dict[str, object]
-"""A thumbnail of an example, as `picture` or `wave`, with further keys for the page."""
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Thumbnail = dict[str, object]
+"""A thumbnail of an example, as `picture` or `waveform_peaks`, with further keys for the page."""
 
 
 def thumbnails(
-    small: Callable[[int], Small], shares_NC: Numbers, labels_N: Labels, names: Sequence[str]
-) -> dict[str, list[Small]]:
+    small: Callable[[int], Thumbnail],
+    shares_NC: FloatArray,
+    labels_N: IntArray,
+    names: Sequence[str],
+) -> dict[str, list[Thumbnail]]:
     """Confused pairs of classes with examples, and single predictions, for the report. `small`
     makes the thumbnail of a row."""
     guesses_N, sure_N = shares_NC.argmax(1), shares_NC.max(1)
 
-    def shown(row: int) -> Small:
+    def shown(row: int) -> Thumbnail:
         return {
             **small(row),
             "true": names[labels_N[row]],
@@ -74,9 +77,9 @@ def thumbnails(
     }
 
 
-def described(
-    small: Callable[[int], Small], references: Sequence[Sequence[str]], outputs: Sequence[str]
-) -> list[Small]:
+def sample_thumbnails(
+    small: Callable[[int], Thumbnail], references: Sequence[Sequence[str]], outputs: Sequence[str]
+) -> list[Thumbnail]:
     """Some examples with their references and generated texts. Up to half of them are texts that
     match no reference."""
     found = list(zip(range(len(outputs)), references, outputs, strict=True))
@@ -88,7 +91,9 @@ def described(
     ]
 
 
-def _pairs(labels_N: Labels, guesses_N: Labels, wrong: Labels) -> list[tuple[int, int, list[int]]]:
+def _pairs(
+    labels_N: IntArray, guesses_N: IntArray, wrong: IntArray
+) -> list[tuple[int, int, list[int]]]:
     """The most frequent confusions, each with its examples, the most confident first."""
     pairs: dict[tuple[int, int], list[int]] = {}
     for row in wrong.tolist():
@@ -97,7 +102,7 @@ def _pairs(labels_N: Labels, guesses_N: Labels, wrong: Labels) -> list[tuple[int
     return [(true, said, rows) for (true, said), rows in most]
 
 
-def _spread(rows: Labels, labels_N: Labels, n: int) -> list[int]:
+def _spread(rows: IntArray, labels_N: IntArray, n: int) -> list[int]:
     """The first `n` rows in round-robin order over the classes, so that the easiest class does not
     fill the list."""
     seen: dict[int, int] = {}
@@ -126,7 +131,7 @@ def data_uri(x_TCYX: ArrayLike) -> str:
     return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
 
 
-def wave(x_T: ArrayLike) -> list[int]:
+def waveform_peaks(x_T: ArrayLike) -> list[int]:
     """The waveform of a recording: peak amplitudes of short sections, in percent of the largest."""
     size_T = np.abs(np.asarray(x_T, np.float32))
     parts = np.array_split(size_T, min(MOMENTS, len(size_T)) or 1)

@@ -21,28 +21,28 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
 from headway.settings.model import AudioSettings
 from headway.settings.run import Resolved, RunSettings
-from headway.tasks.intake import intake_of
-from headway.tasks.intake_audio import SoundCuts
-from headway.tasks.media_format import item_rows, sound_shape, stored_form
-from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.media_format import audio_settings, item_rows, stored_format
+from headway.tasks.parent_run import parent_of, tokenizer_of
+from headway.tasks.preprocess.audio import AudioDataset
+from headway.tasks.preprocess.preprocessor import preprocessor_of
 from headway.tasks.scores import Scores
-from headway.tasks.task import Predictor, Use
+from headway.tasks.seq2seq import EvalSet, Seq2SeqTask, StoreSubset
+from headway.tasks.seq2seq_dataset import Seq2SeqDataset
+from headway.tasks.seq2seq_scores import evaluate_transcripts
+from headway.tasks.task import InferenceRequest, Predictor
 from headway.tasks.transcribe_defaults import (
     check_rows,
     check_weight,
     propose,
     with_characters,
 )
-from headway.tasks.write import Exam, Some, Write
-from headway.tasks.write_items import WriteItems
-from headway.tasks.write_scores import evaluate_transcripts
 from headway.tokens.tokenizer import Vocabularies
 
 LISTENED_AT_ONCE = 64
 """Recordings per batch of an evaluation; a stop request is checked after each batch."""
 
 
-class Transcribe(Write):
+class TranscribeTask(Seq2SeqTask):
     """The task of transcribing audio."""
 
     samples = 8
@@ -52,7 +52,7 @@ class Transcribe(Write):
         return prepare(
             "media", with_characters(settings), folder, progress,
             tokenizer=tokenizer_of(settings),
-            media=MediaSpec.of("sounds", sound_shape(settings), "text"),
+            media=MediaSpec.of("sounds", audio_settings(settings), "text"),
         )  # fmt: skip
 
     def describe(self, prepared: PreparedData) -> str:
@@ -60,8 +60,8 @@ class Transcribe(Write):
         return f"{prepared.train.n:,} recordings, {minutes:,.1f} minutes in total"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        texts, stored = prepared.train["text"], stored_form(prepared)
-        front = sound_shape(settings, stored=stored)
+        texts, stored = prepared.train["text"], stored_format(prepared)
+        front = audio_settings(settings, stored=stored)
         rows_N = item_rows(prepared.train.media, front)
         return DatasetStats(
             n=prepared.train.n,
@@ -71,7 +71,7 @@ class Transcribe(Write):
             vocab_size=prepared.tokenizer.vocab_size,
             front=front,
             stored=stored,
-            parent=origin_of(settings),
+            parent=parent_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
@@ -80,38 +80,40 @@ class Transcribe(Write):
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
         check_rows(settings, prepared)
 
-    def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
+    def dataset(self, data: Columns, words: Vocabularies, settings: Resolved) -> Seq2SeqDataset:
         """Training items; recordings longer than the model reads at once are left out."""
-        return WriteItems.of(
-            intake_of(settings).cut(data), data["text"], words.target,
+        return Seq2SeqDataset.of(
+            preprocessor_of(settings).input_dataset(data), data["text"], words.target,
             most_rows=_front(settings).most_rows, spoken=True,
         )  # fmt: skip
 
-    def plan(self, items: WriteItems, tokens: int, seed: int, pool: int | None = None) -> StepPlan:
+    def plan(
+        self, items: Seq2SeqDataset, tokens: int, seed: int, pool: int | None = None
+    ) -> StepPlan:
         """A plan by the length of the audio alone, which has far more positions than the text."""
         rows = items.lengths[:, 0]
         return StepPlan.of_lengths(rows, max(tokens, int(rows.max(initial=1))), seed, pool)
 
-    def exam(self, prepared: PreparedData, items: WriteItems) -> Exam:
+    def eval_set(self, prepared: PreparedData, items: Seq2SeqDataset) -> EvalSet:
         """Recordings that the model can read at once, and their references as the tokenizer
         decodes them."""
-        rows, known = items.owner.tolist(), prepared.valid_examples
+        rows, known = items.example_index.tolist(), prepared.valid_examples
         texts = [items.text(row).strip() for row in rows]
         names = [str(known[row]["place"]) for row in rows if row < len(known)]
-        return Exam(Some(prepared.valid.audio, rows), texts, names)
+        return EvalSet(StoreSubset(prepared.valid.audio, rows), texts, names)
 
-    def quick(self, decode: DecodeSettings, items: WriteItems) -> DecodeSettings:
+    def fast_settings(self, decode: DecodeSettings, items: Seq2SeqDataset) -> DecodeSettings:
         longest = int(items.texts.lengths.max()) + 2
         longest = min(decode.max_len or longest, longest)
         return replace(decode, beam=1, n_best=1, groups=1, sample=False, max_len=longest)
 
-    def written(
+    def generate(
         self,
         model: nn.Module,
         settings: Resolved,
         decode: DecodeSettings,
         prepared: PreparedData,
-        exam: Exam,
+        exam: EvalSet,
         on_progress: OnProgress,
     ) -> Iterator[str]:
         """Transcribe recordings in batches of similar length; yield the texts in the given
@@ -119,7 +121,7 @@ class Transcribe(Write):
         tokenizer = prepared.vocabularies.target
         recognizer = recognizer_of(model, tokenizer, decode, settings.transcribe.ctc)
         ear = Transcriber(recognizer, tokenizer, decode, _front(settings), guard=False)
-        assert isinstance(exam.sources, Some)
+        assert isinstance(exam.sources, StoreSubset)
         lengths = prepared.valid.audio.lengths[exam.sources.rows]
         order = np.argsort(lengths, kind="stable").tolist()
         found: dict[int, str] = {}
@@ -130,12 +132,12 @@ class Transcribe(Write):
             on_progress(len(found), len(order))
         yield from (found[place] for place in range(len(order)))
 
-    def notes(self, train: WriteItems, valid: WriteItems) -> list[str]:
+    def notes(self, train: Seq2SeqDataset, valid: Seq2SeqDataset) -> list[str]:
         known = [len(items.texts) for items in (train, valid)]
         left = [n - len(items) for n, items in zip(known, (train, valid), strict=True)]
         if not any(left):
             return []
-        assert isinstance(train.source, SoundCuts)
+        assert isinstance(train.source, AudioDataset)
         shape = train.source.shape
         limit = (shape.most_rows or 0) * shape.row_seconds
         return [
@@ -144,15 +146,15 @@ class Transcribe(Write):
             "validation"
         ]
 
-    def shown(self, example: int, prepared: PreparedData) -> dict[str, object]:
+    def describe_source(self, example: int, prepared: PreparedData) -> dict[str, object]:
         return {"recording": example}
 
-    def predictor(self, use: Use) -> Predictor:
+    def predictor(self, use: InferenceRequest) -> Predictor:
         from headway.tasks.transcribe_answers import TranscriptPredictor
 
         return TranscriptPredictor.of(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         return evaluate_transcripts(use, files)
 
 

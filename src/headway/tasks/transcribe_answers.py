@@ -20,11 +20,11 @@ from headway.errors import DataError, UserError, suggest
 from headway.settings.listed import ensure_list
 from headway.settings.model import AudioSettings
 from headway.settings.run import RunSettings
-from headway.tasks.answers import Answer, Facts, Segment, Show, SpokenAnswer
-from headway.tasks.intake import front_of
-from headway.tasks.media_answers import unread
-from headway.tasks.media_inputs import Given, check_kind, found_file
-from headway.tasks.task import Use
+from headway.tasks.answers import Answer, AnswerSegment, JsonDict, PrintOptions, TranscriptAnswer
+from headway.tasks.media_answers import unreadable_answer
+from headway.tasks.media_inputs import LoadedInput, check_kind, found_file
+from headway.tasks.preprocess.preprocessor import media_settings_of
+from headway.tasks.task import InferenceRequest
 
 BLOCK_S = 4.0
 """Seconds of an audio file that are decoded at once."""
@@ -33,7 +33,7 @@ FORMATS = ("text", "srt", "vtt")
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedRecording:
     """One recording to transcribe."""
 
     name: str
@@ -49,7 +49,7 @@ class TranscriptPredictor:
     n_failed: int = field(default=0, init=False)
 
     @classmethod
-    def of(cls, use: Use) -> TranscriptPredictor:
+    def of(cls, use: InferenceRequest) -> TranscriptPredictor:
         form = use.options.get("format") or "text"
         if form not in FORMATS:
             raise UserError(f"unknown value {form!r} for --format.{suggest(form, FORMATS)}")
@@ -60,14 +60,14 @@ class TranscriptPredictor:
         names: list[str] = []
 
         def recordings() -> Iterator[Iterable[Samples]]:
-            for named in named_recordings(lines, self.folder, self.shape, self.settings):
+            for named in open_recordings(lines, self.folder, self.shape, self.settings):
                 names.append(named.name)
                 yield named.blocks
 
         for place, found in enumerate(self.transcriber.transcribe(recordings(), live=live)):
             if isinstance(found, DataError):
                 self.n_failed += 1
-                yield unread(names[place], str(found))
+                yield unreadable_answer(names[place], str(found))
             else:
                 yield answer_of(names[place], found)
 
@@ -80,8 +80,8 @@ class TranscriptPredictor:
         return text + (f"; {self.n_failed:,} could not be read" if self.n_failed else "")
 
 
-def transcriber_of(use: Use, *, times: bool) -> Transcriber:
-    opened, shape = use.opened, front_of(use.settings)
+def transcriber_of(use: InferenceRequest, *, times: bool) -> Transcriber:
+    opened, shape = use.opened, media_settings_of(use.settings)
     assert isinstance(shape, AudioSettings)
     tokenizer, decode, weight = (
         opened.vocab.target,
@@ -95,22 +95,22 @@ def transcriber_of(use: Use, *, times: bool) -> Transcriber:
         [model] = opened.writers
         return recognizer_of(model, tokenizer, decode, weight)
 
-    heard = opened.recent(("transcribe", decode, weight), made)
+    heard = opened.search_cache(("transcribe", decode, weight), made)
     return Transcriber(heard, tokenizer, decode, shape, times=times, between=use.between)
 
 
-def named_recordings(
-    lines: Iterable[str | Given | Example],
+def open_recordings(
+    lines: Iterable[str | LoadedInput | Example],
     folder: Path,
     shape: AudioSettings,
     settings: RunSettings,
-) -> Iterator[Named]:
+) -> Iterator[NamedRecording]:
     """The recordings that each line names: an audio file of any length, a folder, or a list of
     paths. Names that are not found are looked up in `folder`, the folder of the run."""
     form = ItemFormat.of("sounds", shape)
     for line in ensure_list(lines):
-        if isinstance(line, Given):
-            yield Named(line.name, _whole(line))
+        if isinstance(line, LoadedInput):
+            yield NamedRecording(line.name, _whole(line))
             continue
         if isinstance(line, Example):  # from a list or folder that is already open
             name, items = line.place, [line]
@@ -120,11 +120,11 @@ def named_recordings(
                 path = found_file(name, folder)
                 check_kind(path, "sounds")
                 if is_file(path) and path.suffix.lower() in AUDIO:
-                    yield Named(name, _reading(path, shape))
+                    yield NamedRecording(name, _reading(path, shape))
                     continue
                 items = list(media_examples([str(path)], settings.data, "sounds"))
             except UserError as error:
-                yield Named(name, _failing(error))
+                yield NamedRecording(name, _failing(error))
                 continue
         for item in items:
             blocks = _opening(item, form)
@@ -132,10 +132,10 @@ def named_recordings(
                 file = Path(item.medium.path)
                 if is_file(file) and file.suffix.lower() in AUDIO:
                     blocks = _reading(file, shape)
-            yield Named(name if len(items) == 1 else item.place, blocks)
+            yield NamedRecording(name if len(items) == 1 else item.place, blocks)
 
 
-def _whole(given: Given) -> Iterator[Samples]:
+def _whole(given: LoadedInput) -> Iterator[Samples]:
     """The samples of an input that is already in memory, as one block."""
     if given.values is None:
         raise DataError(given.error)
@@ -157,7 +157,7 @@ def _failing(error: UserError) -> Iterator[Samples]:
     yield
 
 
-def answer_of(name: str, found: Transcript) -> SpokenAnswer:
+def answer_of(name: str, found: Transcript) -> TranscriptAnswer:
     segments = tuple(segment_of(one) for one in found.segments)
     text = " ".join(found.text.split())
     notes = []
@@ -165,7 +165,7 @@ def answer_of(name: str, found: Transcript) -> SpokenAnswer:
         notes.append("parts of the transcript are unreliable: repetitive or improbable")
     if not text:
         notes.append("no speech found")
-    return SpokenAnswer(
+    return TranscriptAnswer(
         text=text,
         score=math.exp(found.log_prob) if text else None,
         place=name,
@@ -174,13 +174,13 @@ def answer_of(name: str, found: Transcript) -> SpokenAnswer:
         words=tuple(found.words),
         seconds=found.seconds,
         log_prob=found.log_prob,
-        printed=_Printed(name, found),
+        printed=_PrintedTranscript(name, found),
     )
 
 
-def segment_of(part: SpokenWindow) -> Segment:
+def segment_of(part: SpokenWindow) -> AnswerSegment:
     heard = part.heard
-    return Segment(
+    return AnswerSegment(
         start=part.start,
         end=part.end,
         text=heard.text,
@@ -193,21 +193,21 @@ def segment_of(part: SpokenWindow) -> Segment:
 
 
 @dataclass(frozen=True)
-class _Printed:
+class _PrintedTranscript:
     name: str
     found: Transcript
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         if show.form != "text":
             return (srt if show.form == "srt" else vtt)(self.found.words)
         text = " ".join(self.found.text.split())
         return f"{self.found.log_prob:.4f}\t{text}" if show.scores else text
 
-    def facts(self) -> Facts:
+    def facts(self) -> JsonDict:
         return facts_of(self.name, self.found)
 
 
-def facts_of(name: str, found: Transcript) -> Facts:
+def facts_of(name: str, found: Transcript) -> JsonDict:
     return {
         "file": name,
         "text": " ".join(found.text.split()),
@@ -226,10 +226,10 @@ def facts_of(name: str, found: Transcript) -> Facts:
     }
 
 
-def _segment_facts(part: SpokenWindow) -> Facts:
+def _segment_facts(part: SpokenWindow) -> JsonDict:
     """JSON of one segment; keys without a value are left out."""
     heard = part.heard
-    facts: Facts = {
+    facts: JsonDict = {
         "start": round(part.start, 3),
         "end": round(part.end, 3),
         "text": heard.text,

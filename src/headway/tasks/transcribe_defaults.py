@@ -13,7 +13,7 @@ from headway.settings.run import Resolved, RunSettings
 from headway.settings.warm_start import vocab_size_of
 from headway.tasks.defaults import media_proposal, stored_front
 from headway.tasks.media_format import item_rows
-from headway.tasks.parent_run import model_named, origin_of
+from headway.tasks.parent_run import model_named, parent_of
 
 MIN_ROWS = 16
 """Shortest window in positions, so that tiny datasets work."""
@@ -67,7 +67,7 @@ def _needs_characters(settings: RunSettings, begun: ParentRun | None) -> bool:
 
 
 def with_characters(settings: RunSettings) -> RunSettings:
-    if not _needs_characters(settings, origin_of(settings)):
+    if not _needs_characters(settings, parent_of(settings)):
         return settings
     return replace(settings, tokenizer=replace(settings.tokenizer, kind="characters"))
 

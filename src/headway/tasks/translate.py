@@ -20,21 +20,21 @@ from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import (
     FINE_TUNING,
     LEARNS_FAST,
-    begins,
     decoder_training,
     fresh_decoder,
-    tuned_rate,
+    training_reason,
+    tuned_lr,
 )
-from headway.tasks.intake_text import SourceCuts
-from headway.tasks.parent_run import origin_of
+from headway.tasks.parent_run import parent_of
+from headway.tasks.preprocess.text import SourceTextDataset
 from headway.tasks.scores import Scores
-from headway.tasks.sequence_distil import prepare_taught, with_taught
+from headway.tasks.seq2seq import EvalSet, Seq2SeqTask, SourceAugmenter
+from headway.tasks.seq2seq_answers import TranslationPredictor
+from headway.tasks.seq2seq_dataset import Seq2SeqDataset
+from headway.tasks.seq2seq_scores import evaluate_translations
+from headway.tasks.sequence_distil import prepare_distilled, with_distilled
 from headway.tasks.specs import spec_of
-from headway.tasks.task import Use
-from headway.tasks.write import Exam, Vary, Write
-from headway.tasks.write_answers import TranslationPredictor
-from headway.tasks.write_items import WriteItems
-from headway.tasks.write_scores import evaluate_translations
+from headway.tasks.task import InferenceRequest
 from headway.tokens.tokenizer import Vocabularies
 
 PAPER = {
@@ -67,7 +67,7 @@ def batch_tokens(n_pairs: int, device: DeviceInfo) -> int:
     return 8192 if n_pairs < 1_000_000 else 25_000
 
 
-class Translate(Write):
+class TranslateTask(Seq2SeqTask):
     """The task of translating texts."""
 
     samples = 5
@@ -79,14 +79,14 @@ class Translate(Write):
                 "JSONL)."
             )
         if settings.distil.teacher:
-            return prepare_taught(settings, folder, progress)
+            return prepare_distilled(settings, folder, progress)
         if settings.start.run:
             words = file_in(run_folder(settings.start.run), TOKENIZER)
             settings = replace(settings, tokenizer=replace(settings.tokenizer, file=str(words)))
         return prepare("pairs", settings, folder, progress)
 
     def load_prepared(self, folder: Path) -> PreparedData:
-        return with_taught(load_prepared(folder), folder)
+        return with_distilled(load_prepared(folder), folder)
 
     def describe(self, prepared: PreparedData) -> str:
         return f"{prepared.train.n:,} pairs"
@@ -98,7 +98,7 @@ class Translate(Write):
             n_tokens=int(lengths.sum()) + len(lengths),  # target tokens, including end tokens
             vocab_size=vocab.target.vocab_size,
             source_vocab_size=0 if vocab.joint else vocab.source.vocab_size,
-            parent=origin_of(settings),
+            parent=parent_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
@@ -108,10 +108,12 @@ class Translate(Write):
         if fresh_decoder(settings, facts, "seq2seq"):
             others |= decoder_training(settings, facts, SMALL_DATA_TRAINING, {})
         elif settings.start.run and facts.parent is not None:
-            others |= because(begins(settings, amount, device), "train", FINE_TUNING)
-            others |= tuned_rate(settings, facts, facts.parent.model)
+            others |= because(training_reason(settings, amount, device), "train", FINE_TUNING)
+            others |= tuned_lr(settings, facts, facts.parent.model)
         elif settings.model is None and not settings.distil.teacher:
-            others |= because(begins(settings, amount, device), "train", SMALL_DATA_TRAINING)
+            others |= because(
+                training_reason(settings, amount, device), "train", SMALL_DATA_TRAINING
+            )
         needs: dict[str, object] = {"tie": "target-softmax"} if facts.source_vocab_size else {}
         # A model that is given explicitly, without a preset, has its own maximum length.
         longest = settings.data.max_len + 1 + settings.decode.extra_len
@@ -142,7 +144,7 @@ class Translate(Write):
             return
         both = (prepared.train, prepared.valid)
         longest = max(
-            int(self.items(x, prepared.vocabularies, settings).lengths.max()) for x in both
+            int(self.dataset(x, prepared.vocabularies, settings).lengths.max()) for x in both
         )
         if longest > model.max_len:
             raise DataError(
@@ -151,34 +153,36 @@ class Translate(Write):
                 f"data.max_len={model.max_len - 2}."
             )
 
-    def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
-        return WriteItems.of(SourceCuts(data["source"], words.source), data["target"], words.target)
+    def dataset(self, data: Columns, words: Vocabularies, settings: Resolved) -> Seq2SeqDataset:
+        return Seq2SeqDataset.of(
+            SourceTextDataset(data["source"], words.source), data["target"], words.target
+        )
 
-    def varies(self, settings: Resolved) -> Vary:
+    def source_augmenter(self, settings: Resolved) -> SourceAugmenter:
         return lambda model, stream: stream
 
-    def exam(self, prepared: PreparedData, items: WriteItems) -> Exam:
+    def eval_set(self, prepared: PreparedData, items: Seq2SeqDataset) -> EvalSet:
         sources, targets = ([pair[side] for pair in prepared.valid_pairs] for side in (0, 1))
-        return Exam(sources, targets, sources)
+        return EvalSet(sources, targets, sources)
 
-    def quick(self, decode: DecodeSettings, items: WriteItems) -> DecodeSettings:
-        assert isinstance(items.source, SourceCuts)
+    def fast_settings(self, decode: DecodeSettings, items: Seq2SeqDataset) -> DecodeSettings:
+        assert isinstance(items.source, SourceTextDataset)
         lengths = (texts.lengths.astype(np.int64) for texts in (items.texts, items.source.texts))
         longer = int(np.subtract(*lengths).max())
         extra = min(decode.extra_len, max(2, longer + 2))
         return replace(decode, beam=1, n_best=1, groups=1, extra_len=extra)
 
-    def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
+    def baseline(self, exam: EvalSet, usual: Callable[[], str]) -> tuple[str, list[str]]:
         return "copied source", list(exam.sources)
 
-    def shown(self, example: int, prepared: PreparedData) -> dict[str, object]:
+    def describe_source(self, example: int, prepared: PreparedData) -> dict[str, object]:
         source = prepared.vocabularies.source.decode(prepared.train["source"][example].tolist())
         return {"pair": example, "source": source}
 
-    def predictor(self, use: Use) -> TranslationPredictor:
+    def predictor(self, use: InferenceRequest) -> TranslationPredictor:
         return TranslationPredictor(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         return evaluate_translations(
             use.opened, use.settings.decode, files, use.options, use.progress
         )

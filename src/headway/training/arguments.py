@@ -187,7 +187,8 @@ def implied_settings(
         spec = spec_of(taught)
         section = getattr(taught, spec.name, None)
         given |= Overrides(
-            {f"{spec.name}.{name}": getattr(section, name) for name in spec.read_by}, "--teacher"
+            {f"{spec.name}.{name}": getattr(section, name) for name in spec.readout_settings},
+            "--teacher",
         )
         if spec.modality != "text" and hasattr(section, "what"):
             given |= Overrides({f"{spec.name}.what": spec.modality}, "--teacher")

@@ -23,7 +23,7 @@ from headway.data.token_store import TokenStore
 from headway.errors import DataError
 from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
-from headway.tasks.items import Items, Unit
+from headway.tasks.dataset import PositionInfo, TaskDataset
 from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
 from headway.tasks.specs import Spec
@@ -56,14 +56,14 @@ def stages_of(
 ) -> list[str]:
     """Return the lines of the stages: raw, opened, stored, item and batch."""
     raw, opened = _read(settings, row_of(settings), prepared)
-    items: Items[object] = objective.valid_items
-    first = int(np.flatnonzero(items.owner == 0)[0])
-    some = np.flatnonzero(items.owner < TOGETHER)[:TOGETHER]
+    items: TaskDataset[object] = objective.valid_dataset
+    first = int(np.flatnonzero(items.example_index == 0)[0])
+    some = np.flatnonzero(items.example_index < TOGETHER)[:TOGETHER]
     stages = {
         "raw": raw,
         "opened": opened,
         "stored": list(_stored(prepared)),
-        "item": [line for stream in items.units(first) for line in _units(stream)],
+        "item": [line for stream in items.describe_positions(first) for line in _units(stream)],
         "batch": [_count(len(some), "item"), *_tensors(items.batch(some, CPU))],
     }
     return [
@@ -144,14 +144,14 @@ def _tokenizer(prepared: PreparedData, name: str) -> Tokenizer | None:
     return vocab.source if name == "source" else vocab.target
 
 
-def _units(units: Iterable[Unit]) -> Iterator[str]:
+def _units(units: Iterable[PositionInfo]) -> Iterator[str]:
     """List the positions that the model reads, including special tokens."""
     units = list(units)
     shown = " ".join(_unit(one) for one in islice(units, MOST_UNITS))
     yield f"{_count(len(units), 'position')}: {shown}{' …' * (len(units) > MOST_UNITS)}"
 
 
-def _unit(unit: Unit) -> str:
+def _unit(unit: PositionInfo) -> str:
     if unit.box is not None:
         return "[" + ",".join(map(str, unit.box)) + "]"
     if unit.time is not None and not unit.text:

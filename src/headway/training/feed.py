@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headway.tasks.objective import Objective, Part
+from headway.tasks.objective import MicroBatch, Objective
 from headway.training.distributed import Distributed
 
 AHEAD = 4
@@ -34,7 +34,7 @@ class StepItem:
     n_tokens: int
     """Tokens of the whole step, over all ranks."""
 
-    parts: list[Part]
+    parts: list[MicroBatch]
     after: Cursor
 
 

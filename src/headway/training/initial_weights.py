@@ -23,7 +23,7 @@ from headway.settings.model import family_of
 from headway.settings.run import Resolved
 from headway.settings.warm_start import check_same, check_task, gets_decoder
 from headway.tasks.distil import start_student
-from headway.tasks.opened import open_run
+from headway.tasks.loaded_run import open_run
 from headway.tasks.task import Note
 from headway.tokens.word_vectors import embedding_matrix
 

@@ -14,7 +14,7 @@ import numpy as np
 from headway.errors import needs
 from headway.progress import Progress, ProgressStage
 from headway.storage import replace_text
-from headway.tasks.history import LOG, Entry, entries
+from headway.tasks.history import LOG, LogEntry, entries
 
 LogCallback = Callable[[Mapping[str, Any]], object]
 """Callback for each line of the log. Returning True, or a text with the reason, ends training."""
@@ -94,7 +94,7 @@ class RunLog:
         ]
         replace_text(self.path, "".join(kept))
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: LogEntry) -> None:
         if self.path is None:
             return
         try:
@@ -119,7 +119,7 @@ class RunLog:
             self.end_reason = self.end_reason or "the on= callback returned True"
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: LogEntry) -> str:
     return json.dumps(entry, ensure_ascii=False) + "\n"
 
 

@@ -23,7 +23,7 @@ from headway.nn.stack import stacks
 from headway.progress import ProgressStage
 from headway.settings.train import ResolvedTrain
 from headway.tasks.custom_metrics import MetricFailed
-from headway.tasks.items import Pass
+from headway.tasks.dataset import EvalPass
 from headway.tasks.losses import LossOf
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
@@ -384,7 +384,7 @@ class Loop:
             seconds = budget.now() - start
             if scores is not None:
                 budget.evaluated(examples, seconds)
-                return scores.changed(examples=examples)
+                return scores.updated(examples=examples)
             examples = budget.aborted(step, examples, seconds)
         return Scores({})
 
@@ -412,9 +412,9 @@ class Loop:
                 self.log.stage(what) as stage,
             ):
                 return self.objective.evaluate(
-                    Pass(
+                    EvalPass(
                         self.model, self.ranks.device, full, most, stage.update,
-                        calibrate=calibrate, stopped=stopped,
+                        calibrate=calibrate, should_stop=stopped,
                     )
                 )  # fmt: skip
         except Stopped:

@@ -29,16 +29,16 @@ from headway.settings.toml import comments_of, toml_value
 from headway.storage import replace_text
 from headway.tasks.history import (
     LOG,
-    Entry,
     History,
-    Point,
+    LogEntry,
+    StepValue,
     finite,
     mean,
     named_scores,
     number,
     read_history,
 )
-from headway.tasks.specs import METRICS, Metric, Spec, metrics_asked, spec_of
+from headway.tasks.specs import METRICS, Metric, Spec, custom_metrics_of, spec_of
 from headway.web.html import page_data, page_html
 from headway.web.pack import pack
 
@@ -113,17 +113,19 @@ class RunReport:
     @cached_property
     def history(self) -> History:
         found = read_history(self.folder)
-        found.scores = METRICS | metrics_asked(self.run.asked if self.run else {})
+        found.scores = METRICS | custom_metrics_of(self.run.asked if self.run else {})
         return found
 
     @cached_property
-    def card(self) -> Entry:
+    def card(self) -> LogEntry:
         return _read(self.folder / CARD)
 
     @cached_property
     def metrics(self) -> list[Metric]:
         """Metrics that the run has, in the order of the table."""
-        found = {name for entry in self.history.valid for name in entry} | set(self.history.kept)
+        found = {name for entry in self.history.valid for name in entry} | set(
+            self.history.kept_scores
+        )
         return [one for one in self.history.scores.values() if one.name in found]
 
     @property
@@ -171,7 +173,7 @@ class RunReport:
         tiles: list[PanelData] = []
         losses = dict(self.history.points("valid", "loss"))
         for metric in self.metrics:
-            name, kept = metric.name, number(self.history.kept.get(metric.name))
+            name, kept = metric.name, number(self.history.kept_scores.get(metric.name))
             best = _best(metric, self.history.points("valid", name), losses)
             if name == "loss":  # shown as a curve, not as a score
                 continue
@@ -287,7 +289,7 @@ class RunReport:
             rows += [(key, f"{number(value):.3g}, fitted on the validation data")
                      for key, value in fitted.items()]  # fmt: skip
         for metric in self.metrics:
-            value = number(self.history.kept.get(metric.name))
+            value = number(self.history.kept_scores.get(metric.name))
             if math.isfinite(value):
                 beside = self._baseline_note(metric)
                 rows.append((metric.label, metric.shown(value) + (beside and f" ({beside})")))
@@ -458,7 +460,7 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _series(name: str, points: Sequence[Point]) -> PanelData:
+def _series(name: str, points: Sequence[StepValue]) -> PanelData:
     """Return a line of at most `MOST_POINTS` points, each the mean of its neighbours. A group
     without finite values becomes a gap."""
     size = math.ceil(len(points) / MOST_POINTS) or 1
@@ -473,8 +475,8 @@ def _short(values: Sequence[float]) -> float | None:
 
 
 def _best(
-    metric: Metric, points: Sequence[Point], loss: Mapping[float, float] | None = None
-) -> Point | None:
+    metric: Metric, points: Sequence[StepValue], loss: Mapping[float, float] | None = None
+) -> StepValue | None:
     """Return the best point. Ties are broken by the lowest loss, as training does."""
     sign = 1 if metric.lower else -1
     return min(
@@ -508,12 +510,12 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def _dicts(found: object) -> list[Entry]:
+def _dicts(found: object) -> list[LogEntry]:
     listed = found if isinstance(found, list) else []
     return [one for one in listed if isinstance(one, dict)]
 
 
-def _read(path: Path) -> Entry:
+def _read(path: Path) -> LogEntry:
     """Read a JSON object from a file; empty if it is missing or invalid."""
     with suppress(OSError, ValueError):
         found = json.loads(path.read_text(encoding="utf-8"))

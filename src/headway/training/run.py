@@ -42,7 +42,7 @@ from headway.settings.run import (
     without_folders,
 )
 from headway.storage import replace_file, replace_text
-from headway.tasks.custom_metrics import Own
+from headway.tasks.custom_metrics import CustomMetric
 from headway.tasks.distil import comparison_line
 from headway.tasks.history import LOG, finite, mean, read_history
 from headway.tasks.modality import row_of
@@ -93,7 +93,7 @@ class Training:
     call: str = ""
     """Python call that starts and resumes the run, for messages; empty on the command line."""
 
-    custom_metrics: Mapping[str, Own] = field(default_factory=dict)
+    custom_metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
     """Custom metrics, in addition to those of the task."""
 
     custom_selection: str = ""

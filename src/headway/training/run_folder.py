@@ -20,7 +20,7 @@ from headway.settings.overrides import Overrides
 from headway.settings.run import FILE_KEYS, Resolved, RunSettings, differences, load_resolved
 from headway.settings.toml import parse, read_text
 from headway.tasks.history import LOG
-from headway.tasks.specs import ALIASES, metrics_asked
+from headway.tasks.specs import ALIASES, custom_metrics_of
 from headway.training.budget import PLAN
 
 ANY = re.compile("")
@@ -190,7 +190,7 @@ class RunFolder:
             or self._differs_only_in_folders(before, asked)
         ):
             return
-        own = [name for name in metrics_asked(before) if f"metrics.{name}" not in asked]
+        own = [name for name in custom_metrics_of(before) if f"metrics.{name}" not in asked]
         given = ", ".join(f"{name!r}: …" for name in own)
         raise FolderError(
             f"{self.path} holds a run with other settings:\n  "

@@ -29,9 +29,9 @@ from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.run import Resolved
 from headway.storage import replace_text
-from headway.tasks.custom_metrics import Own, with_metrics
+from headway.tasks.custom_metrics import CustomMetric, with_metrics
+from headway.tasks.dataset import EvalPass
 from headway.tasks.distil import compare, load_teacher
-from headway.tasks.items import Pass
 from headway.tasks.losses import loss_for
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Baselines, Scores, advice, compared, standings
@@ -80,7 +80,7 @@ class Trainer:
         note: Note | None = None,
         *,
         compiled: bool = True,
-        own: Mapping[str, Own] | None = None,
+        own: Mapping[str, CustomMetric] | None = None,
         by: str = "",
     ) -> None:
         """`note`: receives lines about the initial weights; None: they come from a checkpoint.
@@ -131,7 +131,7 @@ class Trainer:
             return {}
         device = self.ranks.device
         teacher = self.teacher or load_teacher(self.settings, device)
-        student = Pass(self.model, device, careful, examples, stopped=stopped)
+        student = EvalPass(self.model, device, careful, examples, should_stop=stopped)
         return {"distilled": compare(teacher, student, self.objective, progress)}
 
     def merged_model(self) -> nn.Module:
@@ -294,7 +294,7 @@ class Trainer:
         ):
             try:
                 self.objective.evaluate(
-                    Pass(self.model, ranks.device, False, examples, stopped=stopped)
+                    EvalPass(self.model, ranks.device, False, examples, should_stop=stopped)
                 )
                 took = now() - start
             except Stopped:
@@ -361,9 +361,9 @@ def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
     }  # fmt: skip
     if found.result is not None and found.result.temperature is not None:
         temperature = found.result.temperature
-        apply_temperature(worker.model, temperature.value, temperature.share)
+        apply_temperature(worker.model, temperature.value, temperature.ngram_weight)
         facts["temperature"] = asdict(temperature)
-        facts["lines"].append(temperature.said(spec_of(worker.settings).counts + "s"))
+        facts["lines"].append(temperature.describe(spec_of(worker.settings).counts + "s"))
     if found.result is not None and found.result.fitted:
         facts["fitted"] = found.result.fitted
         n, unit = facts["examples"], spec_of(worker.settings).counts + "s"

@@ -19,7 +19,7 @@ from headway.inside.capture.trace import Trace, trace
 from headway.inside.page.look import Looked
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.attention import block_max, section
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.web.pack import unpack
 from tests.inside.browser import open_page, page
 

@@ -16,7 +16,7 @@ from headway.inside.measure.factors.dictionary import Factors, factors
 from headway.inside.page.look import Looked
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.dictionary import section
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.web.pack import Array, pack, unpack
 
 from ..browser import open_page, page
@@ -30,12 +30,12 @@ LINES = [
 
 
 @pytest.fixture(scope="module")
-def run() -> Opened:
+def run() -> LoadedRun:
     return open_plain("stories")
 
 
 @pytest.fixture(scope="module")
-def folder(run: Opened, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(run: LoadedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = factors(run, LINES, method="topk", n=24, k=4, steps=40, browse=900, layers="0,2,5")
     place = tmp_path_factory.mktemp("learned") / "factors"
     made.save(place)
@@ -43,7 +43,7 @@ def folder(run: Opened, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def looked(run: Opened, folder: Path) -> Looked:
+def looked(run: LoadedRun, folder: Path) -> Looked:
     return Looked(run=run, trace=trace(run, TEXT, Ask(new=2)), factors=folder)
 
 

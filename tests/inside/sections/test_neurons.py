@@ -17,7 +17,7 @@ from headway.inside.measure.nmf import nmf
 from headway.inside.page.look import Looked
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.neurons import section
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.web.pack import pack, unpack
 
 from ..browser import open_page, page

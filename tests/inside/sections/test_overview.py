@@ -15,7 +15,7 @@ from headway.inside.capture.trace import trace
 from headway.inside.page.look import Looked
 from headway.inside.page.sections import look_of, shown
 from headway.inside.page.sections.overview import evenness, favourite, loudness, section
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from tests.facts import figures
 from tests.inside.browser import open_page, page
 

@@ -19,7 +19,7 @@ from headway.inside.measure.maps.map import CAUTION
 from headway.inside.page.look import Looked
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.saliency import METHODS, section
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.web.pack import pack, unpack
 from tests.inside.browser import VALUES, open_page, page
 

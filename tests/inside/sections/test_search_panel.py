@@ -16,7 +16,7 @@ from headway.inside.measure.nearest_tokens import Index
 from headway.inside.page.look import Looked
 from headway.inside.page.sections import look_of
 from headway.inside.page.sections.search import BUDGET, chosen, section
-from headway.tasks.opened import open_plain
+from headway.tasks.loaded_run import open_plain
 from headway.web.pack import pack, unpack
 
 from ...interop.padded_runs import tiny_run

@@ -22,7 +22,7 @@ from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.eval_mode import evaluating
 from headway.settings.decode import DecodeSettings
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import EachRow, readout_of
 
 __all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "search", "searches"]
@@ -31,12 +31,12 @@ BEAM = 4
 """Beam for the tree of a run that samples by default."""
 
 
-def searches(run: Opened) -> bool:
+def searches(run: LoadedRun) -> bool:
     """Whether this run generates its answer token by token with a search."""
     return run.spec.writes and readout_of(run.settings) != EachRow("ctc")
 
 
-def searcher_for(run: Opened, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
+def searcher_for(run: LoadedRun, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
     """Make the searcher of the run, with joint CTC scoring if the run has it."""
     specials = Specials.of(run.vocab.target)
     if model.ctc is None:
@@ -45,7 +45,7 @@ def searcher_for(run: Opened, model: Seq2Seq, decode: DecodeSettings) -> Searche
 
 
 def beam_tree(
-    run: Opened,
+    run: LoadedRun,
     text: str | Sequence[int] | Media,
     decode: DecodeSettings | None = None,
     *,
@@ -76,7 +76,12 @@ def beam_tree(
 
 
 def search(
-    run: Opened, item: Any, settings: DecodeSettings, wish: Wish = NO_WISH, *, record: bool = False
+    run: LoadedRun,
+    item: Any,
+    settings: DecodeSettings,
+    wish: Wish = NO_WISH,
+    *,
+    record: bool = False,
 ) -> tuple[list[Hypothesis], BeamTree | None]:
     """Search the output for a source, or the continuation of a prompt; the best hypothesis is
     first.
@@ -97,7 +102,7 @@ def search(
     return found, replace(recorder.tree(found), given=given)
 
 
-def rerun(run: Opened, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:
+def rerun(run: LoadedRun, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:
     """Convert a hypothesis of the search, kept or not, to a reading of its own.
 
     Its tokens are given, so that `trace` shows what the model computes for exactly these tokens.
@@ -123,7 +128,7 @@ def rerun(run: Opened, reading: Reading, tree: BeamTree, node: Node | int) -> Re
 
 
 def cross_rows(
-    run: Opened,
+    run: LoadedRun,
     tree: BeamTree,
     wanted: Collection[int] | None = None,
     layer: int | None = None,
@@ -151,7 +156,7 @@ def cross_rows(
     return rows
 
 
-def tree_settings(run: Opened, decode: DecodeSettings | None, new: int) -> DecodeSettings:
+def tree_settings(run: LoadedRun, decode: DecodeSettings | None, new: int) -> DecodeSettings:
     """Settings of a search that is recorded as a tree: without sampling."""
     own = run.settings.decode
     settings = decode or (replace(own, beam=max(own.beam, BEAM)) if own.sample else own)

@@ -28,11 +28,11 @@ from headway.inside.capture.media import Media
 from headway.settings.data import DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.run import media_settings, with_files
-from headway.tasks.intake import front_of
-from headway.tasks.intake_text import texts_of
 from headway.tasks.label_data import labelled_examples
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_inputs import check_kind, found_file, what_of
-from headway.tasks.opened import Opened
+from headway.tasks.preprocess.preprocessor import media_settings_of
+from headway.tasks.preprocess.text import texts_of
 
 MAX_CHARACTERS = 8_000_000
 """Most characters of a corpus; the rest is left out, and `Corpus.cut` is set."""
@@ -60,7 +60,7 @@ class Corpus:
     """Whether examples were left out because of a limit."""
 
     @classmethod
-    def of(cls, paths: str | Path | Sequence[str | Path], run: Opened) -> Corpus:
+    def of(cls, paths: str | Path | Sequence[str | Path], run: LoadedRun) -> Corpus:
         """Read a corpus from files: text files with one text per line, JSONL, or labelled tables.
 
         For a translator a line may be `source<TAB>target`. A run that reads media takes folders,
@@ -96,7 +96,7 @@ class Corpus:
         return cls("the given text", tuple(pair[0] for pair in kept), others)
 
     @classmethod
-    def of_test_set(cls, files: DataSettings, run: Opened) -> Corpus:
+    def of_test_set(cls, files: DataSettings, run: LoadedRun) -> Corpus:
         """Read test data in the form that `headway evaluate` takes."""
         spec, name = run.spec, "the test set"
         if spec.reads == "media":
@@ -113,7 +113,7 @@ class Corpus:
         return replace(cls.of_lines(found), cut=cut)
 
     @classmethod
-    def own(cls, run: Opened) -> Corpus:
+    def own(cls, run: LoadedRun) -> Corpus:
         """Load the validation data that a run keeps in its folder."""
         name = "the validation data of the run"
         if not keeps_data(run):
@@ -170,11 +170,11 @@ class Corpus:
         return replace(self.part(0, n), cut=self.cut or len(self) > n)
 
 
-def keeps_data(run: Opened) -> bool:
+def keeps_data(run: LoadedRun) -> bool:
     return (run.folder / "data").is_dir()
 
 
-def _texts_in(files: DataSettings, run: Opened) -> Iterator[str]:
+def _texts_in(files: DataSettings, run: LoadedRun) -> Iterator[str]:
     """Yield texts only; for pairs of texts the first one."""
     if files.pairs:
         yield from (first for first, _ in read_pairs((), (), files.pairs, files))
@@ -193,7 +193,7 @@ def _of_pairs(pairs: Sequence[tuple[str, str]], name: str) -> Corpus:
     return Corpus(name, sources, targets)
 
 
-def _labels(columns: Columns, names: Sequence[str], run: Opened) -> tuple[int, ...] | None:
+def _labels(columns: Columns, names: Sequence[str], run: LoadedRun) -> tuple[int, ...] | None:
     """Numbers of the labels in the order of the model."""
     if "label" not in columns:
         return None
@@ -201,15 +201,15 @@ def _labels(columns: Columns, names: Sequence[str], run: Opened) -> tuple[int, .
     return tuple(numbers[names[label]] for label in columns["label"].tolist())
 
 
-def _target(run: Opened) -> TargetKind:
+def _target(run: LoadedRun) -> TargetKind:
     """Target that media examples of this run have, if all targets are known."""
     if run.spec.answers == "label":
         return "label"
     return "text" if run.spec.writes else "none"
 
 
-def _of_media_files(run: Opened, paths: Sequence[str]) -> Corpus:
-    settings = front_of(run.settings)
+def _of_media_files(run: LoadedRun, paths: Sequence[str]) -> Corpus:
+    settings = media_settings_of(run.settings)
     places = [found_file(path, run.folder) for path in paths]
     for place in places:
         check_kind(place, what_of(settings))
@@ -221,9 +221,9 @@ def _of_media_files(run: Opened, paths: Sequence[str]) -> Corpus:
         return _of_media(run, data, "none", where)
 
 
-def _of_media(run: Opened, data: DataSettings, target: TargetKind, name: str) -> Corpus:
+def _of_media(run: LoadedRun, data: DataSettings, target: TargetKind, name: str) -> Corpus:
     """Read media as a test set is read."""
-    settings = front_of(run.settings)
+    settings = media_settings_of(run.settings)
     media = MediaSpec.of(what_of(settings), settings, target)
     asked = replace(run.settings, data=data)
     found = evaluation_media(media, asked, labels=run.settings.labels)
@@ -233,14 +233,14 @@ def _of_media(run: Opened, data: DataSettings, target: TargetKind, name: str) ->
 
 
 def _of_set(
-    run: Opened,
+    run: LoadedRun,
     items: Columns,
     name: str,
     places: Sequence[str],
     texts: Sequence[str] | None,
     labels: tuple[int, ...] | None,
 ) -> Corpus:
-    settings = front_of(run.settings)
+    settings = media_settings_of(run.settings)
     examples: list[Media] = []
     size = 0
     for row in range(items.n):
@@ -277,7 +277,7 @@ def _take_bounded(lines: Iterator[str]) -> tuple[list[str], bool]:
     return found, False
 
 
-def _lines_of(path: str, run: Opened) -> Iterator[str]:
+def _lines_of(path: str, run: LoadedRun) -> Iterator[str]:
     settings, reads = run.settings.data, run.spec.reads
     lines = open_lines(path, settings.encoding)
     head = list(islice(lines, 20))

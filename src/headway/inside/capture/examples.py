@@ -20,7 +20,7 @@ from headway.inside.capture.reading import Ask, align_by_ctc, ask_hidden, next_o
 from headway.inside.capture.streams import Output, Reading, Stream, shown
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import readout_of
 from headway.tasks.tag_answers import sentence_of, word_rule
 from headway.tasks.tags import encoded, piece_shapes
@@ -76,7 +76,7 @@ class Passage(Reading):
         return found if pixels is None else {**found, "picture": data_uri(pixels)}
 
 
-def examples(run: Opened, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
+def examples(run: LoadedRun, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
     """Return the first `n` examples, each with the outputs that its loss is computed from.
 
     Sequence-to-sequence: the given targets, otherwise the model's own. Language models: the text
@@ -100,12 +100,12 @@ def examples(run: Opened, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
     return found
 
 
-def _with_gaps(run: Opened, reading: Reading) -> Reading:
+def _with_gaps(run: LoadedRun, reading: Reading) -> Reading:
     n = len(reading.last)
     return hide_tokens(run, reading, range(min(3, n - 2), n - 1, GAP_EVERY))
 
 
-def hide_tokens(run: Opened, reading: Read, rows: Iterable[int]) -> Read:
+def hide_tokens(run: LoadedRun, reading: Read, rows: Iterable[int]) -> Read:
     """Mask some tokens of a text; the outputs are the masked tokens."""
     tokenizer, text, hidden = run.vocab.target, reading.last, list(rows)
     assert tokenizer.mask is not None
@@ -119,7 +119,7 @@ def hide_tokens(run: Opened, reading: Read, rows: Iterable[int]) -> Read:
     )
 
 
-def _answer_texts(run: Opened, corpus: Corpus) -> Iterator[Reading]:
+def _answer_texts(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
     error: UserError | None = None
     n_read = 0
     for number, example in enumerate(corpus.examples):
@@ -134,7 +134,7 @@ def _answer_texts(run: Opened, corpus: Corpus) -> Iterator[Reading]:
         raise error
 
 
-def _right(run: Opened, reading: Reading, corpus: Corpus, number: int) -> Reading:
+def _right(run: LoadedRun, reading: Reading, corpus: Corpus, number: int) -> Reading:
     """Replace the model's label by the correct one, if that is known."""
     if corpus.labels is None or run.spec.answers != "label" or reading.direction:
         return reading
@@ -143,7 +143,7 @@ def _right(run: Opened, reading: Reading, corpus: Corpus, number: int) -> Readin
     return replace(reading, outputs=(right,))
 
 
-def _answer_media(run: Opened, corpus: Corpus) -> Iterator[Reading]:
+def _answer_media(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
     """Yield readings of images, videos or recordings."""
     for number, media in _media(run, corpus):
         if run.spec.answers == "gaps":
@@ -159,7 +159,7 @@ def _answer_media(run: Opened, corpus: Corpus) -> Iterator[Reading]:
             yield align_by_ctc(run, media, tokens)
 
 
-def _media(run: Opened, corpus: Corpus) -> Iterator[tuple[int, Media]]:
+def _media(run: LoadedRun, corpus: Corpus) -> Iterator[tuple[int, Media]]:
     """Yield the media that the model can read whole, with their numbers."""
     for number, media in enumerate(corpus.examples):
         assert isinstance(media, Media)
@@ -167,7 +167,9 @@ def _media(run: Opened, corpus: Corpus) -> Iterator[tuple[int, Media]]:
             yield number, media
 
 
-def passages(run: Opened, corpus: Corpus, max_tokens: int, *, write: bool = True) -> list[Passage]:
+def passages(
+    run: LoadedRun, corpus: Corpus, max_tokens: int, *, write: bool = True
+) -> list[Passage]:
     """Return the beginning of the corpus, up to about `max_tokens`, as the model reads it.
 
     A sequence-to-sequence model without targets generates them greedily; with `write=False` its
@@ -187,7 +189,7 @@ def passages(run: Opened, corpus: Corpus, max_tokens: int, *, write: bool = True
     return found
 
 
-def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
+def _block(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
     spec, lines = run.spec, corpus.lines
     name = Anatomy.of(run.model).stacks[0].stream
     if Anatomy.of(run.model).is_pair:
@@ -224,7 +226,7 @@ def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
             yield found
 
 
-def _pairs(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
+def _pairs(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
     """Yield sources with their targets, which are given or generated greedily by the run."""
     source, target = run.vocab.source if corpus.lines else None, run.vocab.target
     media: dict[int, Media] = {}
@@ -253,19 +255,19 @@ def _pairs(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
             yield _passage(run, number, both, media.get(number))
 
 
-def _write(run: Opened, items: Sequence[Any]) -> list[list[int]]:
+def _write(run: LoadedRun, items: Sequence[Any]) -> list[list[int]]:
     own = run.settings.decode
     decode = DecodeSettings(beam=1, max_len=own.max_len, extra_len=own.extra_len)
     found = searcher_for(run, cast(Seq2Seq, run.model), decode)(items)
     return [[run.vocab.target.bos, *best.tokens][:LONGEST] for best, *_ in found]
 
 
-def _room(run: Opened) -> int:
+def _room(run: LoadedRun) -> int:
     return min(LONGEST, run.shape.max_len) - 2
 
 
 def _passage(
-    run: Opened, number: int, streams: dict[str, Stream], media: Media | None = None
+    run: LoadedRun, number: int, streams: dict[str, Stream], media: Media | None = None
 ) -> Passage:
     """Make a passage with the outputs of this task: the next token for generation, the token itself
     for masked models, labels for taggers, or one vector for the whole text."""
@@ -292,7 +294,7 @@ def _passage(
     return replace(found, text=text, outputs=outputs)
 
 
-def _tokenizer(run: Opened, stream: Stream) -> Tokenizer:
+def _tokenizer(run: LoadedRun, stream: Stream) -> Tokenizer:
     return run.vocab.source if stream.name == "source" else run.vocab.target
 
 

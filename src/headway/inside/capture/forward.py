@@ -22,10 +22,17 @@ from headway.models.parts.output_heads import HiddenStates, ModelInput
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.layout import Layout
-from headway.tasks import items as tasks
-from headway.tasks.intake import Gone, Hiding, intake_of
-from headway.tasks.opened import Opened
-from headway.tasks.readout import OneVector, Read, as_model, bernoulli, mean_square, readout_of
+from headway.tasks import dataset as tasks
+from headway.tasks.loaded_run import LoadedRun
+from headway.tasks.preprocess.preprocessor import MaskedDataset, MaskTargets, preprocessor_of
+from headway.tasks.readout import (
+    OneVector,
+    Read,
+    as_model,
+    mean_square,
+    readout_of,
+    sigmoid_divergence,
+)
 
 TOGETHER = 2048
 """Tokens per batch when copies of one reading pass through the model together."""
@@ -42,16 +49,16 @@ class Batch:
     streams: dict[str, ModelInput]
     """In the order of reading."""
 
-    hidden: tasks.Batch[Gone] | None = None
+    hidden: tasks.Batch[MaskTargets] | None = None
     """Hidden positions of media and their true values."""
 
     @classmethod
-    def of(cls, run: Opened, readings: Sequence[Reading]) -> Batch:
+    def of(cls, run: LoadedRun, readings: Sequence[Reading]) -> Batch:
         """Make a batch on the device of the model."""
         device = next(run.model.parameters()).device
         media = [one.media for one in readings if one.media is not None]
         streams: dict[str, ModelInput] = {}
-        hidden: tasks.Batch[Gone] | None = None
+        hidden: tasks.Batch[MaskTargets] | None = None
         for name in readings[0].streams:
             if not readings[0].is_media(name):
                 many = [one.streams[name].ids for one in readings]
@@ -94,7 +101,7 @@ class Batch:
         ]
         return torch.tensor(rows, dtype=torch.long, device=self.layout.starts_B.device)
 
-    def ordinary(self, run: Opened, stream: str) -> Tensor:
+    def ordinary(self, run: LoadedRun, stream: str) -> Tensor:
         """Mask of the positions that are words, patches or audio.
 
         Excluded are special tokens at the ends of a text, on which some models park huge states,
@@ -116,18 +123,18 @@ class Batch:
                 yield number, place
 
 
-def hide_rows(run: Opened, media: Sequence[Media], seed: int) -> tasks.Batch[Gone]:
+def hide_rows(run: LoadedRun, media: Sequence[Media], seed: int) -> tasks.Batch[MaskTargets]:
     """Hide some positions of images or recordings, and return the batch with their true values. The
     same seed hides the same positions, also in copies."""
-    intake, model = intake_of(run.settings), run.model
+    intake, model = preprocessor_of(run.settings), run.model
     each = {id(one): one for one in media}
     number = {key: place for place, key in enumerate(each)}
     columns = intake.columns([one.item for one in each.values()])
-    items = intake.hide(columns, run.settings.fill).drawn(tasks.Draw(seed, 0))
-    assert isinstance(items, Hiding)
+    items = intake.masked_dataset(columns, run.settings.fill).for_epoch(tasks.EpochSeed(seed, 0))
+    assert isinstance(items, MaskedDataset)
     rows = np.array([number[id(one)] for one in media], np.int64)
     batch = items.batch(rows, next(model.parameters()).device)
-    return items.without(model, batch, training=False)
+    return items.apply_mask(model, batch, training=False)
 
 
 def vectors(model: nn.Module, batch: Batch, changes: Sequence[Change] = ()) -> Tensor:
@@ -244,7 +251,7 @@ class Pass:
 
 
 def say(
-    run: Opened,
+    run: LoadedRun,
     reading: Reading,
     change: Change = NO_CHANGE,
     *,
@@ -260,7 +267,7 @@ def say(
 
 
 def say_each(
-    run: Opened,
+    run: LoadedRun,
     reading: Reading,
     changes: Sequence[Change],
     *,
@@ -286,12 +293,12 @@ def say_each(
     parts = zip(states.x_ND.tensor_split(n), scores_RC.tensor_split(n), strict=True)
     if batch.hidden is None:
         return [Pass(x_TD, its_RC, reading, logs=logs) for x_TD, its_RC in parts]
-    right = batch.hidden.targets.aims.tensor_split(n)
+    right = batch.hidden.targets.targets.tensor_split(n)
     return [Pass(*part, reading, its_RE) for part, its_RE in zip(parts, right, strict=True)]
 
 
 def read_out(
-    run: Opened, batch: Batch, states: HiddenStates, changes: Sequence[Change] = ()
+    run: LoadedRun, batch: Batch, states: HiddenStates, changes: Sequence[Change] = ()
 ) -> Read:
     """Read one row per output from states of the last stream, whichever layer they come from.
 
@@ -314,17 +321,17 @@ def _without(states: HiddenStates, hidden: Sequence[Sequence[int]]) -> HiddenSta
     return states._replace(x_ND=states.x_ND[kept_N], layout=Layout.of(left, states.x_ND.device))
 
 
-def scores_in(run: Opened, read: Read) -> Tensor:
+def scores_in(run: LoadedRun, read: Read) -> Tensor:
     """Scores of words, classes or tags, reconstructions, or vectors without normalization."""
-    return read.x_RD if gives_vector(run) else read.answers()
+    return read.x_RD if gives_vector(run) else read.averaged_logits()
 
 
 def logs_in(read: Read) -> Callable[[Tensor], Tensor]:
     """Function from scores to log-probabilities: softmax, or independent labels."""
-    return F.logsigmoid if read.apart is bernoulli else log_softmax
+    return F.logsigmoid if read.divergence is sigmoid_divergence else log_softmax
 
 
-def gives_vector(run: Opened) -> bool:
+def gives_vector(run: LoadedRun) -> bool:
     """Whether the output is a vector (an embedding), without scores of words or labels."""
     return isinstance(readout_of(run.settings), OneVector)
 

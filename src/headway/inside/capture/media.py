@@ -22,8 +22,8 @@ from headway.settings.audio import AudioSettings
 from headway.settings.folder import example_of
 from headway.settings.run import media_settings
 from headway.settings.vision import ImageSettings
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_inputs import check_kind, what_of
-from headway.tasks.opened import Opened
 
 Kind = Literal["picture", "sound"]
 
@@ -148,19 +148,19 @@ class Media:
         return cls(item=item, **{**facts, "grid": tuple(facts["grid"])})
 
 
-def what_it_reads(run: Opened) -> str:
+def what_it_reads(run: LoadedRun) -> str:
     """Name of the input of a run with its article: text, an image, a video or a recording."""
     settings = media_settings(run.settings)
     return "text" if settings is None else NAMES[what_of(settings)]
 
 
-def exceeds(run: Opened, media: Media) -> bool:
+def exceeds(run: LoadedRun, media: Media) -> bool:
     """Whether the item has more positions than the model supports or than can be inspected."""
     most = getattr(media_settings(run.settings), "most_rows", None)
     return media.n_rows > (MAX_ROWS if most is None else most)
 
 
-def open_media(run: Opened, path: Path | str) -> Media:
+def open_media(run: LoadedRun, path: Path | str) -> Media:
     """Open a file in the format that the run was trained on. `NAME:12` selects an item of a list:
     line 12 of a manifest, or item 12 (from 0) of an `.npy` stack."""
     settings = media_settings(run.settings)
@@ -183,7 +183,7 @@ def open_media(run: Opened, path: Path | str) -> Media:
     raise UserError(f"{name} has no item in line {number}.")
 
 
-def example_input(run: Opened) -> str | Media | None:
+def example_input(run: LoadedRun) -> str | Media | None:
     """The example that comes with the model: the text of example.txt, or the media file, opened."""
     path = example_of(run.folder)
     if path is None:
@@ -193,7 +193,7 @@ def example_input(run: Opened) -> str | Media | None:
     return path.read_text(encoding="utf-8").removesuffix("\n")
 
 
-def check_given(run: Opened, text: str | None, file: Path | str | None) -> None:
+def check_given(run: LoadedRun, text: str | None, file: Path | str | None) -> None:
     """Raise an error if the input is not of the kind that the run reads."""
     reads = what_it_reads(run)
     if reads == "text" and file is not None:

@@ -37,8 +37,8 @@ from headway.nn.positions import max_positions
 from headway.settings.decode import DecodeSettings
 from headway.settings.run import media_settings
 from headway.tasks.complete_answers import field_prompt
-from headway.tasks.label_kinds import target_of
-from headway.tasks.opened import Opened
+from headway.tasks.label_kinds import label_type_of
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.text_items import gapped_item, tagged_item, text_items
 from headway.tokens.tokenizer import Tokenizer
 
@@ -75,7 +75,7 @@ def greedy_unless(named: Collection[str], decode: DecodeSettings) -> DecodeSetti
 
 
 def read(
-    run: Opened, text: str | Path | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE
+    run: LoadedRun, text: str | Path | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE
 ) -> Reading:
     """Read a text and return it with the outputs of the run, with or without a change of the model.
 
@@ -85,7 +85,7 @@ def read(
 
 
 def answer(
-    run: Opened,
+    run: LoadedRun,
     text: str | Path | Media,
     ask: Ask = PLAINLY,
     change: Change = NO_CHANGE,
@@ -111,7 +111,7 @@ def answer(
     return _label(run, given, change), None
 
 
-def _open(run: Opened, text: str | Path | Media) -> str | Media:
+def _open(run: LoadedRun, text: str | Path | Media) -> str | Media:
     if isinstance(text, Media):
         return text
     if media_settings(run.settings) is not None:
@@ -123,7 +123,7 @@ def _open(run: Opened, text: str | Path | Media) -> str | Media:
     return text
 
 
-def context(run: Opened) -> int:
+def context(run: LoadedRun) -> int:
     """Most tokens of a text that the run reads, with special tokens."""
     if Anatomy.of(run.model).is_pair:
         ends = [max_positions(part.front) for part in Anatomy.of(run.model).stacks]
@@ -132,13 +132,13 @@ def context(run: Opened) -> int:
     return run.shape.max_len
 
 
-def _check(run: Opened, n_tokens: int) -> None:
+def _check(run: LoadedRun, n_tokens: int) -> None:
     if n_tokens > context(run):
         raise too_long("the text", n_tokens, context(run))
 
 
 def _write(
-    run: Opened, given: str | Media, ask: Ask, change: Change, beam: bool
+    run: LoadedRun, given: str | Media, ask: Ask, change: Change, beam: bool
 ) -> tuple[Reading, BeamTree | None]:
     """The source, and the output that the model generates from it."""
     target = run.vocab.target
@@ -174,7 +174,7 @@ def _write(
 
 
 def _find(
-    run: Opened, reading: Reading, item: Any, ask: Ask, change: Change, beam: bool
+    run: LoadedRun, reading: Reading, item: Any, ask: Ask, change: Change, beam: bool
 ) -> tuple[Hypothesis, BeamTree | None]:
     target = run.vocab.target
     given = _given_tokens(ask, target)
@@ -198,14 +198,14 @@ def _find(
     return found[0], tree
 
 
-def _most_written(run: Opened) -> int:
+def _most_written(run: LoadedRun) -> int:
     """Length in tokens of the longest output to the longest source."""
     decode, longest = run.settings.decode, run.settings.data.max_len
     return max(decode.max_len or 0, longest + decode.extra_len)
 
 
 def _continue(
-    run: Opened, text: str, ask: Ask, change: Change, beam: bool
+    run: LoadedRun, text: str, ask: Ask, change: Change, beam: bool
 ) -> tuple[Reading, BeamTree | None]:
     tokenizer = run.vocab.source
     prompt = _prompt(run, text)
@@ -245,7 +245,7 @@ def _continue(
     return replace(reading, outputs=(*reading.outputs[:-1], *behind)), tree
 
 
-def _prompt(run: Opened, text: str) -> list[int]:
+def _prompt(run: LoadedRun, text: str) -> list[int]:
     """Tokens of a prompt. If the run has fields, a line of JSON is a document that is continued at
     its first missing field."""
     tokenizer, fields = run.vocab.source, run.settings.data.fields
@@ -261,7 +261,7 @@ def _prompt(run: Opened, text: str) -> list[int]:
 
 
 def write_uncached(
-    run: Opened, reading: Reading, start: Sequence[int], change: Change, limit: int
+    run: LoadedRun, reading: Reading, start: Sequence[int], change: Change, limit: int
 ) -> tuple[list[int], bool]:
     """Decode greedily after `start` without a cache, because caches do not support hidden tokens;
     return the tokens and whether the end was reached."""
@@ -309,7 +309,7 @@ def _only(change: Change, stream: str, length: int) -> Change:
     )
 
 
-def _label(run: Opened, given: str | Media, change: Change) -> Reading:
+def _label(run: LoadedRun, given: str | Media, change: Change) -> Reading:
     """Read classes, tags, filled gaps, a number or a vector. The positions of the outputs are known
     beforehand, except for text by CTC."""
     reading = _unanswered(run, given)
@@ -322,7 +322,7 @@ def _label(run: Opened, given: str | Media, change: Change) -> Reading:
         return ask_hidden(run, given)
     scores_RC = _scores(run, reading, change)
     if run.spec.answers == "number":  # explained like a vector with one component
-        value = float(target_of(run.settings, ()).shares(scores_RC[:1])[0, 0])
+        value = float(label_type_of(run.settings, ()).predictions(scores_RC[:1])[0, 0])
         number = (Output(None, 0, f"{value:.6g}"),)
         return replace(reading, outputs=number, direction=(1.0,))
     chosen = _choose(run, reading, scores_RC)
@@ -330,7 +330,7 @@ def _label(run: Opened, given: str | Media, change: Change) -> Reading:
     return replace(reading, outputs=tuple(Output(one.row, id, _name(run, id)) for one, id in pairs))
 
 
-def _unanswered(run: Opened, given: str | Media) -> Reading:
+def _unanswered(run: LoadedRun, given: str | Media) -> Reading:
     """Make the reading before the outputs are known."""
     name = Anatomy.of(run.model).stacks[0].stream
     if isinstance(given, Media):
@@ -354,7 +354,7 @@ def _unanswered(run: Opened, given: str | Media) -> Reading:
     )
 
 
-def ask_hidden(run: Opened, media: Media, number: int = 0) -> Reading:
+def ask_hidden(run: LoadedRun, media: Media, number: int = 0) -> Reading:
     """Hide some positions of an image or a recording, selected by a number; the outputs are these
     positions."""
     reading = _unanswered(run, media)
@@ -365,7 +365,7 @@ def ask_hidden(run: Opened, media: Media, number: int = 0) -> Reading:
     return replace(reading, outputs=outputs, hides=number)
 
 
-def _choose(run: Opened, reading: Reading, scores_RC: Tensor) -> list[int]:
+def _choose(run: LoadedRun, reading: Reading, scores_RC: Tensor) -> list[int]:
     if reading.answers != "gaps":
         return [int(id) for id in scores_RC.argmax(-1)]
     tokenizer = run.vocab.source
@@ -376,26 +376,26 @@ def _choose(run: Opened, reading: Reading, scores_RC: Tensor) -> list[int]:
     return [new if old == tokenizer.mask else old for new, old in zip(best, there, strict=True)]
 
 
-def _name(run: Opened, id: int) -> str:
+def _name(run: LoadedRun, id: int) -> str:
     if run.spec.answers == "gaps":
         return run.vocab.source.tokens([id])[0]
     labels = run.settings.labels
     return labels[id] if id < len(labels) else str(id)
 
 
-def align_by_ctc(run: Opened, media: Media, tokens: list[int]) -> Reading:
+def align_by_ctc(run: LoadedRun, media: Media, tokens: list[int]) -> Reading:
     """Align a recording with known text: the most probable position of each of these tokens."""
     reading = _unanswered(run, media)
     return _place_symbols(run, reading, _symbols(run, reading, NO_CHANGE), tokens)
 
 
-def _symbols(run: Opened, reading: Reading, change: Change) -> Tensor:
+def _symbols(run: LoadedRun, reading: Reading, change: Change) -> Tensor:
     """Log-probabilities of all symbols at every position."""
     every = tuple(Output(row, -1, "") for row in range(len(reading.last)))
     return _scores(run, replace(reading, outputs=every), change).log_softmax(-1)
 
 
-def _hear(run: Opened, reading: Reading, change: Change) -> Reading:
+def _hear(run: LoadedRun, reading: Reading, change: Change) -> Reading:
     """Read each symbol from the position in its segment where it is most probable. With hidden
     positions the best CTC path is used, because no search supports them."""
     logs_SV = _symbols(run, reading, change)
@@ -411,7 +411,7 @@ def _hear(run: Opened, reading: Reading, change: Change) -> Reading:
     return _place_symbols(run, reading, logs_SV, tokens)
 
 
-def _place_symbols(run: Opened, reading: Reading, logs_SV: Tensor, tokens: list[int]) -> Reading:
+def _place_symbols(run: LoadedRun, reading: Reading, logs_SV: Tensor, tokens: list[int]) -> Reading:
     found = align(logs_SV, tokens, logs_SV.shape[1] - 1) if tokens else None
     if found is None:
         return replace(reading, outputs=())
@@ -424,7 +424,7 @@ def _place_symbols(run: Opened, reading: Reading, logs_SV: Tensor, tokens: list[
 
 
 @torch.no_grad()
-def _scores(run: Opened, reading: Reading, change: Change) -> Tensor:
+def _scores(run: LoadedRun, reading: Reading, change: Change) -> Tensor:
     batch = Batch.of(run, [reading])
     with heads_off(run.model, change):
         read = read_out(run, batch, states_behind(run.model, batch, [change]), [change])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headway.inside.capture.anatomy import Anatomy, StackPart
 from headway.inside.capture.forward import Batch, vectors
 from headway.inside.capture.streams import Reading
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 Site = tuple[str, int]
 Edit = Callable[[Site, Tensor], Tensor | None]
@@ -26,7 +26,7 @@ READ_AT_ONCE = 2048
 
 
 def batches(
-    run: Opened, readings: Sequence[Reading], tokens: int = READ_AT_ONCE
+    run: LoadedRun, readings: Sequence[Reading], tokens: int = READ_AT_ONCE
 ) -> Iterator[Batch]:
     """Yield batches in order, of about `tokens` each."""
     held: list[Reading] = []

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headway.decode.align import word_numbers
-from headway.tasks.specs import SPECS, Answers, spec_of
+from headway.tasks.specs import SPECS, OutputKind, spec_of
 from headway.tokens.pieces import SPACE_MARK
 from headway.tokens.tokenizer import Tokenizer
 
@@ -95,7 +95,7 @@ class Reading:
     """Seed of the hidden positions of media, for a model that reconstructs them."""
 
     @property
-    def answers(self) -> Answers | None:
+    def answers(self) -> OutputKind | None:
         """Kind of the outputs; None for a trace of an unknown task."""
         return spec_of(self.task).answers if self.task in SPECS else None
 

@@ -30,7 +30,7 @@ from headway.inside.capture.schema import check
 from headway.nn.tap import record
 from headway.settings.model import family_of
 from headway.storage import replace_file, replace_text
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ class Trace:
 
 
 def trace(
-    run: Opened,
+    run: LoadedRun,
     text: str | Path | Media | Reading,
     ask: Ask = PLAINLY,
     change: Change = NO_CHANGE,
@@ -159,7 +159,7 @@ def trace(
     return replace(found, beam=tree)
 
 
-def _search(run: Opened, reading: Reading, ask: Ask) -> BeamTree:
+def _search(run: LoadedRun, reading: Reading, ask: Ask) -> BeamTree:
     begin = tuple(run.vocab.target.encode(ask.begin)) if ask.begin else ()
     if "source" in reading.streams:
         source = list(reading.first.ids) if reading.media is None else reading.media
@@ -168,7 +168,7 @@ def _search(run: Opened, reading: Reading, ask: Ask) -> BeamTree:
     return beam_tree(run, ids, ask.decode, new=ask.new)
 
 
-def _record(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> Trace:
+def _record(run: LoadedRun, reading: Reading, change: Change, *, gradients: bool) -> Trace:
     anatomy = Anatomy.of(run.model)
     _check_size(anatomy, reading)
 
@@ -242,7 +242,7 @@ def _keep(into: dict[str, Tensor], name: str) -> Callable[[nn.Module, Any], None
     return hook
 
 
-def _meta(run: Opened, change: Change) -> dict[str, Any]:
+def _meta(run: LoadedRun, change: Change) -> dict[str, Any]:
     model = run.shape
     return {
         "headway": __version__,

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.capture.forward import Batch, gives_vector, read_out, states_behind
-from headway.tasks.opened import Opened
-from headway.tasks.readout import Read, bernoulli, readout_of
+from headway.tasks.loaded_run import LoadedRun
+from headway.tasks.readout import Read, readout_of, sigmoid_divergence
 
 AT_ONCE = 512
 """Rows whose scores are held at a time."""
@@ -35,7 +35,7 @@ class Answers:
     """Whether the output is a vector without scores."""
 
 
-def answers(run: Opened, batch: Batch) -> Answers:
+def answers(run: LoadedRun, batch: Batch) -> Answers:
     """Run one pass of a batch, within any active change of the model."""
     states = states_behind(run.model, batch)
     read, layout, x_ND = read_out(run, batch, states), batch.layout, states.x_ND
@@ -46,17 +46,17 @@ def answers(run: Opened, batch: Batch) -> Answers:
     rows_R = batch.rows()
     place_R, owner_R = layout.positions_N[rows_R], each_B.repeat_interleave(lengths)[rows_R]
     if batch.hidden is not None:
-        return Answers(owner_R, place_R, read, batch.hidden.targets.aims)
+        return Answers(owner_R, place_R, read, batch.hidden.targets.targets)
     said_R = torch.tensor([output.id for one in batch.readings for output in one.outputs])
     known = bool((said_R >= 0).all())
     return Answers(owner_R, place_R, read, said_R.to(x_ND.device) if known else None)
 
 
-def unit(run: Opened) -> str:
+def unit(run: LoadedRun) -> str:
     """Unit of losses: nats, 1 − cosine for vectors, or mean square."""
     if gives_vector(run):
         return "1 − cosine"
-    numbers = run.spec.answers == "number" or not run.spec.is_likely
+    numbers = run.spec.answers == "number" or not run.spec.has_probabilities
     return "mean square" if numbers else "nats"
 
 
@@ -68,20 +68,20 @@ def losses(clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
     before the change; for reconstructions and numbers they are mean squares.
     """
     old, new = clean.read, changed.read
-    if not old.is_likely and not clean.is_vector:
-        was_RE, is_RE = old.answers(), new.answers()
+    if not old.has_probabilities and not clean.is_vector:
+        was_RE, is_RE = old.averaged_logits(), new.averaged_logits()
         right_RE = was_RE if clean.target_R is None else clean.target_R
         pairs = ((was_RE, right_RE), (is_RE, right_RE), (is_RE, was_RE))
-        errors = [old.apart(one, other, 1.0) for one, other in pairs]
+        errors = [old.divergence(one, other, 1.0) for one, other in pairs]
         return errors[0], errors[1], errors[2]
-    if not old.is_likely:
+    if not old.has_probabilities:
         away_R = 1 - F.cosine_similarity(old.x_RD, new.x_RD, dim=-1)
         return torch.zeros_like(away_R), away_R, away_R
     parts = []
     for rows in torch.arange(len(old.x_RD), device=old.x_RD.device).split(AT_ONCE):
-        old_RC, new_RC = (one.only(rows).said_RC for one in (old, new))
-        moved_R = old.apart(new_RC, old_RC, 1.0)
-        if old.apart is bernoulli:  # targets are its own predictions for each label
+        old_RC, new_RC = (one.select_rows(rows).logits_RC for one in (old, new))
+        moved_R = old.divergence(new_RC, old_RC, 1.0)
+        if old.divergence is sigmoid_divergence:  # targets are its own predictions for each label
             own_RC = (old_RC > 0).float()
             said = [F.binary_cross_entropy_with_logits(one_RC, own_RC, reduction="none").mean(-1)
                     for one_RC in (old_RC, new_RC)]  # fmt: skip

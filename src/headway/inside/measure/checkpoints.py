@@ -17,7 +17,7 @@ from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.nn.lora import merge_tensors
 from headway.tasks.history import History, read_history
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.training.checkpoint import Checkpoints
 
 FINAL = "final"
@@ -32,10 +32,10 @@ class Stage:
 
     label: str
     step: int
-    run: Opened
+    run: LoadedRun
 
 
-def checkpoints_of(run: Opened, *, asked: bool = False) -> list[Path]:
+def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
     """Kept checkpoints of a run, oldest first; raise an error without any if `asked`."""
     paths = Checkpoints(run.folder, 1, lambda line: None, owner=False).paths()
     if not paths and asked:
@@ -49,7 +49,7 @@ def checkpoints_of(run: Opened, *, asked: bool = False) -> list[Path]:
 
 
 def stages(
-    run: Opened, note: Callable[[str], None] = lambda line: None, *, asked: bool = False
+    run: LoadedRun, note: Callable[[str], None] = lambda line: None, *, asked: bool = False
 ) -> Iterator[Stage]:
     """Yield the run at each intact checkpoint, then as it is. Only one model is built at a time.
 
@@ -67,14 +67,14 @@ def stages(
     yield Stage(FINAL, _final_step(run, last_step), run)
 
 
-def describe_kept(run: Opened) -> str | None:
+def describe_kept(run: LoadedRun) -> str | None:
     """Description of the final weights from the log of the run, such as `average of the last 5`."""
     ended = history(run).end
     said = ended[-1].get("kept") if ended else None
     return said if isinstance(said, str) else None
 
 
-def _final_step(run: Opened, last: int) -> int:
+def _final_step(run: LoadedRun, last: int) -> int:
     """Step of the checkpoint that was kept as the best, otherwise of the end of the training."""
     named = re.search(r"step-(\d+)", describe_kept(run) or "")
     if named:
@@ -83,7 +83,7 @@ def _final_step(run: Opened, last: int) -> int:
     return int(ended[-1]["step"]) if ended else last
 
 
-def stage_at(run: Opened, checkpoint: Path) -> Stage:
+def stage_at(run: LoadedRun, checkpoint: Path) -> Stage:
     """Load the weights of a checkpoint into a separate model."""
     weights = merge_tensors(Checkpoints.weights(checkpoint), run.settings.lora.alpha)
     model = build_model(run.shape, device=run.device).eval()
@@ -100,7 +100,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def along(
-    run: Opened,
+    run: LoadedRun,
     reading: Reading,
     note: Callable[[str], None] = lambda line: None,
     *,
@@ -113,7 +113,7 @@ def along(
     ]
 
 
-def history(run: Opened) -> History:
+def history(run: LoadedRun) -> History:
     """Training log of the run; empty if it is missing."""
     return read_history(run.folder)
 

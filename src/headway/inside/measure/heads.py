@@ -32,7 +32,7 @@ from headway.inside.measure.head_roles import (
 )
 from headway.inside.measure.pruning import Head
 from headway.nn.tap import record
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 __all__ = ["HeadFacts", "Heads", "heads"]
 
@@ -128,7 +128,7 @@ class Heads:
 
 
 def heads(
-    run: Opened,
+    run: LoadedRun,
     texts: Corpus | Sequence[str] | Sequence[Reading] | str,
     *,
     n: int = N_EXAMPLES,
@@ -166,7 +166,7 @@ def heads(
     return Heads(tuple(found), len(readings), n_outputs, loss, source, readings[0].unit)
 
 
-def _readings(run: Opened, texts: Any, n: int) -> tuple[list[Reading], str]:
+def _readings(run: LoadedRun, texts: Any, n: int) -> tuple[list[Reading], str]:
     if isinstance(texts, str):
         texts = [texts]
     if isinstance(texts, Corpus):
@@ -189,7 +189,7 @@ class _Passed:
     layers: dict[tuple[str, int], _Seen]
 
 
-def _pass(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> _Passed:
+def _pass(run: LoadedRun, reading: Reading, change: Change, *, gradients: bool) -> _Passed:
     """Run one text forward and backward.
 
     dL/dg of a head is the sum of output × gradient over its output, which also separates the calls
@@ -273,7 +273,7 @@ class _Layer:
         return found
 
 
-def _align(run: Opened, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
+def _align(run: LoadedRun, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
     """For each output that is a word, return its row and the source token that it depends on most.
 
     That is the token with the largest |gradient × input| of the log-probability, summed over the
@@ -300,12 +300,12 @@ def _align(run: Opened, reading: Reading, change: Change) -> tuple[list[int], li
     return [row for row, _ in pairs], [column for _, column in pairs]
 
 
-def _is_apart(run: Opened, output: Output) -> bool:
+def _is_apart(run: LoadedRun, output: Output) -> bool:
     return output.id in run.vocab.target.specials or is_punctuation(output.name)
 
 
 @torch.no_grad()
-def _repeat(run: Opened, seen: dict[tuple[str, int], _Layer], change: Change) -> None:
+def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Change) -> None:
     """Measure the roles that need random tokens that are repeated."""
     tokenizer = run.vocab.target
     random = torch.Generator().manual_seed(0)

@@ -24,7 +24,7 @@ from headway.inside.measure.layer_sublayers import (
     feed_forward_steps,
 )
 from headway.nn.block import Block, Parallel, PostNorm
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 WEIGHTS = 48_000
 """Weights that a walkthrough stores: about 100 kB of a page."""
@@ -61,7 +61,7 @@ class Walk:
 
 
 @torch.no_grad()
-def walk(run: Opened, found: Trace, at: Wish | None = None) -> Walk:
+def walk(run: LoadedRun, found: Trace, at: Wish | None = None) -> Walk:
     """Walk one token through one layer.
 
     By default it is the last output token, the middle layer, and the head with the largest weight

@@ -19,8 +19,8 @@ from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.tuned_lens import Tuned, tune
 from headway.models.parts.output_heads import HiddenStates
 from headway.models.parts.text import TextFront
-from headway.tasks.opened import Opened
-from headway.tasks.readout import Read, bernoulli
+from headway.tasks.loaded_run import LoadedRun
+from headway.tasks.readout import Read, sigmoid_divergence
 
 __all__ = ["Lens", "Tuned", "lens", "tune"]
 
@@ -83,7 +83,7 @@ class Lens:
 
 
 @torch.no_grad()
-def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -> Lens:
+def lens(run: LoadedRun, text: str | Reading | Trace, tuned: Tuned | None = None) -> Lens:
     """Read the prediction at each layer; the last one equals the model's exactly. `tuned` applies a
     fitted map before the head for every layer but the last."""
     found = text if isinstance(text, Trace) else trace(run, text)
@@ -110,10 +110,10 @@ def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -
     return Lens(reading.outputs, tuple(names), how, last_RC, top, probability, rank, chosen, kl)
 
 
-def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:
+def _layer(run: LoadedRun, read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:
     scores_RC, last_RC = scores_in(run, read), scores_in(run, last)
     n_rows = len(scores_RC)
-    if not read.is_likely:
+    if not read.has_probabilities:
         cosine_R = F.cosine_similarity(scores_RC.double(), last_RC.double(), dim=-1)
         none = scores_RC.new_zeros(n_rows, 0)
         nothing_R = scores_RC.new_zeros(n_rows)
@@ -123,8 +123,8 @@ def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tenso
     ids_R1 = torch.tensor([output.id for output in reading.outputs])[:, None]
     chosen_R1 = logs_RC.gather(1, ids_R1)
     rank_R = 1 + (logs_RC > chosen_R1).sum(1)
-    if read.apart is bernoulli:  # independent labels
-        kl_R = read.apart(scores_RC, last_RC, 1.0)
+    if read.divergence is sigmoid_divergence:  # independent labels
+        kl_R = read.divergence(scores_RC, last_RC, 1.0)
     else:
         last_logs_RC = last_RC.double().log_softmax(-1)
         kl_R = (last_logs_RC.exp() * (last_logs_RC - logs_RC)).sum(1)

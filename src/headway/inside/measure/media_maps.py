@@ -22,7 +22,7 @@ from headway.inside.measure.maps.map import Map, readout_RT, written_words
 from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 SLOPE_WORK, HIDE_WORK, PATH_WORK = 6_000, 3_000, 400
 """Limits of outputs times source positions for gradients, occlusion and integrated gradients
@@ -63,7 +63,7 @@ def looking_kind(reading: Reading) -> str:
     return "cross" if "target" in reading.streams else "self"
 
 
-def head_weights(run: Opened | None, trace: Trace) -> list[Tensor]:
+def head_weights(run: LoadedRun | None, trace: Trace) -> list[Tensor]:
     """Weights by which each output is read from the input (H R S), for each layer; empty without
     attention."""
     reads_RT = readout_RT(run, trace.reading)
@@ -72,7 +72,7 @@ def head_weights(run: Opened | None, trace: Trace) -> list[Tensor]:
 
 
 def whole_maps(
-    run: Opened | None, trace: Trace, change: Change, *, slow: bool
+    run: LoadedRun | None, trace: Trace, change: Change, *, slow: bool
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Make the maps that cover all layers (R S), by key; also return what was left out, and why.
     `slow` includes maps that take long."""
@@ -80,7 +80,7 @@ def whole_maps(
     by_attention = run is None or Anatomy.of(run.model).by_attention
     made = {"rollout": rollout(run, trace).parts()[source]} if by_attention else {}
     work = len(trace.reading.outputs) * len(trace.reading.streams[source])
-    makers: dict[str, tuple[bool, Callable[[Opened], list[Map]]]] = {
+    makers: dict[str, tuple[bool, Callable[[LoadedRun], list[Map]]]] = {
         "norm": (True, lambda run: norm_maps(run, trace)[:1]),
         "gradxinput": (work <= SLOPE_WORK, lambda run: gradient_maps(run, trace, change=change)),
         "integrated": (

@@ -19,7 +19,7 @@ from headway.inside.capture.examples import Passage, Shown, passages
 from headway.inside.capture.states import Site, batches, sites_of, states_of, stream_of
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.factors.dictionary import Factors
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 MAX_TOKENS = 50_000
 AT_ONCE = 8192
@@ -40,7 +40,7 @@ class Index:
     """Tokens of a corpus by their states at one site, without special tokens at the ends of
     texts."""
 
-    run: Opened
+    run: LoadedRun
     site: Site
     texts: list[Passage]
     where_N2: NDArray[np.int32]
@@ -55,7 +55,7 @@ class Index:
     @classmethod
     def of(
         cls,
-        run: Opened,
+        run: LoadedRun,
         lines: Corpus | Iterable[str],
         layer: int,
         *,
@@ -126,7 +126,7 @@ class Index:
 
 @torch.no_grad()
 def indexes(
-    run: Opened,
+    run: LoadedRun,
     lines: Corpus | Iterable[str],
     sites: Sequence[Site],
     *,

@@ -13,8 +13,8 @@ from headway.inside.capture.ngrams import Gram, added, grams_of, table_of
 from headway.inside.capture.streams import Reading, shown
 from headway.inside.capture.trace import Trace
 from headway.models.parts.ngrams import TokenView
-from headway.tasks.label_kinds import target_of
-from headway.tasks.opened import Opened
+from headway.tasks.label_kinds import label_type_of
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.scores import MODEL, NEURAL, NGRAMS
 
 SEEN_AS = {
@@ -52,7 +52,7 @@ class Votes:
 
 
 @torch.no_grad()
-def votes(run: Opened, trace: Trace) -> list[Votes]:
+def votes(run: LoadedRun, trace: Trace) -> list[Votes]:
     """Effects on each output; an empty list for a model without n-grams."""
     table, reading, change = table_of(run.model), trace.reading, trace.change
     if table is None:
@@ -65,7 +65,11 @@ def votes(run: Opened, trace: Trace) -> list[Votes]:
     margin = _score if kind in ("labels", "number") else _margin
     scale = (run.settings.classify.std or 1.0) if kind == "number" else 1.0
     share = float(table.share)
-    said = {NEURAL: read.neural.answers(), NGRAMS: read.ngrams.scores_RC, MODEL: read.answers()}
+    said = {
+        NEURAL: read.neural.averaged_logits(),
+        NGRAMS: read.ngrams.scores_RC,
+        MODEL: read.averaged_logits(),
+    }
     added_TRC, each = added(table, reading, change), grams_of(table, reading, change)
     found = []
     for row, (output, grams) in enumerate(zip(reading.outputs, each, strict=True)):
@@ -86,11 +90,11 @@ def votes(run: Opened, trace: Trace) -> list[Votes]:
     return found
 
 
-def _answers(run: Opened, scores_C: Tensor) -> Tensor:
+def _answers(run: LoadedRun, scores_C: Tensor) -> Tensor:
     """Probabilities (C) of labels or tags, or the number (1), from scores."""
     if run.spec.answers == "tags":
         return scores_C.double().softmax(-1)
-    return target_of(run.settings, run.settings.labels).shares(scores_C.double()[None])[0]
+    return label_type_of(run.settings, run.settings.labels).predictions(scores_C.double()[None])[0]
 
 
 def _score(scores_XC: Tensor, label: int) -> Tensor:

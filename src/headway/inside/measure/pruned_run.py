@@ -22,9 +22,9 @@ from headway.models.summary import count_parameters
 from headway.settings.data import DataSettings
 from headway.settings.folder import WEIGHTS
 from headway.storage import new_folder
-from headway.tasks.media_inputs import Given
-from headway.tasks.opened import Opened, open_plain, open_run
-from headway.tasks.task import Use, find_task
+from headway.tasks.loaded_run import LoadedRun, open_plain, open_run
+from headway.tasks.media_inputs import LoadedInput
+from headway.tasks.task import InferenceRequest, find_task
 
 ROUNDS = 5
 """Alternating timing rounds, so that other load on the machine affects both runs."""
@@ -48,7 +48,7 @@ class Line:
 
 
 def find_examples(
-    run: Opened, given: Sequence[str] | None, files: DataSettings | None, *, needed: bool
+    run: LoadedRun, given: Sequence[str] | None, files: DataSettings | None, *, needed: bool
 ) -> tuple[list[Reading], str]:
     """Find examples to measure heads on, and describe their origin: given files, else the run's own
     data, else a test set. The test set comes last because the score is also measured on it."""
@@ -73,7 +73,7 @@ def find_examples(
 
 
 def prune_run(
-    run: Opened, gone: Collection[Head], out: Path, readings: Sequence[Reading],
+    run: LoadedRun, gone: Collection[Head], out: Path, readings: Sequence[Reading],
     files: DataSettings | None,
 ) -> list[Line]:  # fmt: skip
     """Write the run without these heads to a new folder, and compare both."""
@@ -83,7 +83,7 @@ def prune_run(
 
 
 def compare(
-    before: Opened, after: Opened, readings: Sequence[Reading], files: DataSettings | None
+    before: LoadedRun, after: LoadedRun, readings: Sequence[Reading], files: DataSettings | None
 ) -> list[Line]:
     """Compare two runs; `readings` are for loss and speed, `files` are test data for the task's
     metric."""
@@ -104,17 +104,17 @@ def compare(
 
 
 @torch.no_grad()
-def mean_loss(run: Opened, readings: Sequence[Reading]) -> float:
+def mean_loss(run: LoadedRun, readings: Sequence[Reading]) -> float:
     """Mean over texts of the mean loss of their outputs."""
     losses = [-float(say(run, reading).log_probs_R.mean()) for reading in readings]
     return sum(losses) / len(losses)
 
 
-def _size(run: Opened) -> int:
+def _size(run: LoadedRun) -> int:
     return (run.folder / WEIGHTS).stat().st_size
 
 
-def _speeds(before: Opened, after: Opened, readings: Sequence[Reading]) -> list[Line]:
+def _speeds(before: LoadedRun, after: LoadedRun, readings: Sequence[Reading]) -> list[Line]:
     found = []
     few = readings[:TIMED]
     rows = "tokens" if few[0].media is None else "positions"
@@ -141,7 +141,7 @@ def _in_turns(*jobs: Callable[[], float]) -> list[float]:
     return [statistics.median(mine) for mine in speeds]
 
 
-def _reading(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
+def _reading(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], float]:
     batch = Batch.of(run, readings)
     n_tokens = float(sum(reading.n_tokens for reading in readings))
 
@@ -153,7 +153,7 @@ def _reading(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
     return job
 
 
-def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]:
+def _predicting(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], float]:
     settings, tokenizer = run.settings, run.vocab.target
     given = [_question(reading) for reading in readings]
     if run.spec.continues:
@@ -161,7 +161,7 @@ def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]
         settings = replace(settings, decode=decode)
         given = [tokenizer.decode(tokenizer.encode(str(text))[:PROMPT]) for text in given]
     opened = open_run(run.folder, device="cpu", settings=settings)
-    predictor = find_task(settings).predictor(Use(opened, settings))
+    predictor = find_task(settings).predictor(InferenceRequest(opened, settings))
 
     def job() -> float:
         answers = list(predictor.answers(given))
@@ -173,8 +173,8 @@ def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]
     return job
 
 
-def _question(reading: Reading) -> str | Given:
+def _question(reading: Reading) -> str | LoadedInput:
     """Input of a reading in the form that predictors take."""
     if reading.media is not None:
-        return Given(reading.media.name, reading.media.item)
+        return LoadedInput(reading.media.name, reading.media.item)
     return " ".join(reading.text.split())

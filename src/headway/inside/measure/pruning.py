@@ -25,7 +25,7 @@ from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import ModelSettings
 from headway.settings.run import resolved_toml
 from headway.storage import replace_file
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 Head = tuple[str, int, int]
 """Kind of attention, layer and head, counted from 0 among the heads that the model has."""
@@ -167,7 +167,7 @@ def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: li
     weights[out] = rows(weights[out].T, heads).T
 
 
-def save_pruned(run: Opened, gone: Iterable[Head], out: Path, *, compact: bool = True) -> None:
+def save_pruned(run: LoadedRun, gone: Iterable[Head], out: Path, *, compact: bool = True) -> None:
     """Write a run folder with the remaining heads, the same settings and the tokenizer.
 
     With `compact` a run in 8 bits stays in 8 bits. The settings are written last, so that a folder

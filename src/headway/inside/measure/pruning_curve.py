@@ -17,10 +17,10 @@ from headway.inside.measure.pruning import Head, least, save_pruned, units
 from headway.settings.data import DataSettings
 from headway.settings.model import ModelSettings
 from headway.storage import read_json, replace_text, seal_json, work_folder
-from headway.tasks.opened import Opened, open_run
+from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Spec
-from headway.tasks.task import Use, find_task
+from headway.tasks.task import InferenceRequest, find_task
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
 CURVE = "heads.json"
@@ -91,7 +91,7 @@ def _worth(settings: ModelSettings, worth: Mapping[Head, float], head: Head) -> 
 
 
 def curve(
-    run: Opened,
+    run: LoadedRun,
     files: DataSettings,
     found: Heads,
     *,
@@ -143,7 +143,7 @@ def _queue(
 
 
 def measure_without(
-    run: Opened, files: DataSettings, gone: Collection[Head]
+    run: LoadedRun, files: DataSettings, gone: Collection[Head]
 ) -> tuple[float, float | None]:
     """The task's metric, and the loss if available, of the run without these heads."""
     with work_folder() as folder:
@@ -158,7 +158,7 @@ def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores
     opened = open_run(folder, device="cpu")
     settings = replace(opened.settings, decode=replace(opened.settings.decode, **decode))
     with contextlib.redirect_stderr(io.StringIO()):
-        return find_task(settings).evaluation(Use(opened, settings), files)
+        return find_task(settings).evaluation(InferenceRequest(opened, settings), files)
 
 
 def headline(spec: Spec, found: Scores) -> float:

@@ -29,7 +29,7 @@ from headway.inside.capture.trace import trace
 from headway.models.parts.output_heads import HiddenStates
 from headway.nn.layout import Layout
 from headway.storage import replace_file
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import Read, readout_of
 
 FEWEST = 20
@@ -123,7 +123,7 @@ Maps = tuple[Tensor, Tensor]
 """Matrices and shifts of the maps."""
 
 
-def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
+def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
     """Fit a tuned lens on eight tenths of the lines.
 
     Another tenth selects the best step for each layer, which may be the plain lens. The last tenth
@@ -154,7 +154,7 @@ def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
     return Tuned(*found, plain_L, tuned_L, n_lines=len(texts), n_held_out=tenth)
 
 
-def _fit(run: Opened, fit: list[Line], choose: list[Line], rng: np.random.Generator) -> Maps:
+def _fit(run: LoadedRun, fit: list[Line], choose: list[Line], rng: np.random.Generator) -> Maps:
     n_layers, _, width = fit[0].shape
     matrix_LDD = torch.zeros(n_layers - 1, width, width, requires_grad=True)
     shift_LD = torch.zeros(n_layers - 1, width, requires_grad=True)
@@ -179,22 +179,22 @@ def _fit(run: Opened, fit: list[Line], choose: list[Line], rng: np.random.Genera
 
 
 @torch.no_grad()
-def _divergence(run: Opened, lines: list[Line], maps: Maps | None) -> Tensor:
+def _divergence(run: LoadedRun, lines: list[Line], maps: Maps | None) -> Tensor:
     """Mean divergence of each layer but the last from the last one, over all outputs of the
     lines."""
     found = [_batch_divergence(run, batch, maps) for batch in _batches(lines)]
     return torch.cat(found, dim=1).mean(1)
 
 
-def _batch_divergence(run: Opened, batch: list[Line], maps: Maps | None) -> Tensor:
+def _batch_divergence(run: LoadedRun, batch: list[Line], maps: Maps | None) -> Tensor:
     states_LND = torch.cat(batch, dim=1)
     layout = Layout.of([line.shape[1] for line in batch])
     with torch.no_grad():
-        last_RC = _read_out(run, states_LND[-1], layout).answers()
+        last_RC = _read_out(run, states_LND[-1], layout).averaged_logits()
     found = []
     for layer, x_ND in enumerate(states_LND[:-1]):
         read = _read_out(run, _map(x_ND, maps, layer), layout)
-        found.append(read.apart(read.answers(), last_RC, 1.0))
+        found.append(read.divergence(read.averaged_logits(), last_RC, 1.0))
     return torch.stack(found)
 
 
@@ -202,7 +202,7 @@ def _map(x_ND: Tensor, maps: Maps | None, layer: int) -> Tensor:
     return x_ND if maps is None else x_ND + x_ND @ maps[0][layer] + maps[1][layer]
 
 
-def _read_out(run: Opened, x_ND: Tensor, layout: Layout) -> Read:
+def _read_out(run: LoadedRun, x_ND: Tensor, layout: Layout) -> Read:
     """Read outputs from the given states, or from whole examples if the head pools."""
     norm = Anatomy.of(run.model).stacks[-1].stack.final_norm
     x_ND = x_ND if norm is None else norm(x_ND)
@@ -225,7 +225,7 @@ def _batches(lines: list[Line]) -> Iterator[list[Line]]:
         yield batch
 
 
-def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator) -> Line:
+def _line(run: LoadedRun, text: str | Media, number: int, rng: np.random.Generator) -> Line:
     # A language model reads the line and generates nothing; other models decode without a beam.
     gaps = run.spec.answers == "gaps"
     if gaps and not isinstance(text, str):
@@ -239,7 +239,7 @@ def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator)
     return states_LTD[:, rows] if rows or not reading.outputs else states_LTD
 
 
-def _with_gaps(reading: Reading, run: Opened, rng: np.random.Generator) -> Reading:
+def _with_gaps(reading: Reading, run: LoadedRun, rng: np.random.Generator) -> Reading:
     """Mask some tokens, as in training; a text that has gaps keeps these."""
     tokenizer, text = run.vocab.source, reading.last
     if tokenizer.mask in text.ids:

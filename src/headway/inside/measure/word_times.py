@@ -24,7 +24,7 @@ from headway.inside.capture.streams import Reading, shown
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import written_words
 from headway.nn.ctc import align
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import as_model
 
 Rows = list[tuple[int, int]]
@@ -99,7 +99,7 @@ def _n_begin(reading: Reading) -> int:
 
 
 @torch.no_grad()
-def ctc_logs(run: Opened, trace: Trace) -> Tensor | None:
+def ctc_logs(run: LoadedRun, trace: Trace) -> Tensor | None:
     """Log-probabilities of all symbols and, last, of the blank, for each audio frame without
     padding (S V); None if the model has no CTC head."""
     model, media = run.model, trace.reading.media

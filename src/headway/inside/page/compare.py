@@ -11,7 +11,7 @@ from torch import Tensor
 from headway.errors import UserError
 from headway.inside.capture.streams import shown
 from headway.inside.capture.trace import Trace
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
     from headway.inside.page.look import Looked
@@ -37,7 +37,7 @@ def check_pair(first: Looked, second: Looked) -> dict[str, Any]:
     return {"pair": True, "fits": fits(one, other), "sides": sides}
 
 
-def of_stages(stages: Sequence[tuple[Opened, Trace]]) -> dict[str, Any]:
+def of_stages(stages: Sequence[tuple[LoadedRun, Trace]]) -> dict[str, Any]:
     """Return the data to compare any two checkpoints of one training; all of them read the same
     tokens."""
     found = [side(run, trace) for run, trace in stages]
@@ -67,7 +67,7 @@ def fits(one: Trace, other: Trace) -> Fits:
     return found
 
 
-def side(run: Opened | None, trace: Trace) -> dict[str, Any]:
+def side(run: LoadedRun | None, trace: Trace) -> dict[str, Any]:
     """The outputs of one look with their log-probabilities and their most probable alternatives."""
     scores_RC, outputs = trace.scores_RC, trace.reading.outputs
     if scores_RC is None or not outputs or any(output.id < 0 for output in outputs):
@@ -89,7 +89,7 @@ def side(run: Opened | None, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _named(run: Opened | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -> list[list[Any]]:
+def _named(run: LoadedRun | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -> list[list[Any]]:
     ids = [int(id) for id in ids_K]
     names = [str(id) for id in ids]
     if trace.reading.labelled:

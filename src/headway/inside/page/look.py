@@ -23,7 +23,7 @@ from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS, look_of
 from headway.inside.page.sections import training as training_section
 from headway.settings.folder import IMPORTED
 from headway.storage import read_json, replace_text
-from headway.tasks.opened import Opened, open_plain
+from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.web.html import page_data, page_html
 from headway.web.pack import pack
 
@@ -73,7 +73,7 @@ class Looked:
     """Inputs of the sections of one look."""
 
     trace: Trace
-    run: Opened | None = None
+    run: LoadedRun | None = None
     """None if the trace comes from elsewhere."""
 
     final: bool = True
@@ -140,13 +140,13 @@ class Page:
 
 
 def look(
-    run: str | Path | Opened | Trace,
+    run: str | Path | LoadedRun | Trace,
     text: str | Media = "",
     ask: Ask = PLAINLY,
     change: Change = NO_CHANGE,
     *,
     file: str | Path | None = None,
-    against: str | Path | Opened | None = None,
+    against: str | Path | LoadedRun | None = None,
     against_text: str | Media | None = None,
     note: Note = lambda line: None,
     **extras: Any,
@@ -187,7 +187,7 @@ def look(
 
 
 def looked_at(
-    run: Opened, text: str | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE,
+    run: LoadedRun, text: str | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE,
     extras: Extras = Extras(),  # noqa: B008 (it is frozen)
 ) -> Looked:  # fmt: skip
     """Trace one text or file in one run, and add the files that sections need."""
@@ -214,7 +214,7 @@ def looked_at(
     )
 
 
-def truth_of(run: Opened, path: Path | None = None) -> dict[str, Any] | None:
+def truth_of(run: LoadedRun, path: Path | None = None) -> dict[str, Any] | None:
     """Return the measured accuracy of the maps of this run; None if it was never measured."""
     place = run.folder / TRUTH if path is None else path
     if path is None and not place.is_file():
@@ -230,7 +230,7 @@ def truth_of(run: Opened, path: Path | None = None) -> dict[str, Any] | None:
     return found
 
 
-def facts_of(run: Opened) -> dict[str, Any]:
+def facts_of(run: LoadedRun) -> dict[str, Any]:
     """Name and facts of a run for the header of a page."""
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     facts = [run.settings.task, *run.shape.size_facts, f"{parameters:,} parameters"]
@@ -240,7 +240,7 @@ def facts_of(run: Opened) -> dict[str, Any]:
 
 
 def _along(
-    run: Opened, first: Looked, extras: Extras, note: Note
+    run: LoadedRun, first: Looked, extras: Extras, note: Note
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the looks of all stages of the training, the final one last, and their shared
     sections."""
@@ -278,15 +278,15 @@ def _of_trace(found: Trace) -> Page:
     return Page(title, [look_of(title, looked)], {}, {"name": title, "facts": facts})
 
 
-def _opened(run: str | Path | Opened) -> Opened:
-    return run if isinstance(run, Opened) else open_plain(run)
+def _opened(run: str | Path | LoadedRun) -> LoadedRun:
+    return run if isinstance(run, LoadedRun) else open_plain(run)
 
 
-def _corpus(given: Any, run: Opened) -> Corpus | None:
+def _corpus(given: Any, run: LoadedRun) -> Corpus | None:
     return given if given is None or isinstance(given, Corpus) else Corpus.of(given, run)
 
 
-def _title(run: Opened, text: str | Media) -> str:
+def _title(run: LoadedRun, text: str | Media) -> str:
     short = " ".join(_said(text).split())
     return f"{run.folder.name}: {short[:60]}{'…' * (len(short) > 60)}"
 
@@ -296,7 +296,7 @@ def _said(text: str | Media) -> str:
 
 
 def _labels(
-    one: Opened, other: Opened, text: str | Media, other_text: str | Media | None
+    one: LoadedRun, other: LoadedRun, text: str | Media, other_text: str | Media | None
 ) -> tuple[str, str]:
     if one.folder.name != other.folder.name:
         return one.folder.name, other.folder.name

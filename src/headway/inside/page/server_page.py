@@ -19,7 +19,7 @@ from headway.inside.page.look import Extras, Looked, Page, facts_of, looked_at
 from headway.inside.page.sections import SECTIONS, look_of
 from headway.inside.page.server_request import Request
 from headway.settings.decode import DecodeSettings
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 SLOW = "saliency"
 """Section that takes longer than all others together; requests must ask for it."""
@@ -32,7 +32,7 @@ class Live:
     """One run that answers requests; `usual` are its decoding settings where a request leaves them
     open."""
 
-    run: Opened
+    run: LoadedRun
     usual: DecodeSettings
     extras: Extras
     media: Media | None = None
@@ -42,7 +42,7 @@ class Live:
     """Address for further requests (`post`), and values that are sent with each of them."""
 
     @classmethod
-    def of(cls, run: Opened, ask: Ask, extras: Extras, media: Media | None = None) -> Live:
+    def of(cls, run: LoadedRun, ask: Ask, extras: Extras, media: Media | None = None) -> Live:
         writes = Anatomy.of(run.model).is_pair
         usual = run.settings.decode if writes else DecodeSettings(beam=1)
         corpus = extras.corpus
@@ -62,7 +62,7 @@ class Live:
         names = [name for name in SECTIONS if request.maps or name != SLOW]
         return Page(run.folder.name, [look_of(label, looked, names)], shared, facts_of(run))
 
-    def _at(self, label: str | None) -> Opened:
+    def _at(self, label: str | None) -> LoadedRun:
         if label in (None, FINAL):
             return self.run
         paths = {label_of(path): path for path in checkpoints_of(self.run)}

@@ -31,7 +31,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.folder import file_in
 from headway.settings.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, TextSettings
 from headway.settings.run import RunSettings
-from headway.tasks.opened import check_fits
+from headway.tasks.loaded_run import check_fits
 
 HEADS = "heads.safetensors"
 """File with the output heads of an encoder: CTranslate2 stores only the body."""

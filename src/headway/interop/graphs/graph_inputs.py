@@ -19,7 +19,7 @@ from headway.models.parts.vision import ImageBatch, ImageFront
 from headway.nn.attention.padded import PaddedLayout
 from headway.nn.mel import FLOOR, LogMel
 from headway.settings.text import SHAPES
-from headway.tasks.masked_media import blank
+from headway.tasks.masked_media import masked_image
 
 IDS, MASK, SEGMENTS = "input_ids", "attention_mask", "token_type_ids"
 PIXELS, WAVEFORM, LENGTHS, HIDDEN_ROWS = "pixel_values", "waveform", "lengths", "bool_masked_pos"
@@ -107,7 +107,7 @@ class PictureInputs(GraphInputs):
             return ModelInput(ImageBatch((group,)), layout)
         hidden_N = F.pad(hidden[0], (front.shape.extra, 0)).flatten()
         if front.stem is not None:
-            group = blank(group, hidden_N, front)
+            group = masked_image(group, hidden_N, front)
         return ModelInput(ImageBatch((group,), masked_N=hidden_N), layout)
 
 

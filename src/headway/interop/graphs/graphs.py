@@ -155,7 +155,7 @@ class Reader(nn.Module):
         return (layout.grid(states.x_ND), *said, *more)
 
     def _said(self, readout: Readout, states: HiddenStates, layout: PaddedLayout) -> Tensor:
-        found = readout.of(self.model, states).answers()
+        found = readout.of(self.model, states).averaged_logits()
         if readout.pools:
             return found
         found = layout.grid(found)

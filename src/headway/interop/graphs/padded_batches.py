@@ -43,7 +43,7 @@ from headway.interop.proof_inputs import (
 )
 from headway.models.parts.audio import FULL_SCALE
 from headway.settings.model import Seq2SeqSettings
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import readout_of
 from headway.tasks.text_items import TextItem
 
@@ -155,7 +155,7 @@ def sources_of(reader: Call, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def prove_padded(
     to: str,
-    run: Opened,
+    run: LoadedRun,
     sentences: Sequence[str],
     calls: Mapping[str, Call],
     *,
@@ -190,7 +190,7 @@ def _of_ctc(reading: Reading) -> Reading:
 
 
 def _said(
-    run: Opened, calls: Mapping[str, Call], readings: Sequence[Reading]
+    run: LoadedRun, calls: Mapping[str, Call], readings: Sequence[Reading]
 ) -> tuple[list[Array], list[Array]]:
     """Logits of each item, as in `Reading.scores`, and those of the CTC head of an
     encoder-decoder."""
@@ -231,7 +231,7 @@ def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
         first += size
 
 
-def _heads(run: Opened) -> dict[str, tuple[int, int]]:
+def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
     """Number and width of the heads, by names of the past inputs of a step graph."""
     kind = run.shape.sides[-1]
     width = run.shape.side(kind).head_width

@@ -44,7 +44,7 @@ from headway.nn.layout import Layout
 from headway.settings.audio import AudioSeq2SeqSettings
 from headway.settings.folder import TOKENIZER
 from headway.settings.model import TextSettings, family_of
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.text_items import TextItem
 from headway.tokens.vocabtxt import is_smiles
 
@@ -64,7 +64,7 @@ Given = dict[str, Any]
 """Keyword arguments of a foreign model."""
 
 
-def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
+def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
     """Prove an export with `transformers`, or, if it is not installed, by importing it again."""
     ours = read_all(run, proof_items(run, sentences))
     config, same = read_table(out / "config.json"), 1.0
@@ -88,7 +88,7 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = Fals
     return replace(proof, equal_outputs=proof.equal_outputs * same, items=items, units=units)
 
 
-def _standardised(run: Opened, scores: Scores) -> Scores:
+def _standardised(run: LoadedRun, scores: Scores) -> Scores:
     """Convert regression outputs to standardised units, those of our head."""
     if run.spec.answers != "number":
         return scores
@@ -111,7 +111,7 @@ def quiet(transformers: ModuleType) -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def _notes(run: Opened, config: dict[str, Any]) -> list[str]:
+def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
     """Notes on differences that are caused by the format."""
     if run.spec.modality != "text":
         return []
@@ -130,7 +130,7 @@ def _many(shape: TextSettings) -> list[str]:
 
 def _by_transformers(
     transformers: ModuleType,
-    run: Opened,
+    run: LoadedRun,
     out: Path,
     config: dict[str, Any],
     readings: Sequence[Reading],
@@ -167,7 +167,7 @@ def _by_transformers(
     return found, [*strange, *notes]
 
 
-def _auto_class(run: Opened) -> str:
+def _auto_class(run: LoadedRun) -> str:
     return CLASSES.get(family_of(run.shape)) or CLASSES[run.spec.answers]
 
 
@@ -181,7 +181,9 @@ def _text(item: TextItem) -> Given:
     return {"input_ids": [item.ids], "token_type_ids": [segments]}
 
 
-def _preparation(transformers: Any, run: Opened, out: Path) -> tuple[Callable[[Media], Given], str]:
+def _preparation(
+    transformers: Any, run: LoadedRun, out: Path
+) -> tuple[Callable[[Media], Given], str]:
     """Preprocessing of `transformers` from pixels or samples to model inputs, and a note about
     it."""
     said = read_table(out / PREPROCESSOR_JSON) if (out / PREPROCESSOR_JSON).is_file() else {}
@@ -216,7 +218,7 @@ def _preparation(transformers: Any, run: Opened, out: Path) -> tuple[Callable[[M
     )
 
 
-def _scores(run: Opened, said: Any, reading: Reading, sentence: SentenceFolder | None) -> Tensor:
+def _scores(run: LoadedRun, said: Any, reading: Reading, sentence: SentenceFolder | None) -> Tensor:
     """Scores of one output, as in `Reading.scores`."""
     if run.spec.answers == "vector" and run.spec.modality == "text":
         return _vector(run, said, len(reading.tokens), sentence)
@@ -226,7 +228,7 @@ def _scores(run: Opened, said: Any, reading: Reading, sentence: SentenceFolder |
     return logits if len(logits.shape) == 2 else logits[0]
 
 
-def _vector(run: Opened, said: Any, length: int, sentence: SentenceFolder | None) -> Tensor:
+def _vector(run: LoadedRun, said: Any, length: int, sentence: SentenceFolder | None) -> Tensor:
     if sentence is None:  # only outputs of BERT's pooler have no such files
         found: Tensor = said.pooler_output
         normalise = run.settings.embed.normalise
@@ -237,7 +239,7 @@ def _vector(run: Opened, said: Any, length: int, sentence: SentenceFolder | None
 
 
 def _same_ids(
-    transformers: ModuleType, run: Opened, out: Path, sentences: Sequence[str]
+    transformers: ModuleType, run: LoadedRun, out: Path, sentences: Sequence[str]
 ) -> tuple[float, str]:
     """Share of sentences for which the exported tokenizer returns the ids that our model reads,
     including special tokens, and a note about it."""
@@ -255,7 +257,7 @@ def _same_ids(
     return same / len(mine), f"its tokenizer returns our ids for {same} of {len(mine)} sentences"
 
 
-def _excuse(run: Opened, out: Path) -> str | None:
+def _excuse(run: LoadedRun, out: Path) -> str | None:
     """Reason why `transformers` cannot be expected to read the tokenizer like headway, or None."""
     tokenizer = run.vocab.source
     if (out / TOKENIZER).is_file():
@@ -277,7 +279,7 @@ def _excuse(run: Opened, out: Path) -> str | None:
 
 
 def _by_us(
-    run: Opened, out: Path, config: dict[str, Any], readings: Sequence[Reading]
+    run: LoadedRun, out: Path, config: dict[str, Any], readings: Sequence[Reading]
 ) -> list[Scores]:
     weights = open_weights(out)
     found = family_named(config["model_type"]).read(config, weights.keys(), {})

@@ -11,7 +11,7 @@ from headway.interop.sentence_transformers import KEPT, MODULES, POOLINGS, Sente
 from headway.settings.model import DecoderSettings, EncoderSettings
 from headway.settings.run import RunSettings
 from headway.storage import replace_text
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 
 def write_modules(settings: RunSettings, out: Path) -> None:
@@ -41,7 +41,7 @@ def write_modules(settings: RunSettings, out: Path) -> None:
     _write(out / "sentence_bert_config.json", {"max_seq_length": model.max_len})
 
 
-def give_back_modules(run: Opened, out: Path) -> bool:
+def give_back_modules(run: LoadedRun, out: Path) -> bool:
     """Copy the original files of an imported run if they still match its settings; return whether
     they do."""
     kept = run.folder / KEPT

@@ -12,7 +12,7 @@ from headway.interop.folder_files import read_table
 from headway.settings.folder import CHAT_TEMPLATE, OWN_TOKENIZER, TOKENIZER, file_in
 from headway.settings.model import EncoderSettings, Seq2SeqSettings
 from headway.storage import replace_text
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.tokenizer import Tokenizer
 
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
@@ -28,7 +28,7 @@ TARGET = "target"
 """Folder of the target tokenizer, if source and target have separate ones."""
 
 
-def around(run: Opened) -> tuple[list[int], list[int]]:
+def around(run: LoadedRun) -> tuple[list[int], list[int]]:
     """Special tokens before and after a text, for the task of the run."""
     tokenizer = run.vocab.source
     if run.spec.modality == "sounds":  # of the output, since there is no input text
@@ -44,7 +44,7 @@ def _present(token: int | None) -> list[int]:
     return [] if token is None else [token]
 
 
-def special_ids(run: Opened) -> dict[str, Any]:
+def special_ids(run: LoadedRun) -> dict[str, Any]:
     """Ids of special tokens for config.json and generation_config.json."""
     target = run.vocab.target
     ids: dict[str, Any] = {"bos_token_id": target.bos, "eos_token_id": target.eos}
@@ -69,7 +69,7 @@ def padding(tokenizer: Tokenizer) -> int:
     return tokenizer.unk if own is None else own
 
 
-def give_back_tokenizer(run: Opened, out: Path) -> None:
+def give_back_tokenizer(run: LoadedRun, out: Path) -> None:
     """Copy the original tokenizer files of an imported run. Files that `transformers` does not
     recognise by name, such as a user's own tokenizer, are written in our format instead."""
     files = [p for p in sorted((run.folder / ORIGINALS).glob("*"))
@@ -89,7 +89,7 @@ def give_back_tokenizer(run: Opened, out: Path) -> None:
         _write_config(run, run.vocab.source, out)
 
 
-def write_tokenizer(run: Opened, out: Path) -> None:
+def write_tokenizer(run: LoadedRun, out: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json; a second vocabulary goes into its own
     folder."""
     source, target = run.vocab.source, run.vocab.target
@@ -102,7 +102,7 @@ def write_tokenizer(run: Opened, out: Path) -> None:
         shutil.copyfile(run.folder / CHAT_TEMPLATE, out / CHAT_TEMPLATE)
 
 
-def write_library_tokenizer(run: Opened, out: Path) -> None:
+def write_library_tokenizer(run: LoadedRun, out: Path) -> None:
     """Write the tokenizer for exports to a runtime: as JSON for the library `tokenizers`, with a
     rule that adds special tokens, and as our own file, which also has the roles of tokens."""
     shutil.copyfile(file_in(run.folder, TOKENIZER), out / OWN_TOKENIZER)
@@ -113,26 +113,28 @@ def write_library_tokenizer(run: Opened, out: Path) -> None:
         _write_json(run, target, out / TARGET, (_present(target.target_begin), [target.eos]))
 
 
-def _write(run: Opened, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]) -> None:
+def _write(
+    run: LoadedRun, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]
+) -> None:
     _write_json(run, tokenizer, out, ends)
     _write_config(run, tokenizer, out)
 
 
 def _write_json(
-    run: Opened, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]
+    run: LoadedRun, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]
 ) -> None:
     facts = json.loads(tokenizer.library_json())
     facts["post_processor"] = _post_processor(run, tokenizer, *ends)
     replace_text(out / TOKENIZER, json.dumps(facts, ensure_ascii=False))
 
 
-def _write_config(run: Opened, tokenizer: Tokenizer, out: Path) -> None:
+def _write_config(run: LoadedRun, tokenizer: Tokenizer, out: Path) -> None:
     values = _config(run, tokenizer)
     replace_text(out / "tokenizer_config.json", json.dumps(values, indent=2) + "\n")
 
 
 def _post_processor(
-    run: Opened, tokenizer: Tokenizer, before: list[int], behind: list[int]
+    run: LoadedRun, tokenizer: Tokenizer, before: list[int], behind: list[int]
 ) -> dict[str, Any]:
     """Template for `tokenizers`. In a pair, the second text and its end token have segment 1."""
 
@@ -166,7 +168,7 @@ def name_of(tokenizer: Tokenizer, token: int) -> str:
     return tokenizer.tokens([token])[0]
 
 
-def _config(run: Opened, tokenizer: Tokenizer) -> dict[str, Any]:
+def _config(run: LoadedRun, tokenizer: Tokenizer) -> dict[str, Any]:
     fills = run.spec.answers == "gaps"
     names = ["input_ids", "attention_mask"]
     if isinstance(run.shape, EncoderSettings) and run.shape.n_segments > 1:

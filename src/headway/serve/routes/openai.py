@@ -23,7 +23,14 @@ from headway.serve.routes.own import event
 from headway.serve.routes.route import TEXT, TEXTS, Route, an, an_object, event_stream
 from headway.serve.service import Events, Service, Tokens, kind_of, one_of, response, result_of
 from headway.serve.worker import Detail, Ticket, Worker
-from headway.tasks.answers import Answer, Segment, Show, SpokenAnswer, TextAnswer, VectorAnswer
+from headway.tasks.answers import (
+    Answer,
+    AnswerSegment,
+    PrintOptions,
+    TextAnswer,
+    TranscriptAnswer,
+    VectorAnswer,
+)
 
 MAX_TOKENS = 16
 """Default `max_tokens` of `/v1/completions`, as at OpenAI."""
@@ -474,11 +481,11 @@ async def transcriptions(service: Service, request: Request) -> Response:
     [answer] = asked.answers
     if answer.error:
         raise Refused(422, answer.error, param="file")
-    assert isinstance(answer, SpokenAnswer)
+    assert isinstance(answer, TranscriptAnswer)
     if shape == "json":
         return response({"text": answer.text})
     if shape != "verbose_json":
-        text = answer.lines(Show(form=shape)) if shape != "text" else answer.text
+        text = answer.lines(PrintOptions(form=shape)) if shape != "text" else answer.text
         kinds = {"vtt": "text/vtt", "srt": "application/x-subrip"}
         return PlainTextResponse(
             text.rstrip("\n") + "\n", media_type=kinds.get(shape, "text/plain")
@@ -500,7 +507,7 @@ SEEK_S = 0.01
 """Unit of `seek` at OpenAI: frames of ten milliseconds."""
 
 
-def _segment(number: int, one: Segment) -> dict[str, Any]:
+def _segment(number: int, one: AnswerSegment) -> dict[str, Any]:
     """A segment with OpenAI's keys. Probabilities that the model does not have are left out."""
     facts = {
         "id": number,

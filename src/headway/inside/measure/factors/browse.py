@@ -21,7 +21,7 @@ from headway.inside.capture.states import batches, states_of, stream_of
 from headway.inside.measure.factors.dictionary import Factors
 from headway.inside.measure.factors.effects import effects, promoted_words
 from headway.inside.measure.factors.recovery import figures
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 BEFORE, BEHIND = 10, 6
 """Tokens of a context before and after the strongest token."""
@@ -66,7 +66,7 @@ class Fired:
 
 
 def browse(
-    run: Opened,
+    run: LoadedRun,
     found: Factors,
     texts: Sequence[Passage],
     test: Sequence[Passage],
@@ -105,7 +105,7 @@ def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
 
 
 @torch.no_grad()
-def fire(run: Opened, found: Factors, texts: Sequence[Passage]) -> Fired:
+def fire(run: LoadedRun, found: Factors, texts: Sequence[Passage]) -> Fired:
     """Run the texts and collect every activation. Memory grows with the activations, not with n."""
     device = next(run.model.parameters()).device
     totals = _Totals(len(found.sites), found.n)
@@ -187,7 +187,7 @@ def contexts_of(fired: Fired, factor: int, streams: Sequence[str]) -> list[Conte
 
 
 def _entry(
-    run: Opened,
+    run: LoadedRun,
     texts: Sequence[Passage],
     contexts: Sequence[Context],
     profile_S: NDArray[np.float64],
@@ -205,7 +205,7 @@ def _entry(
     }
 
 
-def _show(run: Opened, text: Passage, context: Context) -> dict[str, Any]:
+def _show(run: LoadedRun, text: Passage, context: Context) -> dict[str, Any]:
     end = context.first + len(context.values)
     shown = text.shown(context.stream, context.place, context.first, end)
     values = [round(value, 3) for value in context.values[: len(shown["pieces"])]]

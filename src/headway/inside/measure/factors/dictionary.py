@@ -28,7 +28,7 @@ from headway.inside.measure.factors.learn import PER_FACTOR, Learning, chosen_si
 from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, fit_coder
 from headway.settings.load import from_dict
 from headway.storage import replace_file, replace_text
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 TENSORS, FACTS = "factors.safetensors", "factors.json"
 VERSION = 1
@@ -82,7 +82,7 @@ class Factors:
         mean_SD, scale_S = self.mean_SD.cpu(), self.scale_S.cpu()
         return replace(self, coder=self.coder.to("cpu"), mean_SD=mean_SD, scale_S=scale_S)
 
-    def check_fits(self, run: Opened) -> None:
+    def check_fits(self, run: LoadedRun) -> None:
         if self.run != identity(run):
             raise FolderError(
                 f"these factors were learned from another model ({self.run.get('name')}: "
@@ -154,7 +154,7 @@ class Factors:
             ) from error
 
 
-def identity(run: Opened) -> dict[str, Any]:
+def identity(run: LoadedRun) -> dict[str, Any]:
     model = run.shape
     size = sum(parameter.numel() for parameter in run.model.parameters())
     return {
@@ -167,7 +167,7 @@ def identity(run: Opened) -> dict[str, Any]:
 
 
 def factors(
-    run: Opened,
+    run: LoadedRun,
     lines: Corpus | Iterable[str],
     *,
     device: torch.device | str = "cpu",
@@ -212,7 +212,7 @@ def _too_small(corpus: Corpus, n_tokens: int, n_texts: int, learning: Learning) 
 
 
 def learn(
-    run: Opened,
+    run: LoadedRun,
     texts: Sequence[Passage],
     sites: Sequence[Site],
     learning: Learning,

@@ -16,7 +16,7 @@ from headway.inside.capture.states import READ_AT_ONCE, Site, edit_states, strea
 from headway.inside.measure.ablation import AT_ONCE, Answers, answers, losses
 from headway.models.parts.output_heads import HiddenStates
 from headway.nn.layout import Layout
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import readout_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Job(NamedTuple):
 
 @torch.no_grad()
 def effects(
-    run: Opened,
+    run: LoadedRun,
     found: Factors,
     texts: Sequence[Passage],
     contexts: Sequence[Sequence[Context]],
@@ -74,7 +74,7 @@ def _mean(values: list[tuple[float, float]]) -> dict[str, float]:
     return {"nats": round(nats, 4), "kl": round(kl, 4)}
 
 
-def _remove(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, float]]:
+def _remove(run: LoadedRun, found: Factors, jobs: list[Job]) -> list[tuple[float, float]]:
     batch = Batch.of(run, [job.passage for job in jobs])
     with watch_states(run.model) as states:
         clean = answers(run, batch)
@@ -101,7 +101,7 @@ def _remove(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, f
 
 
 def _parts(
-    run: Opened, found: Factors, batch: Batch, jobs: list[Job], site: Site, x_ND: Tensor
+    run: LoadedRun, found: Factors, batch: Batch, jobs: list[Job], site: Site, x_ND: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Rows of a site, and the contributions of the jobs' factors to them."""
     starts = batch.streams[stream_of(run.model, site)].layout.starts_B.tolist()
@@ -129,7 +129,7 @@ def _read_there(clean: Answers, number: int, job: Job, last: str) -> Tensor:
 
 
 @torch.no_grad()
-def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
+def promoted_words(run: LoadedRun, found: Factors) -> list[dict[str, Any]]:
     """Words (or labels) whose score rises or falls most with each factor.
 
     The factor is added with activation 1 to the mean state of the last layer. Empty if no head
@@ -139,7 +139,7 @@ def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
     own = [site for site in found.sites if site[0] == part.name]
     readout = readout_of(run.settings)
     poolers = readout.pools and "pooled" in getattr(run.model, "heads", {})
-    if not own or poolers or gives_vector(run) or not run.spec.is_likely:
+    if not own or poolers or gives_vector(run) or not run.spec.has_probabilities:
         return [{} for _ in range(found.n)]
     s = found.sites.index(own[-1])
 
@@ -155,7 +155,7 @@ def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
             x_RD = x_RD.repeat_interleave(n_first, 0)
             each = Layout.of([n_first] * (len(x_RD) // n_first), x_RD.device)
         # The n-gram member is constant here; the layers have their share of the logits.
-        return share * readout.of(run.model, HiddenStates(x_RD, each)).answers()
+        return share * readout.of(run.model, HiddenStates(x_RD, each)).averaged_logits()
 
     middle_1C = read(found.mean_SD[s][None])
     names = _Names(run)
@@ -181,7 +181,7 @@ def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
 class _Names:
     """Function from the numbers of words or labels to their names."""
 
-    def __init__(self, run: Opened) -> None:
+    def __init__(self, run: LoadedRun) -> None:
         self.words = run.vocab.target if run.spec.in_words else None
         self.labels = run.settings.labels
 

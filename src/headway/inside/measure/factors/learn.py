@@ -13,7 +13,7 @@ from headway.errors import ConfigError
 from headway.inside.capture.examples import Passage
 from headway.inside.capture.states import Site, batches, sites_of, states_of, stream_of
 from headway.settings.model import check_values
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 PER_FACTOR = 8
 """Minimum number of corpus tokens per factor."""
@@ -81,7 +81,7 @@ class Learning:
         return PER_FACTOR * self.n
 
 
-def chosen_sites(run: Opened, layers: str) -> list[Site]:
+def chosen_sites(run: LoadedRun, layers: str) -> list[Site]:
     """Parse the selected layers: `all`, `last`, `0,3,5`, `decoder`, or `decoder,2`."""
     every = sites_of(run.model)
     stacks = list(dict.fromkeys(name for name, _ in every))
@@ -142,7 +142,7 @@ class Reservoir:
 
 @torch.no_grad()
 def sample_states(
-    run: Opened, texts: Sequence[Passage], sites: Sequence[Site], learning: Learning
+    run: LoadedRun, texts: Sequence[Passage], sites: Sequence[Site], learning: Learning
 ) -> tuple[Tensor, Tensor]:
     """Sample states of ordinary tokens at these sites, with the number of the site of each."""
     reservoir = Reservoir(learning.rows, learning.seed)

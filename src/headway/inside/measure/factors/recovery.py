@@ -12,7 +12,7 @@ from torch import Tensor
 from headway.inside.capture.examples import Passage, hide_tokens
 from headway.inside.capture.states import Site, batches, edit_states, stream_of, watch_states
 from headway.inside.measure.ablation import answers, losses, unit
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
     from headway.inside.measure.factors.dictionary import Factors
@@ -22,7 +22,7 @@ MASKED = 0.15
 
 
 @torch.no_grad()
-def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, Any]:
+def figures(run: LoadedRun, found: Factors, texts: Sequence[Passage]) -> dict[str, Any]:
     """Measure how well states are reconstructed from factors, and the loss of the model with them.
 
     `explained` is the fraction of the variance and `l0` the number of active factors per token,
@@ -107,7 +107,7 @@ def _instead(
     return edit
 
 
-def _mask(run: Opened, texts: Sequence[Passage], seed: int) -> list[Passage]:
+def _mask(run: LoadedRun, texts: Sequence[Passage], seed: int) -> list[Passage]:
     """Mask tokens for a masked language model, because its loss is defined on hidden tokens
     only."""
     if run.spec.answers != "gaps":

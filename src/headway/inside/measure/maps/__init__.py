@@ -19,7 +19,7 @@ from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
 from headway.settings.listed import ensure_list
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 __all__ = [
     "CAUTION",
@@ -47,7 +47,7 @@ STEPS = 64
 """Most steps of integrated gradients when many maps are made; the facts of the map have the
 error."""
 
-METHODS: dict[str, Callable[[Opened, Trace], list[Map]]] = {
+METHODS: dict[str, Callable[[LoadedRun, Trace], list[Map]]] = {
     "heads": head_maps,
     "mean": lambda run, trace: layer_maps(run, trace, "mean"),
     "max": lambda run, trace: layer_maps(run, trace, "max"),
@@ -65,7 +65,7 @@ COSTLY = ("flow", "gradients", "integrated", "occlusion")
 """Methods that run the model repeatedly, or take long in other ways."""
 
 
-def make(run: Opened, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:
+def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:
     """Make the maps of these methods, in their order."""
     return [map_ for name in known(names) for map_ in METHODS[name](run, trace)]
 

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map, readout_RT
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 
-def head_maps(run: Opened | None, trace: Trace) -> list[Map]:
+def head_maps(run: LoadedRun | None, trace: Trace) -> list[Map]:
     """Make a map for each head whose rows are the output stream, such as `cross.2.5`."""
     return [
         Map.of(f"{name}.{head}", {columns: weights_HRS[head]})
@@ -18,7 +18,7 @@ def head_maps(run: Opened | None, trace: Trace) -> list[Map]:
     ]
 
 
-def layer_maps(run: Opened | None, trace: Trace, how: str) -> list[Map]:
+def layer_maps(run: LoadedRun | None, trace: Trace, how: str) -> list[Map]:
     """Make a map of the `mean` or the `max` over the heads of each layer, such as
     `cross.2.mean`."""
     made = []
@@ -28,7 +28,7 @@ def layer_maps(run: Opened | None, trace: Trace, how: str) -> list[Map]:
     return made
 
 
-def _layers(run: Opened | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
+def _layers(run: LoadedRun | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
     """Name, stream of the columns and weights for every layer, one row per output."""
     reads_RT = readout_RT(run, trace.reading)
     return [

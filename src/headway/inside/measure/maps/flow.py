@@ -13,7 +13,7 @@ from headway.errors import UserError
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map, readout_RT
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 LONGEST = 64
 """Most tokens of all streams together. Time grows with more than the cube of their number."""
@@ -46,7 +46,7 @@ class Network:
     """Level of the tokens of each stream."""
 
 
-def flow(run: Opened | None, trace: Trace) -> Map:
+def flow(run: LoadedRun | None, trace: Trace) -> Map:
     """Compute the maximum flow from every output to every token; raise an error for long texts."""
     check_length(trace.reading)
     network = _network(trace)

@@ -19,7 +19,7 @@ from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map, readout_RT
 from headway.inside.measure.maps.rollout import roll
 from headway.nn.tap import record
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 SEVERAL = 4
 """Number of gradients from which on computing them in one batch is faster."""
@@ -37,7 +37,7 @@ class Slopes:
     """Gradients by the attention weights, by kind and layer (H T S)."""
 
 
-def fronts_of(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> dict[str, Tensor]:
+def fronts_of(run: LoadedRun, trace: Trace, change: Change = NO_CHANGE) -> dict[str, Tensor]:
     """Inputs of the answer, one row per token: embeddings from the fronts, and contributions of
     tokens to the scores of the n-gram member."""
     found = {name: states[0] for name, states in trace.states.items()}
@@ -47,13 +47,13 @@ def fronts_of(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> dict[str
     return found
 
 
-def streams_of(run: Opened) -> dict[str, str]:
+def streams_of(run: LoadedRun) -> dict[str, str]:
     """Stream to which the rows of each front belong."""
     parts = Anatomy.of(run.model).stacks
     return {**{part.name: part.stream for part in parts}, NGRAMS: parts[-1].stream}
 
 
-def by_stream(run: Opened, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def by_stream(run: LoadedRun, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights of all fronts by stream (tokens last), summed if several read one stream."""
     streams, found = streams_of(run), dict[str, Tensor]()
     for name, part in weights.items():
@@ -63,7 +63,7 @@ def by_stream(run: Opened, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def gradient_maps(
-    run: Opened, trace: Trace, fronts: Fronts | None = None, change: Change = NO_CHANGE
+    run: LoadedRun, trace: Trace, fronts: Fronts | None = None, change: Change = NO_CHANGE
 ) -> list[Map]:
     """Make `gradxattention` and `gradxinput` from the same backward passes.
 
@@ -100,7 +100,7 @@ def gradient_maps(
 
 
 def _each(
-    run: Opened, reading: Reading, fronts: Fronts, change: Change
+    run: LoadedRun, reading: Reading, fronts: Fronts, change: Change
 ) -> Iterator[tuple[Slopes, dict[str, list[Tensor]]]]:
     """Yield the gradients of each output, and the attention weights that they belong to."""
     inputs = {name: x_TD.detach().clone().requires_grad_() for name, x_TD in fronts.items()}

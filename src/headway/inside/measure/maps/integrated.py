@@ -21,7 +21,7 @@ from headway.inside.measure.maps.gradients import Fronts, by_stream, fronts_of, 
 from headway.inside.measure.maps.map import Map
 from headway.models.parts.text import TextFront
 from headway.nn.layout import Layout
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 ENOUGH = 0.01
 """Relative error at which no more steps are taken."""
@@ -56,7 +56,7 @@ class _Piece:
 
 
 def integrated_gradients(
-    run: Opened,
+    run: LoadedRun,
     trace: Trace,
     baseline: str = "mean",
     fronts: Fronts | None = None,
@@ -117,7 +117,7 @@ class _Way:
     """The straight path from a baseline to the input."""
 
     def __init__(
-        self, run: Opened, reading: Reading, change: Change, given: Fronts, nothing: Fronts
+        self, run: LoadedRun, reading: Reading, change: Change, given: Fronts, nothing: Fronts
     ) -> None:
         self.run, self.reading, self.change = run, reading, change
         self.given, self.nothing = given, nothing
@@ -177,7 +177,7 @@ class _Way:
         return torch.stack([each.log_probs_R for each in said])
 
 
-def baseline_TD(run: Opened, reading: Reading, stack: str, kind: str) -> Tensor:
+def baseline_TD(run: LoadedRun, reading: Reading, stack: str, kind: str) -> Tensor:
     """Baseline for a front: the mean of `SAMPLE` tokens at each position for text, an image of its
     mean colour, or silence."""
     part = Anatomy.of(run.model).stack(stack)

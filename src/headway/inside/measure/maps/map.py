@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.streams import Reading
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 CAUTION = "Weights are not importance: check the measured accuracy of a map."
 
@@ -56,7 +56,7 @@ class Map:
         return torch.where(total_R > 0, share_R, torch.full_like(share_R, 1 / len(self.columns)))
 
 
-def readout_RT(run: Opened | None, reading: Reading) -> Tensor:
+def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
     """Positions of the last stream that each output is read from; rows sum to 1.
 
     A class or a vector of a whole text is read where the model pools it.

@@ -9,10 +9,10 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map, readout_RT
 from headway.nn.attention.attention import Attention
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 
-def norm_maps(run: Opened, trace: Trace) -> list[Map]:
+def norm_maps(run: LoadedRun, trace: Trace) -> list[Map]:
     """Make `norm`, the mean over layers with all streams as columns, then each layer:
     `cross.2.norm`.
 

@@ -9,11 +9,11 @@ import torch
 from headway.inside.capture.forward import NO_CHANGE, TOGETHER, Change, say_each
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 
 @torch.no_grad()
-def occlusion(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> Map:
+def occlusion(run: LoadedRun, trace: Trace, change: Change = NO_CHANGE) -> Map:
     """Decrease of each output's log-probability when no other token may attend to a token.
 
     Each token is hidden in turn. For a vector it is the decrease along its direction. A token still

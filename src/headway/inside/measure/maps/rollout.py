@@ -10,10 +10,10 @@ from torch import Tensor
 
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map, readout_RT
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 
-def rollout(run: Opened | None, trace: Trace) -> Map:
+def rollout(run: LoadedRun | None, trace: Trace) -> Map:
     """Make the rollout, in which every layer keeps half of a token's state and adds half by
     attention."""
     means = {

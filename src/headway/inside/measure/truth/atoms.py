@@ -12,7 +12,7 @@ from pathlib import Path
 from headway.errors import DataError, UserError
 from headway.inside.capture.reading import read
 from headway.inside.measure.truth.case import Case, Link
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.vocabtxt import SMILES_CUTS
 
 ARROW = ">>"
@@ -23,7 +23,7 @@ PLAIN = re.compile(r"(?P<symbol>B|C|N|O|S|P|F|Cl|Br|I|b|c|n|o|s|p)(?P<hydrogens>
 """Atoms without brackets, except for a hydrogen on an aromatic nitrogen, which must be written."""
 
 
-def atom_maps(run: Opened, path: Path) -> list[Case]:
+def atom_maps(run: LoadedRun, path: Path) -> list[Case]:
     """Make a case for each reaction of a file; the atoms before the arrow are the candidates."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -37,7 +37,7 @@ def atom_maps(run: Opened, path: Path) -> list[Case]:
     return [case for case in cases if case is not None]
 
 
-def atom_case(run: Opened, reaction: str, where: str = "the reaction") -> Case | None:
+def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Case | None:
     """Make a case of a reaction; None if the product shares no number with an atom before the
     arrow."""
     pieces = PIECE.findall(reaction)

@@ -18,7 +18,7 @@ from headway.inside.measure.maps import COSTLY, METHODS, Map, make
 from headway.inside.measure.maps.flow import LONGEST
 from headway.inside.measure.truth.case import Case, Link
 from headway.storage import read_json, replace_text, seal_json
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 FEW = 40
 """Default number of cases for costly maps."""
@@ -29,7 +29,7 @@ ENOUGH = 50
 BASELINES = ("random", "diagonal", "centre")
 """Maps that do not depend on the input."""
 
-Maker = Callable[[Opened, Case], list[Map]]
+Maker = Callable[[LoadedRun, Case], list[Map]]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Truth:
 
 
 def measure(
-    run: Opened,
+    run: LoadedRun,
     cases: Sequence[Case],
     methods: Sequence[str] = tuple(METHODS),
     *,
@@ -159,7 +159,7 @@ def measure(
     )
 
 
-def _make(run: Opened, case: Case, methods: Sequence[str]) -> list[Map]:
+def _make(run: LoadedRun, case: Case, methods: Sequence[str]) -> list[Map]:
     n_tokens = sum(len(stream) for stream in case.reading.streams.values())
     fits = [name for name in methods if name != "flow" or n_tokens <= LONGEST]
     return make(run, trace(run, case.reading), fits)

@@ -22,9 +22,9 @@ from headway.inside.capture.reading import Ask, Output, Reading, read
 from headway.inside.measure.maps.map import written_words
 from headway.inside.measure.truth.case import Case, Link, word_groups
 from headway.settings.run import media_settings
-from headway.tasks.intake import front_of
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_inputs import what_of
-from headway.tasks.opened import Opened
+from headway.tasks.preprocess.preprocessor import media_settings_of
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in fractions of the image that the model reads."""
@@ -38,7 +38,7 @@ class Spoken:
     times: tuple[tuple[float, float], ...]
 
 
-def scenes(run: Opened, manifest: Path, most: int) -> list[Case]:
+def scenes(run: LoadedRun, manifest: Path, most: int) -> list[Case]:
     """Make cases of images and videos with boxes.
 
     Each line of the manifest has `objects` with the `words` of the text that name an object,
@@ -52,8 +52,8 @@ def scenes(run: Opened, manifest: Path, most: int) -> list[Case]:
     return found
 
 
-def _scene(run: Opened, item: Example, facts: dict[str, Any], where: str) -> Case | None:
-    settings = front_of(run.settings)
+def _scene(run: LoadedRun, item: Example, facts: dict[str, Any], where: str) -> Case | None:
+    settings = media_settings_of(run.settings)
     seen = item.medium.read(ItemFormat.of(what_of(settings), settings))
     media = Media.of(item.place, seen.values, settings)
     things = facts.get("objects")
@@ -69,7 +69,7 @@ def _scene(run: Opened, item: Example, facts: dict[str, Any], where: str) -> Cas
 
 
 def _caption_case(
-    run: Opened, media: Media, facts: dict[str, Any], things: list[Any],
+    run: LoadedRun, media: Media, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]], where: str,
 ) -> Case | None:  # fmt: skip
     reading = read(run, media, Ask(output=str(facts.get("text", ""))))
@@ -86,7 +86,7 @@ def _caption_case(
 
 
 def _label_case(
-    run: Opened, media: Media, facts: dict[str, Any], things: list[Any],
+    run: LoadedRun, media: Media, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]],
 ) -> Case | None:  # fmt: skip
     """Make a case of a label that names an object, or of an image with a single object."""
@@ -159,10 +159,10 @@ def right_patches(media: Media, boxes: list[Box | None]) -> frozenset[int]:
     return frozenset(found)
 
 
-def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
+def recordings(run: LoadedRun, manifest: Path, most: int) -> list[Spoken]:
     """Make cases of recordings with word times: each line of the manifest has `words`, each with
     `word`, `start` and `end`. The model reads the given text."""
-    settings = front_of(run.settings)
+    settings = media_settings_of(run.settings)
     form = ItemFormat.of(what_of(settings), settings)
     found = []
     for item, facts, where in _lines(run, manifest, most):
@@ -202,7 +202,9 @@ def _time(word: Any, where: str) -> tuple[float, float]:
     return start, end
 
 
-def _lines(run: Opened, manifest: Path, most: int) -> Iterator[tuple[Example, dict[str, Any], str]]:
+def _lines(
+    run: LoadedRun, manifest: Path, most: int
+) -> Iterator[tuple[Example, dict[str, Any], str]]:
     """Yield the first items of a manifest, each with the values of its line."""
     settings = media_settings(run.settings)
     if settings is None:

@@ -10,14 +10,14 @@ from headway.errors import UserError
 from headway.inside.capture.forward import say
 from headway.inside.capture.streams import Output, Reading, Stream
 from headway.inside.measure.truth.case import Case, Link
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 TEXTS, HALF = 200, 32
 """Number of texts, and of the tokens that are repeated in each."""
 
 
 @torch.no_grad()
-def repeats(run: Opened, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
+def repeats(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
     """Make cases of random tokens that are repeated once.
 
     A model that predicts the second half correctly has copied it from the place after the earlier

@@ -24,7 +24,7 @@ from headway.inside.measure.word_times import (
     ctc_logs,
     spoken_words,
 )
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 Times = Sequence[tuple[float, float]]
 
@@ -49,7 +49,7 @@ def _ends(words: Sequence[Word]) -> Times:
     return [(word.start, word.end) for word in words]
 
 
-def measure_times(run: Opened, cases: Sequence[Spoken]) -> dict[str, Any]:
+def measure_times(run: LoadedRun, cases: Sequence[Spoken]) -> dict[str, Any]:
     """Median error of word boundaries in milliseconds, by method.
 
     `own_ms` has the boundaries of the method, `median_ms` those moved to pauses. The method
@@ -97,7 +97,7 @@ def with_aligning(methods: Sequence[str], few: int) -> Maker:
     follow the audio."""
     count = iter(range(1 << 30))
 
-    def make_maps(run: Opened, case: Case) -> list[Map]:
+    def make_maps(run: LoadedRun, case: Case) -> list[Map]:
         number = next(count)
         wanted = [m for m in methods if m not in COSTLY or number < few]
         seen = trace(run, case.reading)

@@ -20,7 +20,7 @@ from headway.inside.measure.truth.words import aligned, copied_words, read_known
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT, Progress
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Cases:
 
 
 def find_cases(
-    run: Opened, most: int, *, pairs: Path | None = None, reactions: Path | None = None,
+    run: LoadedRun, most: int, *, pairs: Path | None = None, reactions: Path | None = None,
     media: Path | None = None,
 ) -> Cases:  # fmt: skip
     """Find at most `most` cases; without a file they are random texts that repeat themselves."""
@@ -51,7 +51,7 @@ def find_cases(
     return Cases("names and numbers copied", copied[:most])
 
 
-def _media_cases(run: Opened, manifest: Path, most: int) -> Cases:
+def _media_cases(run: LoadedRun, manifest: Path, most: int) -> Cases:
     if run.spec.truth != "digits":
         return Cases("things with known boxes", scenes(run, manifest, most))
     if not isinstance(run.model, Seq2Seq):
@@ -62,7 +62,7 @@ def _media_cases(run: Opened, manifest: Path, most: int) -> Cases:
 
 
 def validate(
-    run: Opened, found: Cases, methods: Sequence[str] = tuple(METHODS), *, few: int = FEW,
+    run: LoadedRun, found: Cases, methods: Sequence[str] = tuple(METHODS), *, few: int = FEW,
     progress: Progress = SILENT,
 ) -> Truth:  # fmt: skip
     """Measure every map on every case, and for recordings the errors of word times."""
@@ -78,7 +78,7 @@ def validate(
     return replace(truth, facts={**truth.facts, "times": times})
 
 
-def with_fresh_weights(run: Opened) -> Opened:
+def with_fresh_weights(run: LoadedRun) -> LoadedRun:
     """Reinitialize the weights, to find what a map shows because of the architecture alone."""
     torch.manual_seed(1)
     return run.with_model(build_model(run.shape, device=run.device).eval())

@@ -12,7 +12,7 @@ from headway.inside.capture.streams import Reading, Stream
 from headway.inside.measure.alignments import read_pharaoh
 from headway.inside.measure.maps.map import written_words
 from headway.inside.measure.truth.case import Case, word_case, word_groups
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.pieces import SPACE_MARK
 
 SIGNS = ".,;:!?\"'()[]«»„“”‚‘’…–—-"
@@ -51,18 +51,18 @@ def read_known(path: Path) -> list[Known]:
     return found
 
 
-def aligned(run: Opened, pairs: Iterable[Known]) -> list[Case]:
+def aligned(run: LoadedRun, pairs: Iterable[Known]) -> list[Case]:
     """Make cases of pairs with a known alignment. The model reads the given translation."""
     made = (_case(run, pair) for pair in pairs if pair.links)
     return [case for case in made if case is not None]
 
 
-def _case(run: Opened, pair: Known) -> Case | None:
+def _case(run: LoadedRun, pair: Known) -> Case | None:
     reading = _read(run, pair.source, pair.target)
     return None if reading is None else word_case(reading, list(pair.links))
 
 
-def copied_words(run: Opened, pairs: Iterable[tuple[str, str]]) -> list[Case]:
+def copied_words(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[Case]:
     """Make cases of copied names and numbers, which occur once on each side.
 
     They need no manual alignment. Only words with a digit or a capital letter count, because other
@@ -86,7 +86,7 @@ def copied_words(run: Opened, pairs: Iterable[tuple[str, str]]) -> list[Case]:
     return cases
 
 
-def _read(run: Opened, source: str, target: str) -> Reading | None:
+def _read(run: LoadedRun, source: str, target: str) -> Reading | None:
     """Read a pair; None if it is empty or too long for the model."""
     try:
         return read(run, source, Ask(output=target)) if target.strip() else None

@@ -13,7 +13,7 @@ from headway.inside.measure.head_roles import LIFT, ROLES
 from headway.inside.measure.heads import HeadFacts, Heads, heads
 from headway.inside.measure.pruning_curve import Curve, load_found
 from headway.inside.page.sections import Section
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
     from headway.inside.page.look import Looked
@@ -36,7 +36,7 @@ MEASURES = {
 
 
 def section(looked: Looked) -> Section | None:
-    run: Opened | None = looked.run
+    run: LoadedRun | None = looked.run
     if run is None or not looked.trace.reading.outputs:
         return None
     if not Anatomy.of(run.model).by_attention:
@@ -87,7 +87,7 @@ def _scope(found: Heads, whole: bool) -> str:
     return f"Measured on {found.n_texts:,} {found.unit} with {outputs}{where}."
 
 
-def _fits(found: Heads, run: Opened) -> bool:
+def _fits(found: Heads, run: LoadedRun) -> bool:
     known = {
         (kind.name, layer): attention.n_heads
         for kind in Anatomy.of(run.model).kinds
@@ -99,7 +99,7 @@ def _fits(found: Heads, run: Opened) -> bool:
     return counted == known
 
 
-def _kinds(run: Opened) -> list[Section]:
+def _kinds(run: LoadedRun) -> list[Section]:
     """Kinds of attention; `n_heads` counts all heads of a layer, including pruned ones."""
     return [
         {

@@ -11,7 +11,7 @@ from headway.inside.measure.lens import Lens, lens
 from headway.inside.measure.tuned_lens import Tuned
 from headway.inside.page.sections import Section
 from headway.inside.page.sections.overview import BLANK
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.web.pack import Array
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def section(looked: Looked) -> Section | None:
     return found
 
 
-def names(run: Opened, ids: list[int]) -> list[str]:
+def names(run: LoadedRun, ids: list[int]) -> list[str]:
     """Names of the words or labels that the run's head scores."""
     if not ids:  # vectors and reconstructions have no names
         return []

@@ -12,7 +12,7 @@ from headway.inside.capture.ngrams import table_of
 from headway.inside.capture.streams import shown
 from headway.inside.page.sections import Section
 from headway.settings.model import ImageEncoderSettings
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
     from headway.inside.capture.streams import Reading
@@ -75,11 +75,11 @@ def _numbers(looked: Looked) -> list[Section]:
     return [{"name": name, "value": value, "note": note} for name, value, note in found]
 
 
-def _is_number(run: Opened | None) -> bool:
+def _is_number(run: LoadedRun | None) -> bool:
     return run is not None and run.spec.answers == "number"
 
 
-def _knows(run: Opened, reading: Reading) -> tuple[str, int, str]:
+def _knows(run: LoadedRun, reading: Reading) -> tuple[str, int, str]:
     if _is_number(run):
         return "number", 1, "predicted value"
     if reading.labelled and reading.media is not None:

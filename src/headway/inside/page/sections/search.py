@@ -13,7 +13,7 @@ from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.states import Site
 from headway.inside.measure.nearest_tokens import Index, indexes
 from headway.inside.page.sections import Section
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 from headway.web.pack import Array, pack
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def section(looked: Looked) -> Section | None:
     return None
 
 
-def chosen(run: Opened, corpus: Corpus) -> list[Site]:
+def chosen(run: LoadedRun, corpus: Corpus) -> list[Site]:
     """Sites to search: the embedding and selected layers of every stack that reads the corpus."""
     parts = Anatomy.of(run.model).stacks
     if len(parts) > 1 and corpus.targets is None:
@@ -63,7 +63,7 @@ def _spaced(n_layers: int) -> list[int]:
     return [1 + (2 * step * (n_layers - 1) + n - 1) // (2 * max(n - 1, 1)) for step in range(n)]
 
 
-def _indexes(run: Opened, corpus: Corpus) -> dict[Site, Index]:
+def _indexes(run: LoadedRun, corpus: Corpus) -> dict[Site, Index]:
     known = _KNOWN.get(run.model)
     if known is None or known[0] is not corpus:
         known = corpus, indexes(run, corpus, chosen(run, corpus), max_tokens=TOKENS)

@@ -10,7 +10,7 @@ from headway.inside.measure.checkpoints import Measures, Stage, describe_kept, h
 from headway.inside.measure.lens import lens
 from headway.inside.page.sections import Section
 from headway.tasks.history import mean
-from headway.tasks.opened import Opened
+from headway.tasks.loaded_run import LoadedRun
 
 MOST_POINTS = 300
 """Most points of the training loss, which may be logged every few steps."""
@@ -36,7 +36,7 @@ TITLES = {
 """Heading, unit and explanation of each figure."""
 
 
-def of_stages(run: Opened, stages: Sequence[tuple[Stage, Trace]]) -> Section:
+def of_stages(run: LoadedRun, stages: Sequence[tuple[Stage, Trace]]) -> Section:
     """Make the curves from the traces of all stages; the last stage is the finished run."""
     final = stages[-1][1]
     found = [_measured(stage, trace, final) for stage, trace in stages]
@@ -81,7 +81,7 @@ def _measured(stage: Stage, trace: Trace, final: Trace) -> Measures:
     return {**first, **found}
 
 
-def _own(run: Opened) -> Section | None:
+def _own(run: LoadedRun) -> Section | None:
     """Curves of `metrics.jsonl`, thinned for a small chart."""
     lines, past = [], history(run)
     for name, kind in (("training", "train"), ("validation", "valid")):

@@ -24,9 +24,9 @@ from headway.data.batches import (
 from headway.data.token_store import TokenStore
 from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import Layout, loss_weights
-from headway.tasks.intake import Cuts
-from headway.tasks.intake_text import token_units
-from headway.tasks.items import Batch, Draw, Unit
+from headway.tasks.dataset import Batch, EpochSeed, PositionInfo
+from headway.tasks.preprocess.preprocessor import InputDataset
+from headway.tasks.preprocess.text import describe_tokens
 from headway.tokens.tokenizer import Tokenizer
 
 ROOM = 1.1
@@ -34,30 +34,30 @@ ROOM = 1.1
 
 
 @dataclass(frozen=True)
-class Words:
+class TextTargets:
     """Target texts of a batch."""
 
-    said_N: Tensor
+    targets_N: Tensor
     """Target of each decoder position: the text, then the end token."""
 
-    heard_K: Tensor | None = None
+    ctc_targets_K: Tensor | None = None
     """CTC targets: the tokens of all texts, concatenated, without end tokens."""
 
-    heard: Layout | None = None
+    ctc_layout: Layout | None = None
     """Layout of the CTC targets: the recording that each token belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PicturePlan(StepPlan):
+class ImagePlan(StepPlan):
     """Plan whose steps are sized by the patches of images, with the texts that belong to them."""
 
-    equal: bool
+    equal_sizes: bool
     """Whether all images have the same size."""
 
     @classmethod
     def of(
         cls, lengths: NDArray[np.int64], rows: int, seed: int, pool: int | None, equal: bool
-    ) -> PicturePlan:
+    ) -> ImagePlan:
         pictures, words = lengths.T
         rows = max(rows, int(pictures.max()))
         if pool == 1:
@@ -66,40 +66,40 @@ class PicturePlan(StepPlan):
             # for texts.
             plan = cls(
                 source_lengths=words, target_lengths=pictures, source_tokens=0, target_tokens=rows,
-                seed=seed, bucket_steps=pool, equal=equal,
+                seed=seed, bucket_steps=pool, equal_sizes=equal,
             )  # fmt: skip
             return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
         plan = cls(
             source_lengths=pictures, target_lengths=words, source_tokens=rows, target_tokens=0,
-            seed=seed, bucket_steps=pool or BUCKET_STEPS, equal=equal,
+            seed=seed, bucket_steps=pool or BUCKET_STEPS, equal_sizes=equal,
         )  # fmt: skip
-        return replace(plan, target_tokens=plan.room(rows))
+        return replace(plan, target_tokens=plan.text_limit(rows))
 
     @property
-    def pictures(self) -> IntArray:
+    def image_lengths(self) -> IntArray:
         return self.target_lengths if self.is_mixed else self.source_lengths
 
     @property
-    def words(self) -> IntArray:
+    def text_lengths(self) -> IntArray:
         return self.source_lengths if self.is_mixed else self.target_lengths
 
     @cached_property
     def largest(self) -> int:
-        return int(self.pictures.max())
+        return int(self.image_lengths.max())
 
-    def room(self, rows: int) -> int:
+    def text_limit(self, rows: int) -> int:
         """Limit of target tokens for this number of image positions; at least the longest text."""
-        share = self.words.sum() / self.pictures.sum()
-        return max(int(ROOM * share * rows) + 1, int(self.words.max()))
+        share = self.text_lengths.sum() / self.image_lengths.sum()
+        return max(int(ROOM * share * rows) + 1, int(self.text_lengths.max()))
 
     def limits(self, micro_tokens: int) -> tuple[int, int]:
         """Limits of image positions and text tokens in a micro-batch; at least one example fits."""
         largest = self.largest
         if not self.is_mixed:
             rows = min(max(micro_tokens, largest), self.source_tokens)
-            return rows, min(self.room(rows), self.target_tokens)
+            return rows, min(self.text_limit(rows), self.target_tokens)
         rows = super().part_limits(micro_tokens)[1]
-        if self.equal:
+        if self.equal_sizes:
             # Images of one size are distributed over micro-batches that differ by at most one.
             most = self.step_limit // largest
             n_parts = -(-most // max(1, micro_tokens // largest))
@@ -112,14 +112,14 @@ class PicturePlan(StepPlan):
         return (tokens, rows) if self.is_mixed else (rows, tokens)
 
     def n_targets(self, rows: IntArray) -> int:
-        return int(self.pictures[rows].sum())
+        return int(self.image_lengths[rows].sum())
 
     def fixed(self, micro_tokens: int) -> FixedShapes | None:
         """The fixed form of all micro-batches; None if images differ in size."""
-        if not self.equal:
+        if not self.equal_sizes:
             return None
         rows, tokens = self.limits(micro_tokens)
-        n, longest = rows // self.largest, int(self.words.max())
+        n, longest = rows // self.largest, int(self.text_lengths.max())
         return FixedShapes(
             source_rows=n * self.largest,
             target_rows=min(rounded(tokens), n * longest),
@@ -130,31 +130,31 @@ class PicturePlan(StepPlan):
 
 
 @dataclass(frozen=True)
-class WriteItems:
+class Seq2SeqDataset:
     """Sources and their texts; sources that are too long for the model are left out."""
 
-    source: Cuts
+    source: InputDataset
     texts: TokenStore
     tokenizer: Tokenizer
     """Tokenizer of the texts."""
 
     lengths: NDArray[np.int64]
-    owner: IntArray
-    spoken: bool = False
+    example_index: IntArray
+    monotonic: bool = False
     """Whether source positions are in the order of the text, so that CTC can predict it."""
 
-    draw: Draw | None = None
+    epoch_seed: EpochSeed | None = None
 
     @classmethod
     def of(
         cls,
-        source: Cuts,
+        source: InputDataset,
         texts: TokenStore,
         tokenizer: Tokenizer,
         *,
         most_rows: int | None = None,
         spoken: bool = False,
-    ) -> WriteItems:
+    ) -> Seq2SeqDataset:
         """Items for sources and texts. Sources with more than `most_rows` positions are left
         out."""
         more = 1 if tokenizer.target_begin is None else 2
@@ -164,55 +164,55 @@ class WriteItems:
         return cls(source, texts, tokenizer, lengths[owner], owner, spoken)
 
     def __len__(self) -> int:
-        return len(self.owner)
+        return len(self.example_index)
 
     def text(self, example: int) -> str:
         return self.tokenizer.decode(self.texts[example].tolist())
 
-    def drawn(self, draw: Draw) -> WriteItems:
-        return replace(self, draw=draw)
+    def for_epoch(self, draw: EpochSeed) -> Seq2SeqDataset:
+        return replace(self, epoch_seed=draw)
 
     def n_targets(self, rows: IntArray) -> int:
         return int(self.lengths[rows, 1].sum())
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        if isinstance(plan, PicturePlan):
+        if isinstance(plan, ImagePlan):
             return plan.fixed(micro_tokens)
         return self.source.fixed(plan, micro_tokens)
 
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
-    ) -> Batch[Words]:
-        examples, words = self.owner[rows], self.tokenizer
+    ) -> Batch[TextTargets]:
+        examples, words = self.example_index[rows], self.tokenizer
         tokens, bare = self.texts.gather(examples)
         read, said, lengths = shift_right(tokens, bare, words.bos, words.eos, words.target_begin)
         if fixed is not None:
             left = fixed.target_rows - int(lengths.sum())
             fixed = replace(fixed, n_dummies=-(-left // fixed.longest))
-        source = self.source.collate(examples, device, fixed, self.draw)
-        layout, weights_N = written_rows(lengths, fixed)
+        source = self.source.collate(examples, device, fixed, self.epoch_seed)
+        layout, weights_N = target_layout(lengths, fixed)
         read_N, said_N = (_filled(one, layout.n_rows, weights_N) for one in (read, said))
-        targets = Words(said_N)
-        if self.spoken:
-            targets = Words(said_N, torch.from_numpy(tokens), Layout.of(bare.tolist()))
-        weights_R = None if self.spoken else weights_N
+        targets = TextTargets(said_N)
+        if self.monotonic:
+            targets = TextTargets(said_N, torch.from_numpy(tokens), Layout.of(bare.tolist()))
+        weights_R = None if self.monotonic else weights_N
         return to_device(Batch((source, ModelInput(read_N, layout)), targets, weights_R), device)
 
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        example, words = int(self.owner[row]), self.tokenizer
+    def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
+        example, words = int(self.example_index[row]), self.tokenizer
         begin = [] if words.target_begin is None else [words.target_begin]
         read = [words.bos, *begin, *self.texts[example].tolist()]
-        return self.source.units(example), token_units(read, words)
+        return self.source.describe_positions(example), describe_tokens(read, words)
 
 
-def written_rows(lengths: IntArray, fixed: FixedShapes | None) -> tuple[Layout, Tensor]:
+def target_layout(lengths: IntArray, fixed: FixedShapes | None) -> tuple[Layout, Tensor]:
     """Layout of texts with these lengths, and the weight of each position: zero for the padding of
     a fixed form, which follows all texts or each text."""
     if fixed is None or fixed.longest_target is None:
         layout = layout_of(lengths, fixed)
         return layout, loss_weights(lengths.tolist(), layout.n_rows)
     lengths = np.pad(lengths, (0, fixed.n_sequences - len(lengths)))
-    longer = stretched(lengths, fixed.target_rows, fixed.longest_target)
+    longer = padded_lengths(lengths, fixed.target_rows, fixed.longest_target)
     layout = layout_of(longer, fixed)
     return layout, (layout.positions_N < torch.from_numpy(np.repeat(lengths, longer))).float()
 
@@ -230,7 +230,7 @@ def rounded(n_rows: int) -> int:
     return -(-n_rows // 128) * 128
 
 
-def stretched(lengths: IntArray, n_rows: int, longest: int) -> IntArray:
+def padded_lengths(lengths: IntArray, n_rows: int, longest: int) -> IntArray:
     """Increase the lengths to a total of `n_rows` with padding after the texts, from the last
     sequence backwards and up to `longest` each.
 

@@ -49,18 +49,25 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.model import DecoderSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
+from headway.tasks.dataset import Batch, EpochSeed, EvalPass, PositionInfo, batches_of
 from headway.tasks.defaults import text_proposal
-from headway.tasks.intake_text import token_units
-from headway.tasks.items import Batch, Draw, Pass, Unit, batches_of
+from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.losses import PLAIN, word_loss
-from headway.tasks.ngram_fit import MOST_TOKENS, Counted, count_ngrams
-from headway.tasks.objective import COUNTED, TOKENS, Frequencies, Objective, Part, TaskLoss
-from headway.tasks.opened import Opened
-from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.ngram_fit import MOST_TOKENS, CountedTokens, count_ngrams
+from headway.tasks.objective import (
+    COUNTED,
+    TOKENS,
+    MicroBatch,
+    Objective,
+    TargetFrequencies,
+    TaskLoss,
+)
+from headway.tasks.parent_run import parent_of, tokenizer_of
+from headway.tasks.preprocess.text import describe_tokens
 from headway.tasks.readout import EachRow, Read
-from headway.tasks.scores import Baselines, Row, Scores
+from headway.tasks.scores import Baselines, ScoreRow, Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import Predictor, Task, Use
+from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import Tokenizer
 
 NGRAMS = "n-grams"
@@ -75,7 +82,7 @@ NEXT = EachRow("words")
 """Every position predicts the next token."""
 
 
-def usual_order(vocab_size: int) -> int:
+def default_order(vocab_size: int) -> int:
     """Default order of n-grams: higher for small vocabularies, whose tokens carry little
     information. A higher order was better by less than a hundredth on every text and vocabulary
     that was tried, and makes the table half as large again."""
@@ -83,38 +90,38 @@ def usual_order(vocab_size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Documents:
+class CausalLMDataset:
     """Windows of documents as inputs, with the next token of each position as target."""
 
     source: DocumentTokens
     tokenizer: Tokenizer
     context: int
-    draw: Draw | None = None
+    epoch_seed: EpochSeed | None = None
 
     @cached_property
     def cut(self) -> DocumentWindows:
-        if self.draw is None:
+        if self.epoch_seed is None:
             return fixed_windows(self.source.lengths(DEFAULT_EPOCH), self.context)
-        lengths = self.source.lengths(self.draw.epoch)
-        return random_windows(lengths, self.context, self.draw.seed, self.draw.epoch)
+        lengths = self.source.lengths(self.epoch_seed.epoch)
+        return random_windows(lengths, self.context, self.epoch_seed.seed, self.epoch_seed.epoch)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         return self.cut.length[:, None]
 
     @property
-    def owner(self) -> IntArray:
+    def example_index(self) -> IntArray:
         return self.cut.document
 
-    def drawn(self, draw: Draw) -> Documents:
-        return replace(self, draw=draw)
+    def for_epoch(self, draw: EpochSeed) -> CausalLMDataset:
+        return replace(self, epoch_seed=draw)
 
     def n_targets(self, rows: IntArray) -> int:
         return int(self.cut.length[rows].sum())
 
     def tokens(self, rows: IntArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Concatenated tokens of these windows, and the token that follows each of them."""
-        epoch = DEFAULT_EPOCH if self.draw is None else self.draw.epoch
+        epoch = DEFAULT_EPOCH if self.epoch_seed is None else self.epoch_seed.epoch
         return self.source.read(epoch, *(part[rows] for part in vars(self.cut).values()))
 
     def batch(
@@ -135,15 +142,15 @@ class Documents:
         tokens = window_limit(plan, micro_tokens, self.context)
         return window_shapes(plan, tokens, self.context)
 
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        return (token_units(self.tokens(np.array([row]))[0].tolist(), self.tokenizer),)
+    def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
+        return (describe_tokens(self.tokens(np.array([row]))[0].tolist(), self.tokenizer),)
 
 
 @dataclass
-class ContinueTask(Objective[Tensor]):
+class CausalLMObjective(Objective[Tensor]):
     prepared: PreparedData
-    train_items: Documents = field(init=False)
-    valid_items: Documents = field(init=False)
+    train_dataset: CausalLMDataset = field(init=False)
+    valid_dataset: CausalLMDataset = field(init=False)
 
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
@@ -154,13 +161,13 @@ class ContinueTask(Objective[Tensor]):
                 f"complete.context={self.context} exceeds the maximum length of the model "
                 f"(model.max_len={model.max_len})."
             )
-        self.train_items = self.items(self.prepared.train)
-        self.valid_items = self.items(self.prepared.valid)
+        self.train_dataset = self.items(self.prepared.train)
+        self.valid_dataset = self.items(self.prepared.valid)
         size = self.prepared.tokenizer.vocab_size
         self.smoothing = LabelSmoothing.of(train.smoothing, size, train.smoothing_kind)
 
-    def items(self, texts: Columns) -> Documents:
-        return documents(texts, self.prepared.tokenizer, self.settings, self.context)
+    def items(self, texts: Columns) -> CausalLMDataset:
+        return causal_lm_dataset(texts, self.prepared.tokenizer, self.settings, self.context)
 
     def widest(self, items: object) -> int:
         return self.context
@@ -174,29 +181,29 @@ class ContinueTask(Objective[Tensor]):
         if not isinstance(model.head, NgramLMHead):
             return
         begun, table = time.monotonic(), model.head.table
-        counted = count_ngrams(table, self.train_items.source)
+        counted = count_ngrams(table, self.train_dataset.source)
         took = time.monotonic() - begun
-        note(f"{table.n_grams:,} n-grams counted in {counted.said} tokens in {took:.0f} s")
+        note(f"{table.n_grams:,} n-grams counted in {counted.text} tokens in {took:.0f} s")
 
     def read(self, model: nn.Module, given: Batch[Tensor]) -> Read:
         assert given.weights_R is not None
-        return NEXT.read(model, *given.streams).weighed(given.weights_R)
+        return NEXT.read(model, *given.streams).with_weights(given.weights_R)
 
     def loss(self, read: Read, given: Batch[Tensor]) -> TaskLoss:
         return word_loss(read, given.targets, self.smoothing)
 
     @property
     def n_valid(self) -> int:
-        return len(self.valid_items.cut)
+        return len(self.valid_dataset.cut)
 
     @property
     def n_quick(self) -> int:
         return self.n_valid
 
-    def evaluate(self, asked: Pass) -> Scores:
+    def evaluate(self, asked: EvalPass) -> Scores:
         assert isinstance(asked.model, Decoder)
-        total, count = likelihood(asked, self.valid_items)
-        share = count / max(1, int(self.valid_items.cut.length.sum()))
+        total, count = likelihood(asked, self.valid_dataset)
+        share = count / max(1, int(self.valid_dataset.cut.length.sum()))
         values = language_scores(total, count, share * self.prepared.valid.n_bytes)
         if self.settings.data.fields:  # the bytes are those of the body alone
             del values["bits_per_byte"]
@@ -206,12 +213,12 @@ class ContinueTask(Objective[Tensor]):
             find_baselines=lambda: self._baselines(asked, values),
         )
 
-    def _baselines(self, asked: Pass, values: dict[str, float]) -> Baselines:
+    def _baselines(self, asked: EvalPass, values: dict[str, float]) -> Baselines:
         per_token = values.get("bits_per_byte", 0.0) / (values["loss"] or 1.0)
         found = {TOKENS: self.frequencies().scores}
         if not self.settings.model.is_counted:  # otherwise the model is an n-gram model itself
-            ngrams = Counts.of(self.train_items)
-            total, count = ngrams.likelihood(self.valid_items, asked.most)
+            ngrams = NGramBaseline.of(self.train_dataset)
+            total, count = ngrams.likelihood(self.valid_dataset, asked.max_examples)
             found[ngrams.name] = language_scores(total, count, 1.0)
         for scores in found.values():
             # Convert with the bytes per token of the model's own scores.
@@ -219,15 +226,17 @@ class ContinueTask(Objective[Tensor]):
             scores |= {"bits_per_byte": per_token * scores["loss"]} if per_token else {}
         return found
 
-    def frequencies(self) -> Frequencies:
+    def frequencies(self) -> TargetFrequencies:
         size = self.prepared.tokenizer.vocab_size
-        return Frequencies(*(_counts(part, size) for part in (self.train_items, self.valid_items)))
+        return TargetFrequencies(
+            *(_target_counts(part, size) for part in (self.train_dataset, self.valid_dataset))
+        )
 
     def _samples(self, model: Decoder) -> list[dict[str, str]]:
         """Continuations of the first tokens of validation documents."""
         # Leave half of a short context for the generated text.
         most = min(SAMPLE_START, -(-self.context // 2))
-        source = self.valid_items.source
+        source = self.valid_dataset.source
         first = np.minimum(source.lengths(DEFAULT_EPOCH)[:SAMPLES], most)
         starts = [
             source.read(DEFAULT_EPOCH, np.array([n]), np.array([0]), size[None])[0].tolist()
@@ -241,20 +250,20 @@ class ContinueTask(Objective[Tensor]):
             for completion in completer.complete(starts)
         ]
 
-    def show(self, part: Part) -> list[dict[str, Any]]:
+    def show(self, part: MicroBatch) -> list[dict[str, Any]]:
         items, _ = self.planned(part.rows.epoch)
-        assert isinstance(items, Documents)
+        assert isinstance(items, CausalLMDataset)
         decode = self.prepared.tokenizer.decode
         return [
             {
-                "document": int(items.owner[row]),
+                "document": int(items.example_index[row]),
                 "text": decode(items.tokens(np.array([row]))[1].tolist()),
             }
             for row in part.rows.rows
         ]
 
 
-class Continue(Task):
+class CausalLMTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         kind: TextKind = "fields" if settings.data.fields else "documents"
         return prepare(
@@ -274,7 +283,7 @@ class Continue(Task):
             n_tokens=_n_tokens(prepared.train) + prepared.train.n,
             longest=int(usual.max()),
             vocab_size=prepared.tokenizer.vocab_size,
-            parent=origin_of(settings),
+            parent=parent_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
@@ -289,7 +298,7 @@ class Continue(Task):
             epochs=10 if facts.n_tokens > 5_000_000 else 20,
             needs={
                 "dropout": 0.2 if facts.n_tokens < 2_000_000 else 0.0,
-                **({"order": usual_order(facts.vocab_size or 0)} if counts else {}),
+                **({"order": default_order(facts.vocab_size or 0)} if counts else {}),
             },
             metrics=spec_of(settings).scores[: 2 if settings.data.fields else None],
         )
@@ -299,15 +308,15 @@ class Continue(Task):
             because("generated text may never end", "decode", {"max_len": 256}),
         )
 
-    def objective(self, settings: Resolved, prepared: PreparedData) -> ContinueTask:
-        return ContinueTask(settings, prepared)
+    def objective(self, settings: Resolved, prepared: PreparedData) -> CausalLMObjective:
+        return CausalLMObjective(settings, prepared)
 
-    def predictor(self, use: Use) -> Predictor:
+    def predictor(self, use: InferenceRequest) -> Predictor:
         from headway.tasks.complete_answers import predictor
 
         return predictor(use)
 
-    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         if use.opened.engine is not None:
             raise UserError(
                 f"--engine {use.opened.engine.name} cannot compute perplexity. Evaluate the "
@@ -316,10 +325,10 @@ class Continue(Task):
         return evaluate_language(use.opened, use.settings, files, use.progress)
 
 
-def documents(
+def causal_lm_dataset(
     texts: Columns, tokenizer: Tokenizer, settings: RunSettings, context: int
-) -> Documents:
-    return Documents(stream_of(texts, tokenizer, settings), tokenizer, context)
+) -> CausalLMDataset:
+    return CausalLMDataset(stream_of(texts, tokenizer, settings), tokenizer, context)
 
 
 def stream_of(texts: Columns, tokenizer: Tokenizer, settings: RunSettings) -> DocumentTokens:
@@ -341,7 +350,7 @@ def context_of(run: Resolved) -> int:
     return min(run.complete.context or run.model.max_len, run.model.max_len)
 
 
-def check_language(opened: Opened) -> None:
+def check_language(opened: LoadedRun) -> None:
     """Raise an error if one of the runs is not a language model."""
     for folder, run in zip(opened.folders, opened.runs, strict=True):
         if not isinstance(run.model, DecoderSettings) or "words" not in run.model.heads:
@@ -354,10 +363,10 @@ def check_language(opened: Opened) -> None:
 # Scores
 
 
-def likelihood(asked: Pass, items: Documents) -> tuple[float, int]:
+def likelihood(asked: EvalPass, items: CausalLMDataset) -> tuple[float, int]:
     """Negative log-likelihood of all documents, or of the first `asked.most` windows, and the
     number of tokens."""
-    rows, total = np.arange(len(items.cut))[: asked.most], 0.0
+    rows, total = np.arange(len(items.cut))[: asked.max_examples], 0.0
     for _, batch in asked.batches(items, rows):
         total += float(word_loss(NEXT.read(asked.model, *batch.streams), batch.targets, PLAIN).nll)
     return total, items.n_targets(rows)
@@ -374,20 +383,20 @@ def language_scores(total: float, count: int, n_bytes: float) -> dict[str, float
 
 
 @dataclass(frozen=True)
-class Counts:
+class NGramBaseline:
     """N-gram baseline counted on the training documents."""
 
     table: KneserNey
-    counted: Counted
+    counted: CountedTokens
 
     @classmethod
-    def of(cls, items: Documents) -> Counts:
+    def of(cls, items: CausalLMDataset) -> NGramBaseline:
         size = items.tokenizer.vocab_size
-        table = KneserNey(size, usual_order(size))
+        table = KneserNey(size, default_order(size))
         return cls(table, count_ngrams(table, items.source, MOST_TOKENS))
 
     @torch.no_grad()
-    def likelihood(self, items: Documents, most: int | None = None) -> tuple[float, int]:
+    def likelihood(self, items: CausalLMDataset, most: int | None = None) -> tuple[float, int]:
         """Negative log-likelihood and number of tokens in the windows that models are evaluated
         on."""
         rows, total = np.arange(len(items.cut))[:most], 0.0
@@ -402,19 +411,19 @@ class Counts:
     @property
     def name(self) -> str:
         """Name of the baseline, with the number of tokens if only a part was counted."""
-        some = f" of {self.counted.said} tokens" if self.counted.n < self.counted.of else ""
+        some = f" of {self.counted.text} tokens" if self.counted.n < self.counted.of else ""
         return NGRAMS + some
 
     @property
     def remark(self) -> str:
         return (
-            f"order {self.table.order}, modified Kneser–Ney on {self.counted.said} training tokens"
+            f"order {self.table.order}, modified Kneser–Ney on {self.counted.text} training tokens"
         )
 
 
-def _counts(items: Documents, size: int) -> NDArray[np.int64]:
+def _target_counts(items: CausalLMDataset, size: int) -> NDArray[np.int64]:
     """How often each token is a target, including field marks and end tokens."""
-    blocks = replace(items, context=BLOCK, draw=None)
+    blocks = replace(items, context=BLOCK, epoch_seed=None)
     counts_V, most = np.zeros(size, np.int64), max(1, COUNTED // BLOCK)
     for first in range(0, min(len(blocks.cut), most), 256):
         rows = np.arange(len(blocks.cut))[first : first + 256]
@@ -424,7 +433,7 @@ def _counts(items: Documents, size: int) -> NDArray[np.int64]:
 
 @torch.no_grad()
 def evaluate_language(
-    opened: Opened,
+    opened: LoadedRun,
     settings: RunSettings,
     files: DataSettings,
     progress: Progress = SILENT,
@@ -437,12 +446,12 @@ def evaluate_language(
     settings = with_files(settings, files)
     texts, _ = evaluation_set(kind, settings, tokenizer, ())
     context = settings.complete.context or context_of(opened.settings)
-    items = documents(texts, tokenizer, settings, context)
+    items = causal_lm_dataset(texts, tokenizer, settings, context)
     with progress.stage("reading") as stage:
-        total, count = likelihood(Pass(model, device, on_progress=stage.update), items)
+        total, count = likelihood(EvalPass(model, device, on_progress=stage.update), items)
     n_bytes = texts.n_bytes
     values = language_scores(total, count, n_bytes)
-    rows: list[Row] = [
+    rows: list[ScoreRow] = [
         ("documents", f"{texts.n:,}", f"{count:,} tokens, {n_bytes:,} bytes"),
         ("loss", f"{values['loss']:.4f}", f"nats per token, windows of {context:,} tokens"),
         ("perplexity", f"{values['ppl']:.3f}", "per token; depends on the tokenizer"),
@@ -452,14 +461,14 @@ def evaluate_language(
     else:
         del values["bits_per_byte"]
         rows += _body(model, items, device, n_bytes, values)
-    trivial, more = _for_nothing(opened, texts, items, values)
+    trivial, more = _test_baselines(opened, texts, items, values)
     known = {name: value for name, value in values.items() if name in METRICS}
     return Scores(known, rows=rows + more, facts=values, find_baselines=lambda: trivial)
 
 
-def _for_nothing(
-    opened: Opened, texts: Columns, items: Documents, values: dict[str, float]
-) -> tuple[Baselines, list[Row]]:
+def _test_baselines(
+    opened: LoadedRun, texts: Columns, items: CausalLMDataset, values: dict[str, float]
+) -> tuple[Baselines, list[ScoreRow]]:
     """Unigram and n-gram baselines from the run's training documents, and their table rows. Their
     numbers are added to `values`."""
     frequent, counted = "baseline: unigram", "baseline: n-grams"
@@ -468,7 +477,7 @@ def _for_nothing(
     except (DataError, OSError):
         gone = "the run's training data is no longer available"
         rows = [(frequent, "–", gone)]
-        halves = None if opened.settings.model.is_counted else _by_halves(items)
+        halves = None if opened.settings.model.is_counted else _ngrams_by_halves(items)
         if halves is None:
             return {}, [*rows, (counted, "–", gone)]
         scores = language_scores(*halves, texts.n_bytes)
@@ -485,7 +494,9 @@ def _for_nothing(
     found, rows = {TOKENS: {"bits_per_byte": unigram}}, [(frequent, f"{unigram:.4f}", remark)]
     if opened.settings.model.is_counted:  # the model is an n-gram model itself
         return found, rows
-    ngrams = Counts.of(documents(training, items.tokenizer, opened.settings, items.context))
+    ngrams = NGramBaseline.of(
+        causal_lm_dataset(training, items.tokenizer, opened.settings, items.context)
+    )
     scores = language_scores(*ngrams.likelihood(items), texts.n_bytes)
     bits = f"; {scores['bits_per_byte']:.4f} bits per byte"
     if isinstance(items.source, FieldStream):
@@ -497,7 +508,7 @@ def _for_nothing(
     return {**found, ngrams.name: scores}, rows
 
 
-def _by_halves(items: Documents) -> tuple[float, int] | None:
+def _ngrams_by_halves(items: CausalLMDataset) -> tuple[float, int] | None:
     """Negative log-likelihood of each half of the documents (or of a single document) under n-grams
     counted in the other half, and the number of tokens: a baseline without training data."""
     source = items.source
@@ -510,13 +521,17 @@ def _by_halves(items: Documents) -> tuple[float, int] | None:
         replace(items, source=replace(source, store=TokenStore.of(texts[first::2])))
         for first in (0, 1)
     )
-    found = [Counts.of(one).likelihood(other) for one, other in ((odd, even), (even, odd))]
+    found = [NGramBaseline.of(one).likelihood(other) for one, other in ((odd, even), (even, odd))]
     return sum(total for total, _ in found), sum(count for _, count in found)
 
 
 def _body(
-    model: nn.Module, items: Documents, device: torch.device, n_bytes: int, values: dict[str, float]
-) -> list[Row]:
+    model: nn.Module,
+    items: CausalLMDataset,
+    device: torch.device,
+    n_bytes: int,
+    values: dict[str, float],
+) -> list[ScoreRow]:
     """Table rows with the perplexity of the last field, given all other fields and given none."""
     assert isinstance(items.source, FieldStream)
     names, rows = items.source.names, []
@@ -533,7 +548,7 @@ def _body(
 
 @torch.no_grad()
 def body_likelihood(
-    model: nn.Module, items: Documents, names: Sequence[str], device: torch.device
+    model: nn.Module, items: CausalLMDataset, names: Sequence[str], device: torch.device
 ) -> tuple[float, int]:
     """Negative log-likelihood of the last field given the fields `names`, and its number of tokens
     including the closing mark."""
@@ -542,7 +557,7 @@ def body_likelihood(
     chosen = np.array([name in names for name in source.names])
     present_DF, order_DF = source.choice(DEFAULT_EPOCH)
     trial = replace(source, _choices={DEFAULT_EPOCH: (present_DF & chosen, order_DF)})
-    items = replace(items, source=trial, draw=None)
+    items = replace(items, source=trial, epoch_seed=None)
     cut, last_D = items.cut, trial.lengths(DEFAULT_EPOCH)
     first_D = last_D - 1 - source.sizes_DF[:, -1]
     rows = np.flatnonzero(present_DF[cut.document, -1])
@@ -553,7 +568,7 @@ def body_likelihood(
         # The end token of the document is not a part of the body.
         is_body_N = (place_N >= first_D[document_N]) & (place_N < last_D[document_N])
         weights_N = torch.from_numpy(is_body_N.astype(np.float32)).to(device)
-        read = NEXT.read(model, *batch.streams).weighed(weights_N)
+        read = NEXT.read(model, *batch.streams).with_weights(weights_N)
         total += float(word_loss(read, batch.targets, PLAIN).nll)
         count += int(is_body_N.sum())
     return total, count

@@ -23,28 +23,28 @@ from headway.nn.layout import Layout
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import ImageSettings
 from headway.settings.vision import GRID_STRIDE
-from headway.tasks.intake import MediaIntake, WholeCuts
-from headway.tasks.items import Draw, Unit
-from headway.tasks.masked_media import HiddenPatches
+from headway.tasks.dataset import EpochSeed, PositionInfo
+from headway.tasks.masked_media import MaskedPatchDataset
+from headway.tasks.preprocess.preprocessor import MediaPreprocessor, UnsplitDataset
 from headway.tasks.specs import FillSettings
-from headway.tasks.thumbnails import Small, data_uri
+from headway.tasks.thumbnails import Thumbnail, data_uri
 
 
 @dataclass(frozen=True)
-class Held:
+class DeviceImages:
     """Batch of images that are already on the device, given by their indices."""
 
     rows_B: Tensor
 
 
 @dataclass(frozen=True)
-class PictureCuts(WholeCuts):
+class ImageDataset(UnsplitDataset):
     store: ImageStore
     shape: ImageSettings
 
     @cached_property
     def lengths(self) -> IntArray:
-        return picture_rows(self.store, self.shape)
+        return n_image_positions(self.store, self.shape)
 
     @cached_property
     def longest(self) -> int:
@@ -55,7 +55,7 @@ class PictureCuts(WholeCuts):
         rows: IntArray,
         device: torch.device = CPU,
         fixed: FixedShapes | None = None,
-        draw: Draw | None = None,
+        draw: EpochSeed | None = None,
     ) -> ModelInput:
         """A batch of images. With fixed shapes the first images are repeated until it is full."""
         if fixed is not None:
@@ -68,14 +68,14 @@ class PictureCuts(WholeCuts):
                 n_sequences=fixed.n_sequences, longest=fixed.longest,
             )  # fmt: skip
         if self._held(device) is not None:
-            return ModelInput(Held(torch.from_numpy(rows)), layout)
+            return ModelInput(DeviceImages(torch.from_numpy(rows)), layout)
         if self.store.equal is not None:
             return ModelInput(ImageBatch((self.store.gather(rows),)), layout)
         pictures = [self.store[row] for row in rows.tolist()]
         return ModelInput(collate_images(pictures, self.shape)[0], layout)
 
-    def shown(self, stream: ModelInput) -> ModelInput:
-        if not isinstance(stream.values, Held):
+    def to_model_input(self, stream: ModelInput) -> ModelInput:
+        if not isinstance(stream.values, DeviceImages):
             return stream
         rows_B = stream.values.rows_B
         held = self._held(rows_B.device)
@@ -90,9 +90,9 @@ class PictureCuts(WholeCuts):
         rows = n * self.longest
         return FixedShapes(source_rows=rows, target_rows=rows, n_sequences=n, longest=self.longest)
 
-    def units(self, row: int) -> list[Unit]:
+    def describe_positions(self, row: int) -> list[PositionInfo]:
         frames, _, height, width = self.store.shapes[row].tolist()
-        return patch_units(self.shape, frames, height, width)
+        return describe_patches(self.shape, frames, height, width)
 
     def _held(self, device: torch.device) -> Tensor | None:
         """All images as one tensor on the device, or None on the CPU or if they do not fit."""
@@ -109,33 +109,35 @@ class PictureCuts(WholeCuts):
 
 
 @dataclass(frozen=True)
-class PictureIntake(MediaIntake[ImageSettings]):
-    def small(self, example: ArrayLike) -> Small:
+class ImagePreprocessor(MediaPreprocessor[ImageSettings]):
+    def thumbnail(self, example: ArrayLike) -> Thumbnail:
         return {"picture": data_uri(example)}
 
-    def cut(self, columns: Columns) -> PictureCuts:
-        return PictureCuts(columns.images, self.shape)
+    def input_dataset(self, columns: Columns) -> ImageDataset:
+        return ImageDataset(columns.images, self.shape)
 
     def columns(self, examples: Sequence[NDArray[np.uint8]]) -> Columns:
         """Columns of images or videos in memory, as pixels (T C Y X)."""
         return Columns({"image": ImageStore.of(examples)})
 
     @cached_property
-    def changes(self) -> PictureChanges:
-        return PictureChanges(self.augment)
+    def augmentation(self) -> ImageAugmentation:
+        return ImageAugmentation(self.augment)
 
-    def vary(
+    def apply_augmentation(
         self, model: nn.Module, stream: ModelInput, targets_BC: Tensor
     ) -> tuple[ModelInput, Tensor]:
-        given, targets_BC = self.changes(stream.values, targets_BC)
+        given, targets_BC = self.augmentation(stream.values, targets_BC)
         return replace(stream, values=given), targets_BC
 
-    def hide(self, columns: Columns, how: FillSettings) -> HiddenPatches:
+    def masked_dataset(self, columns: Columns, how: FillSettings) -> MaskedPatchDataset:
         hider = PatchMasker(how.mask, how.span)
-        return HiddenPatches(self.vary, self.cut(columns), hider, shape=self.shape)
+        return MaskedPatchDataset(
+            self.apply_augmentation, self.input_dataset(columns), hider, shape=self.shape
+        )
 
 
-class PictureChanges:
+class ImageAugmentation:
     """Augmentation of images and videos, on the device of the batch."""
 
     def __init__(self, settings: AugmentSettings) -> None:
@@ -155,26 +157,28 @@ class PictureChanges:
         return replace(given, groups=(x_BTCYX,)), targets_BC
 
 
-def picture_rows(store: ImageStore, shape: ImageSettings) -> IntArray:
+def n_image_positions(store: ImageStore, shape: ImageSettings) -> IntArray:
     """Number of positions of each image or video."""
     shapes, place = np.unique(np.asarray(store.shapes), axis=0, return_inverse=True)
     rows = np.array([shape.rows_of(t, y, x) for t, _, y, x in shapes.tolist()], dtype=np.int64)
     return rows[place.reshape(-1)]
 
 
-def patch_units(shape: ImageSettings, frames: int, height: int, width: int) -> list[Unit]:
+def describe_patches(
+    shape: ImageSettings, frames: int, height: int, width: int
+) -> list[PositionInfo]:
     """Descriptions of the positions: class tokens, then patches by time, height and width."""
     time, lines, columns = shape.grid_of(frames, height, width)
     grid = shape.stem == "grid"
     side, step = (GRID_STRIDE, GRID_STRIDE) if grid else (shape.patch, shape.step)
     names = [name for name, there in (("class", shape.class_token), ("distil", shape.distil_token))
              if there]  # fmt: skip
-    found = [Unit(text=name, special=True) for name in names]
+    found = [PositionInfo(text=name, special=True) for name in names]
     for t in range(time):
         span = (float(t * shape.tubelet), float((t + 1) * shape.tubelet)) if time > 1 else None
         for y in range(lines):
             for x in range(columns):
                 left, top = x * step, y * step
                 box = (left, top, min(left + side, width), min(top + side, height))
-                found.append(Unit(box=box, time=span))
+                found.append(PositionInfo(box=box, time=span))
     return found

@@ -23,34 +23,34 @@ from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import AudioSettings
-from headway.tasks.intake import MediaIntake, WholeCuts
-from headway.tasks.items import Draw, Unit
-from headway.tasks.masked_media import HiddenFrames
+from headway.tasks.dataset import EpochSeed, PositionInfo
+from headway.tasks.masked_media import MaskedFrameDataset
+from headway.tasks.preprocess.preprocessor import MediaPreprocessor, UnsplitDataset
 from headway.tasks.specs import FillSettings
-from headway.tasks.thumbnails import Small, wave
+from headway.tasks.thumbnails import Thumbnail, waveform_peaks
 
 
 @dataclass(frozen=True)
-class SoundCuts(WholeCuts):
+class AudioDataset(UnsplitDataset):
     store: AudioStore
     shape: AudioSettings
-    changes: SoundChanges | None = None
+    changes: AudioAugmentation | None = None
 
     @cached_property
     def lengths(self) -> IntArray:
-        return sound_rows(self.store, self.shape)
+        return n_audio_positions(self.store, self.shape)
 
     def collate(
         self,
         rows: IntArray,
         device: torch.device = CPU,
         fixed: FixedShapes | None = None,
-        draw: Draw | None = None,
+        draw: EpochSeed | None = None,
     ) -> ModelInput:
         waves = [self.store[row] for row in rows.tolist()]
         speeds = None
         if draw is not None and self.changes is not None:
-            key = draw.seed, draw.epoch, *[draw.reading] * bool(draw.reading)
+            key = draw.seed, draw.epoch, *[draw.view] * bool(draw.view)
             speeds = self.changes.speeds(rows.tolist(), *key)
         sound, lengths = collate_audio(waves, self.shape, speeds)
         return ModelInput(sound, Layout.of(lengths))
@@ -59,48 +59,54 @@ class SoundCuts(WholeCuts):
         """Always None: frames are at different places in every batch."""
         return None
 
-    def units(self, row: int) -> list[Unit]:
+    def describe_positions(self, row: int) -> list[PositionInfo]:
         second = self.shape.row_seconds
         n = int(self.lengths[row])
-        return [Unit(time=(at * second, (at + 1) * second)) for at in range(n)]
+        return [PositionInfo(time=(at * second, (at + 1) * second)) for at in range(n)]
 
 
 @dataclass(frozen=True)
-class SoundIntake(MediaIntake[AudioSettings]):
-    def small(self, example: ArrayLike) -> Small:
-        return {"wave": wave(example)}
+class AudioPreprocessor(MediaPreprocessor[AudioSettings]):
+    def thumbnail(self, example: ArrayLike) -> Thumbnail:
+        return {"wave": waveform_peaks(example)}
 
-    def cut(self, columns: Columns) -> SoundCuts:
-        return SoundCuts(columns.audio, self.shape, self.changes)
+    def input_dataset(self, columns: Columns) -> AudioDataset:
+        return AudioDataset(columns.audio, self.shape, self.augmentation)
 
     def columns(self, examples: Sequence[NDArray[np.int16]]) -> Columns:
         """Columns of recordings in memory."""
         return Columns({"audio": AudioStore.of(examples, self.shape.rate)})
 
     @property
-    def changes(self) -> SoundChanges:
-        return SoundChanges(self.augment)
+    def augmentation(self) -> AudioAugmentation:
+        return AudioAugmentation(self.augment)
 
-    def vary(
+    def apply_augmentation(
         self, model: nn.Module, stream: ModelInput, targets_BC: Tensor
     ) -> tuple[ModelInput, Tensor]:
         reads = model.source_front if hasattr(model, "source_front") else model.front
         front = cast(AudioFront, reads)
-        return replace(stream, values=self.changes(front, stream.values)), targets_BC
+        return replace(stream, values=self.augmentation(front, stream.values)), targets_BC
 
-    def hide(self, columns: Columns, how: FillSettings) -> HiddenFrames:
+    def masked_dataset(self, columns: Columns, how: FillSettings) -> MaskedFrameDataset:
         hider, samples = PatchMasker(how.mask, how.span), columns.audio.lengths
-        return HiddenFrames(self.vary, self.cut(columns), hider, shape=self.shape, samples=samples)
+        return MaskedFrameDataset(
+            self.apply_augmentation,
+            self.input_dataset(columns),
+            hider,
+            shape=self.shape,
+            samples=samples,
+        )
 
 
-def sound_rows(store: AudioStore, shape: AudioSettings) -> IntArray:
+def n_audio_positions(store: AudioStore, shape: AudioSettings) -> IntArray:
     """Number of positions of each recording."""
     found = {n: shape.rows_of(n) for n in np.unique(store.lengths).tolist()}
     return np.array([found[n] for n in store.lengths.tolist()], dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class SoundChanges:
+class AudioAugmentation:
     """Audio augmentation: the speed changes before collation, everything else on the device."""
 
     settings: AugmentSettings
@@ -110,7 +116,7 @@ class SoundChanges:
         """Apply gain, noise and SpecAugment (masked bands and time spans)."""
         settings = self.settings
         if settings.noise or settings.gain_db:
-            sound = replace(sound, samples_S=self._disturbed(sound))
+            sound = replace(sound, samples_S=self._augmented(sound))
         if settings.bands or settings.spans:
             hide = SpecAugment(
                 settings.bands, settings.band_width, settings.spans, settings.span_width
@@ -119,7 +125,7 @@ class SoundChanges:
             sound = replace(sound, mel_AF=mel_AF)
         return sound
 
-    def _disturbed(self, sound: AudioBatch) -> Tensor:
+    def _augmented(self, sound: AudioBatch) -> Tensor:
         """Apply a random gain to each recording, and add noise relative to its own RMS level."""
         samples_S, n = sound.samples_S, sound.n_recordings
         number_S = _numbers(sound)

@@ -1,7 +1,8 @@
 """Examples as a model reads them, for training, evaluation, prediction, inspection and proofs.
 
-`Items` are columnar and lazy: they know all lengths, and make tensors only for requested batches.
-An example that is too long for a model becomes several items, its windows, with the same owner.
+`TaskDataset` are columnar and lazy: they know all lengths, and make tensors only for requested
+batches. An example that is too long for a model becomes several items, its windows, with the same
+owner.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from headway.progress import OnProgress, no_progress
 
 T = TypeVar("T")
 
-Numbers = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Draw:
+class EpochSeed:
     """Source of all randomness of an epoch: windows, masked positions, dropped words, speeds."""
 
     seed: int
     epoch: int
-    reading: int = 0
+    view: int = 0
     """Index of the view, if an example is read several times in the epoch."""
 
 
@@ -53,7 +54,7 @@ class Batch(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Unit:
+class PositionInfo:
     """Description of one position of a stream, for people."""
 
     text: str = ""
@@ -69,18 +70,18 @@ class Unit:
     """Whether the position is not part of the example: a start, end or class token."""
 
 
-class Items(Protocol[T]):
+class TaskDataset(Protocol[T]):
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Length of each item in each stream, in tokens or positions (n, streams)."""
         ...
 
     @property
-    def owner(self) -> IntArray:
+    def example_index(self) -> IntArray:
         """Index of the example that each item is a window of."""
         ...
 
-    def drawn(self, draw: Draw) -> Items[T]:
+    def for_epoch(self, draw: EpochSeed) -> TaskDataset[T]:
         """A copy with the random choices of an epoch."""
         ...
 
@@ -98,7 +99,7 @@ class Items(Protocol[T]):
         """The fixed form of all batches in a CUDA graph, or None if there is none."""
         ...
 
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
+    def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
         """Descriptions of the positions of an item, for each stream."""
         ...
 
@@ -109,14 +110,17 @@ two texts of 19,000 characters on one core in 3.1 to 3.5 s with 8,192 rows and i
 1,024. A server can also process other requests between two batches."""
 
 
-def n_owners(items: Items[T]) -> int:
+def n_examples(items: TaskDataset[T]) -> int:
     """Number of examples, which own the items in ascending order."""
-    owner = items.owner
+    owner = items.example_index
     return int(owner[-1]) + 1 if len(owner) else 0
 
 
 def batches_of(
-    items: Items[T], rows: IntArray, device: torch.device, on_progress: OnProgress = no_progress
+    items: TaskDataset[T],
+    rows: IntArray,
+    device: torch.device,
+    on_progress: OnProgress = no_progress,
 ) -> Iterator[tuple[IntArray, Batch[T]]]:
     """Inference batches of these items, grouped by length."""
     if not len(rows):
@@ -133,7 +137,7 @@ def batches_of(
 
 
 @dataclass(frozen=True)
-class Pass:
+class EvalPass:
     """One pass of a model over a set of examples, without training."""
 
     model: nn.Module
@@ -141,39 +145,41 @@ class Pass:
     full: bool = True
     """Whether this is the thorough evaluation at the end, or a quick one during training."""
 
-    most: int | None = None
+    max_examples: int | None = None
     """Number of first examples to use; None: all of them."""
 
     on_progress: OnProgress = no_progress
     calibrate: bool = False
     """Whether to fit a temperature to these examples and to score labels with it."""
 
-    stopped: Callable[[], bool] = lambda: False
+    should_stop: Callable[[], bool] = lambda: False
     """Called between two batches; `Stopped` is raised when it returns true."""
 
-    def tell(self, done: int, total: int) -> None:
+    def report_progress(self, done: int, total: int) -> None:
         self.on_progress(done, total)
-        if self.stopped():
+        if self.should_stop():
             raise Stopped
 
-    def batches(self, items: Items[T], rows: IntArray) -> Iterator[tuple[IntArray, Batch[T]]]:
-        return batches_of(items, rows, self.device, self.tell)
+    def batches(self, items: TaskDataset[T], rows: IntArray) -> Iterator[tuple[IntArray, Batch[T]]]:
+        return batches_of(items, rows, self.device, self.report_progress)
 
-    def examples(self, items: Items[T]) -> Iterator[tuple[IntArray, Batch[T]]]:
+    def examples(self, items: TaskDataset[T]) -> Iterator[tuple[IntArray, Batch[T]]]:
         """Batches of the items of the first `most` examples. The output for an item does not depend
         on the other items of its batch."""
-        last = n_owners(items) if self.most is None else self.most
-        return self.batches(items, np.flatnonzero(items.owner < last))
+        last = n_examples(items) if self.max_examples is None else self.max_examples
+        return self.batches(items, np.flatnonzero(items.example_index < last))
 
 
-def mean_by_owner(found: Iterable[tuple[IntArray, Numbers]], items: Items[T], n: int) -> Numbers:
+def mean_by_example(
+    found: Iterable[tuple[IntArray, FloatArray]], items: TaskDataset[T], n: int
+) -> FloatArray:
     """Outputs of items (R C) as one row for each of the first `n` examples: the mean over the
     windows of an example."""
-    sums_NC: Numbers | None = None
+    sums_NC: FloatArray | None = None
     for rows, values_RC in found:
         if sums_NC is None:
             sums_NC = np.zeros((n, values_RC.shape[1]))
-        np.add.at(sums_NC, items.owner[rows], values_RC)
+        np.add.at(sums_NC, items.example_index[rows], values_RC)
     if sums_NC is None:
         return np.zeros((0, 0))
-    return sums_NC / np.bincount(items.owner, minlength=n)[:n, None]
+    return sums_NC / np.bincount(items.example_index, minlength=n)[:n, None]

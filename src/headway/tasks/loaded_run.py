@@ -1,7 +1,8 @@
 """Loading of finished runs, for prediction, inspection and export.
 
-An `Opened` is immutable. It keeps the models, the vocabulary and everything that is slow to load.
-Settings of a single call, such as the beam size, belong to the objects that are made for the call.
+An `LoadedRun` is immutable. It keeps the models, the vocabulary and everything that is slow to
+load. Settings of a single call, such as the beam size, belong to the objects that are made for the
+call.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class LoadedRun:
     folders: tuple[Path, ...]
     """Folders of the runs; several of them are an ensemble."""
 
@@ -60,23 +61,23 @@ class Opened:
     engine: Engine | None = None
     """Inference engine, if it is not torch."""
 
-    given: tuple[nn.Module, ...] | None = None
+    in_memory_models: tuple[nn.Module, ...] | None = None
     """Models to use instead of those in the folders."""
 
-    recent: Recent = field(default_factory=Recent, init=False, repr=False)
+    search_cache: Recent = field(default_factory=Recent, init=False, repr=False)
     """Cache of search objects by their decoding settings. On a GPU they hold CUDA graphs."""
 
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     """Held while the models compute, because several threads share them."""
 
-    _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
         cls, folder: Path, settings: Resolved, model: nn.Module, words: Vocabularies | None
-    ) -> Opened:
+    ) -> LoadedRun:
         """Wrap a model in memory like a run that was loaded."""
-        return cls((folder,), (settings,), words, given=(model,))
+        return cls((folder,), (settings,), words, in_memory_models=(model,))
 
     @property
     def folder(self) -> Path:
@@ -96,13 +97,17 @@ class Opened:
     @property
     def models(self) -> list[nn.Module]:
         """The models in eval mode. They are loaded on first use and then cached."""
-        return list(self.kept("models", self._load) if self.given is None else self.given)
+        return list(
+            self.cached("models", self._load)
+            if self.in_memory_models is None
+            else self.in_memory_models
+        )
 
     @property
     def writers(self) -> list[nn.Module]:
         """The models for step-by-step decoding: their linear layers keep packed copies of the
         weights, which make products with few rows fast. Empty if an engine decodes."""
-        return [] if self.engine is not None else list(self.kept("writers", self._pack))
+        return [] if self.engine is not None else list(self.cached("writers", self._pack))
 
     @property
     def model(self) -> nn.Module:
@@ -123,17 +128,17 @@ class Opened:
     @property
     def imported(self) -> dict[str, Any] | None:
         """Facts about the original files, written by `headway import`; None for other runs."""
-        return self.kept("imported", lambda: _imported(self.folder))
+        return self.cached("imported", lambda: _imported(self.folder))
 
-    def kept(self, name: Hashable, make: Callable[[], T]) -> T:
+    def cached(self, name: Hashable, make: Callable[[], T]) -> T:
         """The cached value of this name; `make` computes it on first use."""
-        if name not in self._kept:
+        if name not in self._cache:
             with self.lock:
-                if name not in self._kept:
-                    self._kept[name] = make()
-        return cast(T, self._kept[name])
+                if name not in self._cache:
+                    self._cache[name] = make()
+        return cast(T, self._cache[name])
 
-    def give_way(self, done: int = 0, total: int = 0) -> None:
+    def release_lock(self, done: int = 0, total: int = 0) -> None:
         """Let other threads use the models. The thread that holds the lock calls this between
         batches."""
         try:
@@ -143,20 +148,22 @@ class Opened:
         time.sleep(0)  # without it this thread would take the lock again before others wake up
         self.lock.acquire()
 
-    def with_model(self, model: nn.Module, settings: Resolved | None = None) -> Opened:
+    def with_model(self, model: nn.Module, settings: Resolved | None = None) -> LoadedRun:
         """A copy of the run with another model."""
         runs = self.runs[:1] if settings is None else (settings,)
-        return replace(self, folders=self.folders[:1], runs=runs, given=(model,))
+        return replace(self, folders=self.folders[:1], runs=runs, in_memory_models=(model,))
 
-    def to(self, device: str) -> Opened:
+    def to(self, device: str) -> LoadedRun:
         """A copy on another device. The models of this object are not moved."""
         place = pick_device(device)
         if place == self.device:
             return self
-        given = self.given and tuple(copy.deepcopy(model).to(place) for model in self.given)
-        return replace(self, device=place, given=given)
+        given = self.in_memory_models and tuple(
+            copy.deepcopy(model).to(place) for model in self.in_memory_models
+        )
+        return replace(self, device=place, in_memory_models=given)
 
-    def twin(self) -> Opened:
+    def inspection_copy(self) -> LoadedRun:
         """A copy for inspection and modification, with modules of its own, so that hooks and
         gradients do not affect this object. It shares the weights if they are in fp32 on the CPU;
         otherwise it loads them again."""
@@ -166,7 +173,7 @@ class Opened:
                 "run with --engine torch."
             )
         if self.device == CPU and self.precision == "fp32":
-            return replace(self, given=tuple(map(_sharing, self.models)))
+            return replace(self, in_memory_models=tuple(map(_sharing, self.models)))
         plain = self if self.device == CPU else self.to("cpu")
         return replace(plain, precision="fp32")
 
@@ -193,7 +200,7 @@ def open_run(
     engine: str = "torch",
     settings: Resolved | None = None,
     words: bool = True,
-) -> Opened:
+) -> LoadedRun:
     """Open run folders or shipped models by their names; several of them form an ensemble.
 
     Everything but the weights is read and checked here. `precision`: `fp32`, `bf16`, `int8`, or
@@ -216,10 +223,10 @@ def open_run(
             )
     held: Any = runs[0].decode.precision if precision == "auto" else precision
     runtime = _engine(engine, folders, replace(runs[0].decode, precision=held), runs[0])
-    return Opened(folders, runs, vocabs[0], place, held, runtime)
+    return LoadedRun(folders, runs, vocabs[0], place, held, runtime)
 
 
-def open_plain(name: str | Path, settings: Resolved | None = None) -> Opened:
+def open_plain(name: str | Path, settings: Resolved | None = None) -> LoadedRun:
     """Open a run for inspection or export: on the CPU, in fp32, with its weights loaded."""
     run = open_run(name, device="cpu", precision="fp32", settings=settings)
     run.models, run.imported  # noqa: B018  damaged files raise errors here

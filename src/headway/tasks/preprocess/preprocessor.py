@@ -21,32 +21,32 @@ from torch import Tensor, nn
 
 from headway.data.batches import FixedShapes, IntArray, StepPlan
 from headway.data.store import Columns
-from headway.metrics.baselines import Text
+from headway.metrics.baselines import TextPair
 from headway.models.parts.output_heads import ModelInput
 from headway.nn.devices import CPU
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import Resolved, RunSettings, media_settings
-from headway.tasks.answers import Facts
-from headway.tasks.items import Batch, Draw, Items, Numbers, Unit
+from headway.tasks.answers import JsonDict
+from headway.tasks.dataset import Batch, EpochSeed, FloatArray, PositionInfo, TaskDataset
 from headway.tasks.media_answers import FIRST_WINDOW
-from headway.tasks.media_inputs import Given, given_media
+from headway.tasks.media_inputs import LoadedInput, load_media
 from headway.tasks.specs import FillSettings, Modality, front_reads
-from headway.tasks.thumbnails import Small, thumbnails
+from headway.tasks.thumbnails import Thumbnail, thumbnails
 from headway.tokens.tokenizer import Tokenizer
 
-Texts = tuple[str, ...]
+TextParts = tuple[str, ...]
 """A text, the two texts of a pair, or the fields of a document in order."""
 
 
-Line = str | Texts | Given
+InputLine = str | TextParts | LoadedInput
 """One input to predict for: a line, texts that are already split, or media that are already
 read."""
 
 Front = TypeVar("Front", bound=ImageSettings | AudioSettings)
 
 
-class Cuts(Protocol):
+class InputDataset(Protocol):
     """Examples of one split as inputs of a model; examples that are too long become several
     windows."""
 
@@ -56,12 +56,12 @@ class Cuts(Protocol):
         ...
 
     @property
-    def owner(self) -> IntArray:
+    def example_index(self) -> IntArray:
         """Index of the example that each item is, or is a window of; ascending."""
         ...
 
     @property
-    def needed(self) -> IntArray:
+    def full_lengths(self) -> IntArray:
         """Length of each whole example in tokens or positions."""
         ...
 
@@ -70,13 +70,13 @@ class Cuts(Protocol):
         rows: IntArray,
         device: torch.device = CPU,
         fixed: FixedShapes | None = None,
-        draw: Draw | None = None,
+        draw: EpochSeed | None = None,
     ) -> ModelInput:
         """A batch of items in host memory. `device` is where the batch will be used. The fixed form
         may have more sequences than items; the additional ones have no weight."""
         ...
 
-    def shown(self, stream: ModelInput) -> ModelInput:
+    def to_model_input(self, stream: ModelInput) -> ModelInput:
         """The collated batch in the form that the model reads, on its device."""
         ...
 
@@ -84,12 +84,12 @@ class Cuts(Protocol):
         """Fixed shapes of all batches, for CUDA graphs, or None if they are not possible."""
         ...
 
-    def units(self, row: int) -> Sequence[Unit]:
+    def describe_positions(self, row: int) -> Sequence[PositionInfo]:
         """Descriptions of the tokens or positions of an item."""
         ...
 
 
-class WholeCuts(ABC):
+class UnsplitDataset(ABC):
     """Base class of examples that are never split into windows."""
 
     @property
@@ -97,44 +97,44 @@ class WholeCuts(ABC):
     def lengths(self) -> IntArray: ...
 
     @property
-    def needed(self) -> IntArray:
+    def full_lengths(self) -> IntArray:
         return self.lengths
 
     @cached_property
-    def owner(self) -> IntArray:
+    def example_index(self) -> IntArray:
         return np.arange(len(self.lengths))
 
-    def shown(self, stream: ModelInput) -> ModelInput:
+    def to_model_input(self, stream: ModelInput) -> ModelInput:
         return stream
 
 
-class OverCuts:
+class InputDatasetMixin:
     """Mixin for frozen dataclasses with `cuts` and `draw`: one item for each cut."""
 
-    cuts: Cuts
+    inputs: InputDataset
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        return self.cuts.lengths[:, None]
+        return self.inputs.lengths[:, None]
 
     @property
-    def owner(self) -> IntArray:
-        return self.cuts.owner
+    def example_index(self) -> IntArray:
+        return self.inputs.example_index
 
-    def drawn(self, draw: Draw) -> Self:
+    def for_epoch(self, draw: EpochSeed) -> Self:
         found: Self = replace(self, draw=draw)  # type: ignore[type-var]
         found.__dict__["lengths"] = self.lengths  # the same in every epoch
         return found
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        return self.cuts.fixed(plan, micro_tokens)
+        return self.inputs.fixed(plan, micro_tokens)
 
-    def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        return (self.cuts.units(row),)
+    def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
+        return (self.inputs.describe_positions(row),)
 
 
 @dataclass(frozen=True)
-class Gone:
+class MaskTargets:
     """Targets of masked modelling: the content of the masked positions."""
 
     values: Tensor | None = None
@@ -143,24 +143,24 @@ class Gone:
     real_N: Tensor | None = None
     """Weights of all tokens of a text batch: zero for padding of the fixed-size form."""
 
-    hidden_N: Tensor | None = None
+    masked_N: Tensor | None = None
     """Mask over all positions of a media batch: True if masked."""
 
     frames_RP: Tensor | None = None
     """Indices of the audio frames of each masked position."""
 
-    hidden_A: Tensor | None = None
+    masked_A: Tensor | None = None
     """Mask over all audio frames: True if masked."""
 
     @property
-    def aims(self) -> Tensor:
+    def targets(self) -> Tensor:
         """The targets, which must be known."""
         assert self.values is not None
         return self.values
 
 
 @runtime_checkable
-class Hiding(Items[Gone], Protocol):
+class MaskedDataset(TaskDataset[MaskTargets], Protocol):
     """Items for masked modelling. Without a draw the same positions are masked every time."""
 
     @property
@@ -178,16 +178,18 @@ class Hiding(Items[Gone], Protocol):
         first epoch."""
         ...
 
-    def without(self, model: nn.Module, batch: Batch[Gone], training: bool) -> Batch[Gone]:
+    def apply_mask(
+        self, model: nn.Module, batch: Batch[MaskTargets], training: bool
+    ) -> Batch[MaskTargets]:
         """The batch with masked inputs and their targets. `training`: apply augmentation."""
         ...
 
-    def example(self, row: int) -> Facts:
+    def example(self, row: int) -> JsonDict:
         """Description of an item for people."""
         ...
 
 
-class Intake(ABC):
+class Preprocessor(ABC):
     """Preprocessing of one modality. The methods that are not abstract have the defaults for inputs
     other than text."""
 
@@ -195,7 +197,9 @@ class Intake(ABC):
     """Number of inputs that are read before the first answer."""
 
     @abstractmethod
-    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
+    def parse(
+        self, lines: Iterable[InputLine], folder: Path, settings: Resolved
+    ) -> Iterator[LoadedInput]:
         """Parse or read the input in each line. A file name that does not exist is looked up in the
         run's `folder`."""
 
@@ -204,49 +208,51 @@ class Intake(ABC):
         """Columns of inputs in memory."""
 
     @abstractmethod
-    def cut(self, columns: Columns) -> Cuts: ...
+    def input_dataset(self, columns: Columns) -> InputDataset: ...
 
     @abstractmethod
-    def hide(self, columns: Columns, how: FillSettings) -> Hiding:
+    def masked_dataset(self, columns: Columns, how: FillSettings) -> MaskedDataset:
         """The examples with masked positions to predict."""
 
     @abstractmethod
-    def same(self, columns: Columns, examples: IntArray) -> IntArray:
+    def content_keys(self, columns: Columns, examples: IntArray) -> IntArray:
         """A key for each of these examples; equal examples have equal keys."""
 
-    def refuse(self, needed: IntArray, before: int | None = None) -> None:  # noqa: B027
+    def check_lengths(self, needed: IntArray, before: int | None = None) -> None:  # noqa: B027
         """Raise `DataError` if an example is too long and may not be split. `needed`: length of
         each example. `before`: number of inputs that were answered before; None outside
         prediction."""
 
-    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[Text] | None:
+    def texts(
+        self, columns: Columns, most: int | None = None, first: int = 0
+    ) -> list[TextPair] | None:
         """Examples decoded to text; None if they are not texts."""
         return None
 
     def figures(
-        self, columns: Columns, shares_NC: Numbers, labels_N: IntArray, names: Sequence[str]
-    ) -> Facts:
+        self, columns: Columns, shares_NC: FloatArray, labels_N: IntArray, names: Sequence[str]
+    ) -> JsonDict:
         """Data for the report about the classification of these examples."""
         return {}
 
-    def small(self, example: ArrayLike) -> Small:
+    def thumbnail(self, example: ArrayLike) -> Thumbnail:
         """Thumbnail of an example for a page; empty for texts."""
         return {}
 
-    def vary(
+    def apply_augmentation(
         self, model: nn.Module, stream: ModelInput, targets_BC: Tensor
     ) -> tuple[ModelInput, Tensor]:
         """Apply the random augmentation of `[augment]` to a batch and its targets."""
         return stream, targets_BC
 
-    def weave(
+    def interleave(
         self, streams: tuple[ModelInput, ...], fixed: FixedShapes | None
     ) -> tuple[ModelInput, ...]:
         """Interleave batches of equal size into one if the modality supports it, otherwise return
         them unchanged."""
         return streams
 
-    def pair_form(self, plan: StepPlan, longest: int, n: int) -> FixedShapes | None:
+    def fixed_pairs(self, plan: StepPlan, longest: int, n: int) -> FixedShapes | None:
         """Fixed shapes of an interleaved batch with `n` views per example, or None if they are not
         possible."""
         return None
@@ -257,7 +263,7 @@ class Intake(ABC):
 
 
 @dataclass(frozen=True)
-class MediaIntake(Intake, Generic[Front]):
+class MediaPreprocessor(Preprocessor, Generic[Front]):
     """Preprocessing shared by images, videos and audio."""
 
     shape: Front
@@ -265,43 +271,47 @@ class MediaIntake(Intake, Generic[Front]):
 
     @classmethod
     def of(cls, settings: Resolved, tokenizer: Tokenizer | None = None) -> Self:
-        return cls(cast(Front, front_of(settings)), settings.augment)
+        return cls(cast(Front, media_settings_of(settings)), settings.augment)
 
-    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
-        names = cast(Iterable[str | Given], lines)
-        return given_media(names, folder, self.shape, settings.data)
+    def parse(
+        self, lines: Iterable[InputLine], folder: Path, settings: Resolved
+    ) -> Iterator[LoadedInput]:
+        names = cast(Iterable[str | LoadedInput], lines)
+        return load_media(names, folder, self.shape, settings.data)
 
     def figures(
-        self, columns: Columns, shares_NC: Numbers, labels_N: IntArray, names: Sequence[str]
-    ) -> Facts:
+        self, columns: Columns, shares_NC: FloatArray, labels_N: IntArray, names: Sequence[str]
+    ) -> JsonDict:
         """Thumbnails of confused classes and of the most confident right and wrong predictions."""
         media = columns.media
-        found = thumbnails(lambda row: self.small(media[row]), shares_NC, labels_N, names)
+        found = thumbnails(lambda row: self.thumbnail(media[row]), shares_NC, labels_N, names)
         return {"examples": found}
 
-    def same(self, columns: Columns, examples: IntArray) -> IntArray:
+    def content_keys(self, columns: Columns, examples: IntArray) -> IntArray:
         values = (np.asarray(columns.media[row]) for row in examples.tolist())
         found = [hashlib.blake2b(one.tobytes(), digest_size=7).digest() for one in values]
         return np.array([int.from_bytes(one, "little") for one in found], np.int64)
 
 
-INTAKES: dict[Modality, str] = {
-    "text": "intake_text.TextIntake",
-    "pictures": "intake_vision.PictureIntake",
-    "videos": "intake_vision.PictureIntake",
-    "sounds": "intake_audio.SoundIntake",
+PREPROCESSORS: dict[Modality, str] = {
+    "text": "text.TextPreprocessor",
+    "pictures": "image.ImagePreprocessor",
+    "videos": "image.ImagePreprocessor",
+    "sounds": "audio.AudioPreprocessor",
 }
 """Class for each modality, as `module.class`; imported on use and created by its `of`."""
 
 
-def intake_of(settings: Resolved, tokenizer: Tokenizer | None = None) -> Intake:
+def preprocessor_of(settings: Resolved, tokenizer: Tokenizer | None = None) -> Preprocessor:
     """Preprocessing for the modality that the model of a run reads."""
-    module, name = INTAKES[front_reads(settings.model)].split(".")
-    made: Intake = getattr(import_module(f"headway.tasks.{module}"), name).of(settings, tokenizer)
+    module, name = PREPROCESSORS[front_reads(settings.model)].split(".")
+    made: Preprocessor = getattr(import_module(f"headway.tasks.preprocess.{module}"), name).of(
+        settings, tokenizer
+    )
     return made
 
 
-def front_of(settings: RunSettings) -> ImageSettings | AudioSettings:
+def media_settings_of(settings: RunSettings) -> ImageSettings | AudioSettings:
     """Input settings of a model of images, videos or audio."""
     front = media_settings(settings)
     assert front is not None

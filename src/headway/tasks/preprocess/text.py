@@ -29,7 +29,7 @@ from headway.data.text_windows import FlatSequences, TextReader
 from headway.data.token_store import TokenStore
 from headway.decode.batching import FIRST_WINDOW
 from headway.errors import DataError
-from headway.metrics.baselines import Text
+from headway.metrics.baselines import TextPair
 from headway.metrics.retrieval import text_keys
 from headway.models.parts.output_heads import ModelInput
 from headway.nn.devices import CPU
@@ -37,10 +37,10 @@ from headway.nn.layout import Layout
 from headway.settings.data import DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.run import Resolved
-from headway.tasks.intake import Intake, Line, Texts, WholeCuts
-from headway.tasks.items import Draw, Unit
-from headway.tasks.masked_text import Gaps, room_of
-from headway.tasks.media_inputs import Given
+from headway.tasks.dataset import EpochSeed, PositionInfo
+from headway.tasks.masked_text import MaskedTextDataset, room_of
+from headway.tasks.media_inputs import LoadedInput
+from headway.tasks.preprocess.preprocessor import InputLine, Preprocessor, TextParts, UnsplitDataset
 from headway.tasks.specs import FillSettings
 from headway.tokens.tokenizer import Tokenizer
 
@@ -49,7 +49,7 @@ DROP = 8
 
 
 @dataclass(frozen=True)
-class TextCuts:
+class TextDataset:
     """Texts between their special tokens; long texts are split into overlapping windows."""
 
     reader: TextReader
@@ -65,11 +65,11 @@ class TextCuts:
         return self.reader.lengths
 
     @property
-    def owner(self) -> IntArray:
+    def example_index(self) -> IntArray:
         return self.reader.example
 
     @property
-    def needed(self) -> IntArray:
+    def full_lengths(self) -> IntArray:
         return self.reader.full_lengths
 
     @cached_property
@@ -81,7 +81,7 @@ class TextCuts:
         rows: IntArray,
         device: torch.device = CPU,
         fixed: FixedShapes | None = None,
-        draw: Draw | None = None,
+        draw: EpochSeed | None = None,
     ) -> ModelInput:
         read = self.reader.read(rows)
         if self.drop and draw is not None:
@@ -90,7 +90,7 @@ class TextCuts:
         segments_N = pad_rows(read.segments, layout.n_rows) if self.segments else None
         return ModelInput(pad_rows(read.tokens, layout.n_rows), layout, segments_N)
 
-    def _thinned(self, rows: IntArray, read: FlatSequences, draw: Draw) -> FlatSequences:
+    def _thinned(self, rows: IntArray, read: FlatSequences, draw: EpochSeed) -> FlatSequences:
         """Drop random words from the windows; each window keeps at least one."""
         reader, draws = self.reader, CounterRandom(draw.seed, draw.epoch)
         example, start, _ = (part[rows] for part in reader.windows)
@@ -101,7 +101,7 @@ class TextCuts:
                                strict=True):  # fmt: skip
             inside = text[before : len(text) - behind]
             starts = self.tokenizer.word_starts(inside)
-            drawn = draws.uniform(DROP + draw.reading, place + np.flatnonzero(starts))
+            drawn = draws.uniform(DROP + draw.view, place + np.flatnonzero(starts))
             kept = drawn >= self.drop
             kept[:1] |= not kept.any()
             words = inside[kept[np.cumsum(starts) - 1]]
@@ -109,19 +109,19 @@ class TextCuts:
         tokens, lengths = np.concatenate(left), np.array([len(text) for text in left], np.int64)
         return FlatSequences(tokens, lengths, np.zeros_like(tokens))
 
-    def shown(self, stream: ModelInput) -> ModelInput:
+    def to_model_input(self, stream: ModelInput) -> ModelInput:
         return stream
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes:
         tokens = plan.part_limit(micro_tokens)
         return fixed_shapes(plan, tokens, tokens, self.longest)
 
-    def units(self, row: int) -> list[Unit]:
-        return token_units(self.reader.read(np.array([row])).tokens.tolist(), self.tokenizer)
+    def describe_positions(self, row: int) -> list[PositionInfo]:
+        return describe_tokens(self.reader.read(np.array([row])).tokens.tolist(), self.tokenizer)
 
 
 @dataclass(frozen=True)
-class SourceCuts(WholeCuts):
+class SourceTextDataset(UnsplitDataset):
     """Source texts of sequence-to-sequence tasks, never split."""
 
     texts: TokenStore
@@ -137,7 +137,7 @@ class SourceCuts(WholeCuts):
         rows: IntArray,
         device: torch.device = CPU,
         fixed: FixedShapes | None = None,
-        draw: Draw | None = None,
+        draw: EpochSeed | None = None,
     ) -> ModelInput:
         words = self.tokenizer
         tokens, lengths = with_special_tokens(
@@ -156,18 +156,18 @@ class SourceCuts(WholeCuts):
         longest = max(plan.source_lengths.max(), plan.target_lengths.max())
         return fixed_shapes(plan, *plan.part_limits(micro_tokens), int(longest))
 
-    def units(self, row: int) -> list[Unit]:
-        return token_units(self.tokenizer.as_source(self.texts[row].tolist()), self.tokenizer)
+    def describe_positions(self, row: int) -> list[PositionInfo]:
+        return describe_tokens(self.tokenizer.as_source(self.texts[row].tolist()), self.tokenizer)
 
 
-def token_units(ids: Sequence[int], tokenizer: Tokenizer) -> list[Unit]:
+def describe_tokens(ids: Sequence[int], tokenizer: Tokenizer) -> list[PositionInfo]:
     special = tokenizer.specials
     pieces = zip(ids, tokenizer.tokens(list(ids)), strict=True)
-    return [Unit(text=text, special=id in special) for id, text in pieces]
+    return [PositionInfo(text=text, special=id in special) for id, text in pieces]
 
 
 @dataclass(frozen=True)
-class TextIntake(Intake):
+class TextPreprocessor(Preprocessor):
     at_first: ClassVar[int] = FIRST_WINDOW
     tokenizer: Tokenizer
     max_len: int
@@ -181,7 +181,7 @@ class TextIntake(Intake):
     """Probability of dropping each word in training."""
 
     @classmethod
-    def of(cls, settings: Resolved, tokenizer: Tokenizer | None) -> TextIntake:
+    def of(cls, settings: Resolved, tokenizer: Tokenizer | None) -> TextPreprocessor:
         assert tokenizer is not None
         data, model = settings.data, settings.model
         return cls(
@@ -190,20 +190,22 @@ class TextIntake(Intake):
             settings.embed.drop_words,
         )  # fmt: skip
 
-    def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
+    def parse(
+        self, lines: Iterable[InputLine], folder: Path, settings: Resolved
+    ) -> Iterator[LoadedInput]:
         for number, line in enumerate(ensure_list(lines), 1):
-            assert not isinstance(line, Given)
-            yield Given("", parse_texts(line, f"line {number:,}", settings.data))
+            assert not isinstance(line, LoadedInput)
+            yield LoadedInput("", parse_texts(line, f"line {number:,}", settings.data))
 
-    def cut(self, columns: Columns) -> TextCuts:
+    def input_dataset(self, columns: Columns) -> TextDataset:
         if columns.fields:
             text, other = join_fields(self.tokenizer, columns.parts), None
         else:
             text, other = columns["text"], columns.other
         reader = text_reader(text, other, self.tokenizer, self.max_len)
-        return TextCuts(reader, self.tokenizer, self.segments and other is not None, self.drop)
+        return TextDataset(reader, self.tokenizer, self.segments and other is not None, self.drop)
 
-    def refuse(self, needed: IntArray, before: int | None = None) -> None:
+    def check_lengths(self, needed: IntArray, before: int | None = None) -> None:
         limit = self.max_len
         if self.windows or not len(needed) or int(needed.max()) <= limit:
             return
@@ -220,10 +222,10 @@ class TextIntake(Intake):
             "data.long=windows reads long texts in windows."
         )
 
-    def same(self, columns: Columns, examples: IntArray) -> IntArray:
+    def content_keys(self, columns: Columns, examples: IntArray) -> IntArray:
         return text_keys(TokenStore(*columns["text"].gather(examples)))
 
-    def weave(
+    def interleave(
         self, streams: tuple[ModelInput, ...], fixed: FixedShapes | None
     ) -> tuple[ModelInput, ...]:
         sides = [one.layout.split(one.values) for one in streams]
@@ -231,7 +233,7 @@ class TextIntake(Intake):
         layout = layout_of(np.array([len(text) for text in texts], np.int64), fixed)
         return (ModelInput(pad_rows(torch.cat(texts).numpy(), layout.n_rows), layout),)
 
-    def pair_form(self, plan: StepPlan, longest: int, n: int) -> FixedShapes:
+    def fixed_pairs(self, plan: StepPlan, longest: int, n: int) -> FixedShapes:
         shapes = fixed_shapes(plan, plan.step_limit, plan.step_limit, longest)
         dummies = -(-shapes.target_rows // longest)
         n_pairs = plan.most_pairs(plan.step_limit) + -(-dummies // n)
@@ -252,20 +254,20 @@ class TextIntake(Intake):
         one, other = (Columns({"text": TokenStore.of(side)}) for side in found)
         return one, other
 
-    def hide(self, columns: Columns, how: FillSettings) -> Gaps:
-        return Gaps(columns["text"], self.tokenizer, how, room_of(how, self.max_len))
+    def masked_dataset(self, columns: Columns, how: FillSettings) -> MaskedTextDataset:
+        return MaskedTextDataset(columns["text"], self.tokenizer, how, room_of(how, self.max_len))
 
-    def columns(self, examples: Sequence[Texts]) -> Columns:
+    def columns(self, examples: Sequence[TextParts]) -> Columns:
         """Columns of texts in memory."""
         names = self.fields or (("text", "other") if self.pairs else ("text",))
         stores = [encode_store(self.tokenizer, column) for column in zip(*examples, strict=True)]
         return Columns(dict(zip(names, stores, strict=True)), fields=self.fields)
 
-    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[Text]:
+    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[TextPair]:
         return texts_of(columns, self.tokenizer, most, first)
 
 
-def parse_texts(line: str | Texts, where: str, data: DataSettings) -> Texts:
+def parse_texts(line: str | TextParts, where: str, data: DataSettings) -> TextParts:
     """The texts in a line of input: one text, two separated by a tab, or the fields of a JSON
     object. Texts from the columns of a file are returned as they are."""
     if not isinstance(line, str):
@@ -286,7 +288,7 @@ def parse_texts(line: str | Texts, where: str, data: DataSettings) -> Texts:
 
 def texts_of(
     texts: Columns, tokenizer: Tokenizer, most: int | None = None, first: int = 0
-) -> list[Text]:
+) -> list[TextPair]:
     """Decode stored texts; the fields of a document are joined by spaces."""
     last = texts.n if most is None else min(first + most, texts.n)
     if texts.fields:

@@ -21,24 +21,24 @@ from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import ImageSettings, Seq2SeqSettings, family_of
 from headway.settings.run import media_settings
-from headway.tasks.answers import Answer, Facts, Show, TextAnswer, mean_probability
-from headway.tasks.media_answers import FIRST_WINDOW, unread
-from headway.tasks.media_inputs import Given, given_media, what_of
-from headway.tasks.opened import Opened
-from headway.tasks.task import Use
+from headway.tasks.answers import Answer, JsonDict, PrintOptions, TextAnswer, mean_probability
+from headway.tasks.loaded_run import LoadedRun
+from headway.tasks.media_answers import FIRST_WINDOW, unreadable_answer
+from headway.tasks.media_inputs import LoadedInput, load_media, what_of
+from headway.tasks.task import InferenceRequest
 
 LONG = ("split", "cut", "error")
 
 
 @dataclass(frozen=True)
-class Texts:
+class PrintedTexts:
     """Outputs for one input, printed as lines or as JSON."""
 
     outputs: Sequence[Output]
-    about: Facts = field(default_factory=dict)
+    about: JsonDict = field(default_factory=dict)
     """JSON keys about the input, before the outputs."""
 
-    after: Facts = field(default_factory=dict)
+    after: JsonDict = field(default_factory=dict)
     """JSON keys after the outputs."""
 
     best: str = ""
@@ -47,12 +47,12 @@ class Texts:
     digits: int | None = None
     """Decimal places of scores in JSON; None: all."""
 
-    def lines(self, show: Show, number: int) -> str:
+    def lines(self, show: PrintOptions, number: int) -> str:
         """One line per output: the score first if requested, the alignments last if requested.
         With several outputs per input, each line begins with the number of its input."""
         return "\n".join(self._line(output, show, number) for output in self.outputs)
 
-    def _line(self, output: Output, show: Show, number: int) -> str:
+    def _line(self, output: Output, show: PrintOptions, number: int) -> str:
         line = [str(number)] if show.numbered else []
         line += [f"{output.score:.4f}", output.text] if show.scores else [output.text]
         if output.looks is not None:
@@ -65,14 +65,14 @@ class Texts:
         """Text of an output in an answer."""
         return output.text
 
-    def facts(self) -> Facts:
+    def facts(self) -> JsonDict:
         first, *more = self.about.items()
         best = [(self.best, self.outputs[0].text)] if self.best else []
         outputs = list(map(self._output, self.outputs))
         return {**dict([first, *best, *more]), "outputs": outputs, **self.after}
 
-    def _output(self, output: Output) -> Facts:
-        facts: Facts = {
+    def _output(self, output: Output) -> JsonDict:
+        facts: JsonDict = {
             "text": output.text,
             "score": self._rounded(output.score),
             "log_prob": self._rounded(output.log_prob),
@@ -90,7 +90,7 @@ class Texts:
         return value if self.digits is None else round(value, self.digits)
 
 
-def answer_of(printed: Texts, **common: Any) -> TextAnswer:
+def answer_of(printed: PrintedTexts, **common: Any) -> TextAnswer:
     """The answer with the best output; `rest` has the others. `common`: fields that all of them
     share."""
     best, *rest = (
@@ -121,7 +121,7 @@ def _shown(look: Look) -> str:
     return f"{look.word}:{','.join(map(str, look.box))}"
 
 
-def _look_facts(look: Look) -> Facts:
+def _look_facts(look: Look) -> JsonDict:
     return {
         "word": look.word,
         "box": list(look.box),
@@ -134,7 +134,7 @@ def _look_facts(look: Look) -> Facts:
 class TranslationPredictor:
     """Predictor of translations."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: InferenceRequest) -> None:
         options = use.options
         self.between = use.between
         on_long: Any = options.get("on_long") or "split"
@@ -149,7 +149,7 @@ class TranslationPredictor:
         )
         asked: TextWish | None = options.get("wish")
         self.wishes = (
-            _wishes(options.get("prefix"), options.get("constraints"))
+            _constraint_lines(options.get("prefix"), options.get("constraints"))
             if asked is None
             else repeat(asked)
         )
@@ -168,13 +168,13 @@ def translated(found: Written) -> TextAnswer:
         notes.append(f"longer than the model reads at once: translated in {found.parts:,} parts")
     if found.cut:
         notes.append("longer than the model reads: the end was cut off")
-    pieces: Facts = {"parts": found.parts, "cut": found.cut}
-    printed = Texts(found.outputs, {"source": found.source}, pieces)
+    pieces: JsonDict = {"parts": found.parts, "cut": found.cut}
+    printed = PrintedTexts(found.outputs, {"source": found.source}, pieces)
     return answer_of(printed, source=found.source, notes=tuple(notes))
 
 
 def writer_of(
-    opened: Opened,
+    opened: LoadedRun,
     settings: DecodeSettings | None = None,
     *,
     task: str = "translate",
@@ -200,11 +200,11 @@ def writer_of(
         detail=detail,
         engine=opened.engine,
         picture=front if isinstance(front, ImageSettings) else None,
-        recent=opened.recent,
+        recent=opened.search_cache,
     )
 
 
-def _wishes(prefix: str | None, constraints: str | None) -> Iterator[TextWish] | None:
+def _constraint_lines(prefix: str | None, constraints: str | None) -> Iterator[TextWish] | None:
     if prefix is None and constraints is None:
         return None
     if constraints is None:
@@ -242,7 +242,7 @@ def _constraint(line: str, where: str) -> dict[str, Any]:
 class CaptionPredictor:
     """Predictor of captions for image and video files."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: InferenceRequest) -> None:
         self.use, self.n_given, self.n_failed = use, 0, 0
         self.writer = writer_of(
             use.opened, use.settings.decode, task="caption",
@@ -254,11 +254,11 @@ class CaptionPredictor:
         return self.use.settings.model.picture  # type: ignore[union-attr]
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
-        given = given_media(lines, self.use.opened.folder, self.shape, self.use.settings.data)
+        given = load_media(lines, self.use.opened.folder, self.shape, self.use.settings.data)
         for window in windows(given, FIRST_WINDOW, live=live):
             yield from self._window(window)
 
-    def _window(self, window: Sequence[Given]) -> Iterator[Answer]:
+    def _window(self, window: Sequence[LoadedInput]) -> Iterator[Answer]:
         pictures = [one.values for one in window if one.values is not None]
         found = iter(
             [*self.writer.write(pictures, first=self.n_given, on_progress=self.use.between)]
@@ -267,15 +267,15 @@ class CaptionPredictor:
         self.n_failed += len(window) - len(pictures)
         for one in window:
             if one.values is None:
-                yield unread(one.name, one.error)
+                yield unreadable_answer(one.name, one.error)
             else:
                 yield self._answer(one, next(found).outputs)
 
-    def _answer(self, given: Given, outputs: Sequence[Output]) -> TextAnswer:
-        about: Facts = {"file": given.name}
+    def _answer(self, given: LoadedInput, outputs: Sequence[Output]) -> TextAnswer:
+        about: JsonDict = {"file": given.name}
         if self.writer.align:
             about["size"] = list(given.values.shape[-2:])
-        printed = Texts(outputs, about, best="caption", digits=6)
+        printed = PrintedTexts(outputs, about, best="caption", digits=6)
         return answer_of(printed, place=given.name)
 
     def summary(self) -> str:

@@ -1,5 +1,5 @@
-"""Scores of generated texts: on validation data (`measured`), and with baselines on test sets of
-translations, captions and transcripts."""
+"""Scores of generated texts: on validation data (`text_metrics`), and with baselines on test sets
+of translations, captions and transcripts."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from headway.decode.speech.word_times import Word
 from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.metrics import translation
-from headway.metrics.captions import SIGNATURE, Frequencies, cider, match_interval
+from headway.metrics.captions import SIGNATURE, DocumentFrequencies, cider, match_interval
 from headway.metrics.speech import (
-    Errors,
+    EditCounts,
     character_errors,
     errors,
     without_case_and_punctuation,
     word_errors,
     words,
 )
-from headway.metrics.translation import Comparison, Reference, several
+from headway.metrics.translation import Comparison, Reference, as_list
 from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import with_files
-from headway.tasks.intake import front_of
-from headway.tasks.opened import Opened
-from headway.tasks.scores import Row, Scores
+from headway.tasks.loaded_run import LoadedRun
+from headway.tasks.preprocess.preprocessor import media_settings_of
+from headway.tasks.scores import ScoreRow, Scores
+from headway.tasks.seq2seq_answers import writer_of
 from headway.tasks.specs import spec_of
-from headway.tasks.task import Use
+from headway.tasks.task import InferenceRequest
 from headway.tasks.transcribe_answers import transcriber_of
-from headway.tasks.write_answers import writer_of
 
 WORST = 5
 NEAR_S = (0.05, 0.1)
 
-Truth = tuple[str, float, float]
+ReferenceWord = tuple[str, float, float]
 """A word with its start and end in seconds."""
 
 
 @dataclass(frozen=True)
-class Judged:
+class GeneratedTexts:
     outputs: Sequence[str]
     references: Sequence[Reference]
     corpus: Sequence[Reference]
@@ -65,24 +65,24 @@ class Judged:
     lowercase: bool = False
 
     @property
-    def only(self) -> list[str]:
+    def flat_references(self) -> list[str]:
         """All references as one list, for metrics with one reference per output."""
-        return [one for of_one in self.references for one in several(of_one)]
+        return [one for of_one in self.references for one in as_list(of_one)]
 
 
-MEASURES: dict[str, Callable[[Judged], float]] = {
+TEXT_METRICS: dict[str, Callable[[GeneratedTexts], float]] = {
     "exact": lambda j: (
         translation.exact_match(j.outputs, j.references, lowercase=j.lowercase).value
     ),
     "bleu": lambda j: translation.bleu(j.outputs, j.references, lowercase=j.lowercase).value,
     "chrf": lambda j: translation.chrf(j.outputs, j.references, lowercase=j.lowercase).value,
-    "cider": lambda j: cider(j.outputs, j.references, Frequencies.of(j.corpus)).value,
-    "wer": lambda j: 100.0 * word_errors(j.only, j.outputs).rate,
-    "cer": lambda j: 100.0 * character_errors(j.only, j.outputs).rate,
+    "cider": lambda j: cider(j.outputs, j.references, DocumentFrequencies.of(j.corpus)).value,
+    "wer": lambda j: 100.0 * word_errors(j.flat_references, j.outputs).rate,
+    "cer": lambda j: 100.0 * character_errors(j.flat_references, j.outputs).rate,
 }
 
 
-def measured(
+def text_metrics(
     names: Sequence[str],
     outputs: Sequence[str],
     references: Sequence[Reference],
@@ -91,11 +91,13 @@ def measured(
     lowercase: bool = False,
 ) -> dict[str, float]:
     """Values of those of the named metrics that compare texts; rates in percent."""
-    judged = Judged(outputs, references, references if corpus is None else corpus, lowercase)
-    return {name: MEASURES[name](judged) for name in names if name in MEASURES}
+    judged = GeneratedTexts(
+        outputs, references, references if corpus is None else corpus, lowercase
+    )
+    return {name: TEXT_METRICS[name](judged) for name in names if name in TEXT_METRICS}
 
 
-def commonest(texts: Iterable[str]) -> str:
+def most_common(texts: Iterable[str]) -> str:
     """The most frequent text; the first one if several are equally frequent."""
     [(text, _)] = Counter(texts).most_common(1)
     return text
@@ -136,7 +138,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class PairTest:
+class TranslationTestSet:
     """Test set of translation. Sources may be empty if existing translations are scored."""
 
     sources: list[str]
@@ -145,7 +147,7 @@ class PairTest:
     decode: DecodeSettings
     progress: Progress
 
-    def system(self, opened: Opened | None, file: str | None) -> System:
+    def system(self, opened: LoadedRun | None, file: str | None) -> System:
         """Outputs that are translated by runs or read from a file."""
         loss, writer = None, None
         if opened is not None:
@@ -187,7 +189,7 @@ def pairs_of_test(data: DataSettings, references: Sequence[str]) -> tuple[list[s
 
 
 def evaluate_translations(
-    opened: Opened | None,
+    opened: LoadedRun | None,
     decode: DecodeSettings,
     data: DataSettings,
     options: Mapping[str, Any],
@@ -199,7 +201,7 @@ def evaluate_translations(
     `opened` may be None; `against` or `against_runs`, the second system, as a file of its outputs
     or as opened runs."""
     sources, targets = pairs_of_test(data, options.get("target") or ())
-    test = PairTest(sources, targets, data.encoding, decode, progress)
+    test = TranslationTestSet(sources, targets, data.encoding, decode, progress)
     first = test.system(opened, options.get("hypotheses"))
     outputs, loss = first.outputs, first.loss
     if options.get("out"):
@@ -225,7 +227,7 @@ def evaluate_translations(
         if second is not None:
             comparison = translation.compare_bleu(outputs, second.outputs, targets, **kind)
     of_loss = {} if loss is None else {"loss": loss, "ppl": math.exp(loss)}
-    rows: list[Row] = [("pairs", f"{len(targets):,}", "")]
+    rows: list[ScoreRow] = [("pairs", f"{len(targets):,}", "")]
     if loss is not None:
         rows.append(("loss", f"{loss:.4f}", "nats per target token, without label smoothing"))
         rows.append(("perplexity", f"{of_loss['ppl']:.3f}", ""))
@@ -279,7 +281,7 @@ def _write(out: str, lines: Sequence[str]) -> None:
 # Captions
 
 
-def by_picture(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
+def group_by_image(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
     """The first row and all captions of each image; a manifest has one line per caption, and so may
     contain an image several times."""
     found: dict[int, tuple[int, list[str]]] = {}
@@ -288,32 +290,32 @@ def by_picture(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[li
     return [row for row, _ in found.values()], [written for _, written in found.values()]
 
 
-def evaluate_captions(use: Use, files: DataSettings) -> Scores:
+def evaluate_captions(use: InferenceRequest, files: DataSettings) -> Scores:
     """Scores on images or videos with captions; the baseline is one caption for all of them."""
     settings = use.settings
     writer = writer_of(use.opened, settings.decode, task="caption")
-    shape = front_of(settings)
+    shape = media_settings_of(settings)
     assert isinstance(shape, ImageSettings)
     what = settings.caption.what
     media, asked = MediaSpec.of(what, shape, "text"), with_files(settings, files)
     given = evaluation_media(media, asked, progress=use.progress)
     pictures = given.items.images
     texts = [" ".join(text.split()) for text in given.targets]
-    rows, references = by_picture(given.items, texts)
+    rows, references = group_by_image(given.items, texts)
     pairs = ((pictures[row], text) for row, text in enumerate(texts))
     loss = loss_of(writer, pairs, len(texts), use.progress, "captions")
     described = [pictures[row] for row in rows]
     outputs = texts_of(writer, described, use.progress, "captioning", what)
-    judge = partial(measured, spec_of(settings).scores, references=references,
+    judge = partial(text_metrics, spec_of(settings).scores, references=references,
                     lowercase=settings.tokenizer.lowercase)  # fmt: skip
     values = judge(outputs)
-    plain, remark = _usual_caption(use.opened.folder, references)
+    plain, remark = _most_common_caption(use.opened.folder, references)
     usual = judge([plain] * len(outputs))
     interval = match_interval(values["exact"], len(outputs))
     certain = f"95 %: {interval.low:.2f} – {interval.high:.2f}"
     rate = writer.summary.rate
     several = f"{len(texts):,} captions" if len(texts) > len(rows) else ""
-    shown: list[Row] = [
+    shown: list[ScoreRow] = [
         (what, f"{len(rows):,}", several),
         *(
             []
@@ -346,7 +348,7 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
     )
 
 
-def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[str, str]:
+def _most_common_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[str, str]:
     """The most frequent caption of the training data, or of the test set if the run's data is
     missing, with a remark for the table."""
     where = "in the training data"
@@ -357,7 +359,7 @@ def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[s
     else:
         store, tokenizer = prepared.train["text"], prepared.tokenizer
         texts = [tokenizer.decode(store[row].tolist()) for row in range(len(store))]
-    text = commonest(texts)
+    text = most_common(texts)
     return text, f"exact match of {text!r}, the most frequent {where}"
 
 
@@ -374,7 +376,7 @@ class Boundaries:
     """Fractions of the boundaries whose error is at most each of `NEAR_S`."""
 
 
-def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
+def evaluate_transcripts(use: InferenceRequest, files: DataSettings) -> Scores:
     """WER and CER on recordings with transcripts, with a baseline and, if the files have word
     times, errors of word boundaries."""
     settings = with_files(use.settings, files)
@@ -412,7 +414,7 @@ def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
 
 def scored(
     references: Sequence[str], outputs: Sequence[str], places: Sequence[str]
-) -> tuple[list[Row], dict[str, Any]]:
+) -> tuple[list[ScoreRow], dict[str, Any]]:
     """Table rows and facts of word and character error rates. `places`: the recordings, for the
     list of the worst transcripts."""
     of_words, of_characters = (
@@ -427,7 +429,7 @@ def scored(
     wrong = sum(words(right) != words(answer) for right, answer in pairs)
     baseline = Counter(references).most_common(1)[0][0]
     of_baseline = word_errors(references, [baseline] * len(references))
-    rows: list[Row] = [
+    rows: list[ScoreRow] = [
         ("recordings", f"{len(pairs):,}", f"{of_words.length:,} words"),
         ("WER", _percent(of_words.rate), _counts(of_words)),
         ("  without case, punctuation", _percent(of_plain.rate), _counts(of_plain)),
@@ -461,10 +463,10 @@ def scored(
     return rows, facts
 
 
-def true_words(paths: Sequence[str]) -> list[list[Truth]] | None:
+def true_words(paths: Sequence[str]) -> list[list[ReferenceWord]] | None:
     """The `words` of JSONL lists with their times, for each recording in order; None if a file or
     line lacks them."""
-    found: list[list[Truth]] = []
+    found: list[list[ReferenceWord]] = []
     for path in paths:
         if Path(path).suffix.lower() != ".jsonl":
             return None
@@ -480,7 +482,7 @@ def true_words(paths: Sequence[str]) -> list[list[Truth]] | None:
 
 
 def boundary_errors(
-    answered: Sequence[Sequence[Word]], truths: Sequence[Sequence[Truth]]
+    answered: Sequence[Sequence[Word]], truths: Sequence[Sequence[ReferenceWord]]
 ) -> Boundaries:
     """Errors of word boundaries in the recordings whose words are all correct."""
     gaps: list[float] = []
@@ -497,7 +499,7 @@ def boundary_errors(
     return Boundaries(n_words, float(np.median(gaps)), shares)
 
 
-def _boundary_rows(found: Boundaries) -> list[Row]:
+def _boundary_rows(found: Boundaries) -> list[ScoreRow]:
     if not found.n_words:
         return [("word boundaries", "", "no recording has all its words correct")]
     rows = [("word boundaries", f"{1000 * found.median_s:.0f} ms", f"median error of "
@@ -512,7 +514,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
-def _counts(found: Errors) -> str:
+def _counts(found: EditCounts) -> str:
     return (
         f"{found.substitutions:,} substitutions, {found.deletions:,} deletions, "
         f"{found.insertions:,} insertions"

@@ -1,0 +1,1 @@
+"""Preprocessing: how text, images and audio become the inputs of a model."""
