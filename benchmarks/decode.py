@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.machine import alternating, pick_device, save
 from benchmarks.sentences import pair_lengths
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import pack
@@ -95,7 +95,7 @@ def sources(case: Case, vocab_size: int) -> list[list[int]]:
 def headway(model: Seq2Seq, batch: list[list[int]], case: Case, n_tokens: int) -> Work:
     settings = DecodeSettings(beam=case.beam, max_len=n_tokens, extra_len=512, unknown="keep")
 
-    searcher = Searcher([model], settings, Specials(bos=PAD, eos=EOS, unk=PAD))
+    searcher = Searcher([model], settings, SpecialTokens(bos=PAD, eos=EOS, unk=PAD))
 
     def work() -> list[list[int]]:
         found = searcher(batch)

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.machine import add_out, alternating, pick_device, save
 from headway.decode.precision import compute_in_type
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
 from headway.nn.linear import pack
@@ -79,7 +79,7 @@ def headway(model: Decoder, case: Case, prompts: list[list[int]], n_tokens: int)
     settings = DecodeSettings(
         beam=1, max_len=n_tokens, unknown="keep", sample=case.sample, top_k=50 * case.sample
     )
-    searcher = Searcher([model], settings, Specials(NONE, NONE, NONE))
+    searcher = Searcher([model], settings, SpecialTokens(NONE, NONE, NONE))
 
     def work() -> list[list[int]]:
         return [found[0].tokens for found in searcher(prompts)]

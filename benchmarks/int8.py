@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from benchmarks import decode, encode, gpt2_decode, machine
 from benchmarks.machine import alternating, save
 from benchmarks.sentences import pair_lengths
-from headway.decode.precision import hold_in
+from headway.decode.precision import cast_weights
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.models.folder import load_model, save_model
@@ -41,7 +41,7 @@ Works = dict[str, Callable[[], Any]]
 def held(model: Any, precision: str) -> Any:
     """A copy as `headway predict` holds it."""
     copy: nn.Module = deepcopy(model)
-    hold_in(copy, precision)
+    cast_weights(copy, precision)
     pack(copy)
     return copy
 
@@ -256,7 +256,7 @@ def memory_of(system: str, precision: str, folder: str, threads: str, vocab_size
         gpt2_decode.hugging_face(theirs, case, prompts, args.tokens)()
     elif system == "headway":
         ours: Any = load_model(Path(folder)).eval()
-        hold_in(ours, precision)
+        cast_weights(ours, precision)
         pack(ours)
         gpt2_decode.headway(ours, case, prompts, args.tokens)()
     else:

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from benchmarks.machine import save
-from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.streams import Reading, TokenStream
 from headway.inside.capture.trace import Trace
-from headway.inside.page.look import Looked, Page, look
-from headway.inside.page.sections import SECTIONS, look_of
+from headway.inside.page.look import LookInputs, Page, look
+from headway.inside.page.sections import SECTIONS, look_data
 from headway.tasks.history import LOG
 from headway.training.report import write_report
 from headway.web.html import scripts
@@ -60,12 +60,12 @@ def invented(layers: int, heads: int, tokens: int) -> Trace:
         for _ in range(layers)
     ]
     places = tuple(range(tokens))
-    stream = Stream("text", places, tuple(f"w{i}" for i in places), places, (False,) * tokens)
+    stream = TokenStream("text", places, tuple(f"w{i}" for i in places), places, (False,) * tokens)
     return Trace(Reading("invented", "complete", {"text": stream}, ()), {"self": weights})
 
 
 def page_of(trace: Trace) -> str:
-    shown = look_of("one", Looked(trace=trace), ("overview", "attention"))
+    shown = look_data("one", LookInputs(trace=trace), ("overview", "attention"))
     return Page("invented", [shown], {}, {}).html
 
 

@@ -20,7 +20,7 @@ from benchmarks.machine import alternating, pick_device, save
 from benchmarks.train_step import EAGER, GRAPHED, SIZES, headway_round
 from benchmarks.train_step import Work as Sentences
 from headway.decode import lean_step
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.interop.graphs import record
 from headway.interop.graphs.graphs import graphs_of
@@ -168,7 +168,7 @@ def beam_steps(name: str, tokens: int) -> tuple[Work, Work]:
         model = build_model(settings, seed=0, device=device).eval()
         set_compute_dtype(model, torch.bfloat16)
         asked = DecodeSettings(beam=4, max_len=tokens)
-        searcher = Searcher([model], asked, Specials(bos=1, eos=2, unk=0))
+        searcher = Searcher([model], asked, SpecialTokens(bos=1, eos=2, unk=0))
 
         def work() -> None:
             with patch.object(attend, "BACK_ENDS", back_ends):

@@ -26,8 +26,8 @@ import torch
 
 from benchmarks.asterisk import RATE, words
 from benchmarks.machine import alternating, save
-from headway.decode.precision import hold_in
-from headway.decode.search.hypothesis import Specials
+from headway.decode.precision import cast_weights
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.interop.to_hf import write
 from headway.nn.mel import log_mel
@@ -61,10 +61,10 @@ def recordings(folder: Path, n: int, seconds: float) -> dict[str, list[Wave]]:
 
 def ours(run: LoadedRun, precision: str) -> Transcribe:
     loaded = open_plain(str(run.folder))
-    hold_in(loaded.model, precision)
+    cast_weights(loaded.model, precision)
     target: Any = loaded.vocab.target
     settings = replace(loaded.settings.decode, beam=1, precision=precision)  # type: ignore[arg-type]
-    search = Searcher([loaded.model], settings, Specials.of(target))  # type: ignore[list-item]
+    search = Searcher([loaded.model], settings, SpecialTokens.of(target))  # type: ignore[list-item]
 
     longest = round(loaded.shape.sound.pad_s * RATE)  # type: ignore[union-attr]
 
@@ -107,7 +107,7 @@ def ctranslate2(folder: Path, run: LoadedRun, kind: str, threads: int) -> Transc
 
     model = library.models.Whisper(str(folder), compute_type=kind, intra_threads=threads)
     target = run.vocab.target
-    specials = Specials.of(target)
+    specials = SpecialTokens.of(target)
     begin = [target.bos, *([specials.target_begin] if specials.target_begin is not None else [])]
     sound = run.shape.sound  # type: ignore[union-attr]
 

@@ -297,10 +297,10 @@ def growth_panel(title: str, lines: dict[str, dict[int, float]], width: int, hei
 
 
 def write_page(picture: Picture, path: Path) -> None:
-    from headway.inside.capture.reading import Ask
+    from headway.inside.capture.reading import GenerationOptions
     from headway.inside.page.look import look
 
-    look(picture.run, picture.text, Ask(new=picture.new), **picture.extras).save(path)
+    look(picture.run, picture.text, GenerationOptions(new=picture.new), **picture.extras).save(path)
 
 
 def shot(browser: Any, picture: Picture, path: Path) -> NDArray[np.uint8]:

@@ -37,7 +37,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "built" / "renames.toml"
 SKIPPED = (
-    "torch", "transformers", "scipy", "sklearn", "onnx", "onnxruntime", "onnxscript", "pyarrow",
+    "transformers", "scipy", "sklearn", "onnx", "onnxruntime", "onnxscript", "pyarrow",
     "matplotlib", "hypothesis", "schemathesis", "starlette", "pandas", "triton", "sentencepiece",
 )  # fmt: skip
 """Packages whose types say nothing of ours; reading them takes minutes."""
@@ -183,6 +183,14 @@ class Names:
     def apply(self) -> Iterator[str]:
         for file in self.files.values():
             self.plain: dict[str, str] = {}
+            # Attributes of a class body have a namespace of their own.
+            self.own = {
+                id(target)
+                for node in ast.walk(file.tree)
+                if isinstance(node, ast.ClassDef)
+                for one in node.body
+                for target in getattr(one, "targets", [getattr(one, "target", None)])
+            }
             self.exported = {
                 id(item)
                 for node in file.tree.body
@@ -257,7 +265,7 @@ class Names:
                     if one.asname == new:
                         yield f"{file.path}:{one.lineno}: import {one.name} as {new}"
             return
-        if isinstance(node, ast.Name) and (new := here.get(node.id)):
+        if isinstance(node, ast.Name) and (new := here.get(node.id)) and id(node) not in self.own:
             file.replace(file.offset(node.lineno, node.col_offset), node.id, new)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
             module = self._module_expr(file, node.value)

@@ -15,19 +15,19 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from headway.inside.measure.truth import Known
+from headway.inside.measure.truth import AlignedPair
 from headway.lab.beds import copies, grammar, reverses
 
 SIZES = {"train": 8000, "valid": 200, "test": 200}
 
-TOYS: dict[str, Callable[[int, int], list[Known]]] = {
+TOYS: dict[str, Callable[[int, int], list[AlignedPair]]] = {
     "grammar": grammar,
     "copy": copies,
     "reverse": reverses,
 }
 
 
-def write_known(pairs: Iterable[Known], path: Path) -> None:
+def write_known(pairs: Iterable[AlignedPair], path: Path) -> None:
     """As `headway truth` reads them."""
     lines = [
         "\t".join([pair.source, pair.target, " ".join(f"{s}-{t}" for s, t in pair.links)])

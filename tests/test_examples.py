@@ -45,7 +45,7 @@ def load(name: str) -> ModuleType:
 
 
 def copied(folder: Path) -> tuple[list[str], str]:
-    write(folder, train=STORY, written=STORY)
+    write(folder, train=STORY, merge_parts=STORY)
     return [str(folder / "train"), str(folder / "written")], "written: 100.0%"
 
 

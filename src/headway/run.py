@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from headway.inside.capture.media import Media
+    from headway.inside.capture.media import MediaInput
     from headway.inside.page.look import Page
     from headway.interop.proof import Proof
     from headway.models.parts.custom import Parts
@@ -575,10 +575,10 @@ class Run:
         Without `x`, the example that comes with the model is read. `output=…` forces the output,
         `new=…` is the number of tokens to generate; the other options are those of `headway look`.
         """
-        from headway.inside.capture.reading import Ask
-        from headway.inside.page.look import Extras, look
+        from headway.inside.capture.reading import GenerationOptions
+        from headway.inside.page.look import LookOptions, look
 
-        own, more = ("output", "begin", "new"), [field.name for field in fields(Extras)]
+        own, more = ("output", "begin", "new"), [field.name for field in fields(LookOptions)]
         for name in ask:
             if name not in (*own, *more, "against", "against_text"):
                 raise OptionError(
@@ -588,11 +588,11 @@ class Run:
         rest: dict[str, Any] = {name: one for name, one in ask.items() if name not in own}
         with self.opened.lock:
             twin = self.opened.inspection_copy()
-        return look(twin, self._subject(x, twin), Ask(**said), **rest)
+        return look(twin, self._subject(x, twin), GenerationOptions(**said), **rest)
 
-    def _subject(self, x: object, twin: LoadedRun) -> str | Media:
-        """Convert the input of a page to the form that `inside` takes: a text or a `Media`."""
-        from headway.inside.capture.media import Media, example_input, open_media
+    def _subject(self, x: object, twin: LoadedRun) -> str | MediaInput:
+        """Convert the input of a page to the form that `inside` takes: a text or a `MediaInput`."""
+        from headway.inside.capture.media import MediaInput, example_input, open_media
         from headway.tasks.inputs import Inputs
         from headway.tasks.media_inputs import found_file
 
@@ -614,7 +614,7 @@ class Run:
             x = Inputs(self.settings, self.folder).parse_or_raise(x).value
         if isinstance(x, str | PathLike):
             return open_media(twin, found_file(str(x), self.folder))
-        return Media.of("input", x.values, front)  # type: ignore[attr-defined]
+        return MediaInput.of("input", x.values, front)  # type: ignore[attr-defined]
 
     def _line(self, x: Mapping[str, object]) -> str:
         """Convert a mapping to the text that pages read: two texts separated by a tab, named fields
@@ -727,10 +727,10 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def _constraint(wish: Mapping[str, object]) -> object:
-    from headway.decode.constraints import TextWish
+    from headway.decode.constraints import TextConstraints
 
     prefix = wish.get("prefix") or ""
     if not isinstance(prefix, str):
         raise OptionError(f"prefix={prefix!r} must be a text.")
     required, banned = (_texts(name, wish.get(name) or ()) for name in ("required", "banned"))
-    return TextWish(prefix=prefix, required=required, banned=banned)
+    return TextConstraints(prefix=prefix, required=required, banned=banned)

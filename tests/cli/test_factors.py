@@ -10,10 +10,10 @@ import typer
 from headway.cli.factors import FLAGS, factors
 from headway.cli.flags import add_command
 from headway.errors import ConfigError, DataError, FolderError, UserError
-from headway.inside.measure.factors.dictionary import Factors
+from headway.inside.measure.features.dictionary import FeatureDictionary
 from tests.facts import figures, missing, naming
 
-from ..inside.test_factors import LINES
+from ..inside.test_features import LINES
 from ..interop.padded_runs import tiny_run
 
 app = typer.Typer()
@@ -37,13 +37,13 @@ def test_it_writes_factors_and_prints_how_good_they_are(
 ) -> None:
     run(str(place / "run"), "--text", str(place / "corpus.txt"), "--method", "topk", *SMALL)
     said = capsys.readouterr()
-    found = Factors.load(place / "run" / "factors")
+    found = FeatureDictionary.load(place / "run" / "factors")
     assert found.n == 12
     shares = [f"{found.figures[name]:.1%}" for name in ("explained", "dead", "recovered")]
     layers = [f"{layer[name]:.3f}" for layer in found.figures["layers"]
               for name in ("explained", "loss", "rebuilt", "mean", "zero")]  # fmt: skip
     assert not missing(said.out, *shares, *layers)
-    assert len(found.telling(10)) == 10
+    assert len(found.most_effective(10)) == 10
     assert figures(said.err)[:2] == [str(found.figures["corpus_tokens"]), "89"]
     assert not missing(said.out, "headway look --factors", place / "run" / "factors")
 

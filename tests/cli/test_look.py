@@ -12,7 +12,7 @@ import torch
 import headway
 from headway.cli.main import main
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.media import Media, example_input
+from headway.inside.capture.media import MediaInput, example_input
 from headway.inside.capture.reading import read
 from headway.nn.tap import record
 from headway.settings.folder import SHIPPED, shipped_names
@@ -55,11 +55,11 @@ def test_every_task_has_a_page_that_holds_the_true_numbers(
 
 def _independent(run, reading):  # type: ignore[no-untyped-def]
     """The weights, from queries and keys by another way than the trace's."""
-    from headway.inside.capture.forward import say
+    from headway.inside.capture.forward import run_reading
 
     found: dict[str, list[np.ndarray]] = {}
     with record(run.model, ".weights") as seen, torch.no_grad():
-        say(run, reading)
+        run_reading(run, reading)
     names = {id(module): name for name, module in run.model.named_modules()}
     for kind in Anatomy.of(run.model).kinds:
         calls = [seen[names[id(layer.weights)]] for layer in kind.layers]
@@ -135,7 +135,7 @@ def test_a_trace_is_kept_and_shown_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", shipped_names())
 def test_shipped_models_have_an_example_to_look_at(name: str) -> None:
     example = example_input(open_plain(name))
-    assert isinstance(example, str if (SHIPPED / name / "example.txt").is_file() else Media)
+    assert isinstance(example, str if (SHIPPED / name / "example.txt").is_file() else MediaInput)
 
 
 def test_without_an_input_the_page_shows_the_models_example(tmp_path: Path) -> None:

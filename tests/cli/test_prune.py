@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from headway.cli.main import main
-from headway.inside.capture.forward import say
+from headway.inside.capture.forward import run_reading
 from headway.inside.capture.reading import read
 from headway.inside.measure.pruning import prune_heads
-from headway.inside.measure.pruning_curve import load_found
+from headway.inside.measure.pruning_curve import load_head_analysis
 from headway.models.summary import count_parameters
 from headway.settings.folder import load_run
 from headway.tasks.loaded_run import open_plain
@@ -68,7 +68,7 @@ def test_named_heads_go_without_any_data(run: Path, capsys: pytest.CaptureFixtur
     for name, weight in small.model.state_dict().items():
         assert torch.equal(weight, want.state_dict()[name])
     reading = read(small, "ba de go")
-    assert say(small, reading).scores_RC.isfinite().all()
+    assert run_reading(small, reading).scores_RC.isfinite().all()
 
 
 def test_heads_of_one_kind_alone(run: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_curve_is_measured_and_kept_for_later(
     said = capsys.readouterr()
     assert not missing(said.out, "importance random cross 75% 9")
     assert str(run / "heads.json") in said.err
-    found = load_found(run)
+    found = load_head_analysis(run)
     assert found is not None
     assert found[1] is not None
     assert {(p.order, p.kind) for p in found[1].points} == {

@@ -11,8 +11,8 @@ import pytest
 
 from headway.cli.main import main
 from headway.inside.capture.corpus import Corpus
-from headway.inside.measure.factors.dictionary import Factors
-from headway.inside.measure.pruning_curve import load_found
+from headway.inside.measure.features.dictionary import FeatureDictionary
+from headway.inside.measure.pruning_curve import load_head_analysis
 from headway.progress import SILENT
 from headway.settings.folder import load_run
 from headway.tasks.loaded_run import open_plain
@@ -82,7 +82,7 @@ def test_a_run_is_studied_on_its_own_validation_data(
     said = capsys.readouterr()
     assert figures(said.err.splitlines()[0])[1] == "12"
     assert not missing(said.out, "headway look --file")
-    assert len(Factors.load(run / "factors").entries) == 4
+    assert len(FeatureDictionary.load(run / "factors").entries) == 4
     assert main(["prune", str(run), "--heads", "2", "--out", str(tmp_path / "small")]) == 0
     assert figures(capsys.readouterr().err.splitlines()[0]) == ["12"]
 
@@ -96,13 +96,13 @@ def test_the_page_of_a_picture_shows_its_corpus(tmp_path: Path) -> None:
     sections = unpack(page.read_text())["looks"][0]["sections"]
     assert sections["heads"]["n_texts"] == 12
     assert figures(sections["heads"]["scope"])[0] == "12"
-    assert sections["dictionary"]["total"] == 4
-    assert sections["search"]["tokens"]["picture"] > 12
-    at, pieces, seen = sections["search"]["texts"][0]
+    assert sections["features"]["total"] == 4
+    assert sections["neighbours"]["tokens"]["picture"] > 12
+    at, pieces, seen = sections["neighbours"]["texts"][0]
     assert pieces[at].startswith("row ")
     assert pieces[-1].startswith(" list.jsonl")
     assert seen.startswith("data:image/png;base64,")
-    contexts = [one for factor in sections["dictionary"]["factors"] for one in factor["contexts"]]
+    contexts = [one for factor in sections["features"]["factors"] for one in factor["contexts"]]
     assert all(len(one) == 4 for one in contexts)
     lens = tmp_path / "look.lens.safetensors"
     words = ["--tuned", str(listed), "--out", str(page)]
@@ -116,7 +116,7 @@ def test_the_page_of_a_picture_shows_its_corpus(tmp_path: Path) -> None:
 def test_the_curve_of_a_run_that_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, listed = studied(tmp_path, "see")
     assert main(["prune", str(run), "--curve", "--media", str(listed)]) == 0
-    found = load_found(run)
+    found = load_head_analysis(run)
     assert found is not None
     assert found[1] is not None
     assert found[1].metric == "accuracy, %"

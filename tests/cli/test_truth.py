@@ -11,7 +11,7 @@ import pytest
 from headway.cli.head_names import shown
 from headway.cli.truth import truth
 from headway.errors import UserError
-from headway.inside.measure.truth import Truth
+from headway.inside.measure.truth import MapAccuracy
 from headway.settings.folder import SHIPPED
 from tests.facts import figures, missing, naming
 
@@ -42,7 +42,7 @@ def test_maps_of_a_translator_are_measured_beside_chance(
     names = [line.partition("  ")[0] for line in printed.out.splitlines() if line[:1].islower()]
     for name in ("occlusion", "norm", "rollout", "cross 2 mean", "random", "diagonal"):
         assert name in names
-    found = Truth.load(out)
+    found = MapAccuracy.load(out)
     assert (found.n, found.unit) == (5, "words")
     assert found.best is not None
     _, layer, head = found.best.name.split(".")
@@ -76,7 +76,7 @@ def test_truth_is_saved_in_the_run_folder_but_not_for_a_control(
     truth(str(folder), named={"pairs": pairs}, few=0, untrained=True)
     assert not (folder / "truth.json").exists()
     truth(str(folder), [str(pairs)], named={}, few=0)
-    found = Truth.load(folder / "truth.json")
+    found = MapAccuracy.load(folder / "truth.json")
     assert found.n == 4
     assert found.best is not None
     assert shown(found.best.name) in capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_shipped_truth_has_its_unit_and_the_current_format(
     name: str, unit: str, tmp_path: Path
 ) -> None:
     path = SHIPPED / name / "truth.json"
-    found = Truth.load(path)
+    found = MapAccuracy.load(path)
     assert found.unit == unit
     found.save(tmp_path / "again.json")
     assert json.loads((tmp_path / "again.json").read_text()) == json.loads(path.read_text())

@@ -9,7 +9,7 @@ import torch
 
 from headway.decode.align import (
     align_words,
-    attention_of,
+    cross_attention,
     pharaoh,
     source_words,
     word_numbers,
@@ -74,7 +74,7 @@ def test_a_model_that_copies_aligns_every_word_with_itself() -> None:
     targets = [source[:-1] for source in sources]
     right = total = 0
     for source, attention_TS in zip(
-        sources, attention_of(model, sources, targets, BOS), strict=True
+        sources, cross_attention(model, sources, targets, BOS), strict=True
     ):
         assert attention_TS.shape == (len(source), len(source))
         torch.testing.assert_close(attention_TS.sum(1), torch.ones(len(source)))

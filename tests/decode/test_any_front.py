@@ -10,10 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headway.decode.align import attention_of
+from headway.decode.align import cross_attention
 from headway.decode.score import token_log_probs
-from headway.decode.search.hypothesis import Hypothesis, Specials
-from headway.decode.search.recorded import Recorded
+from headway.decode.search.cuda_graphs import CudaGraphSearcher
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
 from headway.decode.search.searcher import Searcher, search
 from headway.decode.writer import Writer
 from headway.models.build import build_model
@@ -100,7 +100,7 @@ def test_cached_steps_over_pictures_are_one_pass() -> None:
 def test_outputs_do_not_depend_on_the_other_pictures(name: str) -> None:
     model, sources, settings = captioner(), pictures(7), SETTINGS[name]
     together = found(model, sources, settings)
-    searcher = Searcher([model], settings, Specials(BOS, EOS, UNK))
+    searcher = Searcher([model], settings, SpecialTokens(BOS, EOS, UNK))
     alone = [searcher([source], numbers=[[i]])[0] for i, source in enumerate(sources)]
     same(together, alone)
 
@@ -111,11 +111,13 @@ def test_fixed_shapes_find_the_same_in_pictures(name: str, device: torch.device)
     model, settings = captioner(), SETTINGS[name]
     expected = found(model, pictures(9), settings)
     on_device = captioner().to(device)
-    searcher = Searcher([on_device], settings, Specials(BOS, EOS, UNK))
-    searcher.recorded = Recorded(on_device)
+    searcher = Searcher([on_device], settings, SpecialTokens(BOS, EOS, UNK))
+    searcher.graph_searcher = CudaGraphSearcher(on_device)
     same(searcher(pictures(9)), expected)
     same(searcher(pictures(9)), expected)
-    [shape] = {(s.source_room, s.n_sources) for s in searcher.recorded.searches if s.n_sources > 8}
+    [shape] = {
+        (s.source_room, s.n_sources) for s in searcher.graph_searcher.searches if s.n_sources > 8
+    }
     assert shape == (32, 16)
 
 
@@ -134,14 +136,14 @@ def test_an_output_is_as_long_as_rows_allow() -> None:
     settings = DecodeSettings(beam=1, extra_len=2)
     lengths = [len(h.tokens) for [h] in found(model, pictures(4), settings)]
     assert lengths == [6 + 2, 4 + 2, 20 + 2, 1 + 2]
-    searcher = Searcher([model], replace(settings, max_len=5), Specials(BOS, EOS, UNK))
+    searcher = Searcher([model], replace(settings, max_len=5), SpecialTokens(BOS, EOS, UNK))
     assert [len(h.tokens) for [h] in searcher(pictures(2))] == [5, 5]
 
 
 def test_attention_has_a_column_for_every_patch() -> None:
     model, sources = captioner(), pictures(3)
     targets = [[5, 6], [7], [3, 4, 5]]
-    seen = attention_of(model, sources, targets, BOS)
+    seen = cross_attention(model, sources, targets, BOS)
     assert [tuple(x_TS.shape) for x_TS in seen] == [(3, 6), (2, 4), (4, 20)]
     for x_TS in seen:
         assert x_TS.sum(1) == pytest.approx(torch.ones(len(x_TS)).numpy(), abs=1e-5)
@@ -188,9 +190,9 @@ def test_a_caption_has_the_score_and_the_attention_of_its_words() -> None:
     assert writer.summary.sources == 4
     assert writer.summary.tokens == sum(len(one.tokens) + one.finished for one in best)
     for picture, output in zip(sources, best, strict=True):
-        assert output.looks is not None
-        assert len(output.looks) == len(output.text.split())
-        for look in output.looks:
+        assert output.attended_regions is not None
+        assert len(output.attended_regions) == len(output.text.split())
+        for look in output.attended_regions:
             assert look.grid_TYX.sum() == pytest.approx(1.0, abs=1e-5)
             assert look.grid_TYX.size == picture.shape[2] * picture.shape[3] // PATCH**2
     whole = [pair for pair in zip(sources, best, strict=True) if pair[1].finished]

@@ -11,8 +11,8 @@ import torch
 
 import headway
 from headway.decode.completer import Completer
-from headway.decode.continuous import Continuous
-from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.continuous import ContinuousBatch
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
 from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
@@ -23,21 +23,30 @@ from tests.models.variants import BODIES, tiny
 from .reference import BOS, EOS, UNK, next_given, small_model
 from .test_filters import contains
 
-SPECIALS = Specials(BOS, EOS, UNK)
+SPECIALS = SpecialTokens(BOS, EOS, UNK)
 SOURCES = [[3, 4, 5, 6], [7, 8], [9, 3, 9, 3, 10]]
 PROMPTS = [[BOS, 5, 6, 7], [BOS], [BOS, 9]]
-WAYS: dict[str, tuple[DecodeSettings, Wish]] = {
-    "greedy": (DecodeSettings(beam=1, max_len=8), Wish()),
-    "draws": (DecodeSettings(sample=True, n_best=3, max_len=8, temperature=1.5), Wish()),
-    "groups": (DecodeSettings(beam=4, groups=2, n_best=4, max_len=8), Wish()),
-    "required": (DecodeSettings(beam=4, n_best=2, max_len=8), Wish(required=((5, 6), (4,)))),
-    "banned": (DecodeSettings(beam=4, n_best=2, max_len=8), Wish(banned=((3,), (5, 5)))),
-    "prefix": (DecodeSettings(beam=3, max_len=8), Wish(prefix=(8, 4))),
+WAYS: dict[str, tuple[DecodeSettings, TokenConstraints]] = {
+    "greedy": (DecodeSettings(beam=1, max_len=8), TokenConstraints()),
+    "draws": (
+        DecodeSettings(sample=True, n_best=3, max_len=8, temperature=1.5),
+        TokenConstraints(),
+    ),
+    "groups": (DecodeSettings(beam=4, groups=2, n_best=4, max_len=8), TokenConstraints()),
+    "required": (
+        DecodeSettings(beam=4, n_best=2, max_len=8),
+        TokenConstraints(required=((5, 6), (4,))),
+    ),
+    "banned": (
+        DecodeSettings(beam=4, n_best=2, max_len=8),
+        TokenConstraints(banned=((3,), (5, 5))),
+    ),
+    "prefix": (DecodeSettings(beam=3, max_len=8), TokenConstraints(prefix=(8, 4))),
 }
 bodies = pytest.mark.parametrize("variant", BODIES)
 
 
-def held(found: list[list[Hypothesis]], wish: Wish) -> None:
+def held(found: list[list[Hypothesis]], wish: TokenConstraints) -> None:
     """To what was asked for."""
     for one in (h for of_source in found for h in of_source):
         assert all(contains(one.tokens, phrase) for phrase in wish.required)
@@ -93,7 +102,7 @@ def test_a_request_in_a_batch_gets_the_same_answer_as_alone(
     says += [{"sample": True, "max_len": 9, "seed": 3, "n_best": 2}]
     asked = [words.as_prompt(words.encode(text)) for text in ("The dog", "A", "Once upon a time")]
     asked.append(asked[0])
-    growing, members = Continuous([model], words, 48, fixed=fixed), []
+    growing, members = ContinuousBatch([model], words, 48, fixed=fixed), []
     assert growing.fixed == fixed
     decodes = [replace(stories.settings.decode, **said) for said in says]
     for prompt, decode in zip(asked, decodes, strict=True):

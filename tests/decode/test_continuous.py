@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import headway
-from headway.decode.continuous import Continuous, RowCache
+from headway.decode.continuous import ContinuousBatch, RowCache
 from headway.decode.output import Output
 from headway.errors import UserError
 from headway.models.decoder import Decoder
@@ -40,10 +40,10 @@ def run() -> Run:
     return headway.load("stories", device="cpu")
 
 
-def together(run: Run, **more: Any) -> Continuous:
+def together(run: Run, **more: Any) -> ContinuousBatch:
     opened = run.opened
     models = [model for model in opened.writers if isinstance(model, Decoder)]
-    return Continuous(models, opened.vocab.target, context_of(run.settings), **more)
+    return ContinuousBatch(models, opened.vocab.target, context_of(run.settings), **more)
 
 
 def ids(run: Run, prompt: str) -> list[int]:
@@ -93,9 +93,9 @@ def test_a_cancelled_request_leaves_at_the_next_step_and_others_continue(run: Ru
     growing.join(one)
     growing.join(other)
     growing.step()
-    one.left = True
+    one.cancelled = True
     growing.join(third)
-    third.left = True
+    third.cancelled = True
     assert set(growing.step()) == {one, third}
     assert [member for member, _ in growing.rows] == [other]
     while not growing.is_empty:
@@ -110,9 +110,9 @@ def test_the_likeliest_tokens_are_recorded_on_request(run: Run) -> None:
     growing.join(member)
     while not member.done:
         growing.step()
-    assert [len(step) for step in member.tops[0]] == [3] * len(member.tokens[0])
+    assert [len(step) for step in member.top_log_probs[0]] == [3] * len(member.tokens[0])
     for step, token, log_prob in zip(
-        member.tops[0], member.tokens[0], member.log_probs[0], strict=True
+        member.top_log_probs[0], member.tokens[0], member.log_probs[0], strict=True
     ):
         assert step[0] == (token, log_prob)
         assert step[0][1] >= step[1][1] >= step[2][1]
@@ -120,7 +120,7 @@ def test_the_likeliest_tokens_are_recorded_on_request(run: Run) -> None:
 
 def test_an_ensemble_of_the_same_is_the_same(run: Run) -> None:
     one = together(run)
-    two = Continuous([*one.models, *one.models], run.tokenizer, one.context)
+    two = ContinuousBatch([*one.models, *one.models], run.tokenizer, one.context)
     found = []
     for growing in (one, two):
         decode = replace(run.settings.decode, **GREEDY)
@@ -239,6 +239,6 @@ def test_a_cancelled_long_prompt_is_not_read_further(run: Run) -> None:
     growing.step()
     assert not growing.is_empty
     assert growing.members == [member]
-    member.left = True
+    member.cancelled = True
     assert growing.step() == [member]
     assert growing.is_empty

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.beam import beam_search
-from headway.decode.search.greedy import most_likely, walk
-from headway.decode.search.hypothesis import NO_WISH, Specials
-from headway.decode.search.limits import Job
+from headway.decode.search.greedy import generate_independently, most_likely
+from headway.decode.search.hypothesis import NO_CONSTRAINTS, SpecialTokens
+from headway.decode.search.job import Job
 from headway.decode.speech.ctc import CtcSteps, JointSteps, best_path
 from headway.nn.ctc import PrefixScorer
 from headway.nn.layout import Layout
@@ -142,13 +142,13 @@ def _best(logs_SV: Tensor, seed: int, weight: float, longest: int) -> tuple[tupl
 def test_joint_search_finds_what_all_texts_one_by_one_give() -> None:
     """Also with CTC alone, and several recordings at a time."""
     settings = DecodeSettings(beam=24, length_penalty="none", n_best=1, unknown="keep")
-    specials = Specials(bos=9, eos=EOS, unk=9)
+    specials = SpecialTokens(bos=9, eos=EOS, unk=9)
     seeds = [1, 2, 3]
     logs = [rows(seed) for seed in seeds]
     for weight in (0.3, 1.0):
         limits = [ROWS + 1] * 3
-        job = Job.of(settings, specials, [ROWS + 1 - 50] * 3, [NO_WISH] * 3, None)
-        job = Job(settings, specials, limits, job.wishes, _no_rules, job.penalty)  # type: ignore[arg-type]
+        job = Job.of(settings, specials, [ROWS + 1 - 50] * 3, [NO_CONSTRAINTS] * 3, None)
+        job = Job(settings, specials, limits, job.constraints, _no_rules, job.penalty)  # type: ignore[arg-type]
         steps = JointSteps(Table(seeds, 24), steps_of(logs, 24), weight)
         found = beam_search(steps, job)
         for seed, of_source in zip(seeds, found, strict=True):
@@ -174,10 +174,10 @@ def test_what_every_output_begins_with_is_no_matter_of_ctc() -> None:
 
 def test_ctc_alone_can_be_walked() -> None:
     settings = DecodeSettings(beam=1, length_penalty="none", unknown="keep")
-    specials = Specials(bos=9, eos=EOS, unk=9)
-    job = Job.of(settings, specials, [ROWS], [NO_WISH], None)
-    job = Job(settings, specials, [ROWS + 1], job.wishes, _no_rules, job.penalty)  # type: ignore[arg-type]
-    found = walk(steps_of([rows(1)]), job, 1, most_likely)[0][0]
+    specials = SpecialTokens(bos=9, eos=EOS, unk=9)
+    job = Job.of(settings, specials, [ROWS], [NO_CONSTRAINTS], None)
+    job = Job(settings, specials, [ROWS + 1], job.constraints, _no_rules, job.penalty)  # type: ignore[arg-type]
+    found = generate_independently(steps_of([rows(1)]), job, 1, most_likely)[0][0]
     assert found.finished
     truth = spoken(rows(1))
     torch.testing.assert_close(

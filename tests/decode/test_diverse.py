@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headway.decode.align import attention_of
+from headway.decode.align import cross_attention
 from headway.decode.search.beam import coverage_penalty
 from headway.decode.search.searcher import search
 from headway.settings.decode import DecodeSettings
@@ -62,7 +62,7 @@ def test_coverage_counts_in_the_score_of_finished_outputs(weight: float) -> None
     for source, [h] in zip(sources, found, strict=True):
 
         def bonus(tokens: tuple[int, ...], source: list[int] = source) -> float:
-            attention_TS = attention_of(model, [source], [tokens[:-1]], BOS)[0]
+            attention_TS = cross_attention(model, [source], [tokens[:-1]], BOS)[0]
             return weight * float(attention_TS.sum(0).clamp(max=1).log().sum())
 
         log_probs = next_given([model], source)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from headway.decode.batching import LAST_WINDOW, one_ahead
-from headway.decode.engine import AheadSearch, Batch, Engine, Tokens
-from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.batching import LAST_WINDOW, prefetch_one
+from headway.decode.engine import BackgroundSearch, Engine, SearchedBatch, TokenLists
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
 from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.settings.decode import DecodeSettings
 
 from .test_writer import vocab
 
-SPECIALS = Specials(1, 2, 0)
+SPECIALS = SpecialTokens(1, 2, 0)
 
 
 class Echo:
@@ -27,15 +27,17 @@ class Echo:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def __call__(self, sources: Tokens, *_: Any) -> list[list[Hypothesis]]:
+    def __call__(self, sources: TokenLists, *_: Any) -> list[list[Hypothesis]]:
         return [[Hypothesis(list(source[:-1]), -1.0, -1.0, [], True)] for source in sources]
 
-    def begin(self, sources: Tokens, wishes: Sequence[Wish]) -> Iterator[Batch]:
+    def begin(
+        self, sources: TokenLists, wishes: Sequence[TokenConstraints]
+    ) -> Iterator[SearchedBatch]:
         assert len(sources) == len(wishes)
         self.events.append("begin")
         return self._ended(sources)
 
-    def _ended(self, sources: Tokens) -> Iterator[Batch]:
+    def _ended(self, sources: TokenLists) -> Iterator[SearchedBatch]:
         """In two batches, the second half first."""
         self.events.append("end")
         places, half = range(len(sources)), len(sources) // 2
@@ -49,7 +51,7 @@ class EchoEngine(Engine):
     def __init__(self) -> None:
         self.search = Echo()
 
-    def searcher(self, settings: DecodeSettings, specials: Specials, **_: Any) -> Echo:
+    def searcher(self, settings: DecodeSettings, specials: SpecialTokens, **_: Any) -> Echo:
         return self.search
 
 
@@ -59,7 +61,7 @@ def translator(**more: Any) -> tuple[Writer, Echo]:
 
 
 def test_the_next_window_is_begun_before_the_last_is_waited_for() -> None:
-    assert isinstance(Echo(), AheadSearch)
+    assert isinstance(Echo(), BackgroundSearch)
     found, search = translator()
     lines = ["ba de", "", "go"] * (LAST_WINDOW // 2)
     assert [one.text for one in found.write(lines)] == lines
@@ -98,9 +100,9 @@ def test_one_ahead_keeps_order_and_count() -> None:
             made.append(n)
             yield n
 
-    seen = [(n, len(made)) for n in one_ahead(numbers())]
+    seen = [(n, len(made)) for n in prefetch_one(numbers())]
     assert seen == [(0, 2), (1, 3), (2, 3)]
-    assert list(one_ahead([])) == []
+    assert list(prefetch_one([])) == []
 
 
 def test_unsupported_features_of_an_engine_are_an_error_with_its_name() -> None:

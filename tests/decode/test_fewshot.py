@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.decode.fewshot import Chooser, Shots
+from headway.decode.fewshot import FewShotClassifier, FewShotExamples
 from headway.errors import DataError, UserError
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
@@ -16,20 +16,20 @@ from ..facts import missing
 from .writing import completer, tokenizer, writer
 
 GREEDY = DecodeSettings(beam=1, max_len=8, stop=("\n",))
-SHOTS = Shots((("good", "up"), ("bad", "down")))
+SHOTS = FewShotExamples((("good", "up"), ("bad", "down")))
 TEXTS = ["good", "bad", "the cat", "good bad", "one"]
 
 
 def test_the_prompt_is_examples_then_the_text(tmp_path: Path) -> None:
     path = tmp_path / "shots.jsonl"
     path.write_text('{"text": "good", "label": "up"}\n\n{"text": "bad", "label": "down"}\n')
-    assert Shots.read(path) == SHOTS
+    assert FewShotExamples.read(path) == SHOTS
     assert SHOTS.labels == ("up", "down")
     assert SHOTS.prompt("good") == (
         "Text: good\nLabel: up\n\nText: bad\nLabel: down\n\nText: good\nLabel:"
     )
     path.write_text('{"prompt": "Q: 1+1\\nA:", "answer": "2"}\n')
-    assert Shots.read(path).prompt("Q: 2+2\nA:") == "Q: 1+1\nA: 2\n\nQ: 2+2\nA:"
+    assert FewShotExamples.read(path).prompt("Q: 2+2\nA:") == "Q: 1+1\nA: 2\n\nQ: 2+2\nA:"
     [found] = completer(GREEDY).complete([SHOTS.prompt("good")], shared=SHOTS.prefix)
     assert found.text == " up"
 
@@ -53,7 +53,7 @@ def test_errors_in_examples_name_the_line(
     path = tmp_path / "shots.jsonl"
     path.write_text(text)
     with pytest.raises(DataError) as caught:
-        Shots.read(path)
+        FewShotExamples.read(path)
     assert not missing(caught.value, str(path), *facts)
 
 
@@ -72,7 +72,7 @@ def log_prob(prompt: str, label: str) -> float:
 
 def test_labels_are_scored_as_in_one_pass() -> None:
     labels = ("up", "down", "quite another")
-    found = list(Chooser(completer(GREEDY), SHOTS, labels)(TEXTS))
+    found = list(FewShotClassifier(completer(GREEDY), SHOTS, labels)(TEXTS))
     assert [choice.text for choice in found] == TEXTS
     for choice in found:
         for label in labels:
@@ -86,7 +86,7 @@ def test_labels_are_scored_as_in_one_pass() -> None:
 def test_the_examples_are_read_once_and_a_text_once_for_all_labels() -> None:
     rows: list[int] = []
     hook = writer().stack.register_forward_hook(lambda part, inputs, out: rows.append(len(out)))
-    chooser = Chooser(completer(GREEDY), SHOTS)
+    chooser = FewShotClassifier(completer(GREEDY), SHOTS)
     list(chooser(TEXTS))
     inner = tokenizer()
     n = len(inner.encode(SHOTS.prefix)) + 1
@@ -105,6 +105,6 @@ def test_the_examples_are_read_once_and_a_text_once_for_all_labels() -> None:
 
 def test_a_choice_needs_two_labels_and_texts_that_fit() -> None:
     with pytest.raises(UserError, match="'up'"):
-        Chooser(completer(GREEDY), SHOTS, ["up"])
+        FewShotClassifier(completer(GREEDY), SHOTS, ["up"])
     with pytest.raises(UserError, match=r"\b1\b.*\b2\b.*\b211\b.*\b96\b"):
-        list(Chooser(completer(GREEDY, context=96), SHOTS)(["the cat " * 60]))
+        list(FewShotClassifier(completer(GREEDY, context=96), SHOTS)(["the cat " * 60]))

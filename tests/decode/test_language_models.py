@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from headway.decode.search.hypothesis import Specials
-from headway.decode.search.searcher import Prefix, Searcher
+from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.search.searcher import Searcher, SharedPrefix
 from headway.decode.steps import DecoderSteps
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
@@ -21,7 +21,7 @@ from tests.references.convert import converted
 
 BOS, EOS, UNK, VOCAB = 1, 2, 0, 53
 PROMPTS = [[5, 9, 17, 33, 8, 21], [40], [8, 8, 3], [12, 39, 7, 7, 7, 30, 30, 11], [6, 6, 6]]
-SPECIALS = Specials(BOS, EOS, UNK)
+SPECIALS = SpecialTokens(BOS, EOS, UNK)
 
 
 def models(seed: int = 0, **more: Any) -> tuple[Any, Decoder]:
@@ -65,7 +65,7 @@ def test_greedy_tokens_are_theirs(seed: int) -> None:
     settings = DecodeSettings(beam=1, max_len=14)
     lengths = set()
     for eos in {EOS, *generated(theirs, 14)[0]}:
-        found = Searcher([ours], settings, Specials(BOS, eos, UNK))(PROMPTS)
+        found = Searcher([ours], settings, SpecialTokens(BOS, eos, UNK))(PROMPTS)
         expected = generated(theirs, 14, eos)
         assert tokens(found) == expected
         assert [h.finished for [h] in found] == [len(text) < 14 for text in expected]
@@ -212,7 +212,7 @@ def test_a_shared_beginning_is_read_once(settings: DecodeSettings) -> None:
     expected = searcher(prompts)
     rows: list[int] = []
     hook = model.stack.register_forward_hook(lambda part, inputs, out: rows.append(len(out)))
-    prefix = Prefix([model], beginning)
+    prefix = SharedPrefix([model], beginning)
     found = searcher(prompts, prefix=prefix)
     assert rows[:2] == [len(beginning), sum(map(len, PROMPTS))]
     again = searcher(prompts[:2], prefix=prefix)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Specials, Wish
-from headway.decode.search.observer import Growth
+from headway.decode.search.hypothesis import SpecialTokens, TokenConstraints
+from headway.decode.search.observer import BeamStep
 from headway.decode.search.searcher import Searcher
 from headway.settings.decode import DecodeSettings
 
@@ -22,10 +22,10 @@ class Notes:
     """`Observer` that writes down what it sees."""
 
     def __init__(self) -> None:
-        self.growths: list[Growth] = []
+        self.growths: list[BeamStep] = []
         self.picks: list[tuple[list[int], list[int]]] = []
 
-    def grown(self, growth: Growth) -> None:
+    def grown(self, growth: BeamStep) -> None:
         total_BWV = growth.before.log_prob_BW[:, :, None] + growth.scores_BWV
         going_B = ~growth.before.done_B
         best_B = total_BWV.flatten(1).amax(1)
@@ -49,7 +49,7 @@ class Notes:
 )
 def test_a_watched_search_finds_the_same_to_the_last_bit(settings: DecodeSettings) -> None:
     sources = copying.sources(12)
-    search = Searcher([copier()], settings, Specials(BOS, EOS, UNK))
+    search = Searcher([copier()], settings, SpecialTokens(BOS, EOS, UNK))
     notes = Notes()
     assert search(sources, observer=notes) == search(sources)
     if settings.sample or settings.beam == 1:
@@ -72,7 +72,7 @@ def test_language_models_are_watched_too() -> None:
     prompts = [[tokenizer.bos, *tokenizer.encode(text)] for text in ("the", "one two")]
     for beam in (1, 3):
         settings = DecodeSettings(beam=beam, max_len=8)
-        search = Searcher([writing.writer()], settings, Specials.of(tokenizer), 96)
+        search = Searcher([writing.writer()], settings, SpecialTokens.of(tokenizer), 96)
         notes = Notes()
         assert search(prompts, observer=notes) == search(prompts)
         assert bool(notes.growths) == (beam == 3)
@@ -87,10 +87,10 @@ def test_an_observed_search_does_not_use_the_recorded_steps() -> None:
             raise AssertionError("recorded")
 
     sources = copying.sources(3)
-    search = Searcher([copier()], DecodeSettings(beam=2, max_len=9), Specials(BOS, EOS, UNK))
-    search.recorded = Recorded()  # type: ignore[assignment]
+    search = Searcher([copier()], DecodeSettings(beam=2, max_len=9), SpecialTokens(BOS, EOS, UNK))
+    search.graph_searcher = Recorded()  # type: ignore[assignment]
     notes = Notes()
-    search(sources, [Wish()] * 3, observer=notes)
+    search(sources, [TokenConstraints()] * 3, observer=notes)
     assert notes.growths
     with pytest.raises(AssertionError, match="recorded"):
         search(sources)

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
-from headway.decode.precision import hold_in
+from headway.decode.precision import cast_weights
 from headway.errors import UserError
 from headway.nn.int8 import Int8Embedding, Int8Linear, has_fast_int8
 from headway.settings.decode import DecodeSettings
@@ -34,7 +34,7 @@ LINES = [
 @torch.no_grad()
 def test_every_family_computes_nearly_the_same_in_int8(family: str, variant: str) -> None:
     plain, small = tiny(family, variant), tiny(family, variant)
-    hold_in(small, "int8")
+    cast_weights(small, "int8")
     inputs = inputs_of(plain, samples([3, 1, 6, 4]))
     expected = plain(*inputs)
     difference = (small(*inputs) - expected).norm() / expected.norm()
@@ -44,7 +44,7 @@ def test_every_family_computes_nearly_the_same_in_int8(family: str, variant: str
 def test_int8_is_an_error_on_devices_without_it() -> None:
     model = tiny("decoder", device="meta")
     with pytest.raises(UserError, match=r"decode\.precision=int8.*decode\.precision=bf16"):
-        hold_in(model, "int8")
+        cast_weights(model, "int8")
 
 
 def translated(

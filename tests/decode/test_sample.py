@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.decode.search.sample import allowed, drawer, drawn, nucleus, probabilities, sampler
+from headway.decode.search.sample import (
+    draw_tokens,
+    filter_scores,
+    make_token_drawer,
+    nucleus,
+    probabilities,
+    sampler,
+)
 from headway.decode.search.searcher import search
 from headway.settings.decode import DecodeSettings
 
@@ -85,7 +92,7 @@ def test_what_is_allowed_is_what_the_definitions_say(
 ) -> None:
     scores_V = torch.tensor(tenths).double() / 10
     settings = DecodeSettings(sample=True, top_k=top_k, top_p=top_p, min_p=min_p)
-    ours_V = allowed(scores_V[None], settings)[0].softmax(0)
+    ours_V = filter_scores(scores_V[None], settings)[0].softmax(0)
     torch.testing.assert_close(ours_V, expected(scores_V, settings))
 
 
@@ -131,7 +138,7 @@ def test_a_short_cut_draws_what_the_whole_vocabulary_would(changes: dict[str, An
     for sharpness in (6.0, 0.05):
         scores_RV = (sharpness * torch.randn(40, 5000, generator=draw)).log_softmax(-1)
         chance_R = torch.rand(40, generator=draw, dtype=torch.double)
-        whole = drawn(probabilities(scores_RV, way), chance_R)
-        assert torch.equal(drawer(way)(scores_RV, chance_R), whole)
+        whole = draw_tokens(probabilities(scores_RV, way), chance_R)
+        assert torch.equal(make_token_drawer(way)(scores_RV, chance_R), whole)
         if way.top_p == 0.8:
             assert (nucleus(scores_RV, way) is None) == (sharpness < 1)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from headway.decode.search.beam import beam_search
-from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.limits import Job
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.search.job import Job
 from headway.decode.search.searcher import search
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
@@ -29,7 +29,7 @@ def find(
     models: Seq2Seq | Sequence[Seq2Seq],
     sources: Sequence[Sequence[int]] = SOURCES,
     settings: DecodeSettings = SHORT,
-    wishes: Sequence[Wish] | None = None,
+    wishes: Sequence[TokenConstraints] | None = None,
 ) -> list[list[Hypothesis]]:
     models = [models] if isinstance(models, Seq2Seq) else models
     return search(models, sources, settings, bos=BOS, eos=EOS, unk=UNK, wishes=wishes)
@@ -160,10 +160,22 @@ class OneWay:
 def test_a_search_continues_while_a_live_hypothesis_could_still_win() -> None:
     """The empty output ends first and is likelier, but the long one has the better score: only
     the penalty of the longest length says that it is worth waiting for."""
-    job = Job.of(DecodeSettings(beam=2, max_len=20), Specials(BOS, EOS, UNK), [4], [Wish()], None)
+    job = Job.of(
+        DecodeSettings(beam=2, max_len=20),
+        SpecialTokens(BOS, EOS, UNK),
+        [4],
+        [TokenConstraints()],
+        None,
+    )
     [[h]] = beam_search(OneWay(), job)
     assert h.tokens == [3] + [4] * 11
-    short = Job.of(DecodeSettings(beam=2, max_len=3), Specials(BOS, EOS, UNK), [4], [Wish()], None)
+    short = Job.of(
+        DecodeSettings(beam=2, max_len=3),
+        SpecialTokens(BOS, EOS, UNK),
+        [4],
+        [TokenConstraints()],
+        None,
+    )
     steps = OneWay()
     [[h]] = beam_search(steps, short)
     assert h.tokens == []

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.sample import probabilities
-from headway.decode.search.searcher import Prefix, Searcher
+from headway.decode.search.searcher import Searcher, SharedPrefix
 from headway.decode.search.speculative import SpeculativeSearcher
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
@@ -21,7 +21,7 @@ from headway.settings.decode import DecodeSettings
 from tests.models.variants import EVERY, tiny
 
 BOS, EOS, UNK = 1, 2, 0
-SPECIALS = Specials(BOS, EOS, UNK)
+SPECIALS = SpecialTokens(BOS, EOS, UNK)
 PROMPTS = [[5, 9, 17, 33], [BOS], [8, 8, 3]]
 
 
@@ -83,7 +83,7 @@ def test_a_prefix_and_stops_serve_here_too() -> None:
     prompts = [[5, 9, 17, 33, *prompt] for prompt in PROMPTS]
     plain = Searcher([big], settings, SPECIALS)(prompts)
     searcher = SpeculativeSearcher(big, near(big, 0.2), settings, SPECIALS)
-    found = searcher(prompts, prefix=Prefix([big], [5, 9, 17, 33]))
+    found = searcher(prompts, prefix=SharedPrefix([big], [5, 9, 17, 33]))
     assert [h.tokens for [h] in found] == [h.tokens for [h] in plain]
     seen: list[int] = []
     [[h]] = searcher(prompts[:1], watch=lambda place, w, token: len(seen.append(token) or seen) > 4)

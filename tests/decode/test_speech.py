@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from headway.decode.speech.audio_windows import Samples, windows_of
-from headway.decode.speech.guards import Doubt, compression_ratio, is_silent
+from headway.decode.speech.audio_windows import AnyFloatArray, windows_of
+from headway.decode.speech.guards import TranscriptCheck, compression_ratio, is_silent
 
 RATE = 1000
 
 
-def noisy(seconds: float, quiet: list[tuple[float, float]], seed: int = 0) -> Samples:
+def noisy(seconds: float, quiet: list[tuple[float, float]], seed: int = 0) -> AnyFloatArray:
     draw = np.random.default_rng(seed)
     samples = draw.normal(0, 0.1, int(seconds * RATE)).astype(np.float32)
     for start, end in quiet:
@@ -22,7 +22,7 @@ def noisy(seconds: float, quiet: list[tuple[float, float]], seed: int = 0) -> Sa
     return samples
 
 
-def blocks(samples: Samples, size: int) -> Iterator[Samples]:
+def blocks(samples: AnyFloatArray, size: int) -> Iterator[AnyFloatArray]:
     for first in range(0, len(samples), size):
         yield samples[first : first + size]
 
@@ -78,15 +78,15 @@ def test_repetition_is_what_compresses_well() -> None:
 
 
 def test_a_loop_is_worse_than_an_unlikely_text() -> None:
-    loop = Doubt(ratio=9.0, log_prob=-0.1, finished=True)
-    endless = Doubt(ratio=1.0, log_prob=-0.1, finished=False)
-    unlikely = Doubt(ratio=1.0, log_prob=-2.0, finished=True)
-    good = Doubt(ratio=1.0, log_prob=-0.5, finished=True)
+    loop = TranscriptCheck(ratio=9.0, log_prob=-0.1, finished=True)
+    endless = TranscriptCheck(ratio=1.0, log_prob=-0.1, finished=False)
+    unlikely = TranscriptCheck(ratio=1.0, log_prob=-2.0, finished=True)
+    good = TranscriptCheck(ratio=1.0, log_prob=-0.5, finished=True)
     assert [d.is_doubtful for d in (loop, endless, unlikely, good)] == [True, True, True, False]
-    assert unlikely.less_than(loop)
-    assert unlikely.less_than(endless)
-    assert good.less_than(unlikely)
-    assert not loop.less_than(unlikely)
+    assert unlikely.is_better_than(loop)
+    assert unlikely.is_better_than(endless)
+    assert good.is_better_than(unlikely)
+    assert not loop.is_better_than(unlikely)
 
 
 def test_silence_is_known_by_its_loudness() -> None:

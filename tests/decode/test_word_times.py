@@ -9,14 +9,14 @@ import pytest
 
 from headway.decode.speech.subtitles import lines_of, srt, vtt
 from headway.decode.speech.word_times import (
-    Word,
+    WordTiming,
     alignment_heads,
-    held_by,
+    make_word_timings,
+    measure_coverage,
     monotone_path,
     share_on_path,
-    snapped,
+    snap_to_pauses,
     token_rows,
-    words_of,
 )
 
 ROWS, TOKENS = 24, 5
@@ -39,19 +39,19 @@ def test_what_a_line_holds_is_counted_by_tokens_and_by_words() -> None:
     swapped = np.zeros((5, 10))
     for token, (first, last) in enumerate([*(rows[n] for n in (1, 0, 3, 2)), rows[4]]):
         swapped[token, first:last] = 0.5
-    held = held_by(rows, swapped, [0, 0, 1, 1, -1])
-    assert (held.line, held.words, held.chance) == pytest.approx((0.2, 1.0, 0.4))
-    assert held.follows
-    even = held_by(rows, np.full((5, 10), 0.1), [0, 0, 1, 1, -1])
-    assert (even.line, even.words, even.chance) == pytest.approx((0.2, 0.4, 0.4))
-    assert not even.follows
+    held = measure_coverage(rows, swapped, [0, 0, 1, 1, -1])
+    assert (held.on_path, held.in_words, held.chance) == pytest.approx((0.2, 1.0, 0.4))
+    assert held.follows_audio
+    even = measure_coverage(rows, np.full((5, 10), 0.1), [0, 0, 1, 1, -1])
+    assert (even.on_path, even.in_words, even.chance) == pytest.approx((0.2, 0.4, 0.4))
+    assert not even.follows_audio
 
 
 def test_heads_cannot_be_chosen_from_one_word() -> None:
-    held = held_by([(0, 5), (5, 9), (9, 10)], np.full((3, 10), 0.1), [0, 0, -1])
+    held = measure_coverage([(0, 5), (5, 9), (9, 10)], np.full((3, 10), 0.1), [0, 0, -1])
     assert held.chance == pytest.approx(0.9)
-    assert not held.tells
-    assert not held.follows
+    assert not held.is_conclusive
+    assert not held.follows_audio
 
 
 def test_the_path_is_the_best_of_all() -> None:
@@ -100,7 +100,7 @@ def test_tokens_get_the_rows_that_their_heads_look_at() -> None:
 def test_words_are_as_long_and_as_sure_as_their_tokens() -> None:
     rows = [(0, 2), (2, 3), (3, 4), (4, 9)]
     logs = np.log([0.5, 0.5, 0.125, 0.9]).tolist()
-    found = words_of(["abb", "c"], ["a", "b", "b", "c"], [0, 0, 0, 1], rows, logs, 0.02)
+    found = make_word_timings(["abb", "c"], ["a", "b", "b", "c"], [0, 0, 0, 1], rows, logs, 0.02)
     assert [(word.text, word.start, word.end) for word in found] == [
         ("abb", 0.0, pytest.approx(0.08)),
         ("c", pytest.approx(0.08), pytest.approx(0.18)),
@@ -111,7 +111,7 @@ def test_words_are_as_long_and_as_sure_as_their_tokens() -> None:
 
 def test_a_space_has_no_part_in_the_time_of_a_word() -> None:
     rows, logs = [(0, 2), (2, 6), (6, 9)], [0.0, 0.0, 0.0]
-    found = words_of(["a", "c"], ["a", "▁", "c"], [0, 0, 1], rows, logs, 1.0)
+    found = make_word_timings(["a", "c"], ["a", "▁", "c"], [0, 0, 1], rows, logs, 1.0)
     assert [(word.start, word.end) for word in found] == [(0.0, 2.0), (6.0, 9.0)]
 
 
@@ -120,30 +120,34 @@ def test_pauses_belong_to_no_word() -> None:
     samples = np.zeros(1000, np.float32)
     for start, end in ((100, 350), (500, 800)):
         samples[start:end] = 0.3 * np.sin(np.arange(end - start))
-    coarse = [Word("a", 0.0, 0.44, 1.0), Word("b", 0.44, 1.0, 1.0)]
-    first, second = snapped(coarse, samples, rate)
+    coarse = [WordTiming("a", 0.0, 0.44, 1.0), WordTiming("b", 0.44, 1.0, 1.0)]
+    first, second = snap_to_pauses(coarse, samples, rate)
     assert (first.start, first.end) == (pytest.approx(0.1), pytest.approx(0.35))
     assert (second.start, second.end) == (pytest.approx(0.5), pytest.approx(0.8))
     # A shorter pause within a word is none between words.
     samples[180:220] = 0.0
-    assert snapped(coarse, samples, rate)[0].end == first.end
+    assert snap_to_pauses(coarse, samples, rate)[0].end == first.end
     # Without a pause between them words meet where the model put the border.
     samples[350:500] = 0.3
-    first, second = snapped(coarse, samples, rate)
+    first, second = snap_to_pauses(coarse, samples, rate)
     assert first.end == second.start == 0.44
     samples[640:680] = 0.0  # too far away to be the border
-    assert snapped(coarse, samples, rate)[0].end == 0.44
-    assert snapped(coarse, np.zeros(1000, np.float32), rate) == coarse
+    assert snap_to_pauses(coarse, samples, rate)[0].end == 0.44
+    assert snap_to_pauses(coarse, np.zeros(1000, np.float32), rate) == coarse
 
 
 def test_subtitles_break_at_pauses_and_when_they_get_long() -> None:
-    words = [Word("so", 0.0, 0.4, 1.0), Word("it", 0.5, 0.7, 1.0), Word("is", 61.5, 62.0, 1.0)]
+    words = [
+        WordTiming("so", 0.0, 0.4, 1.0),
+        WordTiming("it", 0.5, 0.7, 1.0),
+        WordTiming("is", 61.5, 62.0, 1.0),
+    ]
     assert [len(line) for line in lines_of(words)] == [2, 1]
     assert srt(words) == (
         "1\n00:00:00,000 --> 00:00:00,700\nso it\n\n2\n00:01:01,500 --> 00:01:02,000\nis\n"
     )
     assert vtt(words).startswith("WEBVTT\n\n00:00:00.000 --> 00:00:00.700\nso it\n\n")
-    many = [Word("word", i / 10, i / 10 + 0.1, 1.0) for i in range(30)]
+    many = [WordTiming("word", i / 10, i / 10 + 0.1, 1.0) for i in range(30)]
     assert max(sum(len(w.text) + 1 for w in line) for line in lines_of(many)) <= 43
     assert srt([]) == ""
 
@@ -161,24 +165,33 @@ def test_words_are_between_clear_pauses_however_far_the_peaks_are() -> None:
     spoken = [(0.1, 0.7), (0.8, 1.3), (1.4, 2.0)]
     samples = with_pauses(spoken, 2.2)
     samples[1060:1090] = 0.0  # a stop within the second word, nearer to its peaks than its borders
-    peaks = [Word("a", 0.0, 0.12, 1.0), Word("b", 0.44, 0.56, 1.0), Word("c", 0.9, 1.0, 1.0)]
-    found = snapped(peaks, samples, 1000)
+    peaks = [
+        WordTiming("a", 0.0, 0.12, 1.0),
+        WordTiming("b", 0.44, 0.56, 1.0),
+        WordTiming("c", 0.9, 1.0, 1.0),
+    ]
+    found = snap_to_pauses(peaks, samples, 1000)
     times = [time for word in found for time in (word.start, word.end)]
     assert times == pytest.approx([time for pair in spoken for time in pair])
     assert [word.text for word in found] == ["a", "b", "c"]
-    [alone] = snapped(peaks[:1], with_pauses([(0.5, 0.9)], 1.5), 1000)
+    [alone] = snap_to_pauses(peaks[:1], with_pauses([(0.5, 0.9)], 1.5), 1000)
     assert (alone.start, alone.end) == (pytest.approx(0.5), pytest.approx(0.9))
 
 
 def test_of_clear_pauses_the_model_chooses() -> None:
     samples = with_pauses([(0.1, 0.5), (0.55, 1.0), (1.05, 1.5)], 1.6)  # two pauses for a border
     for border, pause in ((0.4, (0.5, 0.55)), (1.2, (1.0, 1.05))):
-        first, second = snapped([Word("a", 0.1, border, 1.0), Word("b", border, 1.5, 1.0)],
+        first, second = snap_to_pauses([WordTiming("a", 0.1, border, 1.0), WordTiming("b", border,
+        1.5, 1.0)],
                                 samples, 1000)  # fmt: skip
         assert (first.end, second.start) == pytest.approx(pause)
 
 
 def test_with_fewer_pauses_than_borders_far_ones_move_none() -> None:
     samples = with_pauses([(0.0, 0.6), (0.65, 1.5)], 1.5)
-    given = [Word("a", 0.0, 0.3, 1.0), Word("b", 0.3, 1.0, 1.0), Word("c", 1.0, 1.5, 1.0)]
-    assert snapped(given, samples, 1000) == given
+    given = [
+        WordTiming("a", 0.0, 0.3, 1.0),
+        WordTiming("b", 0.3, 1.0, 1.0),
+        WordTiming("c", 1.0, 1.5, 1.0),
+    ]
+    assert snap_to_pauses(given, samples, 1000) == given

@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.decode.constraints import TextWish
-from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.constraints import TextConstraints
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
 from headway.decode.search.searcher import Searcher
-from headway.decode.sources import Lines
+from headway.decode.sources import TextSources
 from headway.decode.writer import Writer
 from headway.errors import DataError, FolderError, UserError
 from headway.models.folder import model_weights, save_weights
@@ -169,10 +169,10 @@ def test_n_best_outputs_come_from_the_best_down_and_draws_by_seed() -> None:
 
 def test_prefixes_and_constraints_of_a_line_are_followed() -> None:
     wishes = [
-        TextWish(prefix="ga ga"),
-        TextWish(required=("ki ke",)),
-        TextWish(banned=("ko",)),
-        TextWish(),
+        TextConstraints(prefix="ga ga"),
+        TextConstraints(required=("ki ke",)),
+        TextConstraints(banned=("ko",)),
+        TextConstraints(),
     ]
     found = [t.text for t in translator().write(["fi ko ga"] * 4, wishes)]
     assert found[0].startswith("ga ga")
@@ -183,9 +183,9 @@ def test_prefixes_and_constraints_of_a_line_are_followed() -> None:
 
 def test_too_few_wishes_and_wishes_of_a_split_line_are_errors() -> None:
     with pytest.raises(UserError, match=r"\b1\b"):
-        list(translator().write(["ba", "de"], [TextWish()]))
+        list(translator().write(["ba", "de"], [TextConstraints()]))
     with pytest.raises(UserError, match=r"\b1\b.*\b3\b.*\b2\b.*--on-long cut"):
-        list(translator(max_len=2).write(["ba de fi"], [TextWish(required=("ba",))]))
+        list(translator(max_len=2).write(["ba de fi"], [TextConstraints(required=("ba",))]))
 
 
 def test_a_banned_word_is_banned_however_it_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_a_banned_word_is_banned_however_it_is_spelled(monkeypatch: pytest.Monke
     asked: list[tuple[tuple[int, ...], ...]] = []
 
     def first_allowed(
-        sources: list[list[int]], wishes: list[Wish], numbers: object
+        sources: list[list[int]], wishes: list[TokenConstraints], numbers: object
     ) -> list[list[Hypothesis]]:
         """A search that would like to write these, in this order."""
         asked.append(wishes[0].banned)
@@ -213,7 +213,7 @@ def test_a_banned_word_is_banned_however_it_is_spelled(monkeypatch: pytest.Monke
 
     decoder = Writer([copier(250)], pieces, QUICK)
     monkeypatch.setattr(decoder, "searcher", first_allowed)
-    [found] = decoder.write(["a"], [TextWish(banned=("ab",))])
+    [found] = decoder.write(["a"], [TextConstraints(banned=("ab",))])
     assert found.text == "b bab"  # `ab` inside a word is another word
     assert asked == [((whole,),), ((whole,), (a, inner_b))]
 
@@ -284,7 +284,7 @@ def test_a_run_folder_is_a_translator(tmp_path: Path) -> None:
     one, two = save_run(tmp_path / "one"), save_run(tmp_path / "two")
     decoder = writer_of(open_run(one, device="cpu"))
     assert [t.text for t in decoder.write(LINES)] == texts(LINES)
-    assert isinstance(decoder.sources, Lines)
+    assert isinstance(decoder.sources, TextSources)
     assert decoder.sources.room == 8
     both = writer_of(open_run(one, two, device="cpu"), replace(QUICK, beam=3))
     assert [t.text for t in both.write(["ba de"])] == ["ba de"]
@@ -367,7 +367,9 @@ def test_sources_and_outputs_begin_as_the_roles_say() -> None:
     assert again.outputs[0].alignment == aligned
     [score] = decoder.score([("fi ko", found.text)])
     assert score.token_log_probs == pytest.approx(best.token_log_probs, abs=1e-4)
-    [[direct]] = Searcher([copier(250)], replace(QUICK, beam=2), Specials.of(made.target))(seen[:1])
+    [[direct]] = Searcher([copier(250)], replace(QUICK, beam=2), SpecialTokens.of(made.target))(
+        seen[:1]
+    )
     assert direct.tokens[0] == begin
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headway.inside.capture.media import Media
-from headway.inside.page.look import Looked, Page, look, looked_at
+from headway.inside.capture.media import MediaInput
+from headway.inside.page.look import LookInputs, Page, look, prepare_look
 from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
 from headway.settings.decode import DecodeSettings
@@ -97,17 +97,17 @@ def item_for(run: LoadedRun, seed: int = 0) -> NDArray[Any]:
     return random.integers(0, 256, size, dtype=np.uint8)
 
 
-def media_for(run: LoadedRun, seed: int = 0) -> Media:
+def media_for(run: LoadedRun, seed: int = 0) -> MediaInput:
     shape = media_settings(run.settings)
     assert shape is not None
-    return Media.of("example", item_for(run, seed), shape)
+    return MediaInput.of("example", item_for(run, seed), shape)
 
 
 @cache
-def looked(task: str) -> Looked:
+def looked(task: str) -> LookInputs:
     """The usual run of a task, looked at once for all tests: nobody may change it."""
     run = media_run(task)
-    return looked_at(run, media_for(run))
+    return prepare_look(run, media_for(run))
 
 
 @cache

@@ -8,7 +8,7 @@ import pytest
 from toy_grammar import copies
 
 from headway.errors import DataError, UserError
-from headway.inside.capture.reading import Ask
+from headway.inside.capture.reading import GenerationOptions
 from headway.inside.capture.trace import trace
 from headway.inside.measure import maps
 from headway.inside.measure.alignments import aer, aligning_layer, alignment, pharaoh, read_pharaoh
@@ -65,7 +65,7 @@ def test_pieces_are_merged_to_words() -> None:
     traced = trace(
         run,
         "Herr Schwarzenegger wohnt in Boston.",
-        Ask(output="Mr. Schwarzenegger lives in Boston."),
+        GenerationOptions(output="Mr. Schwarzenegger lives in Boston."),
     )
     assert len(traced.reading.first) > 8
     best = {m.name: m for m in maps.head_maps(run, traced)}["cross.1.0"]

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from headway.decode.score import token_log_probs
-from headway.decode.search.hypothesis import Specials, Wish
+from headway.decode.search.hypothesis import SpecialTokens, TokenConstraints
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
-from headway.inside.capture.beam import beam_tree, rerun, searches
+from headway.inside.capture.beam import beam_tree, has_search, rerun
 from headway.inside.capture.beam_tree import FATES, PLACED, BeamTree
-from headway.inside.capture.forward import say
-from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.forward import run_reading
+from headway.inside.capture.reading import GenerationOptions, read
 from headway.inside.capture.trace import trace
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
@@ -117,7 +117,7 @@ def test_every_token_behind_every_hypothesis_is_accounted_for(name: str) -> None
 def test_the_best_leaf_is_what_the_decoder_gives(name: str) -> None:
     run, tree = translator(), tree_of(name)
     assert isinstance(run.model, Seq2Seq)
-    specials = Specials.of(run.vocab.target)
+    specials = SpecialTokens.of(run.vocab.target)
     [found] = Searcher([run.model], SEARCHES[name], specials)([source()])
     assert len(tree.outputs) == len(found)
     for number, h in zip(tree.outputs, found, strict=True):
@@ -221,7 +221,7 @@ def test_rules_count_as_ruled_out_and_leave_no_node() -> None:
         assert len(set(node.tokens)) == len(node.tokens)
     assert again.counts[5].ruled_out == (5 + 1) * again.counts[5].alive  # used ones, and <s>
     prefix = tuple(target.encode("A woman"))
-    forced = beam_tree(run, TEXT, DecodeSettings(), wish=Wish(prefix=prefix))
+    forced = beam_tree(run, TEXT, DecodeSettings(), wish=TokenConstraints(prefix=prefix))
     assert forced.best.tokens[: len(prefix)] == prefix
     for count in forced.counts[: len(prefix)]:
         assert (count.alive, count.listed, count.rest) == (1, 1, 0)
@@ -242,7 +242,7 @@ def test_a_language_model_has_a_tree_too() -> None:
     tokenizer = run.vocab.target
     prompt = tokenizer.as_prompt(tokenizer.encode(PROMPT))
     settings = DecodeSettings(beam=3, max_len=12)
-    search = Searcher([run.model], settings, Specials.of(tokenizer), 512)  # type: ignore[list-item]
+    search = Searcher([run.model], settings, SpecialTokens.of(tokenizer), 512)  # type: ignore[list-item]
     [[best]] = search([prompt])
     assert list(tree.best.tokens) == best.tokens
     assert tree.best.log_prob == pytest.approx(best.log_prob, abs=1e-4)
@@ -250,7 +250,7 @@ def test_a_language_model_has_a_tree_too() -> None:
     for node in tree.nodes[1::5]:
         again = rerun(run, reading, tree, node)
         with torch.no_grad():
-            logs_R = say(run, again).log_probs_R[-node.step :]
+            logs_R = run_reading(run, again).log_probs_R[-node.step :]
         expected = [one.token_log_prob for one in tree.path(node)]
         assert logs_R.tolist() == pytest.approx(expected, abs=1e-4)
     # A run that draws is searched all the same.
@@ -266,7 +266,7 @@ def test_any_node_can_be_read_again() -> None:
         again = rerun(run, reading, tree, node.id)
         assert [output.id for output in again.outputs] == list(node.tokens)
         with torch.no_grad():
-            logs_R = say(run, again).log_probs_R
+            logs_R = run_reading(run, again).log_probs_R
         assert float(logs_R.sum()) == pytest.approx(node.log_prob, abs=1e-4)
         assert again.finished == (node.fate == "ended")
     assert rerun(run, reading, tree, tree.best) == reading
@@ -277,9 +277,9 @@ def test_any_node_can_be_read_again() -> None:
 def test_a_search_that_has_no_tree_is_an_error() -> None:
     run = translator()
     with pytest.raises(UserError, match="required"):
-        beam_tree(run, TEXT, wish=Wish(required=((5, 6),)))
+        beam_tree(run, TEXT, wish=TokenConstraints(required=((5, 6),)))
     other = run.with_model(run.model, RunSettings(task="classify", model=EncoderSettings()))
-    assert not searches(other)
+    assert not has_search(other)
     with pytest.raises(UserError, match="classify"):
         beam_tree(other, TEXT)
 
@@ -298,5 +298,5 @@ def test_a_trace_with_its_tree_searches_once(monkeypatch: pytest.MonkeyPatch) ->
     assert len(searched) == 1
     assert found.beam is not None
     assert found.beam == beam_tree(translator(), TEXT)
-    trace(translator(), TEXT, Ask(decode=DecodeSettings(sample=True)), beam=True)
+    trace(translator(), TEXT, GenerationOptions(decode=DecodeSettings(sample=True)), beam=True)
     assert len(searched) == 4  # what is drawn by chance is no tree

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from headway.inside.capture.beam import cross_rows, rerun
-from headway.inside.capture.forward import say
-from headway.inside.capture.reading import Ask
+from headway.inside.capture.forward import run_reading
+from headway.inside.capture.reading import GenerationOptions
 from headway.inside.capture.trace import trace
-from headway.inside.page.look import Looked
-from headway.inside.page.sections import look_of
+from headway.inside.page.look import LookInputs
+from headway.inside.page.sections import look_data
 from headway.inside.page.sections.beam import section
 from headway.settings.decode import DecodeSettings
 from headway.tasks.loaded_run import open_plain
@@ -29,14 +29,14 @@ TEXT = "Ein Mann fährt mit dem Fahrrad durch die Stadt, obwohl es regnet."
 
 
 @cache
-def looked(name: str = "tatoeba-de-en", text: str = TEXT, beam: int = 4) -> Looked:
+def looked(name: str = "tatoeba-de-en", text: str = TEXT, beam: int = 4) -> LookInputs:
     run = open_plain(name)
-    ask = Ask(decode=DecodeSettings(beam=beam), new=8)
-    return Looked(run=run, trace=trace(run, text, ask, beam=True), ask=ask)
+    ask = GenerationOptions(decode=DecodeSettings(beam=beam), max_new_tokens=8)
+    return LookInputs(run=run, trace=trace(run, text, ask, beam=True), ask=ask)
 
 
-def html(found: Looked) -> str:
-    return page("a search", [look_of("final", found, ["beam"])])
+def html(found: LookInputs) -> str:
+    return page("a search", [look_data("final", found, ["beam"])])
 
 
 def test_the_page_holds_the_tree_as_it_was_recorded() -> None:
@@ -117,9 +117,9 @@ def test_rows_of_the_drawing_never_collide_and_the_best_is_on_top() -> None:
 def test_no_search_no_panel() -> None:
     run = looked().run
     assert run is not None
-    assert section(Looked(run=run, trace=trace(run, TEXT))) is None
+    assert section(LookInputs(run=run, trace=trace(run, TEXT))) is None
     # A trace from elsewhere has no model to ask for attention.
-    alone = section(Looked(trace=looked().trace))
+    alone = section(LookInputs(trace=looked().trace))
     assert alone is not None
     assert alone["attention"] is None
 
@@ -129,11 +129,11 @@ def test_a_note_names_an_output_that_is_not_the_best() -> None:
     run, tree = looked().run, looked().trace.beam
     assert run is not None
     assert tree is not None
-    greedy = trace(run, TEXT, Ask(decode=DecodeSettings(beam=1)), beam=True)
-    assert section(Looked(run=run, trace=greedy))["note"] == ""  # type: ignore[index]
+    greedy = trace(run, TEXT, GenerationOptions(decode=DecodeSettings(beam=1)), beam=True)
+    assert section(LookInputs(run=run, trace=greedy))["note"] == ""  # type: ignore[index]
     mixed = replace(greedy, beam=tree)
     same = greedy.reading.outputs == looked().trace.reading.outputs
-    assert (section(Looked(run=run, trace=mixed))["note"] == "") == same  # type: ignore[index]
+    assert (section(LookInputs(run=run, trace=mixed))["note"] == "") == same  # type: ignore[index]
 
 
 def number(page: Any, name: str) -> float:
@@ -163,7 +163,7 @@ def test_the_browser_shows_the_numbers_of_the_model(
     shown.locator(f"[data-node='{cut.id}']").click()
     again = rerun(run, found.trace.reading, tree, cut)
     with torch.no_grad():
-        logs_R = say(run, again).log_probs_R[-4:]
+        logs_R = run_reading(run, again).log_probs_R[-4:]
     assert number(shown, "log P") == pytest.approx(float(logs_R.sum()), abs=1e-4)
     assert cut.why in shown.locator("[data-card=hypothesis]").inner_text()
     probabilities = shown.locator("[data-card=hypothesis] .token").evaluate_all(

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.inside.capture.reading import Ask
-from headway.inside.capture.streams import shown
+from headway.inside.capture.reading import GenerationOptions
+from headway.inside.capture.streams import display_piece
 from headway.inside.capture.trace import trace
 from headway.inside.measure.checkpoints import stages
 from headway.inside.page.compare import fits
@@ -28,7 +28,7 @@ from .kept_runs import KEPT, kept_run
 
 TEXT = "ba de fi ko ga mo"
 OTHER = "ba de fi ko ga pu"
-ASK = Ask(output="go ba de fi")
+ASK = GenerationOptions(output="go ba de fi")
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_rows_are_what_is_written_and_layers_go_up(
         canvas = page.locator(f"[data-map={side}] canvas")
         left, top = (float(canvas.get_attribute(f"data-{name}")) for name in ("left", "top"))
         canvas.hover(position={"x": left + 3, "y": top + 3})
-        assert page.locator(".tip").inner_text().startswith(f"{shown(outputs[0].name)} → ")
+        assert page.locator(".tip").inner_text().startswith(f"{display_piece(outputs[0].name)} → ")
     above, below = (page.locator(f"[data-head='cross.{n}.1']").bounding_box() for n in (1, 0))
     assert above["y"] < below["y"]
     assert page.locator(".headrow").first.inner_text().split() == ["1", "2", "3", "4"]

@@ -11,8 +11,8 @@ import pytest
 from headway.errors import DataError
 from headway.inside.capture import corpus as module
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.examples import LONGEST, passages, spell
-from headway.inside.capture.streams import Stream
+from headway.inside.capture.examples import LONGEST, display_tokens, passages
+from headway.inside.capture.streams import TokenStream
 from headway.tasks.loaded_run import LoadedRun, open_plain
 
 
@@ -103,7 +103,7 @@ def test_long_lines_are_cut_without_loss(writer: LoadedRun) -> None:
     joined = [i for passage in found for i in passage.last.ids[1:]]
     assert joined == writer.vocab.target.encode(line.strip())
     for passage in found:
-        assert spell(passage.last)[1].strip() in (
+        assert display_tokens(passage.last)[1].strip() in (
             "The", "c", "cat", "were", "un", "."
         )  # fmt: skip
 
@@ -127,6 +127,8 @@ def test_a_translator_reads_pairs_or_its_own_translations(translator: LoadedRun)
 
 def test_tokens_are_spelled_so_that_they_can_be_joined(writer: LoadedRun) -> None:
     text = "Tim unbuttoned his coat."
-    pieces = spell(Stream.of("text", writer.vocab.target.encode(text), writer.vocab.target))
+    pieces = display_tokens(
+        TokenStream.of("text", writer.vocab.target.encode(text), writer.vocab.target)
+    )
     assert "".join(pieces).split() == text.split()
     assert len(pieces) > 6

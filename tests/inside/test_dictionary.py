@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.inside.measure.factors.dictionary import moments
-from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, fit_coder
+from headway.inside.measure.features.dictionary import moments
+from headway.inside.measure.features.solvers import Coder, SparseCoder, TopKCoder, fit_coder
 
 ACTIVE = 3
 

@@ -12,22 +12,22 @@ from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import examples
-from headway.inside.capture.forward import say
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import Ask
-from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.forward import run_reading
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.reading import GenerationOptions
+from headway.inside.capture.streams import Reading, TokenStream
 from headway.inside.capture.trace import trace
 from headway.inside.measure.head_roles import (
     ROLES,
-    Frequencies,
-    Means,
+    RunningMeans,
+    TokenFrequencies,
     add_alignment,
     add_columns,
     add_places,
     add_repeats,
     roles_of,
 )
-from headway.inside.measure.heads import Heads, heads
+from headway.inside.measure.heads import HeadAnalysis, heads
 from headway.inside.measure.pruning import save_pruned
 from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
@@ -63,7 +63,7 @@ def test_importance_is_the_mean_size_of_the_gradient_of_the_gates(
     for reading in readings:
         for _, _, attention in attentions:
             attention.gate_H = torch.ones(attention.n_heads, requires_grad=True)
-        (-say(run, reading).log_probs_R.mean()).backward()
+        (-run_reading(run, reading).log_probs_R.mean()).backward()
         for kind, layer, attention in attentions:
             for head, slope in enumerate(attention.gate_H.grad.abs().tolist()):
                 name = f"{kind}.{layer}.{head}"
@@ -84,9 +84,9 @@ def test_importance_is_the_mean_size_of_the_gradient_of_the_gates(
 def test_judging_heads_leaves_the_model_as_it_was(task: str, tmp_path: Path) -> None:
     run = opened(tmp_path, task)
     [reading] = examples(run, Corpus.of_lines(LINES[:1]))
-    before = say(run, reading).scores_RC.detach()
+    before = run_reading(run, reading).scores_RC.detach()
     heads(run, LINES)
-    assert torch.equal(say(run, reading).scores_RC.detach(), before)
+    assert torch.equal(run_reading(run, reading).scores_RC.detach(), before)
     assert all(parameter.grad is None for parameter in run.model.parameters())
     assert all(a.gate_H is None for kind in Anatomy.of(run.model).kinds for a in kind.layers)
 
@@ -116,7 +116,7 @@ def test_importance_by_layer_has_length_one(tmp_path: Path) -> None:
 
 def test_what_was_found_goes_through_json(tmp_path: Path) -> None:
     found = heads(opened(tmp_path, "translate"), LINES)
-    assert Heads.from_facts(found.facts()) == found
+    assert HeadAnalysis.from_dict(found.to_dict()) == found
     assert found.grid("cross") == [[one.importance for one in found.heads if one.kind == "cross"]]
 
 
@@ -192,7 +192,7 @@ def test_entropy_and_distance_of_attention_that_is_known(tmp_path: Path) -> None
 
 def test_entropy_and_distance_are_means_over_rows_of_every_kind(tmp_path: Path) -> None:
     run = opened(tmp_path, "translate", n_layers=2)
-    seen = trace(run, "fi ko ga mo pu ba", Ask(output="de go"))
+    seen = trace(run, "fi ko ga mo pu ba", GenerationOptions(output="de go"))
     found = heads(run, [seen.reading])
     for one in found.heads:
         weights_TS = seen.attention[one.kind][one.layer][one.head].double().numpy()
@@ -212,12 +212,12 @@ def test_entropy_and_distance_are_means_over_rows_of_every_kind(tmp_path: Path) 
 def test_heads_are_judged_as_changed(task: str, tmp_path: Path) -> None:
     run = opened(tmp_path, task, n_layers=2)
     kind, stream = ("cross", "source") if task == "translate" else ("self", "text")
-    change = Change(hidden=frozenset({(stream, 1)}), off=frozenset({(kind, 0, 1)}))
+    change = Intervention(hidden=frozenset({(stream, 1)}), disabled_heads=frozenset({(kind, 0, 1)}))
     reading = trace(run, "ba de go fi", change=change).reading
     whole, found = heads(run, [reading]), heads(run, [reading], change=change)
     assert found[f"{kind}.0.1"].importance == 0 < whole[f"{kind}.0.1"].importance
     with torch.no_grad():
-        loss = float(-say(run, reading, change).log_probs_R.mean())
+        loss = float(-run_reading(run, reading, change).log_probs_R.mean())
     assert found.loss == pytest.approx(loss, abs=1e-5)
     assert found.loss != pytest.approx(whole.loss, abs=1e-5)
     if task == "complete":  # heads are off in random tokens read twice, too
@@ -256,11 +256,11 @@ def test_a_planted_induction_head_is_found(tmp_path: Path) -> None:
     assert "induction" not in found["self.0.1"].roles
 
 
-def stream(name: str, pieces: str) -> Stream:
+def stream(name: str, pieces: str) -> TokenStream:
     listed = tuple(pieces.split())
     special = tuple(piece.startswith("<") for piece in listed)
     ids = tuple(sum(map(ord, piece)) for piece in listed)
-    return Stream(name, ids, listed, tuple(range(len(listed))), special)
+    return TokenStream(name, ids, listed, tuple(range(len(listed))), special)
 
 
 def planted_on(n: int, columns: list[int], *, causal: bool) -> torch.Tensor:
@@ -273,7 +273,7 @@ def planted_on(n: int, columns: list[int], *, causal: bool) -> torch.Tensor:
     return weights_2TS
 
 
-def found_roles(means: Means, even: Means) -> list[tuple[str, ...]]:
+def found_roles(means: RunningMeans, even: RunningMeans) -> list[tuple[str, ...]]:
     levels = {name: float(even.of(name)) for name in even.sums}
     scores = [{name: float(means.of(name)[head]) for name in means.sums} for head in range(2)]
     return [roles_of(one, levels) for one in scores]
@@ -286,7 +286,7 @@ def test_planted_places_are_found_and_even_attention_has_no_role(role: str, caus
         return
     shift = {"previous": -1, "self": 0, "next": 1}.get(role)
     columns = [0 if shift is None else min(max(row + shift, 0), 11) for row in range(12)]
-    means, even = Means(), Means()
+    means, even = RunningMeans(), RunningMeans()
     add_places(means, even, planted_on(12, columns, causal=causal), causal=causal)
     assert found_roles(means, even) == [(role,), ()]
 
@@ -295,21 +295,21 @@ def test_planted_places_are_found_and_even_attention_has_no_role(role: str, caus
 @pytest.mark.parametrize(("role", "place"), [("ends", 5), ("rare", 2)])
 def test_planted_columns_are_found(role: str, place: int, causal: bool) -> None:
     one = stream("text", "<s> the cat sat the , and the cat sat the and sat the")
-    means, even = Means(), Means()
+    means, even = RunningMeans(), RunningMeans()
     weights = planted_on(len(one), [place] * len(one), causal=causal)
     add_columns(means, even, weights, one, rare=2, causal=causal)
     assert found_roles(means, even) == [(role,), ()]
 
 
 def test_planted_alignment_and_repeats_are_found() -> None:
-    means, even = Means(), Means()
+    means, even = RunningMeans(), RunningMeans()
     weights_HTS = torch.full((2, 6, 8), 0.1)
     for row, column in enumerate([3, 1, 7, 0, 2, 5]):
         weights_HTS[0, row, column] = 0.3
     add_alignment(means, even, weights_HTS, [0, 1, 2, 3, 5], [3, 1, 7, 0, 5])
     assert found_roles(means, even) == [("alignment",), ()]
     for role, back in (("duplicate", 8), ("induction", 7)):
-        means, even = Means(), Means()
+        means, even = RunningMeans(), RunningMeans()
         columns = [max(row - back, 0) for row in range(17)]
         add_repeats(means, even, planted_on(17, columns, causal=True), 1, 8)
         assert found_roles(means, even) == [(role,), ()]
@@ -318,8 +318,8 @@ def test_planted_alignment_and_repeats_are_found() -> None:
 def test_the_rarest_word_is_neither_special_nor_punctuation() -> None:
     one = stream("text", "<s> the cat , the <e>")
     reading = Reading("", "complete", {"text": one}, ())
-    assert Frequencies([reading]).rarest(one) == 2
-    assert Frequencies([reading]).rarest(stream("text", "<s> , <e>")) is None
+    assert TokenFrequencies([reading]).rarest(one) == 2
+    assert TokenFrequencies([reading]).rarest(stream("text", "<s> , <e>")) is None
 
 
 def test_every_role_has_a_letter_of_its_own() -> None:

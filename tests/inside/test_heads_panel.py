@@ -11,13 +11,13 @@ import pytest
 
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.interventions import Change
+from headway.inside.capture.interventions import Intervention
 from headway.inside.capture.trace import trace
 from headway.inside.measure.heads import heads
-from headway.inside.measure.pruning import least, save_pruned, units
-from headway.inside.measure.pruning_curve import Curve, Point, save_found
-from headway.inside.page.look import Extras, Page, facts_of, look, looked_at
-from headway.inside.page.sections import look_of
+from headway.inside.measure.pruning import removable_groups, save_pruned, select_heads
+from headway.inside.measure.pruning_curve import PruningCurve, PruningPoint, save_head_analysis
+from headway.inside.page.look import LookOptions, Page, look, prepare_look, run_facts
+from headway.inside.page.sections import look_data
 from headway.inside.page.sections.heads import section
 from headway.inside.page.sections.overview import section as overview
 from headway.tasks.loaded_run import LoadedRun, open_plain
@@ -38,7 +38,7 @@ def opened(tmp_path: Path, task: str, **changes: Any) -> LoadedRun:
 def test_every_task_has_a_section_on_one_text(task: str, tmp_path: Path) -> None:
     run = opened(tmp_path, task)
     text = TEXT.get(task, "ba de go fi")
-    made = section(looked_at(run, text))
+    made = section(prepare_look(run, text))
     assert made is not None
     assert made["one_text"]
     assert re.search(rf"\b{made['n_outputs']}\b", made["scope"])
@@ -53,10 +53,10 @@ def test_every_task_has_a_section_on_one_text(task: str, tmp_path: Path) -> None
 
 def test_each_side_shows_the_heads_that_it_has(tmp_path: Path) -> None:
     run = opened(tmp_path, "translate", variant="other-sides-relative")
-    save_pruned(run, least(units(run.shape), 3, run.shape), tmp_path / "small")
+    save_pruned(run, select_heads(removable_groups(run.shape), 3, run.shape), tmp_path / "small")
     small = open_plain(tmp_path / "small")
     for each, left in ((run, 16), (small, 13)):
-        looked = looked_at(each, "ba de go")
+        looked = prepare_look(each, "ba de go")
         made = section(looked)
         assert made is not None
         kinds = {kind["name"]: kind["n_heads"] for kind in made["kinds"]}
@@ -64,17 +64,22 @@ def test_each_side_shows_the_heads_that_it_has(tmp_path: Path) -> None:
         assert len(made["heads"]) == left
         neurons = {one["name"]: one["value"] for one in overview(looked)["numbers"]}
         assert neurons["feed-forward"] == "48 + 40"
-    assert facts_of(run)["facts"][1] == "1 + 1 layers × 4 + 6 heads"
-    assert facts_of(small)["facts"][1] == "1 + 1 layers × 4 + 6 heads (13 of 16 left)"
+    assert run_facts(run)["facts"][1] == "1 + 1 layers × 4 + 6 heads"
+    assert run_facts(small)["facts"][1] == "1 + 1 layers × 4 + 6 heads (13 of 16 left)"
 
 
 def test_a_corpus_and_what_was_kept_come_before_one_text(tmp_path: Path) -> None:
     run = opened(tmp_path, "translate")
     found = heads(run, ["ba de", "go fi ko"])
-    points = [Point("importance", "all", 0, 0, 31.0), Point("importance", "all", 0.5, 6, 12.5)]
-    random = [Point("random", "all", 0, 0, 31.0), Point("random", "all", 0.5, 6, 9.0)]
-    save_found(run.folder, found, Curve((*points, *random), "BLEU", True, 12, "test.de"))
-    kept = section(looked_at(run, "ba de"))
+    points = [
+        PruningPoint("importance", "all", 0, 0, 31.0),
+        PruningPoint("importance", "all", 0.5, 6, 12.5),
+    ]
+    random = [PruningPoint("random", "all", 0, 0, 31.0), PruningPoint("random", "all", 0.5, 6, 9.0)]
+    save_head_analysis(
+        run.folder, found, PruningCurve((*points, *random), "BLEU", True, 12, "test.de")
+    )
+    kept = section(prepare_look(run, "ba de"))
     assert kept is not None
     assert kept["n_texts"] == 2
     assert kept["curve"]["series"] == [
@@ -82,7 +87,7 @@ def test_a_corpus_and_what_was_kept_come_before_one_text(tmp_path: Path) -> None
         {"name": "all, random", "points": [[0, 31.0], [6, 9.0]]},
     ]
     lines = Corpus.of_lines(["ba de", "go", "fi ko ga"])
-    given = section(looked_at(run, "ba de", extras=Extras(corpus=lines)))
+    given = section(prepare_look(run, "ba de", extras=LookOptions(corpus=lines)))
     assert given is not None
     assert given["n_texts"] == 3
     assert given["curve"] is not None
@@ -90,12 +95,16 @@ def test_a_corpus_and_what_was_kept_come_before_one_text(tmp_path: Path) -> None
 
 def test_what_was_kept_is_of_the_final_weights_with_all_heads(tmp_path: Path) -> None:
     run = opened(tmp_path, "translate")
-    points = (Point("importance", "all", 0, 0, 31.0),)
-    save_found(run.folder, heads(run, ["ba de", "go fi ko"]), Curve(points, "BLEU", True, 12, "x"))
+    points = (PruningPoint("importance", "all", 0, 0, 31.0),)
+    save_head_analysis(
+        run.folder, heads(run, ["ba de", "go fi ko"]), PruningCurve(points, "BLEU", True, 12, "x")
+    )
     (run.folder / "truth.json").write_text('{"maps": {"cross.0.mean": {"p1": 0.9, "random": 0.1}}}')
-    whole = looked_at(run, "ba de go")
-    change = Change(off=frozenset({("cross", 0, 1)}), hidden=frozenset({("source", 2)}))
-    changed = looked_at(run, "ba de go", change=change)
+    whole = prepare_look(run, "ba de go")
+    change = Intervention(
+        disabled_heads=frozenset({("cross", 0, 1)}), hidden=frozenset({("source", 2)})
+    )
+    changed = prepare_look(run, "ba de go", change=change)
     assert (whole.truth is None, changed.truth is None) == (False, True)
     lines = Corpus.of_lines(["ba", "go fi"])  # too short to have a third token to hide
     for looked in (changed, replace(whole, final=False), replace(changed, corpus=lines)):
@@ -113,8 +122,8 @@ def test_what_was_kept_of_another_model_is_not_shown(tmp_path: Path) -> None:
     found = heads(run, ["ba de"])
     save_pruned(run, [("cross", 0, 0), ("cross", 0, 1)], tmp_path / "small")
     small = open_plain(tmp_path / "small")
-    save_found(small.folder, found, None)
-    made = section(looked_at(small, "ba de"))
+    save_head_analysis(small.folder, found, None)
+    made = section(prepare_look(small, "ba de"))
     assert made is not None
     assert made["one_text"]
     assert [one["number"] for one in made["heads"] if one["kind"] == "cross"] == [2, 3]
@@ -123,8 +132,11 @@ def test_what_was_kept_of_another_model_is_not_shown(tmp_path: Path) -> None:
 def test_the_page_shows_true_numbers_and_leads_to_the_attention(browser, tmp_path: Path) -> None:
     run = opened(tmp_path, "translate")
     found = heads(run, ["ba de", "go fi ko"])
-    points = [Point("importance", "all", 0, 0, 31.0), Point("importance", "all", 0.5, 6, 12.5)]
-    save_found(run.folder, found, Curve(tuple(points), "BLEU", True, 12, "test.de"))
+    points = [
+        PruningPoint("importance", "all", 0, 0, 31.0),
+        PruningPoint("importance", "all", 0.5, 6, 12.5),
+    ]
+    save_head_analysis(run.folder, found, PruningCurve(tuple(points), "BLEU", True, 12, "test.de"))
     page = open_page(browser, look(run, "ba de go", checkpoints=False).html, tmp_path)
     page.tab("heads")
     for one in found.heads:
@@ -163,8 +175,8 @@ def test_a_pruned_model_shows_where_heads_were(browser, tmp_path: Path) -> None:
 
 def test_on_paper_the_table_of_heads_is_whole(browser, tmp_path: Path) -> None:
     run = opened(tmp_path, "complete", n_layers=9)
-    made = look_of("final", looked_at(run, "ba de go"), ["heads"])
-    html = Page("t", [made], {}, facts_of(run)).html
+    made = look_data("final", prepare_look(run, "ba de go"), ["heads"])
+    html = Page("t", [made], {}, run_facts(run)).html
     page = open_page(browser, html, tmp_path, state="tab=heads")
     cut = "((node) => node.scrollHeight > node.clientHeight)(document.querySelector('.tall'))"
     assert page.evaluate(cut)

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.forward import Batch, read_out
-from headway.inside.capture.reading import Output, read
+from headway.inside.capture.forward import ReadingBatch, read_out
+from headway.inside.capture.reading import TracedOutput, read
 from headway.inside.capture.trace import trace
-from headway.inside.measure.lens import Lens, Tuned, lens, tune
+from headway.inside.measure.lens import LogitLens, TunedLens, lens, tune
 from headway.models.encoder import Encoder
 from headway.models.parts.output_heads import HiddenStates
 from headway.models.seq2seq import Seq2Seq
@@ -106,7 +106,7 @@ def test_of_several_labels_each_is_judged_for_itself(opened: Give) -> None:
     shares_C = found.scores_RC[0].double().sigmoid()
     torch.testing.assert_close(seen.probability_LRK[-1, 0], shares_C.sort(descending=True).values)
     states = found.states["self"][1]
-    batch = Batch.of(run, [found.reading])
+    batch = ReadingBatch.of(run, [found.reading])
     first = read_out(run, batch, HiddenStates(states, batch.layout)).averaged_logits()
     p_C, q_C = shares_C, first[0].double().sigmoid()
     apart = p_C * (p_C / q_C).log() + (1 - p_C) * ((1 - p_C) / (1 - q_C)).log()
@@ -117,8 +117,8 @@ def test_of_several_labels_each_is_judged_for_itself(opened: Give) -> None:
 def test_decided_is_the_first_layer_from_which_it_stays_on_top() -> None:
     rank_LR = torch.tensor([[1, 4, 1, 9], [2, 1, 1, 3], [1, 1, 1, 2]])
     none = torch.zeros(3, 4, 0)
-    seen = Lens(
-        (Output(0, 1, "a"),) * 4,
+    seen = LogitLens(
+        (TracedOutput(0, 1, "a"),) * 4,
         ("input", "layer 1", "layer 2"),
         "",
         none[0],
@@ -143,7 +143,7 @@ def lines(n: int, seed: int) -> list[str]:
     return [" ".join(rng.choice(WORDS, 8)) for _ in range(n)]
 
 
-def mean_kl(run: LoadedRun, texts: list[str], tuned: Tuned | None) -> torch.Tensor:
+def mean_kl(run: LoadedRun, texts: list[str], tuned: TunedLens | None) -> torch.Tensor:
     seen = [lens(run, replace(read(run, text), text=text), tuned).kl_LR for text in texts]
     return torch.cat(seen, dim=1).mean(1)
 
@@ -213,7 +213,7 @@ def test_a_tuned_lens_is_saved_and_loaded(
     run = opened("complete")
     made = tune(run, lines(20, 0))
     made.save(tmp_path / "deep" / "lens.safetensors")
-    back = Tuned.load(tmp_path / "deep" / "lens.safetensors")
+    back = TunedLens.load(tmp_path / "deep" / "lens.safetensors")
     assert torch.equal(lens(run, "ba de", made).kl_LR, lens(run, "ba de", back).kl_LR)
     assert (back.n_lines, back.n_held_out) == (20, 2)
 
@@ -223,11 +223,13 @@ def test_unusable_texts_models_and_files_are_an_error(opened: Give, tmp_path: Pa
         tune(opened("complete"), ["ba"] * 3)
     with pytest.raises(UserError, match="vector"):
         tune(opened("embed"), ["ba"] * 30)
-    other = Tuned(torch.zeros(9, 8, 8), torch.zeros(9, 8), torch.zeros(9), torch.zeros(9), 20, 2)
+    other = TunedLens(
+        torch.zeros(9, 8, 8), torch.zeros(9, 8), torch.zeros(9), torch.zeros(9), 20, 2
+    )
     with pytest.raises(UserError, match=r"9 × 8.*3 × 32"):
         lens(opened("complete"), "ba de", other)
     (tmp_path / "bad").write_bytes(b"no such thing")
     with pytest.raises(FolderError, match=r"/bad.*SafetensorError"):
-        Tuned.load(tmp_path / "bad")
+        TunedLens.load(tmp_path / "bad")
     with pytest.raises(FolderError, match=r"/missing.*FileNotFoundError"):
-        Tuned.load(tmp_path / "missing")
+        TunedLens.load(tmp_path / "missing")

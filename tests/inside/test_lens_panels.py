@@ -12,20 +12,20 @@ import pytest
 import torch
 
 import headway
-from headway.inside.capture.forward import Batch, read_out, say, scores_in
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import PLAINLY, read
+from headway.inside.capture.forward import ReadingBatch, output_scores, read_out, run_reading
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.reading import DEFAULT_OPTIONS, read
 from headway.inside.capture.trace import trace
-from headway.inside.measure.tuned_lens import Tuned
-from headway.inside.page.look import Extras, Looked
-from headway.inside.page.sections import look_of
+from headway.inside.measure.tuned_lens import TunedLens
+from headway.inside.page.look import LookInputs, LookOptions
+from headway.inside.page.sections import look_data
 from headway.models.parts.output_heads import HiddenStates
 from headway.nn.tap import record
 from headway.serve.application import make
 from headway.serve.looking import Looks, live_page
 from headway.serve.server import running
 from headway.tasks.loaded_run import open_plain
-from headway.web.pack import Array
+from headway.web.pack import PackedArray
 
 from ..interop.padded_runs import tiny_run
 from .browser import OpenPage, open_page, page
@@ -35,14 +35,14 @@ TEXT = "Der Hund schläft unter dem Tisch."
 
 
 @cache
-def looked() -> Looked:
+def looked() -> LookInputs:
     run = open_plain("tatoeba-de-en")
-    return Looked(run=run, trace=trace(run, TEXT))
+    return LookInputs(run=run, trace=trace(run, TEXT))
 
 
 @cache
 def sections() -> dict[str, Any]:
-    return look_of("final", looked(), PANELS)
+    return look_data("final", looked(), PANELS)
 
 
 @cache
@@ -50,9 +50,9 @@ def html() -> str:
     return page("a look", [sections()])
 
 
-def shown(browser: Any, folder: Path, found: Looked, tab: str, **more: Any) -> OpenPage:
+def shown(browser: Any, folder: Path, found: LookInputs, tab: str, **more: Any) -> OpenPage:
     usual = found is looked()
-    made = html() if usual else page("a look", [look_of("final", found, PANELS)])
+    made = html() if usual else page("a look", [look_data("final", found, PANELS)])
     return open_page(browser, made, folder, state=f"tab={tab}", **more)
 
 
@@ -76,7 +76,7 @@ def test_a_wrong_weight_shows(browser: Any, tmp_path: Path) -> None:
     """The difference is computed in the page: it is not a number that Python put there."""
     changed = copy.deepcopy(sections())
     step = next(s for s in changed["sections"]["walk"]["steps"] if s["out"] == "cross.q")
-    step["weight"] = Array(step["weight"].values * 1.01, "f16")
+    step["weight"] = PackedArray(step["weight"].values * 1.01, "f16")
     opened = open_page(browser, page("a look", [changed]), tmp_path, state="tab=walk")
     assert value(opened.locator("[data-walk=worst]")) > 1e-3
     assert value(opened.locator("[data-step='cross.q']")) == pytest.approx(0.01, rel=0.1)
@@ -98,7 +98,9 @@ def test_a_wrong_weight_shows(browser: Any, tmp_path: Path) -> None:
 def test_every_family_has_its_panels(browser: Any, tmp_path: Path, task: str, variant: str) -> None:
     run = open_plain(tiny_run(tmp_path / "run", task, variant, n_layers=2))
     text = "ba [MASK] de go" if task == "fill" else "ba de go fi ko"
-    opened = shown(browser, tmp_path, Looked(run=run, trace=trace(run, text)), "walk", width=400)
+    opened = shown(
+        browser, tmp_path, LookInputs(run=run, trace=trace(run, text)), "walk", width=400
+    )
     assert value(opened.locator("[data-walk=worst]")) < 1e-3
     opened.tab("lens")
     opened.tab("positions")
@@ -112,14 +114,14 @@ def test_the_lens_shows_what_each_layer_would_say(browser: Any, tmp_path: Path) 
     reading = read(run, TEXT)
     opened = shown(browser, tmp_path, looked(), "lens")
     with record(run.model, ".stream") as got, torch.no_grad():
-        said = say(run, reading)
+        said = run_reading(run, reading)
     states = [layers[0] for name, layers in got.items() if name.startswith("decoder")]
     norm = run.model.decoder.final_norm
     for layer, x_TD in enumerate(states, 1):
         normed_TD = norm(x_TD)
-        batch = Batch.of(run, [reading])
+        batch = ReadingBatch.of(run, [reading])
         layers_say = read_out(run, batch, HiddenStates(normed_TD, batch.layout))
-        scores_RC = scores_in(run, layers_say).detach()
+        scores_RC = output_scores(run, layers_say).detach()
         if layer == len(states):
             torch.testing.assert_close(scores_RC, said.scores_RC, rtol=1e-5, atol=1e-5)
         for number, row_C in enumerate(scores_RC.softmax(-1)):
@@ -155,11 +157,11 @@ def test_a_cell_of_the_lens_can_be_picked(browser: Any, tmp_path: Path) -> None:
 
 def test_a_tuned_lens_has_a_switch(browser: Any, tmp_path: Path) -> None:
     width = looked().trace.states["decoder"][0].shape[1]
-    half = Tuned(
+    half = TunedLens(
         torch.zeros(2, width, width), torch.randn(2, width), torch.ones(2), torch.zeros(2), 40, 4
     )
     half.save(tmp_path / "lens.safetensors")
-    found = Looked(run=looked().run, trace=looked().trace, tuned=tmp_path / "lens.safetensors")
+    found = LookInputs(run=looked().run, trace=looked().trace, tuned=tmp_path / "lens.safetensors")
     opened = shown(browser, tmp_path, found, "lens")
     cell = opened.locator("[data-layer='1'][data-output='1']")
     with_map = value(cell)
@@ -182,7 +184,7 @@ def test_positions_show_the_known_numbers(browser: Any, tmp_path: Path) -> None:
 def test_an_output_is_picked_by_the_row_that_it_is_read_from(browser: Any, tmp_path: Path) -> None:
     """Other panels know the row of a token, not the number of an output."""
     run = open_plain(tiny_run(tmp_path / "run", "tag", n_layers=2))
-    opened = shown(browser, tmp_path, Looked(run=run, trace=trace(run, "ba de go fi")), "lens")
+    opened = shown(browser, tmp_path, LookInputs(run=run, trace=trace(run, "ba de go fi")), "lens")
     opened.locator("[data-layer='2'][data-output='2']").click()
     assert opened.state()["row"] == "3"
     assert opened.locator("td.picked").get_attribute("data-output") == "2"
@@ -195,7 +197,9 @@ def test_a_served_page_follows_another_token(browser: Any) -> None:
     run = looked().run
     assert run is not None
     held = headway.load(run.folder, device="cpu")
-    html, live = live_page(held, "Der Hund schläft.", PLAINLY, Change(), Extras())
+    html, live = live_page(
+        held, "Der Hund schläft.", DEFAULT_OPTIONS, Intervention(), LookOptions()
+    )
     app = make([held], home=html, looks=Looks(4, {held.name: live}))
     with running(app) as url:
         opened = browser.new_page()

@@ -15,12 +15,12 @@ import torch
 
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.forward import say, say_each
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import PLAINLY, Ask
+from headway.inside.capture.forward import run_interventions, run_reading
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.reading import DEFAULT_OPTIONS, GenerationOptions
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure import maps
-from headway.inside.measure.maps.flow import Network, Pipes, max_flow
+from headway.inside.measure.maps.flow import FlowNetwork, LevelEdges, max_flow
 from headway.inside.measure.maps.integrated import SAMPLE
 from headway.inside.measure.maps.map import Map
 from headway.inside.measure.maps.norms import contributions
@@ -47,7 +47,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> OpenRun:
     def give(task: str) -> tuple[LoadedRun, Trace]:
         if task not in known:
             run = open_plain(tiny_run(tmp_path_factory.mktemp(task) / "run", task, n_layers=2))
-            ask = Ask(output="ko fi de") if task == "translate" else PLAINLY
+            ask = GenerationOptions(output="ko fi de") if task == "translate" else DEFAULT_OPTIONS
             known[task] = run, trace(run, TEXT.get(task, "ba de go fi ko"), ask)
         return known[task]
 
@@ -120,7 +120,7 @@ def test_rollout_of_a_translator_is_a_product_of_matrices_over_all_tokens() -> N
     torch.testing.assert_close(found["target"], whole[-n_target:, n_source:])
 
 
-def edmonds_karp(network: Network, row: int, level: int, end: int) -> float:
+def edmonds_karp(network: FlowNetwork, row: int, level: int, end: int) -> float:
     """The largest flow, one shortest way after another."""
     starts = np.cumsum([0, *network.levels])
     room = np.zeros((starts[-1], starts[-1]))
@@ -158,10 +158,10 @@ def largest_flow(room: np.ndarray, first: int, last: int) -> float:
 def test_flow_is_the_largest_flow() -> None:
     torch.manual_seed(1)
     own = torch.eye(3) / 2
-    pipes = [Pipes(n + 1, n, (4 * torch.randn(4, 4)).softmax(-1)) for n in range(2)]
-    pipes += [Pipes(4, 3, (4 * torch.randn(3, 3)).softmax(-1) / 2 + own)]
-    pipes += [Pipes(5, 2, (4 * torch.randn(3, 4)).softmax(-1) / 2), Pipes(5, 4, own)]
-    network = Network((4, 4, 4, 3, 3, 3), tuple(pipes), {"source": 0, "target": 3})
+    pipes = [LevelEdges(n + 1, n, (4 * torch.randn(4, 4)).softmax(-1)) for n in range(2)]
+    pipes += [LevelEdges(4, 3, (4 * torch.randn(3, 3)).softmax(-1) / 2 + own)]
+    pipes += [LevelEdges(5, 2, (4 * torch.randn(3, 4)).softmax(-1) / 2), LevelEdges(5, 4, own)]
+    network = FlowNetwork((4, 4, 4, 3, 3, 3), tuple(pipes), {"source": 0, "target": 3})
     for level in (0, 3):
         size = network.levels[level]
         for row in range(3):
@@ -248,7 +248,7 @@ def test_what_columns_add_sums_to_what_attention_added(both: tuple[LoadedRun, Tr
     run, traced = both
     kind = Anatomy.of(run.model).kinds[-1]
     with record(run.model, ".heads") as seen, torch.no_grad():
-        say(run, traced.reading)
+        run_reading(run, traced.reading)
     names = {id(module): name for name, module in run.model.named_modules()}
     heads_THK = seen[names[id(kind.layers[0].heads)]][0]
     wanted_TD = heads_THK.flatten(1) @ kind.layers[0].to_out.weight.T
@@ -276,7 +276,7 @@ def test_gradient_times_input_is_what_a_little_more_of_a_token_does(
         for sign in (1, -1):
             changed_TD = x_TD.clone()
             changed_TD[place] *= 1 + sign * step
-            said.append(say(run, traced.reading, fronts={stack: changed_TD}).log_probs_R)
+            said.append(run_reading(run, traced.reading, fronts={stack: changed_TD}).log_probs_R)
         slope_R = (said[0] - said[1]).detach() / (2 * step)
         torch.testing.assert_close(found[:, place], slope_R, atol=5e-3, rtol=5e-2)
 
@@ -304,8 +304,8 @@ def off_by(run: OpenRun, traced: Trace, baseline: str) -> float:
         for part in Anatomy.of(run.model).stacks
     }
     with torch.no_grad():
-        changed_R = say(run, traced.reading).log_probs_R
-        changed_R = changed_R - say(run, traced.reading, fronts=nothing).log_probs_R
+        changed_R = run_reading(run, traced.reading).log_probs_R
+        changed_R = changed_R - run_reading(run, traced.reading, fronts=nothing).log_probs_R
     off_R = (found.weights_RS.sum(1) - changed_R).abs() / changed_R.abs().clamp(min=0.1)
     assert found.facts["error"] == pytest.approx(float(off_R.max()), abs=1e-4)
     return float(off_R.max())
@@ -326,7 +326,7 @@ def test_integrated_gradients_may_start_from_zero(opened: OpenRun) -> None:
 def test_integrated_gradients_of_trained_models_add_up(name: str) -> None:
     run = open_plain(name)
     text = "Tom wohnt in Boston." if name != "stories" else "Once upon a time"
-    assert off_by(run, trace(run, text, Ask(new=4)), "mean") < 0.01
+    assert off_by(run, trace(run, text, GenerationOptions(max_new_tokens=4)), "mean") < 0.01
 
 
 def test_integrated_gradients_of_texts_start_from_the_mean_of_tokens_that_the_docs_name(
@@ -361,7 +361,9 @@ def test_integrated_gradients_of_media_start_from_their_mean_colour_or_from_sile
 ) -> None:
     run = media_run(task)
     media = media_for(run)
-    traced = trace(run, media, Ask(output="one two" if kind == "sound" else "a red circle"))
+    traced = trace(
+        run, media, GenerationOptions(output="one two" if kind == "sound" else "a red circle")
+    )
     source, target = Anatomy.of(run.model).stacks
     nothing = np.zeros_like(media.item)
     if kind == "picture":
@@ -392,10 +394,12 @@ def test_occlusion_is_what_hiding_a_token_does(both: tuple[LoadedRun, Trace]) ->
     run = run.with_model(deepcopy(run.model).double())
     found = maps.occlusion(run, traced).parts()
     with torch.no_grad():
-        before_R = say(run, traced.reading).log_probs_R
+        before_R = run_reading(run, traced.reading).log_probs_R
         for name, stream in traced.reading.streams.items():
             place = len(stream) - 2
-            without = say(run, traced.reading, Change(hidden=frozenset({(name, place)})))
+            without = run_reading(
+                run, traced.reading, Intervention(hidden=frozenset({(name, place)}))
+            )
             wanted_R = before_R - without.log_probs_R
             torch.testing.assert_close(found[name][:, place], wanted_R, atol=1e-6, rtol=1e-5)
 
@@ -425,12 +429,14 @@ def test_each_copy_has_its_own_hidden_tokens_and_its_own_fronts(opened: OpenRun)
         frozenset({("cross", 1, 2)}),
         [[], [("source", 1)], [("target", 0), ("source", 3)]],
     )
-    changes = [Change(frozenset(hidden), off) for hidden in places]
+    changes = [Intervention(frozenset(hidden), off) for hidden in places]
     inputs = [traced.states["encoder"][0] * size for size in (1.0, 0.5, 2.0)]
     with torch.no_grad():
-        together = say_each(run, traced.reading, changes, fronts={"encoder": torch.cat(inputs)})
+        together = run_interventions(
+            run, traced.reading, changes, fronts={"encoder": torch.cat(inputs)}
+        )
         for found, change, x_SD in zip(together, changes, inputs, strict=True):
-            alone = say(run, traced.reading, change, fronts={"encoder": x_SD})
+            alone = run_reading(run, traced.reading, change, fronts={"encoder": x_SD})
             torch.testing.assert_close(found.x_ND, alone.x_ND, atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(found.scores_RC, alone.scores_RC, atol=1e-4, rtol=1e-4)
 
@@ -441,9 +447,11 @@ def test_pictures_and_recordings_go_side_by_side_too(task: str) -> None:
     traced = trace(run, media_for(run))
     hidden = [frozenset[tuple[str, int]](), frozenset({(traced.reading.first.name, 2)})]
     with torch.no_grad():
-        together = say_each(run, traced.reading, [Change(places) for places in hidden])
+        together = run_interventions(
+            run, traced.reading, [Intervention(places) for places in hidden]
+        )
         for found, places in zip(together, hidden, strict=True):
-            alone = say(run, traced.reading, Change(places))
+            alone = run_reading(run, traced.reading, Intervention(places))
             torch.testing.assert_close(found.scores_RC, alone.scores_RC, atol=1e-4, rtol=1e-4)
 
 

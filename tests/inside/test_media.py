@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.decode.speech.recognizer import recognizer_of
 from headway.errors import FolderError, UserError
 from headway.inside import look, trace
-from headway.inside.capture.forward import say
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.media import Media, check_given, open_media
-from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.forward import run_reading
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.media import MediaInput, check_input_kind, open_media
+from headway.inside.capture.reading import GenerationOptions, read
 from headway.inside.capture.trace import Trace
-from headway.inside.page.look import Extras
-from headway.inside.page.server_page import Live, request_of
-from headway.inside.page.terminal import show
+from headway.inside.page.look import LookOptions
+from headway.inside.page.server_page import LivePage, initial_request
+from headway.inside.page.terminal import format_trace
 from headway.inside.page.terminal_rows import ticks
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
@@ -34,16 +34,16 @@ TASKS = ("see", "watch", "hear", "caption", "captioned-video", "identify", "tran
 
 
 def test_patches_and_stretches_of_sound_are_named_by_their_place() -> None:
-    picture = Media.of("x.png", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
+    picture = MediaInput.of("x.png", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
     stream = picture.stream("picture")
     assert len(stream) == 1 + 3 * 4
     assert stream.pieces[:3] == ("class", "row 1, column 1", "row 1, column 2")
     assert stream.pieces[-1] == "row 3, column 4"
     assert stream.special[:2] == (True, False)
-    assert picture.short()[-1] == "3·4"
+    assert picture.short_names()[-1] == "3·4"
     video = media_for(media_run("watch"))
     assert video.stream("picture").pieces[-1] == "frame 3, row 2, column 2"
-    sound = Media.of("x.wav", np.zeros(RATE, np.float32), SOUND)
+    sound = MediaInput.of("x.wav", np.zeros(RATE, np.float32), SOUND)
     assert sound.stream("source").pieces[12] == "0.24 s"
     assert sound.n_rows == 50
 
@@ -59,7 +59,9 @@ def test_looking_does_not_change_the_answer(task: str) -> None:
             if task == "transcribe-joint":
                 searcher = recognizer_of(model, run.vocab.target, run.settings.decode, 0.3).searcher
             else:
-                searcher = Searcher([model], run.settings.decode, Specials.of(run.vocab.target))
+                searcher = Searcher(
+                    [model], run.settings.decode, SpecialTokens.of(run.vocab.target)
+                )
             tokens = searcher([item])[0][0].tokens
             assert [o.id for o in found.reading.outputs][: len(tokens)] == tokens
             x_ND = model(*model.source_front.collate([item]),
@@ -90,7 +92,7 @@ def test_every_kind_of_run_has_a_page_with_its_own_panel(task: str) -> None:
     assert {"overview", own, "walk", "attention", "lens", "neurons", "heads"} <= set(sections)
     writes = isinstance(run.model, Seq2Seq)
     assert ("beam" in sections) == writes
-    assert not {"saliency", "dictionary", "search"} & set(sections)
+    assert not {"saliency", "features", "neighbours"} & set(sections)
     assert seen.looks[0]["streams"]["source" if writes else own]["short"]
 
 
@@ -119,35 +121,35 @@ def test_a_hidden_patch_is_attended_to_by_no_other(task: str) -> None:
     run = media_run(task)
     media = media_for(run)
     stream = "source" if task == "caption" else "picture" if task == "see" else "sound"
-    found = trace(run, media, change=Change(hidden=frozenset({(stream, 3)})))
+    found = trace(run, media, change=Intervention(hidden=frozenset({(stream, 3)})))
     kind = "cross" if task == "caption" else "self"
     for weights_HTS in found.attention[kind]:
         others = [t for t in range(weights_HTS.shape[1]) if t != 3 or kind == "cross"]
         assert float(weights_HTS[:, others, 3].max()) == 0.0
-    off = trace(run, media, change=Change(off=frozenset({(kind, 1, 2)})))
+    off = trace(run, media, change=Intervention(disabled_heads=frozenset({(kind, 1, 2)})))
     assert not torch.allclose(off.scores_RC[0], trace(run, media).scores_RC[0])
 
 
 def test_an_answer_can_be_given_to_a_captioner_and_not_to_a_viewer() -> None:
     run = media_run("caption")
-    reading = read(run, media_for(run), Ask(output="a red circle"))
+    reading = read(run, media_for(run), GenerationOptions(output="a red circle"))
     assert [output.name for output in reading.outputs[:3]] == ["▁a", "▁red", "▁circle"]
-    assert say(run, reading).log_probs_R.shape == (4,)
+    assert run_reading(run, reading).log_probs_R.shape == (4,)
     with pytest.raises(UserError, match="classify"):
-        read(media_run("see"), media_for(media_run("see")), Ask(output="cat"))
+        read(media_run("see"), media_for(media_run("see")), GenerationOptions(output="cat"))
 
 
 def test_input_of_another_kind_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     seer, hearer = media_run("see"), media_run("transcribe")
     with pytest.raises(UserError, match=r"\bsee\b.*--file"):
-        check_given(seer, "a text", None)
+        check_input_kind(seer, "a text", None)
     with pytest.raises(UserError, match="--file"):
-        check_given(hearer, None, None)
+        check_input_kind(hearer, None, None)
     from headway.tasks.loaded_run import open_plain
 
     texts = open_plain(tiny_run(tmp_path / "run", "classify"))
     with pytest.raises(UserError, match=r"\brun\b.*--text"):
-        check_given(texts, None, Path("x.png"))
+        check_input_kind(texts, None, Path("x.png"))
     with pytest.raises(UserError, match=r"\brun\b"):
         read(texts, Path("x.png"))
     with pytest.raises(UserError, match=r"^(?!.*\bsee\b)(?=.*\btext\b)(?=.*\bfile\b)"):
@@ -180,7 +182,7 @@ def test_a_file_is_opened_as_the_model_reads_it(tmp_path: Path) -> None:
 
 
 def test_seconds_are_above_a_map_of_sound() -> None:
-    media = Media.of("x.wav", np.zeros(4 * RATE, np.float32), SOUND)  # 200 rows
+    media = MediaInput.of("x.wav", np.zeros(4 * RATE, np.float32), SOUND)  # 200 rows
     _, line = ticks(media, 4, 1, 60)
     assert line == "0 s         1 s          2 s         3 s"  # 12.5 columns a second
 
@@ -188,15 +190,15 @@ def test_seconds_are_above_a_map_of_sound() -> None:
 @pytest.mark.parametrize("task", ["see", "caption"])
 def test_the_terminal_and_the_server_show_media_too(task: str) -> None:
     seen = looked(task)
-    said = show(seen, width=100, ink="ascii")
+    said = format_trace(seen, width=100, ink="ascii")
     assert "example" in said
     # 4 patches per row, in cells of 2.
     [ruler] = [line for line in said.splitlines() if line.split() == ["1,1", "2,1", "3,1"]]
     assert ruler.index("2,1") - ruler.index("1,1") == 8
     assert "row,column" in said
-    live = Live.of(seen.run, Ask(), Extras(), media_for(seen.run))
+    live = LivePage.of(seen.run, GenerationOptions(), LookOptions(), media_for(seen.run))
     # A request cannot name another file.
-    served = live.page(request_of("/etc/passwd", Ask(), Change()))
+    served = live.page(initial_request("/etc/passwd", GenerationOptions(), Intervention()))
     assert served.looks[0]["text"] == "example"
     assert served.shared["live"]["media"]
     outputs = [output.name.strip("▁") for output in seen.trace.reading.outputs]

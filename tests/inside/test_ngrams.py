@@ -8,16 +8,16 @@ import pytest
 import torch
 
 import headway
-from headway.inside.capture.forward import say
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.ngrams import added, grams_of, table_of
+from headway.inside.capture.forward import run_reading
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.ngrams import ngram_occurrences, ngram_table, token_contributions
 from headway.inside.capture.trace import trace
 from headway.inside.measure import maps
 from headway.inside.measure.lens import WITH_NGRAMS, lens
-from headway.inside.measure.ngrams import votes
-from headway.inside.page.look import looked_at
+from headway.inside.measure.ngrams import ngram_effects
+from headway.inside.page.look import prepare_look
 from headway.inside.page.sections import sections
-from headway.inside.page.terminal import show
+from headway.inside.page.terminal import format_trace
 from headway.nn.layout import Layout
 from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.tasks.scores import MODEL, NEURAL, NGRAMS
@@ -49,7 +49,7 @@ def without(number: int) -> str:
 
 @pytest.mark.parametrize("hidden", [[], [1], [2, 3]])
 def test_the_last_step_of_the_lens_is_the_answer(run: LoadedRun, hidden: list[int]) -> None:
-    change = Change(hidden=frozenset(("text", place) for place in hidden))
+    change = Intervention(hidden=frozenset(("text", place) for place in hidden))
     found = trace(run, TEXT, change=change)
     seen = lens(run, found)
     assert found.scores_RC is not None
@@ -73,7 +73,7 @@ def test_the_answer_is_what_predict_answers(classifier: LoadedRun) -> None:
 def test_hiding_a_word_of_a_text_is_removing_it(classifier: LoadedRun) -> None:
     """In a model without positions whose classes are read from the mean over the text."""
     for number, place in enumerate(places_of_words(classifier)):
-        hidden = trace(classifier, TEXT, change=Change(hidden=frozenset({("text", place)})))
+        hidden = trace(classifier, TEXT, change=Intervention(hidden=frozenset({("text", place)})))
         gone = trace(classifier, without(number))
         torch.testing.assert_close(hidden.scores_RC, gone.scores_RC)
         assert hidden.reading.outputs[0].id == gone.reading.outputs[0].id
@@ -99,7 +99,7 @@ def test_occlusion_of_tags_is_what_removing_each_word_costs(tmp_path: Path) -> N
     run = open_plain(ngram_run(tmp_path / "run", "tag", mute=True))
     found = trace(run, TEXT)
     occluded = maps.occlusion(run, found).weights_RS
-    own = say(run, found.reading).log_probs_R.detach()
+    own = run_reading(run, found.reading).log_probs_R.detach()
     for number, place in enumerate(places_of_words(run)):
         gone = trace(run, without(number)).scores_RC
         assert gone is not None
@@ -118,13 +118,13 @@ def test_integrated_gradients_add_up_to_what_the_text_changes(run: LoadedRun) ->
     map_ = maps.integrated_gradients(run, found)
     assert map_.streams == ("text",)
     assert map_.facts["error"] < 0.02
-    table, part = table_of(run.model), run.model.front
+    table, part = ngram_table(run.model), run.model.front
     assert table is not None
     fronts = {"self": maps.baseline_TD(run, found.reading, "self", "mean")}
-    fronts["ngrams"] = torch.zeros_like(added(table, found.reading).flatten(1))
+    fronts["ngrams"] = torch.zeros_like(token_contributions(table, found.reading).flatten(1))
     assert part is not None
-    nothing = say(run, found.reading, fronts=fronts).log_probs_R
-    changed_R = (say(run, found.reading).log_probs_R - nothing).detach()
+    nothing = run_reading(run, found.reading, fronts=fronts).log_probs_R
+    changed_R = (run_reading(run, found.reading).log_probs_R - nothing).detach()
     torch.testing.assert_close(map_.weights_RS.sum(1), changed_R, rtol=0.02, atol=0.01)
 
 
@@ -132,30 +132,32 @@ def test_gradients_see_the_n_grams(tmp_path: Path) -> None:
     run = open_plain(ngram_run(tmp_path / "run", "classify", mute=True))
     found = trace(run, TEXT)
     by_name = {one.name: one for one in maps.gradient_maps(run, found)}
-    table, [output] = table_of(run.model), found.reading.outputs
+    table, [output] = ngram_table(run.model), found.reading.outputs
     assert table is not None
     assert found.scores_RC is not None
     slope_C = -found.scores_RC[0].softmax(-1)
     slope_C[output.id] += 1
-    wanted_T = SHARE * added(table, found.reading)[:, 0] @ slope_C
+    wanted_T = SHARE * token_contributions(table, found.reading)[:, 0] @ slope_C
     torch.testing.assert_close(by_name["gradxinput"].weights_RS[0], wanted_T)
 
 
 def test_what_tokens_add_is_all_that_n_grams_say(run: LoadedRun) -> None:
-    table, reading = table_of(run.model), trace(run, TEXT).reading
+    table, reading = ngram_table(run.model), trace(run, TEXT).reading
     assert table is not None
     ids_T = torch.tensor(reading.last.ids)
     said_RC = table(ids_T, Layout.of([len(ids_T)]))
     rows = [output.row for output in reading.outputs if output.row is not None]
     said_RC = said_RC[rows] if rows else said_RC
-    torch.testing.assert_close(added(table, reading).sum(0) + table.bias_C, said_RC)
-    for grams, said_C in zip(grams_of(table, reading), said_RC, strict=True):
+    torch.testing.assert_close(token_contributions(table, reading).sum(0) + table.bias_C, said_RC)
+    for grams, said_C in zip(ngram_occurrences(table, reading), said_RC, strict=True):
         total_C = torch.stack([gram.scores_C for gram in grams]).sum(0)
         torch.testing.assert_close(total_C + table.bias_C, said_C)
 
 
 def test_heads_that_are_off_leave_the_n_grams_their_share(classifier: LoadedRun) -> None:
-    change = Change(off=frozenset(("self", layer, head) for layer in (0, 1) for head in range(4)))
+    change = Intervention(
+        disabled_heads=frozenset(("self", layer, head) for layer in (0, 1) for head in range(4))
+    )
     whole, less = trace(classifier, TEXT), trace(classifier, TEXT, change=change)
     assert whole.scores_RC is not None
     assert less.scores_RC is not None
@@ -165,15 +167,16 @@ def test_heads_that_are_off_leave_the_n_grams_their_share(classifier: LoadedRun)
         for weight in classifier.model.heads["classes"].parameters():  # type: ignore[union-attr,operator]
             weight.zero_()
     assert torch.equal(
-        say(classifier, whole.reading).scores_RC, say(classifier, whole.reading, change).scores_RC
+        run_reading(classifier, whole.reading).scores_RC,
+        run_reading(classifier, whole.reading, change).scores_RC,
     )
 
 
 def test_votes_add_up_to_the_margin_of_the_answer(run: LoadedRun) -> None:
     for hidden in (frozenset[tuple[str, int]](), frozenset({("text", 3)})):
-        found = trace(run, TEXT, change=Change(hidden=hidden))
+        found = trace(run, TEXT, change=Intervention(hidden=hidden))
         assert found.scores_RC is not None
-        every = votes(run, found)
+        every = ngram_effects(run, found)
         assert len(every) == len(found.reading.outputs)
         for one, output, scores_C in zip(
             every, found.reading.outputs, found.scores_RC, strict=True
@@ -193,9 +196,9 @@ def test_votes_of_several_labels_and_of_a_number_add_up_to_the_answer(
 ) -> None:
     run = open_plain(ngram_run(tmp_path / "run", "classify", answer=answer))
     found = trace(run, TEXT)
-    [one], [output] = votes(run, found), found.reading.outputs
+    [one], [output] = ngram_effects(run, found), found.reading.outputs
     total = sum(effect for _, effect in one.grams) + one.bias + one.layers
-    shown = sections(looked_at(run, TEXT), ("ngrams",))["ngrams"]["outputs"][0]
+    shown = sections(prepare_look(run, TEXT), ("ngrams",))["ngrams"]["outputs"][0]
     answered = headway.load(tmp_path / "run")(TEXT)
     if answer == "number":
         assert 5.0 + total == pytest.approx(answered.value, abs=1e-4)
@@ -206,21 +209,24 @@ def test_votes_of_several_labels_and_of_a_number_add_up_to_the_answer(
         assert p == pytest.approx(
             dict(zip(answered.classes, answered.shares, strict=True))[shown["label"]], abs=1e-4
         )
-    assert "n-grams" in show(looked_at(run, TEXT))
+    assert "n-grams" in format_trace(prepare_look(run, TEXT))
 
 
 def test_n_grams_are_named_by_their_words(classifier: LoadedRun) -> None:
-    [one] = votes(classifier, trace(classifier, TEXT))
+    [one] = ngram_effects(classifier, trace(classifier, TEXT))
     assert {"de", "go", "de go", "go fi"} <= {name for name, _ in one.grams}
 
 
 def test_every_panel_of_a_page_ends_with_the_answer(run: LoadedRun) -> None:
     """The numbers of a page, with heads switched off as well."""
     off = frozenset({("self", 0, 1), ("self", 1, 2)})
-    for change in (Change(), Change(hidden=frozenset({("text", 2)}), off=off)):
-        looked = looked_at(run, TEXT, change=change)
+    for change in (
+        Intervention(),
+        Intervention(hidden=frozenset({("text", 2)}), disabled_heads=off),
+    ):
+        looked = prepare_look(run, TEXT, change=change)
         seen = sections(looked, ("overview", "saliency", "lens", "ngrams"))
-        scores_RC = say(run, looked.trace.reading, change).scores_RC.detach()
+        scores_RC = run_reading(run, looked.trace.reading, change).scores_RC.detach()
         for row, output in enumerate(looked.trace.reading.outputs):
             p = float(scores_RC[row].softmax(-1)[output.id])
             item = seen["overview"]["answer"]["items"][row]  # type: ignore[index]
@@ -233,7 +239,7 @@ def test_every_panel_of_a_page_ends_with_the_answer(run: LoadedRun) -> None:
 
 
 def test_the_terminal_shows_both_members(run: LoadedRun) -> None:
-    found = looked_at(run, TEXT)
-    text = show(found, width=90, ink="ascii")
+    found = prepare_look(run, TEXT)
+    text = format_trace(found, width=90, ink="ascii")
     for name in (NEURAL, NGRAMS, WITH_NGRAMS):
         assert name in text

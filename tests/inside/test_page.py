@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS
+from headway.inside.page.sections import COMPARISON_SECTIONS, MEDIA_SECTIONS, SECTIONS
 from headway.lab.page import PANELS as LAB
 from headway.training.report import PANELS
 from headway.web import html as pages
 from headway.web.html import FOLDER, policy, scripts
-from headway.web.pack import Array, unpack
+from headway.web.pack import PackedArray, unpack
 from tests.inside.browser import open_page, page
 
 EVIL = "</script><img src=x onerror=\"document.title='hacked'\"><b>{{style}}</b>"
@@ -61,7 +61,7 @@ WEIGHTS = np.array([[[0, 1, 0]] * 3, [[0.5, 0.25, 0.25], [0, 1, 0], [0.1, 0.2, 0
 
 
 def look(label: str = "A", **sections: Any) -> dict[str, Any]:
-    beam = {"weights": Array(WEIGHTS, "f32"), "tokens": ["the", "cat", EVIL]}
+    beam = {"weights": PackedArray(WEIGHTS, "f32"), "tokens": ["the", "cat", EVIL]}
     return {"label": label, "streams": {}, "sections": {"beam": beam, **sections}}
 
 
@@ -95,7 +95,7 @@ def test_a_page_has_the_panels_and_the_style_of_its_sections_alone() -> None:
     assert ".walk" not in html
     served = made(look(), live=True)  # it may be sent other sections later
     assert set(re.findall(r'data-panel="(\w+)"', served)) == {
-        name for name in SECTIONS if name not in (*OF_MEDIA, *OF_SEVERAL)
+        name for name in SECTIONS if name not in (*MEDIA_SECTIONS, *COMPARISON_SECTIONS)
     }
 
 
@@ -158,7 +158,7 @@ def test_arrays_of_every_kind_arrive_as_they_were_sent(
     values = np.array([[0.0, 1.5, 200.25], [65000, 1e-5, 3]])
     whole = np.array([[0, 1, 65535], [7, 8, 9]])
     sent = dict.fromkeys(("u8", "sqrt8", "f16", "f32"), values) | {"i32": whole - 3, "u16": whole}
-    arrays = {kind: Array(array, kind) for kind, array in sent.items()}
+    arrays = {kind: PackedArray(array, kind) for kind, array in sent.items()}
     html = made(look(beam={"all": arrays}))
     expected = unpack(html)["looks"][0]["sections"]["beam"]["all"]
     shown = open_page(browser, html, tmp_path)

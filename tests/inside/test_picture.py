@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from headway.inside.capture.reading import Ask
-from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.capture.reading import GenerationOptions
+from headway.inside.capture.streams import Reading, TokenStream, TracedOutput
 from headway.inside.measure.maps.rollout import rollout
 from headway.inside.measure.media_maps import word_groups
-from headway.inside.page.look import Looked, Page, facts_of, looked_at
-from headway.inside.page.sections import look_of
+from headway.inside.page.look import LookInputs, Page, prepare_look, run_facts
+from headway.inside.page.sections import look_data
 from headway.inside.page.sections.picture import frames, section
 from headway.web.pack import unpack
 
@@ -53,8 +53,8 @@ def test_the_page_holds_the_weights_of_the_trace(task: str) -> None:
 
 def test_a_class_that_is_read_from_all_rows_is_their_mean() -> None:
     run = media_run("see", pooling="mean")
-    seen = looked_at(run, media_for(run))
-    held = unpacked(Page("t", [look_of("final", seen, ["picture"])], {}, facts_of(run)).html)
+    seen = prepare_look(run, media_for(run))
+    held = unpacked(Page("t", [look_data("final", seen, ["picture"])], {}, run_facts(run)).html)
     mean_HS = seen.trace.attention["self"][1].mean(1)
     np.testing.assert_allclose(held["heads"][1][:, 0], mean_HS.numpy(), rtol=1e-3, atol=1e-6)
 
@@ -66,7 +66,7 @@ def test_a_distillation_token_is_half_of_the_answer() -> None:
 
     picture = ImageSettings(**{**vars(PICTURE), "distil_token": True})
     run = media_run("see", picture=picture, heads=("classes", "distilled"))
-    seen = looked_at(run, media_for(run))
+    seen = prepare_look(run, media_for(run))
     made = section(seen)
     assert made is not None
     half_HS = seen.trace.attention["self"][0][:, :2].mean(1)
@@ -76,11 +76,11 @@ def test_a_distillation_token_is_half_of_the_answer() -> None:
 
 def test_pieces_of_a_word_are_one_word() -> None:
     names = ["▁re", "d", "▁circle", "</s>"]
-    stream = Stream(
+    stream = TokenStream(
         "target", (0, 1, 2, 3), ("<s>", *names[:3]), (-1, 0, 0, 1), (True,) + (False,) * 3
     )
-    source = Stream("source", (-1,), ("row 1, column 1",), (0,), (False,))
-    outputs = tuple(Output(row, row, name) for row, name in enumerate(names))
+    source = TokenStream("source", (-1,), ("row 1, column 1",), (0,), (False,))
+    outputs = tuple(TracedOutput(row, row, name) for row, name in enumerate(names))
     reading = Reading("", "caption", {"source": source, "target": stream}, outputs)
     assert [(group["name"], group["rows"]) for group in word_groups(reading)] == [
         ("▁red", [0, 1]),
@@ -122,11 +122,11 @@ def test_without_measurements_the_first_map_is_marked_unmeasured() -> None:
     assert section(looked("see"))["first"]["map"] == "rollout"
 
 
-def planted(grey_value: int = 200) -> tuple[Looked, torch.Tensor]:
+def planted(grey_value: int = 200) -> tuple[LookInputs, torch.Tensor]:
     """A captioner whose one head looks at one patch for every word."""
     run = media_run("caption")
     grey = replace(media_for(run), item=np.full((1, 3, 24, 32), grey_value, np.uint8))
-    seen = looked_at(run, grey, Ask(output="a red circle"))
+    seen = prepare_look(run, grey, GenerationOptions(output="a red circle"))
     weights_HTS = torch.zeros_like(seen.trace.attention["cross"][1])
     for t in range(weights_HTS.shape[1]):
         weights_HTS[:, t, 2 * t + 1] = 1.0
@@ -150,7 +150,7 @@ def test_a_map_is_seen_on_pictures_of_any_brightness(
     browser: Any, tmp_path: Path, grey: int
 ) -> None:
     seen, _ = planted(grey)
-    made = Page("t", [look_of("final", seen, ["picture"])], {}, facts_of(seen.run)).html
+    made = Page("t", [look_data("final", seen, ["picture"])], {}, run_facts(seen.run)).html
     shown = open_page(browser, made, tmp_path, state="tab=picture&layer=1&head=0&row=2")
     looked_at, beside = (1.5 / 4, 1.5 / 3), (3.5 / 4, 2.5 / 3)
     there, elsewhere = shown.evaluate(LIGHT, [looked_at, beside])
@@ -178,8 +178,8 @@ def test_the_overview_shows_what_was_looked_at(
 
 def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> None:
     seen, _ = planted()
-    made = look_of("final", seen, ["picture"])  # the other panels know that it is planted
-    planted_html = Page("t", [made], {}, facts_of(seen.run)).html
+    made = look_data("final", seen, ["picture"])  # the other panels know that it is planted
+    planted_html = Page("t", [made], {}, run_facts(seen.run)).html
     shown = open_page(browser, planted_html, tmp_path, state="tab=picture&layer=1&head=0&row=2")
     assert "“circle”" in shown.locator("[data-card=picture] h2").inner_text()
     value = shown.locator(".says [data-value]")

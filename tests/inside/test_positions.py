@@ -12,10 +12,10 @@ from headway.inside.measure.position_codes import (
     PositionCode,
     codes,
     kernel,
+    position_use,
     rotation,
     shift,
     slow_share,
-    use,
 )
 from headway.nn.positions import alibi_slopes, sinusoids
 
@@ -150,12 +150,12 @@ def test_use_is_the_variance_of_the_embeddings_beside_that_of_the_code() -> None
     quiet_D = 1 / (0.1 + code.table_PD.var(0))
     random = torch.randn(embedding.shape, generator=torch.Generator().manual_seed(0))
     embedding.copy_(random * quiet_D.sqrt())
-    found = use(model, code, 32)
+    found = position_use(model, code, 32)
     assert found is not None
     assert found.spearman < -0.6
     torch.testing.assert_close(found.use_D, embedding.double().var(0))
     embedding.copy_(random / quiet_D.sqrt())
-    assert use(model, code, 32).spearman > 0.6
+    assert position_use(model, code, 32).spearman > 0.6
 
 
 def test_alibi_and_relative_are_what_scores_get() -> None:
@@ -172,7 +172,7 @@ def test_alibi_and_relative_are_what_scores_get() -> None:
     bucket = bias.bucket(torch.tensor([[-3]]))
     expected = bias.table.weight[bucket[0, 0]]
     torch.testing.assert_close(relative.bias_HR[:, 6], expected.detach())
-    assert use(model, relative, 10) is None
+    assert position_use(model, relative, 10) is None
 
 
 def test_a_code_that_is_the_same_everywhere_has_no_rank_correlation() -> None:

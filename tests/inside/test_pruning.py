@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import Specials
-from headway.decode.search.recorded import Recorded
+from headway.decode.search.cuda_graphs import CudaGraphSearcher
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.interventions import Change, heads_off
+from headway.inside.capture.interventions import Intervention, disable_heads
 from headway.inside.measure.pruning import (
-    Head,
+    HeadId,
     all_heads,
-    least,
     prunable,
     prune_heads,
-    units,
-    without,
+    remaining_heads,
+    removable_groups,
+    select_heads,
 )
 from headway.inside.measure.truth.validate import with_fresh_weights
 from headway.models.summary import count_parameters
@@ -36,10 +36,10 @@ CASES = [(family, variant) for family in FAMILIES for variant in VARIANTS]
 BATCH = samples([5, 1, 9, 3])
 
 
-def some(settings) -> frozenset[Head]:
+def some(settings) -> frozenset[HeadId]:
     """About half of all heads, others in every layer."""
-    chosen = units(settings)
-    return least(chosen[::2] + chosen[1::2], settings.n_kept_heads // 2 + 1, settings)
+    chosen = removable_groups(settings)
+    return select_heads(chosen[::2] + chosen[1::2], settings.n_kept_heads // 2 + 1, settings)
 
 
 @pytest.mark.parametrize(("family", "variant"), CASES)
@@ -48,7 +48,7 @@ def test_a_pruned_model_computes_what_the_masked_one_does(family: str, variant: 
     gone = some(settings)
     assert gone
     with torch.no_grad():
-        with heads_off(model, Change(off=gone)):
+        with disable_heads(model, Intervention(disabled_heads=gone)):
             masked = torch.cat(scores(model, BATCH))
         small = prune_heads(model, settings, gone).double()
         torch.testing.assert_close(torch.cat(scores(small, BATCH)), masked, atol=1e-6, rtol=1e-6)
@@ -62,9 +62,9 @@ def test_pruning_in_two_turns_is_pruning_at_once() -> None:
     first, second = {("decoder", 0, 1), ("cross", 1, 0)}, {("decoder", 0, 1), ("cross", 1, 2)}
     at_once = first | {("decoder", 0, 2), ("cross", 1, 3)}  # by their numbers in the whole model
     once = prune_heads(model, settings, first)
-    between = replace(settings, kept_heads=without(settings, first))
+    between = replace(settings, kept_heads=remaining_heads(settings, first))
     twice = prune_heads(once, between, second)
-    assert without(between, second) == without(settings, at_once)
+    assert remaining_heads(between, second) == remaining_heads(settings, at_once)
     want = prune_heads(model, settings, at_once).state_dict()
     for name, weight in twice.state_dict().items():
         assert torch.equal(weight, want[name]), name
@@ -86,27 +86,27 @@ def test_a_fresh_model_is_where_the_run_is() -> None:
 
 def test_no_head_taken_out_is_the_same_model() -> None:
     settings, model = settings_of("decoder", "llama-like"), tiny("decoder", "llama-like")
-    assert without(settings, ()) == ALL_HEADS
+    assert remaining_heads(settings, ()) == ALL_HEADS
     for name, weight in prune_heads(model, settings, ()).state_dict().items():
         assert torch.equal(weight, model.state_dict()[name])
 
 
 def test_heads_that_share_keys_go_together_and_shared_layers_count_once() -> None:
     grouped = settings_of("decoder", "llama-like")
-    assert units(grouped)[:2] == [
+    assert removable_groups(grouped)[:2] == [
         (("self", 0, 0), ("self", 0, 1)),
         (("self", 0, 2), ("self", 0, 3)),
     ]
     assert prunable(grouped) == 4
-    assert len(units(settings_of("decoder", "parallel-one-key-head"))) == 8
+    assert len(removable_groups(settings_of("decoder", "parallel-one-key-head"))) == 8
     assert len(all_heads(settings_of("encoder", "albert-like"))) == 4
     assert prunable(settings_of("encoder", "albert-like")) == 3
 
 
 def test_the_last_head_of_an_attention_is_never_chosen() -> None:
     settings = settings_of("seq2seq", "as-published")
-    order = sorted(units(settings))  # all of one attention first
-    gone = least(order, 100, settings)
+    order = sorted(removable_groups(settings))  # all of one attention first
+    gone = select_heads(order, 100, settings)
     assert len(gone) == prunable(settings) == 18
     assert {head[:2] for head in all_heads(settings) if head not in gone} == {
         head[:2] for head in all_heads(settings)
@@ -121,14 +121,14 @@ def test_the_last_head_of_an_attention_is_never_chosen() -> None:
         (("self", 0, 0), r"\bself\b.*\bencoder, decoder, cross\b"),
     ],
 )
-def test_a_head_that_is_not_there_is_named(head: Head, said: str) -> None:
+def test_a_head_that_is_not_there_is_named(head: HeadId, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        without(FAMILIES["seq2seq"], [head])
+        remaining_heads(FAMILIES["seq2seq"], [head])
 
 
 def test_all_heads_of_an_attention_cannot_go() -> None:
     with pytest.raises(UserError, match=r"\bcross\b.*\b2\b"):
-        without(FAMILIES["seq2seq"], [("cross", 1, head) for head in range(4)])
+        remaining_heads(FAMILIES["seq2seq"], [("cross", 1, head) for head in range(4)])
 
 
 @pytest.mark.parametrize("variant", ["as-published", "t5-like", "llama-like", "window-and-alibi"])
@@ -136,8 +136,8 @@ def test_a_pruned_translator_searches_as_the_masked_one(variant: str) -> None:
     settings, model = settings_of("seq2seq", variant), tiny("seq2seq", variant)
     gone, sources = some(settings), [list(sample.source) for sample in BATCH]
     decode = DecodeSettings(beam=3, max_len=7, n_best=2)
-    specials = Specials(bos=1, eos=2, unk=3)
-    with heads_off(model, Change(off=gone)):
+    specials = SpecialTokens(bos=1, eos=2, unk=3)
+    with disable_heads(model, Intervention(disabled_heads=gone)):
         masked = Searcher([model], decode, specials)(sources)
     small = prune_heads(model, settings, gone)
     assert _found(Searcher([small], decode, specials)(sources)) == _found(masked)
@@ -148,8 +148,8 @@ def test_a_pruned_translator_searches_as_the_masked_one(variant: str) -> None:
 def test_a_pruned_language_model_continues_as_the_masked_one(variant: str, beam: int) -> None:
     settings, model = settings_of("decoder", variant), tiny("decoder", variant)
     gone, prompts = some(settings), [list(sample.target) for sample in BATCH]
-    decode, specials = DecodeSettings(beam=beam, max_len=7), Specials(bos=1, eos=2, unk=3)
-    with heads_off(model, Change(off=gone)):
+    decode, specials = DecodeSettings(beam=beam, max_len=7), SpecialTokens(bos=1, eos=2, unk=3)
+    with disable_heads(model, Intervention(disabled_heads=gone)):
         masked = Searcher([model], decode, specials, 32)(prompts)
     small = prune_heads(model, settings, gone)
     assert _found(Searcher([small], decode, specials, 32)(prompts)) == _found(masked)
@@ -159,10 +159,10 @@ def test_a_pruned_language_model_continues_as_the_masked_one(variant: str, beam:
 def test_a_search_with_fixed_shapes_takes_pruned_models(variant: str) -> None:
     settings = settings_of("seq2seq", variant)
     small = prune_heads(tiny("seq2seq", variant), settings, some(settings))
-    sources, specials = [list(sample.source) for sample in BATCH], Specials(1, 2, 3)
+    sources, specials = [list(sample.source) for sample in BATCH], SpecialTokens(1, 2, 3)
     plain = Searcher([small], DecodeSettings(beam=3, max_len=7), specials)
     fixed = Searcher([small], DecodeSettings(beam=3, max_len=7), specials)
-    fixed.recorded = Recorded(small)
+    fixed.graph_searcher = CudaGraphSearcher(small)
     assert _found(fixed(sources)) == _found(plain(sources))
 
 

@@ -14,17 +14,17 @@ from headway.inside.capture.examples import examples
 from headway.inside.measure import pruned_run as compared
 from headway.inside.measure.heads import heads
 from headway.inside.measure.pruned_run import compare, mean_loss
-from headway.inside.measure.pruning import least, prune_heads, save_pruned, without
+from headway.inside.measure.pruning import prune_heads, remaining_heads, save_pruned, select_heads
 from headway.inside.measure.pruning_curve import (
-    Curve,
-    Point,
+    PruningCurve,
+    PruningPoint,
     curve,
     evaluate_quietly,
-    headline,
-    load_found,
+    load_head_analysis,
+    main_score,
     measure_without,
     order_units,
-    save_found,
+    save_head_analysis,
 )
 from headway.models.summary import count_parameters
 from headway.settings.data import DataSettings
@@ -83,10 +83,10 @@ def test_the_curve_starts_at_the_score_of_the_run_itself(task: str, tmp_path: Pa
     readings = examples(run, Corpus.of_test_set(files, run))
     found = heads(run, readings)
     drawn = curve(run, files, found, shares=(0.0, 0.5), kinds=["all"], orders=("importance",))
-    score = headline(run.spec, evaluate_quietly(run.folder, files))
+    score = main_score(run.spec, evaluate_quietly(run.folder, files))
     assert drawn.points[0].score == score
     assert drawn.points[0].gone == 0
-    half = least(order_units(run.shape, found.importance()), drawn.points[1].gone, run.shape)
+    half = select_heads(order_units(run.shape, found.importance()), drawn.points[1].gone, run.shape)
     assert len(half) == drawn.points[1].gone > 0
     save_pruned(run, half, tmp_path / "small", compact=False)
     found_loss = evaluate_quietly(tmp_path / "small", files).facts.get("loss")
@@ -119,12 +119,12 @@ def test_kinds_of_a_translator_are_measured_by_themselves(tmp_path: Path) -> Non
 @pytest.mark.parametrize("task", ["translate", "complete", "fill", "classify", "tag", "embed"])
 def test_a_pruned_run_is_a_run(task: str, tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", task, n_layers=2))
-    gone = least(
+    gone = select_heads(
         order_units(run.shape, heads(run, lines_for("complete")[:2]).importance()), 2, run.shape
     )
     save_pruned(run, gone, tmp_path / "small")
     small = open_plain(tmp_path / "small")
-    assert small.shape.kept_heads == without(run.shape, gone)
+    assert small.shape.kept_heads == remaining_heads(run.shape, gone)
     assert count_parameters(small.model) < count_parameters(run.model)
     assert len(answers(tmp_path / "small", lines_for(task))) == len(lines_for(task))
     assert load_run(tmp_path / "small").labels == run.settings.labels
@@ -139,7 +139,7 @@ def test_the_least_important_quarter_costs_less_than_the_most_important() -> Non
     whole = mean_loss(run, readings[6:])
     costs = []
     for queue in (order, order[::-1]):
-        small = prune_heads(run.model, run.shape, least(queue, 8, run.shape))
+        small = prune_heads(run.model, run.shape, select_heads(queue, 8, run.shape))
         costs.append(mean_loss(run.with_model(small.eval()), readings[6:]) - whole)
     assert costs[0] < 0.5 < costs[1]
     assert "alignment" in found["cross.1.2"].roles
@@ -148,15 +148,17 @@ def test_the_least_important_quarter_costs_less_than_the_most_important() -> Non
 def test_what_was_measured_is_kept_beside_the_model(tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", "translate"))
     found = heads(run, ["ba de", "go ba"])
-    drawn = Curve((Point("importance", "all", 0.0, 0, 31.2, None),), "BLEU", True, 12, "test.de")
-    assert load_found(run.folder) is None
-    save_found(run.folder, found, drawn)
-    assert load_found(run.folder) == (found, drawn)
-    save_found(run.folder, found, None)
-    assert load_found(run.folder) == (found, None)
+    drawn = PruningCurve(
+        (PruningPoint("importance", "all", 0.0, 0, 31.2, None),), "BLEU", True, 12, "test.de"
+    )
+    assert load_head_analysis(run.folder) is None
+    save_head_analysis(run.folder, found, drawn)
+    assert load_head_analysis(run.folder) == (found, drawn)
+    save_head_analysis(run.folder, found, None)
+    assert load_head_analysis(run.folder) == (found, None)
     (run.folder / "heads.json").write_text(json.dumps({"heads": 3, "curve": None}))
     with pytest.raises(FolderError, match=r"/heads\.json"):
-        load_found(run.folder)
+        load_head_analysis(run.folder)
 
 
 def test_measuring_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from headway.errors import DataError, UserError
-from headway.inside.capture.forward import say
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import Ask, context, read, write_uncached
+from headway.inside.capture.forward import run_reading
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.reading import GenerationOptions, max_input_tokens, read, write_uncached
 from headway.inside.capture.streams import Reading
 from headway.settings.decode import DecodeSettings
 from headway.tasks.complete_answers import completer_of
@@ -42,7 +42,7 @@ def test_the_answer_is_that_of_predict(task: str, tmp_path: Path) -> None:
         reading = read(run, line)
         names = [output.name for output in reading.outputs]
         with torch.no_grad():
-            said = say(run, reading)
+            said = run_reading(run, reading)
         if task == "translate":
             best = facts["outputs"][0]
             assert run.vocab.target.decode([o.id for o in reading.outputs]) == best["text"]
@@ -75,10 +75,10 @@ def test_the_shipped_translator_is_read_as_it_translates() -> None:
 def test_an_output_begins_as_given_and_a_hidden_word_is_not_translated() -> None:
     run = open_plain("tatoeba-de-en")
     text = "Ich gehe heute mit Tom nach Hause."
-    assert written(read(run, text, Ask(begin="Today"))).startswith("Today")
+    assert written(read(run, text, GenerationOptions(prefix="Today"))).startswith("Today")
     reading = read(run, text)
     tom = reading.first.pieces.index("▁Tom")
-    hidden = read(run, text, change=Change(hidden=frozenset({("source", tom)})))
+    hidden = read(run, text, change=Intervention(hidden=frozenset({("source", tom)})))
     assert "Tom" in written(reading)
     assert "Tom" not in written(hidden)
 
@@ -87,8 +87,8 @@ def test_with_nothing_hidden_the_loop_without_a_cache_is_greedy_search() -> None
     """What is hidden lies behind the source, so that nothing is."""
     run = open_plain("tatoeba-de-en")
     settings = DecodeSettings(beam=1)
-    greedy = read(run, "Wir haben kein Geld.", Ask(decode=settings))
-    tokens, finished = write_uncached(run, greedy, [run.vocab.target.bos], Change(), 40)
+    greedy = read(run, "Wir haben kein Geld.", GenerationOptions(decode=settings))
+    tokens, finished = write_uncached(run, greedy, [run.vocab.target.bos], Intervention(), 40)
     assert finished
     assert [*tokens, run.vocab.target.eos] == [output.id for output in greedy.outputs]
 
@@ -96,15 +96,18 @@ def test_with_nothing_hidden_the_loop_without_a_cache_is_greedy_search() -> None
 def test_a_language_model_continues_greedily() -> None:
     run = open_plain("stories")
     prompt = "Once upon a time there was a dog"
-    reading = read(run, prompt, Ask(new=8))
+    reading = read(run, prompt, GenerationOptions(max_new_tokens=8))
     completer = completer_of(open_run(run.folder, device="cpu"), DecodeSettings(beam=1, max_len=8))
     [found] = completer.complete([prompt])
     new = run.vocab.source.decode(list(reading.last.ids[reading.n_given :]))
     assert found.outputs[0].text.strip() == new.strip()
     assert len(reading.last) == reading.n_given + 8
-    said = say(run, reading)
+    said = run_reading(run, reading)
     assert reading.outputs[-1].id == int(said.scores_RC[-1].argmax())
-    assert read(run, prompt, Ask(new=0)).last.ids == reading.last.ids[: reading.n_given]
+    assert (
+        read(run, prompt, GenerationOptions(max_new_tokens=0)).last.ids
+        == reading.last.ids[: reading.n_given]
+    )
 
 
 def test_a_pair_has_two_segments(tmp_path: Path) -> None:
@@ -123,5 +126,5 @@ def test_empty_and_too_long_texts_are_an_error(name: str) -> None:
     run = open_plain(name)
     with pytest.raises(UserError, match="--text"):
         read(run, " \t ")
-    with pytest.raises(UserError, match=rf"\d,\d\d\d tokens.*\b{context(run)}\b"):
+    with pytest.raises(UserError, match=rf"\d,\d\d\d tokens.*\b{max_input_tokens(run)}\b"):
         read(run, "und " * 3000)

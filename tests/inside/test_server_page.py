@@ -16,15 +16,15 @@ import pytest
 
 import headway
 from headway.errors import UserError
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import PLAINLY, Ask
+from headway.inside.capture.interventions import NO_INTERVENTION, Intervention
+from headway.inside.capture.reading import DEFAULT_OPTIONS, GenerationOptions
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.checkpoints import stage_at
 from headway.inside.measure.heads import heads
-from headway.inside.measure.pruning_curve import save_found
-from headway.inside.page.look import Extras
-from headway.inside.page.server_page import Live, request_of
-from headway.inside.page.server_request import Request
+from headway.inside.measure.pruning_curve import save_head_analysis
+from headway.inside.page.look import LookOptions
+from headway.inside.page.server_page import LivePage, initial_request
+from headway.inside.page.server_request import LookRequest
 from headway.serve.application import make
 from headway.serve.looking import Looks, live_page
 from headway.serve.server import running
@@ -47,7 +47,7 @@ def translator() -> LoadedRun:
 @contextmanager
 def served(run: LoadedRun, text: str = TEXT) -> Iterator[str]:
     held = headway.load(run.folder, device="cpu")
-    html, live = live_page(held, text, PLAINLY, Change(), Extras())
+    html, live = live_page(held, text, DEFAULT_OPTIONS, Intervention(), LookOptions())
     app = make([held], home=html, looks=Looks(4, {held.name: live}))
     with running(app) as url:
         yield url
@@ -77,29 +77,31 @@ def assert_shows(shown: dict[str, Any], found: Trace) -> None:
             np.testing.assert_allclose(array, weights_HTS.numpy(), atol=1 / 255)
 
 
-REQUESTS: dict[str, tuple[dict[str, Any], Ask, Change]] = {
-    "plain": ({}, PLAINLY, Change()),
+REQUESTS: dict[str, tuple[dict[str, Any], GenerationOptions, Intervention]] = {
+    "plain": ({}, DEFAULT_OPTIONS, Intervention()),
     "a hidden token": (
         {"hidden": [["source", 2]]},
-        PLAINLY,
-        Change(hidden=frozenset({("source", 2)})),
+        DEFAULT_OPTIONS,
+        Intervention(hidden=frozenset({("source", 2)})),
     ),
     "heads off": (
         {"off": ["cross.0.1", "encoder.1.2"]},
-        PLAINLY,
-        Change(off=frozenset({("cross", 0, 1), ("encoder", 1, 2)})),
+        DEFAULT_OPTIONS,
+        Intervention(disabled_heads=frozenset({("cross", 0, 1), ("encoder", 1, 2)})),
     ),
-    "a forced beginning": ({"force": "go ba"}, Ask(begin="go ba"), Change()),
-    "an output given": ({"output": "fi ko"}, Ask(output="fi ko"), Change()),
+    "a forced beginning": ({"force": "go ba"}, GenerationOptions(prefix="go ba"), Intervention()),
+    "an output given": ({"output": "fi ko"}, GenerationOptions(output="fi ko"), Intervention()),
     "another beam": (
         {"beam": 1, "alpha": 0.0},
-        Ask(decode=DecodeSettings(beam=1, alpha=0.0, max_len=12)),
-        Change(),
+        GenerationOptions(decode=DecodeSettings(beam=1, alpha=0.0, max_len=12)),
+        Intervention(),
     ),
     "drawn": (
         {"temperature": 1.5, "seed": 7},
-        Ask(decode=DecodeSettings(beam=2, sample=True, temperature=1.5, seed=7, max_len=12)),
-        Change(),
+        GenerationOptions(
+            decode=DecodeSettings(beam=2, sample=True, temperature=1.5, seed=7, max_len=12)
+        ),
+        Intervention(),
     ),
 }
 
@@ -141,9 +143,9 @@ def test_the_server_answers_with_what_python_gives(tmp_path: Path) -> None:
 def test_invalid_requests_are_an_error(
     translator: LoadedRun, keys: dict[str, Any], message: str
 ) -> None:
-    request = Request(**{**keys, "hidden": tuple(map(tuple, keys.get("hidden", [])))})
+    request = LookRequest(**{**keys, "hidden": tuple(map(tuple, keys.get("hidden", [])))})
     with pytest.raises(UserError, match=message):
-        Live.of(translator, PLAINLY, Extras()).page(request)
+        LivePage.of(translator, DEFAULT_OPTIONS, LookOptions()).page(request)
 
 
 def test_too_many_weights_are_an_error_before_they_are_computed(
@@ -151,65 +153,71 @@ def test_too_many_weights_are_an_error_before_they_are_computed(
 ) -> None:
     module = sys.modules["headway.inside.capture.trace"]  # the function has its name
     monkeypatch.setattr(module, "MOST_WEIGHTS", 1000)
-    trace(translator, "ja", Ask(output="yes"))
+    trace(translator, "ja", GenerationOptions(output="yes"))
     with pytest.raises(UserError, match=r"\b5\b.*\b42\b.*\b1,000\b"):
-        trace(translator, "ja ja ja ja", Ask(output="yes " * 20))
+        trace(translator, "ja ja ja ja", GenerationOptions(output="yes " * 20))
 
 
 @pytest.mark.parametrize("id", [2**31, 2**63, -1])
 def test_an_output_with_unknown_token_ids_is_an_error(translator: LoadedRun, id: int) -> None:
     with pytest.raises(UserError, match=rf"(?<!\d){id}\b"):
-        trace(translator, "ja", Ask(output=[5, id]))
+        trace(translator, "ja", GenerationOptions(output=[5, id]))
 
 
 @pytest.mark.parametrize("task", ["complete", "fill", "classify", "tag", "embed"])
 def test_every_task_can_be_served(tmp_path: Path, task: str) -> None:
     folder = kept_run(tmp_path / task, task, steps=(5,))
     run = open_plain(folder)
-    live = Live.of(run, PLAINLY, Extras())
+    live = LivePage.of(run, DEFAULT_OPTIONS, LookOptions())
     text = "ba [MASK] de ko" if task == "fill" else "ba de fi ko"
-    shown = unpack(live.page(Request(text=text, hidden=(("text", 1),))).packed)
-    assert_shows(shown, trace(run, text, change=Change(hidden=frozenset({("text", 1)}))))
+    shown = unpack(live.page(LookRequest(text=text, hidden=(("text", 1),))).packed)
+    assert_shows(shown, trace(run, text, change=Intervention(hidden=frozenset({("text", 1)}))))
     strip = shown["shared"]["live"]
     assert strip["checkpoints"] == ["step 5", "final"]
     assert strip["writes"] == (task == "complete")
-    early = unpack(live.page(Request(text=text, checkpoint="step 5")).packed)
+    early = unpack(live.page(LookRequest(text=text, checkpoint="step 5")).packed)
     assert_shows(early, trace(stage_at(run, folder / "checkpoints/step-5").run, text))
     if task != "complete":
         with pytest.raises(UserError, match=rf"\b{task}\b"):
-            live.page(Request(text=text, force="ba"))
+            live.page(LookRequest(text=text, force="ba"))
 
 
 def test_heads_of_a_checkpoint_are_its_own(tmp_path: Path) -> None:
     run = open_plain(kept_run(tmp_path / "tiny"))
-    save_found(run.folder, heads(run, ["ba de", "go fi ko"]), None)
-    live = Live.of(run, PLAINLY, Extras())
+    save_head_analysis(run.folder, heads(run, ["ba de", "go fi ko"]), None)
+    live = LivePage.of(run, DEFAULT_OPTIONS, LookOptions())
     for label, n_texts in (("final", 2), ("step 10", 1)):
-        shown = unpack(live.page(Request(text="ba de fi", checkpoint=label)).packed)
+        shown = unpack(live.page(LookRequest(text="ba de fi", checkpoint=label)).packed)
         assert shown["looks"][0]["sections"]["heads"]["n_texts"] == n_texts
 
 
 def test_saliency_maps_are_made_on_request(tmp_path: Path) -> None:
-    live = Live.of(open_plain(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
+    live = LivePage.of(
+        open_plain(kept_run(tmp_path / "lm", "complete")), DEFAULT_OPTIONS, LookOptions()
+    )
     for maps in (False, True):
-        shown = unpack(live.page(Request(text="ba de fi", maps=maps, new=2)).packed)
+        shown = unpack(live.page(LookRequest(text="ba de fi", maps=maps, new=2)).packed)
         assert ("saliency" in shown["looks"][0]["sections"]) == maps
 
 
 def test_the_walk_follows_the_requested_token(tmp_path: Path) -> None:
-    live = Live.of(open_plain(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
-    shown = unpack(live.page(Request(text="ba de fi", walk=("self", 1, 2, 0))).packed)
+    live = LivePage.of(
+        open_plain(kept_run(tmp_path / "lm", "complete")), DEFAULT_OPTIONS, LookOptions()
+    )
+    shown = unpack(live.page(LookRequest(text="ba de fi", walk=("self", 1, 2, 0))).packed)
     at = shown["looks"][0]["sections"]["walk"]["at"]
     assert at == {"kind": "self", "layer": 1, "head": 2, "row": 0}
     with pytest.raises(UserError):
-        live.page(Request(text="ba de fi", walk=("self", 9, 2, 0)))
+        live.page(LookRequest(text="ba de fi", walk=("self", 9, 2, 0)))
 
 
 def test_the_first_request_has_the_options_of_the_command() -> None:
-    ask = Ask(output="We sleep.", begin="We", new=5)
-    change = Change(hidden=frozenset({("source", 1)}), off=frozenset({("cross", 0, 1)}))
-    request = request_of("a", ask, change)
-    assert request == Request(
+    ask = GenerationOptions(output="We sleep.", prefix="We", max_new_tokens=5)
+    change = Intervention(
+        hidden=frozenset({("source", 1)}), disabled_heads=frozenset({("cross", 0, 1)})
+    )
+    request = initial_request("a", ask, change)
+    assert request == LookRequest(
         text="a", output="We sleep.", force="We", new=5, hidden=(("source", 1),), off=("cross.0.1",)
     )
     assert request.change() == change
@@ -241,7 +249,9 @@ class Browsed:
 
 def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: LoadedRun) -> None:
     @cache
-    def answer(text: str, ask: Ask = PLAINLY, change: Change = Change()) -> str:  # noqa: B008
+    def answer(
+        text: str, ask: GenerationOptions = DEFAULT_OPTIONS, change: Intervention = NO_INTERVENTION
+    ) -> str:
         ids = trace(translator, text, ask, change).reading.last.ids[1:]
         return translator.vocab.target.decode(ids)
 
@@ -259,23 +269,23 @@ def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: Lo
 
         place = trace(translator, text).reading.first.pieces.index("▁Hund")
         there.after(lambda: page.click(f"[data-hide='{place}']"))
-        hidden = Change(hidden=frozenset({("source", place)}))
-        assert there.text("answer").endswith(answer(text, PLAINLY, hidden))
-        assert answer(text, PLAINLY, hidden) != answer(text)
+        hidden = Intervention(hidden=frozenset({("source", place)}))
+        assert there.text("answer").endswith(answer(text, DEFAULT_OPTIONS, hidden))
+        assert answer(text, DEFAULT_OPTIONS, hidden) != answer(text)
         assert page.get_attribute(f"[data-hide='{place}']", "aria-pressed") == "true"
         there.after(lambda: page.click(f"[data-hide='{place}']"))
         assert there.text("answer").endswith(answer(text))
 
         there.after(lambda: page.click("[data-live=off]"))
         assert page.get_attribute("[data-off]", "data-off") == "cross.1.2"
-        off = Change(off=frozenset({("cross", 1, 2)}))
-        assert there.text("answer").endswith(answer(text, PLAINLY, off))
+        off = Intervention(disabled_heads=frozenset({("cross", 1, 2)}))
+        assert there.text("answer").endswith(answer(text, DEFAULT_OPTIONS, off))
         there.after(lambda: page.click("[data-live=reset]"))
         assert page.locator("[data-off]").count() == 0
 
         page.fill("[data-live=force]", "Our")
         there.after(lambda: page.press("[data-live=force]", "Enter"))
-        assert there.text("answer").endswith(answer(text, Ask(begin="Our")))
+        assert there.text("answer").endswith(answer(text, GenerationOptions(prefix="Our")))
 
         page.fill("[data-live=text]", "")
         there.after(lambda: page.click("[data-live=go]"))
@@ -310,8 +320,8 @@ def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator:
 
 def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_path: Path) -> None:
     held = headway.load(kept_run(tmp_path / "tiny"), device="cpu")
-    live = Live.of(held.opened.inspection_copy(), PLAINLY, Extras())
-    html = live.page(Request(text="ba de fi ko", maps=True)).live_html
+    live = LivePage.of(held.opened.inspection_copy(), DEFAULT_OPTIONS, LookOptions())
+    html = live.page(LookRequest(text="ba de fi ko", maps=True)).live_html
     with running(make([held], home=html)) as server:
         there = Browsed(browser, server, "#tab=saliency&kind=encoder&saliencyMap=head&layer=0")
         assert there.page.locator(".chip[data-key=head]").inner_text().endswith("cross 1.1")

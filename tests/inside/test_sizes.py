@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.inside.capture.reading import Ask
+from headway.inside.capture.reading import GenerationOptions
 from headway.inside.page.look import look
 from headway.web.pack import unpack
 
@@ -31,7 +31,9 @@ def test_twelve_layers_of_twelve_heads_over_128_tokens_fit_in_a_megabyte_and_a_h
     variant = "as-published" if task == "classify" else "pre-learned-all-biases"
     folder = tiny_run(tmp_path / "run", task, variant, **size)
     text = " ".join(random.Random(0).choices(WORDS, k=126))
-    page = look(folder, text, **({} if task == "classify" else {"ask": Ask(new=1)}))
+    page = look(
+        folder, text, **({} if task == "classify" else {"ask": GenerationOptions(max_new_tokens=1)})
+    )
     kinds = unpack(page.html)["looks"][0]["sections"]["attention"]["kinds"]
     assert len(kinds[0]["layers"]) == 12
     assert kinds[0]["layers"][0].shape[0] == 12

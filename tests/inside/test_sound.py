@@ -15,13 +15,18 @@ import pytest
 import torch
 
 from headway.decode.speech.recognizer import recognizer_of
-from headway.inside.capture.media import Media
-from headway.inside.capture.reading import Ask
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.reading import GenerationOptions
 from headway.inside.capture.trace import Trace, trace
-from headway.inside.measure.word_times import by_ctc, by_heads, ctc_logs, spoken_words
-from headway.inside.page.look import Page, facts_of, looked_at
-from headway.inside.page.sections import look_of
-from headway.inside.page.sections import sound as sounds
+from headway.inside.measure.audio_alignment import (
+    by_ctc,
+    by_heads,
+    ctc_log_probs,
+    find_word_timings,
+)
+from headway.inside.page.look import Page, prepare_look, run_facts
+from headway.inside.page.sections import audio as sounds
+from headway.inside.page.sections import look_data
 from headway.models.parts.audio import AudioFront
 from headway.settings.model import AudioSettings
 from headway.web.pack import unpack
@@ -51,7 +56,7 @@ def test_the_page_holds_the_numbers_of_the_trace(task: str) -> None:
     np.testing.assert_allclose(held["mel"], mel_AF, atol=1e-5 + np.ptp(mel_AF) / 500)
     assert abs(held["wave"]).max() == pytest.approx(1.0, abs=1e-3)
     if task != "identify":
-        logs_SV = ctc_logs(run, found)
+        logs_SV = ctc_log_probs(run, found)
         shown = held["ctc"]["probabilities"]
         np.testing.assert_allclose(shown[-1], logs_SV[:, -1].exp().numpy(), rtol=1e-3, atol=1e-5)
         assert held["ctc"]["names"][-1] == "∅"
@@ -66,7 +71,7 @@ def test_a_recording_can_be_played_if_it_is_short() -> None:
         assert (file.getframerate(), file.getnframes()) == (RATE, len(item_for(run)))
         samples = np.frombuffer(file.readframes(10**6), "<i2") / 32767
     assert np.abs(samples - item_for(run)).max() < 1e-4
-    long = Media.of("long.wav", np.zeros(150_001, np.float32), SOUND)
+    long = MediaInput.of("long.wav", np.zeros(150_001, np.float32), SOUND)
     assert sounds._playable(long) is None
 
 
@@ -74,21 +79,21 @@ def test_silence_that_was_filled_in_is_not_shown() -> None:
     padded = AudioSettings(**{**vars(SOUND), "pad_s": 3.0})
     run = media_run("transcribe", sound=padded)
     media = media_for(run)
-    assert (media.n_rows, media.heard_rows) == (150, 45)
-    seen = looked_at(run, media, Ask(output="one two"))
-    held = unpacked(Page("t", [look_of("final", seen, ["sound"])], {}, facts_of(run)).html)
+    assert (media.n_rows, media.n_unpadded_rows) == (150, 45)
+    seen = prepare_look(run, media, GenerationOptions(output="one two"))
+    held = unpacked(Page("t", [look_data("final", seen, ["sound"])], {}, run_facts(run)).html)
     assert held["heads"][0].shape[-1] == 45
     assert held["mel"].shape[0] == 90
 
 
 def test_ctc_tells_the_rows_that_the_transcriber_tells() -> None:
     run = media_run("transcribe-joint")
-    found = trace(run, media_for(run), Ask(output="one two three"))
-    logs_SV = ctc_logs(run, found)
+    found = trace(run, media_for(run), GenerationOptions(output="one two three"))
+    logs_SV = ctc_log_probs(run, found)
     assert logs_SV is not None
     ear = recognizer_of(run.model, run.vocab.target, run.settings.decode, 0.3)
     ids = [output.id for output in found.reading.outputs[:-1]]
-    [again] = ear.read_again([item_for(run)], [ids])
+    [again] = ear.align([item_for(run)], [ids])
     assert by_ctc(logs_SV, found.reading)[:-1] == again.rows
 
 
@@ -96,7 +101,7 @@ def planted(times: list[tuple[float, float]], run: Any = None) -> Trace:
     """Three words, and heads 0.1 and 1.3 that look where each is said; the end looks behind. Only
     the last layer is chosen from: below it heads may look at the word before."""
     run = media_run("transcribe") if run is None else run
-    found = trace(run, media_for(run), Ask(output="one two three"))
+    found = trace(run, media_for(run), GenerationOptions(output="one two three"))
     row_s, n_rows = SOUND.row_seconds, len(found.reading.first)
     weights_TS = torch.full((4, n_rows), 1e-3)
     for t, (start, end) in enumerate([*times, (times[-1][1], 0.9)]):
@@ -120,7 +125,7 @@ def test_heads_that_follow_the_sound_are_found_and_tell_the_times() -> None:
     for (first, last), (start, end) in zip(aligned.rows[:3], TIMES, strict=True):
         assert first == pytest.approx(start / row_s, abs=1)
         assert last == pytest.approx(end / row_s, abs=1)
-    words = spoken_words(found.reading, aligned.rows, found.scores_RC)
+    words = find_word_timings(found.reading, aligned.rows, found.scores_RC)
     assert [word.text for word in words] == ["one", "two", "three"]
     for word, (start, end) in zip(words, TIMES, strict=True):
         assert abs(word.start - start) <= row_s
@@ -129,9 +134,9 @@ def test_heads_that_follow_the_sound_are_found_and_tell_the_times() -> None:
 
 def test_the_sentence_on_the_line_has_the_share_that_it_holds() -> None:
     aligned = by_heads(planted(TIMES))
-    assert aligned.held.follows
-    assert aligned.held.line > 0.9
-    assert f"{aligned.held.line:.0%}" in aligned.says()
+    assert aligned.coverage.follows_audio
+    assert aligned.coverage.on_path > 0.9
+    assert f"{aligned.coverage.on_path:.0%}" in aligned.describe()
 
 
 def test_heads_that_look_anywhere_do_not_follow_the_sound() -> None:
@@ -142,10 +147,10 @@ def test_heads_that_look_anywhere_do_not_follow_the_sound() -> None:
     backwards["cross"] = [x_HTS.flip(1) for x_HTS in found.attention["cross"]]
     seen = replace(looked("transcribe"), trace=replace(found, attention=backwards))
     aligned = by_heads(seen.trace)
-    assert not aligned.held.follows
+    assert not aligned.coverage.follows_audio
     made = sounds.section(seen)
     assert not made["follows"]
-    assert f"{aligned.held.line:.0%}" in made["says"]
+    assert f"{aligned.coverage.on_path:.0%}" in made["says"]
     followed = sounds.section(replace(looked("transcribe"), trace=found))
     assert followed["follows"]
     # The sentences differ in more than their numbers.
@@ -210,7 +215,7 @@ def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
 @pytest.mark.parametrize("width", [390, 1200])
 def test_labels_of_words_never_lie_on_each_other(browser: Any, tmp_path: Path, width: int) -> None:
     seen = replace(looked("transcribe"), trace=planted([(0.0, 0.04), (0.04, 0.06), (0.06, 0.1)]))
-    look = look_of("final", seen, ["sound"])
+    look = look_data("final", seen, ["sound"])
     [way] = look["sections"]["sound"]["times"]
     short = [
         {"text": "eight", "start": 0.02 * n, "end": 0.02 * n + 0.01, "confidence": 1.0,
@@ -218,7 +223,7 @@ def test_labels_of_words_never_lie_on_each_other(browser: Any, tmp_path: Path, w
         for n in range(9)
     ]  # fmt: skip
     way["words"] = [*short, {**short[0], "text": "a", "start": 0.89, "end": 0.9}]
-    page = Page("t", [look], {}, facts_of(seen.run)).html
+    page = Page("t", [look], {}, run_facts(seen.run)).html
     shown = open_page(browser, page, tmp_path, width=width, state="tab=sound")
     for selector in ("[data-word]", "[data-moved]", ".names button"):
         found = boxes(shown, selector)
@@ -252,7 +257,7 @@ def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) ->
     times = {"own_ms": own, "median_ms": {"attention": 21.4, "evenly": 240.0}, "words": 60}
     truth = {"maps": {"aligning": {"p1": 0.98, "random": 0.2, "n": 60}}, "facts": {"times": times}}
     seen = replace(looked("transcribe"), trace=found, truth=truth)
-    planted_html = Page("t", [look_of("final", seen, ["sound"])], {}, facts_of(run)).html
+    planted_html = Page("t", [look_data("final", seen, ["sound"])], {}, run_facts(run)).html
     shown = open_page(browser, planted_html, tmp_path, state="tab=sound")
     words = shown.locator("[data-word]")
     assert words.all_inner_texts() == ["one", "two", "three"]
@@ -265,7 +270,7 @@ def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) ->
     assert re.search(r"attention 61 ms, evenly 310 ms\D*attention 21 ms, evenly 240 ms", said)
     heads = shown.locator("[data-card=times] thead").inner_text()
     assert re.search(r"attention\D*61 ms", heads)
-    assert shown.locator("[data-says]").inner_text() == by_heads(found).says()
+    assert shown.locator("[data-says]").inner_text() == by_heads(found).describe()
     assert "P@1 0.98" in shown.locator("[data-truth]").inner_text()
     box = shown.locator(".looked").bounding_box()
     shown.mouse.move(box["x"] + box["width"] * 0.35 / 0.9, box["y"] + box["height"] * 1.5 / 4)

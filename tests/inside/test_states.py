@@ -12,11 +12,11 @@ from torch import Tensor
 
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import passages
-from headway.inside.capture.forward import Batch, vectors
+from headway.inside.capture.forward import ReadingBatch, last_hidden_states
 from headway.inside.capture.states import Site, edit_states, sites_of, states_of
-from headway.inside.capture.streams import Output, Reading
+from headway.inside.capture.streams import Reading, TracedOutput
 from headway.inside.capture.trace import trace
-from headway.inside.measure.ablation import answers, losses
+from headway.inside.measure.ablation import batch_outputs, losses
 from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import RUNS, tiny_run
@@ -29,17 +29,17 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> LoadedRun:
     return open_plain(tiny_run(tmp_path / "run", request.param, n_layers=2))
 
 
-def batch_of(run: LoadedRun) -> Batch:
+def batch_of(run: LoadedRun) -> ReadingBatch:
     targets = LINES[::-1] if run.settings.task == "translate" else None
-    return Batch.of(run, passages(run, Corpus.of_lines(LINES, targets), 1000))
+    return ReadingBatch.of(run, passages(run, Corpus.of_lines(LINES, targets), 1000))
 
 
-def reading_of(run: LoadedRun, batch: Batch, number: int) -> Reading:
+def reading_of(run: LoadedRun, batch: ReadingBatch, number: int) -> Reading:
     """One passage alone, as `trace` takes it."""
     streams = batch.readings[number].streams
     row = None if run.settings.task in ("classify", "embed") else 1
     segments = tuple([0] * len(streams[batch.last]))
-    return Reading("", run.settings.task, streams, (Output(row, 0, ""),), segments)
+    return Reading("", run.settings.task, streams, (TracedOutput(row, 0, ""),), segments)
 
 
 @torch.no_grad()
@@ -68,19 +68,19 @@ def test_an_edit_changes_its_layer_and_what_comes_behind(run: LoadedRun) -> None
     ramp_D = torch.linspace(-2, 2, before[wanted].shape[-1])
     seen: dict[Site, Tensor] = {}
     with edit_states(run.model, more):
-        changed = vectors(run.model, batch)
+        changed = last_hidden_states(run.model, batch)
     assert torch.equal(seen[wanted], before[wanted])
     assert torch.equal(seen[wanted[0], 0], before[wanted[0], 0])
     assert (seen[wanted[0], 2] - before[wanted[0], 2]).abs().max() > 0.1
-    assert torch.equal(vectors(run.model, batch), vectors(run.model, batch))
-    assert (changed - vectors(run.model, batch)).abs().max() > 0.1
+    assert torch.equal(last_hidden_states(run.model, batch), last_hidden_states(run.model, batch))
+    assert (changed - last_hidden_states(run.model, batch)).abs().max() > 0.1
 
 
 @torch.no_grad()
 def test_nothing_is_lost_where_nothing_changes(run: LoadedRun) -> None:
     batch = batch_of(run)
-    clean = answers(run, batch)
-    before_R, behind_R, kl_R = losses(clean, answers(run, batch))
+    clean = batch_outputs(run, batch)
+    before_R, behind_R, kl_R = losses(clean, batch_outputs(run, batch))
     torch.testing.assert_close(before_R, behind_R, atol=1e-6, rtol=0)
     assert float(kl_R.abs().max()) < 1e-6
     assert len(before_R) > 0
@@ -90,12 +90,12 @@ def test_nothing_is_lost_where_nothing_changes(run: LoadedRun) -> None:
 def test_the_loss_of_a_language_model_is_that_of_the_next_token(tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", "complete", n_layers=2))
     batch = batch_of(run)
-    before_R, _, _ = losses(answers(run, batch), answers(run, batch))
+    before_R, _, _ = losses(batch_outputs(run, batch), batch_outputs(run, batch))
     expected = []
     for passage in batch.readings:
         ids = torch.tensor(passage.last.ids)
-        one = Batch.of(run, [passage])
-        logs_TV = run.model.scores(vectors(run.model, one)).log_softmax(-1)
+        one = ReadingBatch.of(run, [passage])
+        logs_TV = run.model.scores(last_hidden_states(run.model, one)).log_softmax(-1)
         expected += (-logs_TV[:-1].gather(1, ids[1:, None]).squeeze(1)).tolist()
     assert before_R.tolist() == pytest.approx(expected, abs=1e-4)
 
@@ -106,12 +106,12 @@ def test_of_several_labels_the_loss_is_that_of_each(tmp_path: Path) -> None:
     settings = replace(one.settings, classify=replace(one.settings.classify, answer="labels"))
     run = one.with_model(one.model, settings)
     batch = batch_of(run)
-    clean = answers(run, batch)
+    clean = batch_outputs(run, batch)
     site = sites_of(run.model)[1]
     with edit_states(run.model, lambda at, x_ND: 2 * x_ND if at == site else None):
-        changed = answers(run, batch)
+        changed = batch_outputs(run, batch)
     before_R, behind_R, moved_R = losses(clean, changed)
-    own_RC, new_RC = (found.read.averaged_logits() for found in (clean, changed))
+    own_RC, new_RC = (found.readout.averaged_logits() for found in (clean, changed))
     yes_RC = (own_RC > 0).float()
     want = F.binary_cross_entropy_with_logits(own_RC, yes_RC, reduction="none").mean(-1)
     torch.testing.assert_close(before_R, want)

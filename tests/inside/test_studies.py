@@ -13,18 +13,18 @@ from headway.errors import DataError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import examples, passages
-from headway.inside.capture.forward import Batch, say
+from headway.inside.capture.forward import ReadingBatch, run_reading
 from headway.inside.capture.states import edit_states, sites_of
 from headway.inside.capture.trace import trace
-from headway.inside.measure.ablation import answers, losses
-from headway.inside.measure.factors.dictionary import factors
+from headway.inside.measure.ablation import batch_outputs, losses
+from headway.inside.measure.features.dictionary import factors
 from headway.inside.measure.heads import heads
 from headway.inside.measure.lens import lens
-from headway.inside.measure.nearest_tokens import Index
+from headway.inside.measure.nearest_tokens import TokenIndex
 from headway.inside.measure.pruning import prune_heads
 from headway.inside.measure.tuned_lens import tune
 from headway.inside.page import terminal
-from headway.inside.page.look import looked_at
+from headway.inside.page.look import prepare_look
 from headway.inside.page.sections import overview
 from headway.models.build import build_model
 from headway.tasks.loaded_run import LoadedRun, open_plain
@@ -69,7 +69,7 @@ def test_heads_are_judged_by_what_is_right(run: LoadedRun) -> None:
     for reading in readings:
         for _, attention in places:
             attention.gate_H = torch.ones(attention.n_heads, requires_grad=True)
-        (-say(run, reading).log_probs_R.mean()).backward()
+        (-run_reading(run, reading).log_probs_R.mean()).backward()
         for name, attention in places:
             for head, slope in enumerate(attention.gate_H.grad.abs().tolist()):
                 worth[f"{name}.{head}"] = worth.get(f"{name}.{head}", 0.0) + slope / len(readings)
@@ -86,7 +86,7 @@ def test_targets_come_from_the_corpus() -> None:
     labels = [one.outputs[0].id for one in examples(seen, corpus_for(seen, 3))]
     assert labels == [0, 1, 2]
     own = [one.outputs[0].id for one in examples(seen, corpus_for(seen, 3, right=False))]
-    assert own == [int(say(seen, one).scores_RC.argmax())
+    assert own == [int(run_reading(seen, one).scores_RC.argmax())
                    for one in examples(seen, corpus_for(seen, 3))]  # fmt: skip
     said = [
         [output.name for output in reading.outputs]
@@ -112,7 +112,7 @@ def test_hidden_patches_are_the_targets(tmp_path: Path) -> None:
         assert 0.3 * len(one.last) < len(rows) <= 0.5 * len(one.last)
         if task == "fill sounds":  # there is but one square of patches
             assert any(rows != [output.row for output in other.outputs] for other in others)
-        said = say(run, one)
+        said = run_reading(run, one)
         assert said.targets_RE is not None
         want = (said.scores_RC - said.targets_RE).square().mean(-1)
         torch.testing.assert_close(-said.log_probs_R, want)
@@ -121,27 +121,27 @@ def test_hidden_patches_are_the_targets(tmp_path: Path) -> None:
 def test_what_rebuilds_hidden_parts_can_be_looked_into(tmp_path: Path) -> None:
     for task in ("fill pictures", "fill sounds"):
         run = open_plain(padded_run(tmp_path / task, task))
-        looked = looked_at(run, media_for(run, 1))
+        looked = prepare_look(run, media_for(run, 1))
         found = looked.trace
         [studied] = examples(run, Corpus("one", (media_for(run, 1),)))
         assert found.reading.outputs == studied.outputs
-        error = -float(say(run, studied).log_probs_R.mean().detach())
+        error = -float(run_reading(run, studied).log_probs_R.mean().detach())
         assert found.meta["error"] == pytest.approx(error, rel=1e-4)
         answer = overview.section(looked)["answer"]
         assert answer["said"].startswith(f"{len(studied.outputs)} of {len(studied.last)} ")
         seen = lens(run, found)
         torch.testing.assert_close(seen.chosen_LR[-1], torch.ones_like(seen.chosen_LR[-1]))
-        assert "cosine  1.00" in terminal.show(looked, ink="ascii", width=100)
+        assert "cosine  1.00" in terminal.format_trace(looked, ink="ascii", width=100)
 
 
 @torch.no_grad()
 def test_states_of_a_batch_are_those_of_each_alone(run: LoadedRun) -> None:
     texts = passages(run, corpus_for(run, 3), 10_000)
-    batch = Batch.of(run, texts)
-    found = answers(run, batch)
-    first = answers(run, Batch.of(run, texts[:1]))
+    batch = ReadingBatch.of(run, texts)
+    found = batch_outputs(run, batch)
+    first = batch_outputs(run, ReadingBatch.of(run, texts[:1]))
     n = len(first.owner_R)
-    torch.testing.assert_close(found.read.x_RD[:n], first.read.x_RD, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found.readout.x_RD[:n], first.readout.x_RD, atol=1e-4, rtol=1e-4)
     ordinary_N = batch.ordinary(run, next(iter(batch.streams)))
     n_first = getattr(run.shape, "picture", None) and run.shape.picture.extra
     if n_first is not None:
@@ -152,15 +152,15 @@ def test_states_of_a_batch_are_those_of_each_alone(run: LoadedRun) -> None:
 def test_nothing_is_lost_where_nothing_changes_and_something_where_it_does(run: LoadedRun) -> None:
     texts = passages(run, corpus_for(run, 3), 10_000)
     seed = 0 if run.spec.answers == "gaps" else None
-    batch = Batch.of(run, [replace(one, hides=seed) for one in texts])
-    clean = answers(run, batch)
-    before_R, behind_R, moved_R = losses(clean, answers(run, batch))
+    batch = ReadingBatch.of(run, [replace(one, hides=seed) for one in texts])
+    clean = batch_outputs(run, batch)
+    before_R, behind_R, moved_R = losses(clean, batch_outputs(run, batch))
     torch.testing.assert_close(before_R, behind_R, atol=1e-6, rtol=0)
     assert float(moved_R.abs().max()) < 1e-6
     site = sites_of(run.model)[1]
     ramp_D = torch.linspace(-2, 2, run.shape.d_model)
     with edit_states(run.model, lambda at, x_ND: x_ND + ramp_D if at == site else None):
-        *_, moved_R = losses(clean, answers(run, batch))
+        *_, moved_R = losses(clean, batch_outputs(run, batch))
     assert float(moved_R.max()) > 1e-4
 
 
@@ -190,20 +190,20 @@ def test_a_lens_is_tuned(name: str, tmp_path: Path) -> None:
 def test_the_nearest_of_what_is_in_the_corpus_is_itself(task: str) -> None:
     run = media_run(task)
     corpus = corpus_for(run, 4)
-    index = Index.of(run, corpus, 2, stack=Anatomy.of(run.model).stacks[0].name)
+    index = TokenIndex.of(run, corpus, 2, stack=Anatomy.of(run.model).stacks[0].name)
     found = trace(run, examples(run, corpus)[2])
     [hit] = index.nearest(found, index.stream, 5, top=1)
     assert (hit.passage, hit.place) == (2, 5)
     assert hit.cosine == pytest.approx(1, abs=1e-2)
-    shown = index.shown(2, 5)
+    shown = index.token_context(2, 5)
     assert shown["pieces"] == ["row 2, column 1" if task == "see" else "0.10 s", " example"]
     assert ("picture" in shown) == (task == "see")
 
 
 def test_a_patch_is_shown_with_those_beside_it() -> None:
     media = media_for(media_run("see"))  # 3 × 4 patches of 8 pixels, and a class token
-    assert media.around(0) is None
-    corner, middle = media.around(1), media.around(6)
+    assert media.patch_surroundings(0) is None
+    corner, middle = media.patch_surroundings(1), media.patch_surroundings(6)
     assert corner is not None
     assert middle is not None
     assert (corner == media.item[:, :, :16, :16]).all()
@@ -217,9 +217,11 @@ def test_a_pruned_model_equals_the_whole_one_without_the_head(run: LoadedRun) ->
     gate_H = torch.ones(kind.layers[0].n_heads)
     gate_H[1] = 0
     kind.layers[0].gate_H = gate_H
-    want = say(run, reading).scores_RC.detach()
+    want = run_reading(run, reading).scores_RC.detach()
     kind.layers[0].gate_H = None
-    torch.testing.assert_close(say(small, reading).scores_RC.detach(), want, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        run_reading(small, reading).scores_RC.detach(), want, atol=1e-4, rtol=1e-4
+    )
 
 
 def test_recordings_too_long_for_the_model_are_left_out() -> None:
@@ -248,16 +250,16 @@ def test_each_of_several_labels_has_its_own_probability(several: tuple[LoadedRun
     run, corpus = several
     reading = examples(run, corpus, 1)[0]
     with torch.no_grad():
-        said = say(run, reading)
+        said = run_reading(run, reading)
     best = int(said.scores_RC.argmax())
     assert float(said.log_probs_R.exp()) == pytest.approx(float(said.scores_RC[0, best].sigmoid()))
     assert float(lens(run, reading).chosen_LR[-1]) == pytest.approx(float(said.log_probs_R.exp()))
-    shown = overview.section(looked_at(run, corpus.examples[0]))
+    shown = overview.section(prepare_look(run, corpus.examples[0]))
     assert shown is not None
     assert shown["answer"]["items"][0]["p"] == pytest.approx(float(said.log_probs_R.exp()))
     assert max(head.importance for head in heads(run, corpus, n=2).heads) > 1e-4
-    batch = Batch.of(run, passages(run, corpus, 40))
-    *_, moved_R = losses(answers(run, batch), answers(run, batch))
+    batch = ReadingBatch.of(run, passages(run, corpus, 40))
+    *_, moved_R = losses(batch_outputs(run, batch), batch_outputs(run, batch))
     assert float(moved_R.abs().max()) < 1e-6
 
 
@@ -273,12 +275,12 @@ def test_a_number_is_answered_and_its_heads_move_it() -> None:
     run = shown.with_model(model, settings)
     corpus = corpus_for(run, 4, right=False)
     reading = examples(run, corpus, 1)[0]
-    score = float(say(run, reading).scores_RC[0, 0].detach())
+    score = float(run_reading(run, reading).scores_RC[0, 0].detach())
     assert float(reading.outputs[0].name) == pytest.approx(10 + 2 * score, rel=1e-5)
     assert max(head.importance for head in heads(run, corpus, n=2).heads) > 1e-5
     found = factors(run, corpus_for(run, right=False), method="topk", n=8, k=2, steps=5, browse=100)
     assert found.figures["unit"] == "mean square"
-    looked = looked_at(run, corpus.examples[0])
+    looked = prepare_look(run, corpus.examples[0])
     assert looked.trace.reading.outputs == reading.outputs
     shown_there = overview.section(looked)
     assert shown_there is not None

@@ -14,22 +14,30 @@ import torch
 from rich.cells import cell_len
 from rich.text import Text
 
-from headway.inside.capture.beam_tree import BeamTree, Count, Node, Option
-from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.capture.beam_tree import BeamTree, Node, StepCounts, TokenCandidate
+from headway.inside.capture.streams import Reading, TokenStream, TracedOutput
 from headway.inside.capture.trace import Trace, trace
-from headway.inside.measure.lens import Lens
-from headway.inside.page.look import Looked
-from headway.inside.page.terminal import alignment, heatmap, layers, show
-from headway.inside.page.terminal_text import ASCII, BLOCKS, COLOUR, INKS, bands, ink_for, width_of
+from headway.inside.measure.lens import LogitLens
+from headway.inside.page.look import LookInputs
+from headway.inside.page.terminal import alignment, format_trace, heatmap, layers
+from headway.inside.page.terminal_text import (
+    ASCII,
+    BLOCKS,
+    COLOUR,
+    STYLES,
+    bands,
+    style_for,
+    width_of,
+)
 from headway.tasks.loaded_run import open_plain
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def stream(name: str, pieces: str, words: tuple[int, ...]) -> Stream:
+def stream(name: str, pieces: str, words: tuple[int, ...]) -> TokenStream:
     parts = tuple(pieces.split())
     special = tuple(word < 0 for word in words)
-    return Stream(name, tuple(range(len(parts))), parts, words, special)
+    return TokenStream(name, tuple(range(len(parts))), parts, words, special)
 
 
 def tree() -> BeamTree:
@@ -43,7 +51,7 @@ def tree() -> BeamTree:
         tokens = (*before, id) if parent >= 0 else ()
         step, rank, place = len(tokens), more.get("rank", 1), more.get("place")
         return Node(id, parent, tokens, piece, own, log_prob, log_prob / (step + 1), step, rank, 0,
-                    *why, place, (Option(1, "▁a", -0.1),))  # fmt: skip
+                    *why, place, (TokenCandidate(1, "▁a", -0.1),))  # fmt: skip
 
     nodes: list[Node] = []
     rows: list[tuple[int, str, float, tuple[str, str], dict[str, int]]] = [
@@ -59,7 +67,7 @@ def tree() -> BeamTree:
     ]
     for id, (parent, piece, log_prob, why, more) in enumerate(rows):
         nodes.append(node(id, parent, piece, log_prob, why, **more))
-    counts = (Count(1, 0, 1, 9, 2, 3, 4, -5.0),)
+    counts = (StepCounts(1, 0, 1, 9, 2, 3, 4, -5.0),)
     return BeamTree(tuple(nodes), counts, (7,), 2, 1, "gnmt", 0.6, 9, "it was safe")
 
 
@@ -70,7 +78,7 @@ def by_hand() -> Trace:
         text="ein Fahrrad\n日本語",
         task="translate",
         streams={"source": source, "target": target},
-        outputs=tuple(Output(r, r, n) for r, n in enumerate(("▁a", "▁bike", "</s>"))),
+        outputs=tuple(TracedOutput(r, r, n) for r, n in enumerate(("▁a", "▁bike", "</s>"))),
     )
     weights_TS = torch.tensor(
         [[0.7, 0.1, 0.0, 0.0, 0.1, 0.1], [0.0, 0.4, 0.3, 0.1, 0.1, 0.1], [0.1] * 5 + [0.5]]
@@ -84,13 +92,14 @@ def by_hand() -> Trace:
     return Trace(reading, attention, beam=tree(), meta=meta)
 
 
-def small_lens(n_outputs: int = 3, n_layers: int = 3) -> Lens:
+def small_lens(n_outputs: int = 3, n_layers: int = 3) -> LogitLens:
     top_LRK = (torch.arange(n_layers)[:, None, None] + torch.arange(n_outputs)[:, None]) % 5
     rank_LR = torch.tensor([[3] * n_outputs] * (n_layers - 1) + [[1] * n_outputs])
     one_LR = torch.ones(n_layers, n_outputs)
-    outputs = tuple(Output(r, (n_layers - 1 + r) % 5, f"▁w{r}") for r in range(n_outputs))
+    outputs = tuple(TracedOutput(r, (n_layers - 1 + r) % 5, f"▁w{r}") for r in range(n_outputs))
     names = ("input", *(f"layer {number}" for number in range(1, n_layers)))
-    return Lens(outputs, names, "", torch.zeros(n_outputs, 5), top_LRK, one_LR[:, :, None], rank_LR,
+    return LogitLens(outputs, names, "", torch.zeros(n_outputs, 5), top_LRK, one_LR[:, :, None],
+    rank_LR,
                 one_LR, one_LR)  # fmt: skip
 
 
@@ -101,9 +110,9 @@ def check(name: str, text: str) -> None:
     assert text + "\n" == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("ink", INKS)
+@pytest.mark.parametrize("ink", STYLES)
 def test_the_view_of_a_small_trace(ink: str) -> None:
-    text = show(by_hand(), width=64, ink=ink)
+    text = format_trace(by_hand(), width=64, ink=ink)
     check(f"trace-{ink}", text)
     assert "\x1b[2J" not in text  # what a model writes does not clear the screen
 
@@ -116,9 +125,9 @@ def test_the_lens_of_a_few_words() -> None:
 
 def test_measured_truth_is_beside_the_map() -> None:
     truth = {"maps": {"cross.0.mean": {"p1": 0.94, "random": 0.14}}}
-    found = show(Looked(trace=by_hand(), truth=truth), width=64, ink="blocks")
+    found = format_trace(LookInputs(trace=by_hand(), truth=truth), width=64, ink="blocks")
     assert re.search(r"P@1 0\.94\D*0\.14", found)
-    assert "P@1" not in show(by_hand(), width=64, ink="blocks")
+    assert "P@1" not in format_trace(by_hand(), width=64, ink="blocks")
 
 
 def test_a_heatmap_shows_the_weights() -> None:
@@ -143,26 +152,26 @@ def test_long_texts_are_folded_into_the_width() -> None:
     assert first.rstrip().endswith("@")
 
 
-@pytest.mark.parametrize("ink", INKS)
+@pytest.mark.parametrize("ink", STYLES)
 @pytest.mark.parametrize("width", [40, 80, 132])
 def test_no_line_is_wider_than_the_terminal(ink: str, width: int) -> None:
     for found in (by_hand(), translated()):
-        for line in show(found, width=width, ink=ink).splitlines():
+        for line in format_trace(found, width=width, ink=ink).splitlines():
             assert cell_len(Text.from_ansi(line).plain) <= width
             assert ink != "ascii" or line.isascii()
 
 
 @cache
-def translated() -> Looked:
+def translated() -> LookInputs:
     run = open_plain("tatoeba-de-en")
-    return Looked(
+    return LookInputs(
         run=run, trace=trace(run, "Der Hund läuft nach Hause, weil es spät ist.", beam=True)
     )
 
 
 def test_a_real_run_shows_all_parts() -> None:
     found = translated()
-    text = show(found, width=80, ink="blocks")
+    text = format_trace(found, width=80, ink="blocks")
     assert found.trace.beam is not None
     assert found.trace.beam.text(found.trace.beam.best) in text
     assert found.trace.beam.summary in text
@@ -178,7 +187,7 @@ def test_map_and_alignment_are_of_the_layer_that_was_measured_best(best: int) ->
     found = translated()
     own = "cross.0.mean", "cross.1.mean"
     scores = {name: {"p1": 0.9 if n == best else 0.1, "random": 0.0} for n, name in enumerate(own)}
-    text = show(replace(found, truth={"maps": scores}), width=200, ink="blocks")
+    text = format_trace(replace(found, truth={"maps": scores}), width=200, ink="blocks")
     assert re.search(rf"^map\b.*\bcross\b.*\b{best + 1}\b", text, re.MULTILINE)
     assert "P@1 0.90" in text
     only = replace(found.trace, attention={"cross": [found.trace.attention["cross"][best]]})
@@ -191,7 +200,7 @@ def test_map_and_alignment_are_of_the_layer_that_was_measured_best(best: int) ->
 )
 def test_other_runs_are_shown_too(name: str, text: str) -> None:
     run = open_plain(name)
-    found = show(Looked(run=run, trace=trace(run, text, beam=True)), io.StringIO())
+    found = format_trace(LookInputs(run=run, trace=trace(run, text, beam=True)), io.StringIO())
     assert "beam  k=4" in found
     assert "lens  " in found
 
@@ -213,13 +222,13 @@ def test_the_stream_decides_about_signs_and_width(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
-    assert ink_for(Terminal("utf-8")) is COLOUR
-    assert ink_for(Terminal("UTF8")) is COLOUR
-    assert ink_for(Terminal("iso-8859-1")) is ASCII
-    assert ink_for(io.StringIO()) is BLOCKS
+    assert style_for(Terminal("utf-8")) is COLOUR
+    assert style_for(Terminal("UTF8")) is COLOUR
+    assert style_for(Terminal("iso-8859-1")) is ASCII
+    assert style_for(io.StringIO()) is BLOCKS
     assert (width_of(Terminal("utf-8")), width_of(io.StringIO())) == (100, 80)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert ink_for(Terminal("utf-8")) is BLOCKS
+    assert style_for(Terminal("utf-8")) is BLOCKS
 
 
 def test_words_are_safe_and_fit() -> None:

@@ -11,9 +11,9 @@ import torch
 
 from headway.errors import FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.forward import Batch, read_out, say, scores_in
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.forward import ReadingBatch, output_scores, read_out, run_reading
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.reading import GenerationOptions, read
 from headway.inside.capture.trace import TENSORS, Trace, trace
 from headway.models.parts.output_heads import HiddenStates
 from headway.nn.tap import record
@@ -61,7 +61,7 @@ def text_for(run: LoadedRun) -> str:
 def test_looking_does_not_change_the_answer(run: LoadedRun) -> None:
     found = trace(run, text_for(run), gradients=True)
     with torch.no_grad():
-        unseen = say(run, found.reading)
+        unseen = run_reading(run, found.reading)
     assert found.scores_RC is not None
     torch.testing.assert_close(found.scores_RC, unseen.scores_RC, atol=1e-5, rtol=1e-5)
     assert all(parameter.grad is None for parameter in run.model.parameters())
@@ -72,7 +72,7 @@ def test_looking_does_not_change_the_answer(run: LoadedRun) -> None:
 def test_weights_and_values_make_what_the_heads_gave(run: LoadedRun) -> None:
     found = trace(run, text_for(run))
     with record(run.model, ".heads") as seen, torch.no_grad():
-        say(run, found.reading)
+        run_reading(run, found.reading)
     heads = [x_NHK for calls in seen.values() for x_NHK in calls]
     made = []
     for kind, layers in found.attention.items():
@@ -96,8 +96,8 @@ def test_the_last_state_gives_the_answer(run: LoadedRun) -> None:
     assert len(states) == len(part.blocks) + 1
     x_TD = states[-1] if part.stack.final_norm is None else part.stack.final_norm(states[-1])
     with torch.no_grad():
-        batch = Batch.of(run, [found.reading])
-        scores_RC = scores_in(run, read_out(run, batch, HiddenStates(x_TD, batch.layout)))
+        batch = ReadingBatch.of(run, [found.reading])
+        scores_RC = output_scores(run, read_out(run, batch, HiddenStates(x_TD, batch.layout)))
     torch.testing.assert_close(scores_RC, found.scores_RC)
     assert not torch.allclose(states[0], states[-1])
 
@@ -111,7 +111,7 @@ def test_gradients_by_weights_add_up_to_those_by_gates(run: LoadedRun) -> None:
                 continue  # one gate for all layers
             attention.gate_H = torch.ones(attention.n_heads, requires_grad=True)
             try:
-                say(run, found.reading).log_probs_R.sum().backward()
+                run_reading(run, found.reading).log_probs_R.sum().backward()
                 gate_H = attention.gate_H.grad
             finally:
                 attention.gate_H = None
@@ -129,14 +129,14 @@ def test_what_a_hidden_token_says_reaches_no_other(run: LoadedRun) -> None:
     )
     assert other.ids != reading.first.ids
     changed = replace(reading, streams={**reading.streams, stream: other})
-    change = Change(hidden=frozenset({(stream, place)}))
+    change = Intervention(hidden=frozenset({(stream, place)}))
     rows = [n for n, output in enumerate(reading.outputs) if output.row != place]
     if stream == "source":
         rows = list(range(len(reading.outputs)))
     whole = any(output.row is None for output in reading.outputs)
     with torch.no_grad():
-        one, two = say(run, reading, change), say(run, changed, change)
-        plain, seen = say(run, reading), say(run, changed)
+        one, two = run_reading(run, reading, change), run_reading(run, changed, change)
+        plain, seen = run_reading(run, reading), run_reading(run, changed)
     assert not torch.equal(plain.scores_RC, seen.scores_RC)
     if not whole:
         assert torch.equal(one.scores_RC[rows], two.scores_RC[rows])
@@ -149,17 +149,17 @@ def test_a_head_that_is_off_is_one_without_output_weights(run: LoadedRun) -> Non
     reading = read(run, text_for(run))
     kind = Anatomy.of(run.model).kinds[-1]
     attention, head = kind.layers[0], 1
-    change = Change(off=frozenset({(kind.name, 0, head)}))
+    change = Intervention(disabled_heads=frozenset({(kind.name, 0, head)}))
     width = attention.d_head
     columns = slice(head * width, (head + 1) * width)
     with torch.no_grad():
-        off = say(run, reading, change).scores_RC
-        plain = say(run, reading).scores_RC
+        off = run_reading(run, reading, change).scores_RC
+        plain = run_reading(run, reading).scores_RC
         before = attention.to_out.weight[:, columns].clone()
         attention.to_out.weight[:, columns] = 0.0
-        without = say(run, reading).scores_RC
+        without = run_reading(run, reading).scores_RC
         attention.to_out.weight[:, columns] = before
-        again = say(run, reading).scores_RC
+        again = run_reading(run, reading).scores_RC
     torch.testing.assert_close(off, without, atol=1e-6, rtol=1e-6)
     assert torch.equal(plain, again)
     assert not torch.allclose(off, plain)
@@ -193,25 +193,25 @@ def test_a_damaged_trace_is_an_error(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (Change(hidden=frozenset({("source", 99)})), r"\b100\b.*\bsource\b.*\b3\b"),
-        (Change(hidden=frozenset({("image", 0)})), "'image'"),
-        (Change(off=frozenset({("cross", 9, 0)})), r"\bcross\b.*\b2\b.*\b10\b"),
-        (Change(off=frozenset({("cross", 0, 9)})), r"\bcross\b.*\b4\b.*\b10\b"),
-        (Change(off=frozenset({("crss", 0, 0)})), "'crss'.*'cross'"),
+        (Intervention(hidden=frozenset({("source", 99)})), r"\b100\b.*\bsource\b.*\b3\b"),
+        (Intervention(hidden=frozenset({("image", 0)})), "'image'"),
+        (Intervention(disabled_heads=frozenset({("cross", 9, 0)})), r"\bcross\b.*\b2\b.*\b10\b"),
+        (Intervention(disabled_heads=frozenset({("cross", 0, 9)})), r"\bcross\b.*\b4\b.*\b10\b"),
+        (Intervention(disabled_heads=frozenset({("crss", 0, 0)})), "'crss'.*'cross'"),
     ],
 )
 def test_what_cannot_be_changed_is_named(
-    opened: Callable[[str, str | None], LoadedRun], change: Change, message: str
+    opened: Callable[[str, str | None], LoadedRun], change: Intervention, message: str
 ) -> None:
     run = opened("translate", None)
     reading = read(run, "ba de")
     with pytest.raises(UserError, match=message):
-        say(run, reading, change)
+        run_reading(run, reading, change)
 
 
 def test_the_output_can_be_given(opened: Callable[[str, str | None], LoadedRun]) -> None:
-    reading = read(opened("translate", None), "ba de", Ask(output="go go"))
+    reading = read(opened("translate", None), "ba de", GenerationOptions(output="go go"))
     assert [output.name for output in reading.outputs] == ["▁go", "▁go", "</s>"]
     assert reading.last.pieces == ("<s>", "▁go", "▁go")
     with pytest.raises(UserError, match="classify"):
-        read(opened("classify", None), "ba", Ask(output="go"))
+        read(opened("classify", None), "ba", GenerationOptions(output="go"))

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.reading import GenerationOptions, read
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.checkpoints import (
-    along,
     checkpoints_of,
     diagonal_H,
     entropy,
@@ -23,10 +22,11 @@ from headway.inside.measure.checkpoints import (
     rank_residual,
     stage_at,
     stages,
+    trace_stages,
 )
 from headway.inside.page.look import look
 from headway.inside.page.sections import SECTIONS
-from headway.inside.page.sections.training import of_stages
+from headway.inside.page.sections.training import training_curves
 from headway.tasks.loaded_run import open_plain
 from headway.training.checkpoint import Checkpoints
 from headway.web.html import page_data
@@ -35,7 +35,7 @@ from headway.web.pack import pack, unpack
 from .kept_runs import KEPT, STEPS, kept_run
 
 TEXT = "ba de fi ko ga mo"
-ASK = Ask(output="go ba de fi")
+ASK = GenerationOptions(output="go ba de fi")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_stage_reads_what_the_final_model_wrote(run_folder: Path) -> None:
     run = open_plain(run_folder)
     reading = read(run, TEXT, ASK)
-    found = along(run, reading)
+    found = trace_stages(run, reading)
     assert [(label, step) for label, step, _ in found] == [
         *((f"step {step}", step) for step in STEPS),
         ("final", STEPS[-1]),
@@ -146,7 +146,7 @@ def test_n_checkpoints_cost_at_most_n_times_one(run_folder: Path) -> None:
 def test_curves_match_the_traces(run_folder: Path) -> None:
     run = open_plain(run_folder)
     found = [(stage, trace(stage.run, read(run, TEXT, ASK))) for stage in stages(run)]
-    section = of_stages(run, found)
+    section = training_curves(run, found)
     figures = {figure["name"]: figure for figure in section["figures"]}
     assert section["labels"] == ["step 10", "step 20", "step 30", "final"]
     assert section["kept"] == KEPT
@@ -175,7 +175,7 @@ def test_every_task_has_curves(tmp_path: Path, task: str) -> None:
     run = open_plain(kept_run(tmp_path / task, task, steps=(5,)))
     reading = read(run, "ba [MASK] de" if task == "fill" else TEXT)
     found = [(stage, trace(stage.run, reading)) for stage in stages(run)]
-    section = of_stages(run, found)
+    section = training_curves(run, found)
     names = {figure["name"] for figure in section["figures"]}
     assert {"own", "entropy", "pattern", "residual.self", "cka.self"} <= names
     assert ("turned" if task == "embed" else "loss") in names

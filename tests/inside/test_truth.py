@@ -13,12 +13,12 @@ import torch
 import toy_grammar
 
 from headway.errors import DataError, UserError
-from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.reading import GenerationOptions, read
 from headway.inside.measure import truth
 from headway.inside.measure.maps.map import Map
-from headway.inside.measure.truth import Case, Known, Link, Truth
+from headway.inside.measure.truth import AlignedPair, Case, GroundTruthLink, MapAccuracy
+from headway.inside.measure.truth.accuracy import heaviest, is_head
 from headway.inside.measure.truth.atoms import strip_number
-from headway.inside.measure.truth.measure import heaviest, is_head
 from headway.models.build import build_model
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
@@ -42,13 +42,13 @@ def copied(run: LoadedRun, n: int = 12, seed: int = 1) -> list[Case]:
     for _ in range(n):
         text = " ".join(picks.sample(WORDS, picks.randint(4, 9)))
         links = tuple((i, i) for i in range(len(text.split())))
-        pairs.append(Known(text, text, links))
-    return truth.aligned(run, pairs)
+        pairs.append(AlignedPair(text, text, links))
+    return truth.alignment_cases(run, pairs)
 
 
 def test_the_right_head_is_always_right_and_the_wrong_one_never(run: LoadedRun) -> None:
     cases = copied(run)
-    found = truth.measure(run, cases, few=2)
+    found = truth.measure_accuracy(run, cases, few=2)
     right, wrong = found.maps["cross.0.0"], found.maps["cross.0.1"]
     assert (right.p1, right.aer) == (1.0, 0.0)
     # Only the last word can be hit: what stands behind it is no candidate.
@@ -75,7 +75,7 @@ def test_the_best_head_is_chosen_on_one_half_and_judged_on_the_other(run: Loaded
             Map.of("cross.0.1", {"source": wrong}),
         ]
 
-    found = truth.measure(run, cases, maker=maker)
+    found = truth.measure_accuracy(run, cases, maker=maker)
     assert found.best is not None
     assert (found.best.name, found.best.p1_chosen) == ("cross.0.0", 1.0)
     assert found.best.p1 == pytest.approx(1 / 6)
@@ -84,13 +84,13 @@ def test_the_best_head_is_chosen_on_one_half_and_judged_on_the_other(run: Loaded
 
 def in_order(run: LoadedRun, n: int) -> Case:
     text = " ".join(WORDS[:n])
-    [case] = truth.aligned(run, [Known(text, text, tuple((i, i) for i in range(n)))])
+    [case] = truth.alignment_cases(run, [AlignedPair(text, text, tuple((i, i) for i in range(n)))])
     return case
 
 
 def test_chance_is_as_often_right_as_theory_says(run: LoadedRun) -> None:
     cases = copied(run, 150, seed=5)
-    found = truth.measure(run, cases, maker=lambda run, case: [])
+    found = truth.measure_accuracy(run, cases, maker=lambda run, case: [])
     chances = [1 / len(case.columns) for case in cases for _ in case.links]
     score = found.maps["random"]
     assert score.random == pytest.approx(sum(chances) / len(chances))
@@ -112,7 +112,9 @@ def test_words_of_many_pieces_have_no_more_chances(run: LoadedRun) -> None:
 
 def test_candidates_and_several_right_places_count(run: LoadedRun) -> None:
     case = copied(run, 1)[0]
-    link = replace(case.links[0], right=frozenset({0, 1}), sure=frozenset(), among=(0, 1, 2, 3))
+    link = replace(
+        case.links[0], correct=frozenset({0, 1}), sure=frozenset(), candidates=(0, 1, 2, 3)
+    )
     assert case.chance(link) == 0.5
     case = replace(case, links=(link,))
 
@@ -121,32 +123,32 @@ def test_candidates_and_several_right_places_count(run: LoadedRun) -> None:
         weights[:, place] = -1.0  # signs are left out
         return Map.of("cross.0.0", {"source": weights})
 
-    hit = truth.measure(run, [case], maker=lambda *_: [at(1)]).maps["cross.0.0"]
-    miss = truth.measure(run, [case], maker=lambda *_: [at(3)]).maps["cross.0.0"]
+    hit = truth.measure_accuracy(run, [case], maker=lambda *_: [at(1)]).maps["cross.0.0"]
+    miss = truth.measure_accuracy(run, [case], maker=lambda *_: [at(3)]).maps["cross.0.0"]
     assert (hit.p1, hit.aer, miss.p1, miss.aer) == (1.0, 0.0, 0.0, 1.0)
 
 
 def test_the_error_rate_needs_both_origins_of_a_word(run: LoadedRun) -> None:
-    [case] = truth.aligned(run, [Known("ba be bi", "ba", ((0, 0), (1, 0)))])
+    [case] = truth.alignment_cases(run, [AlignedPair("ba be bi", "ba", ((0, 0), (1, 0)))])
     assert case.links[0].sure == frozenset({0, 1})
-    found = truth.measure(run, [case], ["heads"]).maps["cross.0.0"]
+    found = truth.measure_accuracy(run, [case], ["heads"]).maps["cross.0.0"]
     # One link was found and two are sure: 1 - (1 + 1) / (1 + 2).
     assert (found.p1, found.aer) == (1.0, pytest.approx(1 / 3))
 
 
 def test_what_was_measured_goes_through_a_file(run: LoadedRun, tmp_path: Path) -> None:
-    found = truth.measure(run, copied(run, 4), ["heads", "norm"], task="words")
+    found = truth.measure_accuracy(run, copied(run, 4), ["heads", "norm"], task="words")
     found.save(tmp_path / "truth.json")
-    again = Truth.load(tmp_path / "truth.json")
+    again = MapAccuracy.load(tmp_path / "truth.json")
     assert (again.task, again.n, again.maps.keys()) == ("words", found.n, found.maps.keys())
     assert again.maps["norm"].p1 == pytest.approx(found.maps["norm"].p1, abs=1e-4)
     assert again.best == found.best
     assert again.unit == found.unit == "words"
     (tmp_path / "bad.json").write_text('{"task": "x"}')
     with pytest.raises(DataError, match=r"/bad\.json"):
-        Truth.load(tmp_path / "bad.json")
+        MapAccuracy.load(tmp_path / "bad.json")
     with pytest.raises(UserError, match="truth"):
-        truth.measure(run, [])
+        truth.measure_accuracy(run, [])
 
 
 def test_the_toy_grammar_links_every_word_to_what_it_was_made_from() -> None:
@@ -171,12 +173,12 @@ def test_the_toy_grammar_links_every_word_to_what_it_was_made_from() -> None:
 def test_known_pairs_go_through_a_file(tmp_path: Path) -> None:
     pairs = toy_grammar.copies(5)
     toy_grammar.write_known(pairs, tmp_path / "pairs.tsv")
-    assert truth.read_known(tmp_path / "pairs.tsv") == pairs
+    assert truth.read_aligned_pairs(tmp_path / "pairs.tsv") == pairs
     (tmp_path / "one.tsv").write_text("a b\tc\n\nonly one side\n")
     with pytest.raises(DataError, match=r"(?=.*\bline 3\b)(?=.*/one\.tsv)(?=.*\b1\.)"):
-        truth.read_known(tmp_path / "one.tsv")
+        truth.read_aligned_pairs(tmp_path / "one.tsv")
     with pytest.raises(DataError, match=r"/none\.tsv"):
-        truth.read_known(tmp_path / "none.tsv")
+        truth.read_aligned_pairs(tmp_path / "none.tsv")
 
 
 def test_copied_words_are_names_and_numbers_that_stand_once() -> None:
@@ -188,35 +190,35 @@ def test_copied_words_are_names_and_numbers_that_stand_once() -> None:
         ("Er will also in den Wald.", "So he also wants to go in the wood."),  # small words
         ("Wohnt Maria in Boston?", "Does Mary live in Boston?"),  # one
     ]
-    cases = truth.copied_words(run, pairs)
+    cases = truth.copied_word_cases(run, pairs)
     assert [len(case.links) for case in cases] == [2, 1]
     words = [case.reading.text.split() for case in cases]
     found = [
-        words[n][next(iter(link.right))] for n, case in enumerate(cases) for link in case.links
+        words[n][next(iter(link.correct))] for n, case in enumerate(cases) for link in case.links
     ]
     assert found == ["Tom", "1999.", "Boston?"]
 
 
 def test_repeats_count_only_what_the_model_copies() -> None:
     run = open_plain("stories")
-    cases = truth.repeats(run, 30, 32)
+    cases = truth.repeat_cases(run, 30, 32)
     assert cases
     for case in cases:
         ids = case.reading.first.ids
         assert ids[1:33] == ids[33:]
         for link in case.links:
-            [row], [place] = link.rows, link.right
+            [row], [place] = link.rows, link.correct
             assert ids[place] == ids[row + 1]
             assert place <= row - 1
-    found = truth.measure(run, cases, ["heads"])
+    found = truth.measure_accuracy(run, cases, ["heads"])
     assert found.maps["self.4.0"].p1 > 3 * found.maps["random"].random
 
 
 def test_repeats_are_for_language_models(run: LoadedRun, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="complete"):
-        truth.repeats(run)
+        truth.repeat_cases(run)
     with pytest.raises(UserError, match=r"\b999\b"):
-        truth.repeats(open_plain(tiny_run(tmp_path / "run", "complete")), 1, 999)
+        truth.repeat_cases(open_plain(tiny_run(tmp_path / "run", "complete")), 1, 999)
 
 
 def test_atoms_lose_their_numbers_and_needless_brackets() -> None:
@@ -247,12 +249,12 @@ def test_atoms_of_a_product_are_linked_to_what_they_were(tmp_path: Path) -> None
     path.write_text(
         "# made up\n[CH3:1][CH:2]([CH3:1])Br.[O-:3].[K+]>>[CH3:1][CH:2]([CH3:1])[OH:3]\n"
     )
-    [case] = truth.atom_maps(run, path)
+    [case] = truth.atom_cases(run, path)
     assert case.unit == "atoms"
     assert case.reading.text == "CC(C)Br.[O-].[K+]>>CC(C)O"
     pieces = case.reading.last.pieces
     assert [pieces[place] for (place,) in case.columns] == ["C", "C", "C", "Br", "[O-]", "[K+]"]
-    assert [sorted(link.right) for link in case.links] == [[0, 2], [1], [0, 2], [4]]
+    assert [sorted(link.correct) for link in case.links] == [[0, 2], [1], [0, 2], [4]]
     assert [sorted(link.sure) for link in case.links] == [[], [1], [], [4]]
     rows = [case.reading.outputs[link.rows[0]].row for link in case.links]
     assert [pieces[row] for row in rows if row is not None] == ["C", "C", "C", "O"]
@@ -269,13 +271,13 @@ def test_heads_are_known_by_their_names(name: str, wanted: bool) -> None:
 
 
 def test_links_keep_to_their_rows_when_outputs_are_left_out(run: LoadedRun) -> None:
-    reading = read(run, "ba be bi bo", Ask(output="ba be bi bo"))
+    reading = read(run, "ba be bi bo", GenerationOptions(output="ba be bi bo"))
     columns = tuple((i,) for i in range(4))
-    link = Link((2,), frozenset({2}), frozenset({2}))
-    narrow = Case(reading, "source", columns, (link,)).narrow()
+    link = GroundTruthLink((2,), frozenset({2}), frozenset({2}))
+    narrow = Case(reading, "source", columns, (link,)).with_judged_outputs()
     assert narrow.links[0].rows == (0,)
     assert [output.row for output in narrow.reading.outputs] == [2]
-    assert truth.measure(run, [narrow], ["heads"]).maps["cross.0.0"].p1 == 1.0
+    assert truth.measure_accuracy(run, [narrow], ["heads"]).maps["cross.0.0"].p1 == 1.0
 
 
 def test_the_shipped_translators_carry_their_truth() -> None:
@@ -283,7 +285,7 @@ def test_the_shipped_translators_carry_their_truth() -> None:
 
     for name in ("tatoeba-de-en", "tatoeba-en-de", "stories"):
         path = SHIPPED / name / "truth.json"
-        found = Truth.load(path)
+        found = MapAccuracy.load(path)
         assert found.best is not None
         assert found.best.p1 > 3 * found.maps["random"].random
         assert json.loads(path.read_text())["maps"]["norm"]["n"] == found.n

@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from headway.errors import DataError, UserError
-from headway.inside.capture.media import Media
+from headway.inside.capture.media import MediaInput
 from headway.inside.measure.maps.map import Map
 from headway.inside.measure.truth import (
     Case,
-    Truth,
+    MapAccuracy,
     boundary_errors,
     centre_map,
     even_times,
-    measure,
+    measure_accuracy,
     measure_times,
-    recordings,
-    scenes,
+    recording_cases,
+    scene_cases,
 )
 from headway.inside.measure.truth import times as timing
 from headway.inside.measure.truth.pointing import boxes_of, right_patches, right_rows
@@ -65,13 +65,13 @@ def pointing_at(place: dict[int, int], name: str = "cross.0.0") -> Any:
 
 def test_the_pointing_game_counts_maxima_inside_boxes(shapes: Path) -> None:
     run = media_run("caption")
-    cases = scenes(run, shapes, 100)
+    cases = scene_cases(run, shapes, 100)
     assert len(cases) == 6
     assert len(cases[0].links) == 4
     # Rows 0 to 2 of column 0 are the first thing, row 1 of column 3 is the second; of 12 patches.
-    assert sorted(cases[0].links[0].right) == [0, 4, 8]
-    assert sorted(cases[0].links[2].right) == [7]
-    found = measure(run, cases, [], maker=pointing_at({0: 4, 1: 8, 2: 7, 3: 6}))
+    assert sorted(cases[0].links[0].correct) == [0, 4, 8]
+    assert sorted(cases[0].links[2].correct) == [7]
+    found = measure_accuracy(run, cases, [], maker=pointing_at({0: 4, 1: 8, 2: 7, 3: 6}))
     assert found.maps["cross.0.0"].p1 == 3 / 4
     assert found.maps["cross.0.0"].random == pytest.approx((2 * 3 / 12 + 2 * 1 / 12) / 4)
     assert found.n == 24
@@ -83,29 +83,29 @@ def test_the_pointing_game_counts_maxima_inside_boxes(shapes: Path) -> None:
 
 def test_maps_of_a_real_trace_are_judged_and_kept(shapes: Path, tmp_path: Path) -> None:
     run = media_run("caption")
-    found = measure(run, scenes(run, shapes, 3), ["heads", "mean", "rollout"])
+    found = measure_accuracy(run, scene_cases(run, shapes, 3), ["heads", "mean", "rollout"])
     assert {"cross.0.0", "cross.1.3", "cross.1.mean", "rollout", "random", "centre"} <= set(
         found.maps
     )
     found.save(tmp_path / "truth.json")
-    assert Truth.load(tmp_path / "truth.json").maps.keys() == found.maps.keys()
+    assert MapAccuracy.load(tmp_path / "truth.json").maps.keys() == found.maps.keys()
 
 
 def test_a_label_that_names_a_thing_is_judged_by_its_box(shapes: Path) -> None:
     run = media_run("see")
-    assert scenes(run, shapes, 9) == []  # two things, and none is called a cat
+    assert scene_cases(run, shapes, 9) == []  # two things, and none is called a cat
     lines = [json.loads(line) for line in shapes.read_text().splitlines()]
     lines = [{**line, "objects": [{**line["objects"][1], "name": "cat"}]} for line in lines]
     shapes.write_text("\n".join(map(json.dumps, lines)))
-    cases = scenes(run, shapes, 9)
-    assert sorted(cases[0].links[0].right) == [7]
+    cases = scene_cases(run, shapes, 9)
+    assert sorted(cases[0].links[0].correct) == [7]
     assert cases[0].columns[0] == (1,)  # behind the class token
     assert cases[0].chance(cases[0].links[0]) == 1 / 12
     assert cases[0].reading.outputs[0].name == "cat"
 
 
 def test_boxes_follow_the_picture_to_its_new_size() -> None:
-    media = Media.of("x", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
+    media = MediaInput.of("x", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
     # A picture of 100 by 100 is cut to its middle 75 rows: y from 12 to 87.
     [box] = boxes_of({"box": [25, 12, 50, 87]}, media, (100, 100), "x")
     assert box == pytest.approx((0.25, 0.0, 0.5, 1.0), abs=0.01)
@@ -117,7 +117,7 @@ def test_boxes_follow_the_picture_to_its_new_size() -> None:
 
 
 def test_a_thing_that_moves_is_where_it_is_then() -> None:
-    media = Media.of("x", np.zeros((4, 3, 16, 16), np.uint8), VIDEO)
+    media = MediaInput.of("x", np.zeros((4, 3, 16, 16), np.uint8), VIDEO)
     left, right = [0, 0, 8, 16], [8, 0, 16, 16]
     thing = {"box": [0, 0, 16, 16], "boxes": [left, left, None, None]}
     boxes = boxes_of(thing, media, (16, 16), "x")
@@ -158,7 +158,7 @@ def digits(tmp_path: Path) -> Path:
 def test_boundary_errors_are_distances_of_both_ends() -> None:
     assert boundary_errors([(0.1, 0.4)], [(0.0, 0.5)]) == pytest.approx([0.1, 0.1])
     loud = np.random.default_rng(0).normal(size=int(0.9 * RATE)).astype(np.float32)
-    media = Media.of("x", loud, SOUND)
+    media = MediaInput.of("x", loud, SOUND)
     assert even_times(media, 3)[1] == pytest.approx((0.3, 0.6))
 
 
@@ -166,7 +166,7 @@ def test_word_times_of_planted_attention_are_right_and_even_ones_are_not(
     digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = media_run("transcribe")
-    spoken = recordings(run, digits, 100)
+    spoken = recording_cases(run, digits, 100)
     assert [len(one.case.links) for one in spoken] == [3] * 4
     assert spoken[0].times == tuple(TIMES)
     media = spoken[0].case.reading.media
@@ -190,10 +190,10 @@ def test_word_times_of_planted_attention_are_right_and_even_ones_are_not(
 
 def test_a_recording_is_judged_by_the_rows_of_its_words(digits: Path) -> None:
     run = media_run("transcribe-joint")
-    spoken = recordings(run, digits, 2)
+    spoken = recording_cases(run, digits, 2)
     cases = [one.case for one in spoken]
     maker = timing.with_aligning(["heads", "rollout"], 1)
-    found = measure(run, cases, ["heads", "rollout"], maker=maker)
+    found = measure_accuracy(run, cases, ["heads", "rollout"], maker=maker)
     assert {"aligning", "rollout", "cross.1.3", "diagonal"} <= set(found.maps)
     assert set(measure_times(run, spoken)["median_ms"]) >= {"attention", "CTC", "evenly"}
 
@@ -203,9 +203,9 @@ def test_manifests_without_boxes_or_times_are_an_error(tmp_path: Path, digits: P
     np.save(tmp_path / "images.npy", np.zeros((1, 24, 32, 3), np.uint8))
     (tmp_path / "plain.jsonl").write_text('{"path": "images.npy", "index": 0, "text": "a"}\n')
     with pytest.raises(DataError, match=r"/plain\.jsonl.*\b1\b.*objects"):
-        scenes(run, tmp_path / "plain.jsonl", 9)
+        scene_cases(run, tmp_path / "plain.jsonl", 9)
     with pytest.raises(UserError, match=r"/plain\.tsv.*JSONL"):
-        scenes(run, tmp_path / "plain.tsv", 9)
+        scene_cases(run, tmp_path / "plain.tsv", 9)
     digits.write_text(digits.read_text().replace('"words"', '"wards"'))
     with pytest.raises(DataError, match=rf"{digits.name}.*\b1\b.*words"):
-        recordings(media_run("transcribe"), digits, 9)
+        recording_cases(media_run("transcribe"), digits, 9)

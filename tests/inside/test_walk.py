@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.errors import UserError
-from headway.inside.capture.interventions import Change
+from headway.inside.capture.interventions import Intervention
 from headway.inside.capture.trace import trace
-from headway.inside.measure.layer_steps import Step
-from headway.inside.measure.layer_walk import Walk, walk
-from headway.inside.page.look import Looked
+from headway.inside.measure.layer_steps import WalkStep
+from headway.inside.measure.layer_walk import LayerWalk, walk
+from headway.inside.page.look import LookInputs
 from headway.inside.page.sections.walk import section
 from headway.nn.feedforward import ACTIVATIONS, GATED
 from headway.tasks.loaded_run import LoadedRun, open_plain
@@ -60,7 +60,7 @@ def text_for(task: str) -> str:
     return "ba [MASK] de go fi" if task == "fill" else "ba de go fi ko"
 
 
-def again(step: Step, vectors: dict[str, Tensor]) -> tuple[Tensor, Any]:
+def again(step: WalkStep, vectors: dict[str, Tensor]) -> tuple[Tensor, Any]:
     """What the step leads to, and which of its numbers: written down once more, on purpose."""
     has, x = step.numbers, [vectors[name].double() for name in step.inputs]
     if step.kind == "norm":
@@ -88,7 +88,7 @@ def again(step: Step, vectors: dict[str, Tensor]) -> tuple[Tensor, Any]:
     return torch.stack(x).sum(0), slice(None)
 
 
-def worst(found: Walk) -> float:
+def worst(found: LayerWalk) -> float:
     errors = []
     for step in found.steps[1:]:
         got, rows = again(step, found.vectors)
@@ -146,7 +146,7 @@ def test_the_choice_is_the_last_word_the_middle_layer_and_the_sharpest_head(open
 
 def test_what_is_hidden_and_switched_off_stays_so(opened: Give) -> None:
     run = opened("translate", "as-published")
-    change = Change(frozenset({("source", 1)}), frozenset({("cross", 1, 2)}))
+    change = Intervention(frozenset({("source", 1)}), frozenset({("cross", 1, 2)}))
     found = trace(run, "ba de go fi ko", change=change)
     made = walk(run, found, ("cross", 1, 2, None))
     assert worst_of_off(made) < 1e-3
@@ -156,7 +156,7 @@ def test_what_is_hidden_and_switched_off_stays_so(opened: Give) -> None:
     assert made.vectors["cross.others"].abs().max() > 0
 
 
-def worst_of_off(found: Walk) -> float:
+def worst_of_off(found: LayerWalk) -> float:
     """A head that is off ends in zeros, of which there is no share."""
     kept = [s for s in found.steps[1:] if s.out not in ("cross.z", "cross.one")]
     errors = []
@@ -198,7 +198,7 @@ def test_a_wide_model_stays_within_its_part_of_a_page(tmp_path: Any) -> None:
     found = trace(run, " ".join(["ba de go fi ko"] * 5))
     made = walk(run, found)
     assert worst(made) < 1e-3
-    assert len(pack(section(Looked(run=run, trace=found)))) < 250_000
+    assert len(pack(section(LookInputs(run=run, trace=found)))) < 250_000
     for step in made.steps:
         if step.kind == "linear":
             y = made.vectors[step.out]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import ConfigError, FolderError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
@@ -181,7 +181,7 @@ def test_positions_without_an_end_get_one_that_is_far(tmp_path: Path) -> None:
     exported(run, out)
     engine = Ctranslate2Engine(out, load_run(out))
     target = open_plain(str(run)).vocab.target
-    searcher = engine.searcher(load_run(out).decode, Specials.of(target))
+    searcher = engine.searcher(load_run(out).decode, SpecialTokens.of(target))
     assert len(searcher([[5] * POSITIONS])) == 1
     with pytest.raises(UserError, match=r"\b1,025\b.*\b1,024\b"):
         searcher([[5] * (POSITIONS + 1)])

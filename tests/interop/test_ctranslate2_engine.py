@@ -14,8 +14,8 @@ import torch
 from typer.testing import CliRunner
 
 from headway.cli.main import app
-from headway.decode.constraints import TextWish
-from headway.decode.search.hypothesis import Specials
+from headway.decode.constraints import TextConstraints
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import ConfigError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
@@ -189,7 +189,7 @@ def test_batches_are_even(workers: int) -> None:
 
 def test_what_ended_is_ranked_first_and_by_our_penalty() -> None:
     settings = DecodeSettings(beam=3, n_best=3)
-    ranking = Ranking(settings, Specials(1, 2, 0), ["<unk>", "<s>", "</s>", "a", "b"])
+    ranking = Ranking(settings, SpecialTokens(1, 2, 0), ["<unk>", "<s>", "</s>", "a", "b"])
     tokens = [["a", "b", "a"], ["a", "</s>"], ["a", "b", "b", "b", "</s>"]]
     logs = [-0.1, -3.0, -3.2]
     scores = [log / len(one) ** settings.alpha for one, log in zip(tokens, logs, strict=True)]
@@ -270,7 +270,7 @@ def test_text_is_shown_while_it_is_written(writers: tuple[Path, Path]) -> None:
 
 def test_prefixes_and_banned_words_go_through(translators: tuple[Path, Path]) -> None:
     run, out = translators
-    wishes = [TextWish(prefix="go ki"), TextWish(banned=("go",)), TextWish()]
+    wishes = [TextConstraints(prefix="go ki"), TextConstraints(banned=("go",)), TextConstraints()]
     engine = Ctranslate2Engine(out, load_run(out))
     lines = ["ba de fi", "go ka", "ko ko da"]
     both = [
@@ -284,7 +284,7 @@ def test_prefixes_and_banned_words_go_through(translators: tuple[Path, Path]) ->
     assert both[1][0][0].startswith("go ki")
     assert "go" not in both[1][1][0].split()
     with pytest.raises(UserError, match=r"--engine ctranslate2\b.*--engine torch\b"):
-        list(writer_of(opened_by(out, engine)).write(["ba"], [TextWish(required=("de",))]))
+        list(writer_of(opened_by(out, engine)).write(["ba"], [TextConstraints(required=("de",))]))
 
 
 def test_the_roles_of_tokens_are_kept(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_the_roles_of_tokens_are_kept(tmp_path: Path) -> None:
     assert_same_facts(ours, by_engine(out, LINES))
     assert not any("ba" in one["outputs"][0]["text"] for one in ours)
     engine = Ctranslate2Engine(out, load_run(out))
-    [[best]] = engine.searcher(load_run(out).decode, Specials.of(given))([[5, given.eos]])
+    [[best]] = engine.searcher(load_run(out).decode, SpecialTokens.of(given))([[5, given.eos]])
     assert best.tokens[0] == given.target_begin
     loaded = open_plain(str(run))
     assert to_ctranslate2.prove(loaded, out, LINES[:1], int8=False).passed

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.decode.align import attention_of
+from headway.decode.align import cross_attention
 from headway.interop.graphs.graphs import CROSS, LOGITS, SENTENCE, STATES, Graph, graphs_of
 from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
@@ -146,7 +146,7 @@ def test_the_attention_to_the_source_is_that_of_alignments() -> None:
     seen_BTS = grown(
         made[1], *padded([[1, *target] for target in targets], False), [source[1], *cross]
     )[CROSS]
-    for mine_TS, seen_TS in zip(attention_of(model, sources, targets, 1), seen_BTS, strict=True):
+    for mine_TS, seen_TS in zip(cross_attention(model, sources, targets, 1), seen_BTS, strict=True):
         n_target, n_source = mine_TS.shape
         torch.testing.assert_close(seen_TS[:n_target, :n_source], mine_TS, **CLOSE)
         assert not seen_TS[:n_target, n_source:].any()

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.interop.exporting import export_run
@@ -101,7 +101,7 @@ def test_captions_are_those_of_generate_and_it_goes_out_as_it_came(tmp_path: Pat
     words = run.vocab.target
     assert (words.bos, words.eos) == (END, END)
     settings = replace(run.settings.decode, beam=1, max_len=8, length_penalty="none")
-    found = Searcher([run.model], settings, Specials.of(words))(list(x_BTCYX.numpy()))
+    found = Searcher([run.model], settings, SpecialTokens.of(words))(list(x_BTCYX.numpy()))
     for [best, *_], picture in zip(found, x_BTCYX, strict=True):
         said = theirs.generate(prepared(picture[None]), **greedy)[0].tolist()[1:]
         assert best.tokens == (said[: said.index(END)] if END in said else said)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.settings.decode import DecodeSettings
@@ -132,7 +132,7 @@ def test_published_gpt2_files_have_no_prefix_and_carry_masks(tmp_path: Path) -> 
 
 def written(model: Any, prompts: list[list[int]], settings: DecodeSettings) -> list[list[int]]:
     """By us. No token is special but the end."""
-    search = Searcher([model], settings, Specials(EOS, EOS, EOS), context=32)
+    search = Searcher([model], settings, SpecialTokens(EOS, EOS, EOS), context=32)
     return [found.tokens for [found] in search(prompts)]
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import Specials
-from headway.decode.search.searcher import Beginning
-from headway.decode.steps import DecoderSteps, Seq2SeqSteps, Steps
+from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.search.searcher import StepsConfig
+from headway.decode.steps import DecoderSteps, DecodingSteps, Seq2SeqSteps
 from headway.errors import UserError
 from headway.interop.graphs.graphs import Graph, graphs_of
 from headway.interop.graphs.padded_batches import Array
@@ -196,10 +196,10 @@ def test_hypotheses_change_places_and_sources_leave(task: str, tmp_path: Path) -
     folder = tiny_run(tmp_path / "run", task)
     engine, model = OnnxEngine(folder, load_run(folder)), load_model(folder).eval()
     texts, width = [[3, 4, 5, 6], [7], [8, 9], [10, 11, 12]], 3
-    specials, settings = Specials(0, 1, 2), load_run(folder).decode
-    begin = Beginning(width, 9)
+    specials, settings = SpecialTokens(0, 1, 2), load_run(folder).decode
+    begin = StepsConfig(width, 9)
     if task == "translate":
-        mine: Steps = Seq2SeqSteps(model, texts, width, 9, attention=True)
+        mine: DecodingSteps = Seq2SeqSteps(model, texts, width, 9, attention=True)
         other = engine.searcher(settings, specials).steps(texts, begin)
     else:
         mine = DecoderSteps(model, texts, width, 9)

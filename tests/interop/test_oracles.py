@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode.filters import ban_phrases, ban_repeated, min_length, penalise_repetition
+from headway.decode.logits_processors import (
+    ban_phrases,
+    ban_repeated,
+    min_length,
+    penalise_repetition,
+)
 from headway.decode.search.sample import probabilities
 from headway.interop.foreign_config import Given
 from headway.interop.hf.llama import rope_settings

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.inside.measure.pruning import least, save_pruned, units
+from headway.inside.measure.pruning import removable_groups, save_pruned, select_heads
 from headway.interop import to_ctranslate2, to_hf, to_onnx, to_torch
 from headway.interop.graphs.graphs import Graph, graphs_of
 from headway.interop.graphs.padded_batches import Array, Call, prove_padded
@@ -23,7 +23,7 @@ TASKS = ("translate", "complete", "tag")
 
 def small_run(tmp_path: Path, task: str) -> LoadedRun:
     run = open_plain(tiny_run(tmp_path / "whole", task, n_layers=2))
-    save_pruned(run, least(units(run.shape), 3, run.shape), tmp_path / "small")
+    save_pruned(run, select_heads(removable_groups(run.shape), 3, run.shape), tmp_path / "small")
     return open_plain(str(tmp_path / "small"))
 
 

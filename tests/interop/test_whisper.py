@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 import headway
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.interop.exporting import export_run
@@ -128,7 +128,7 @@ def test_transcripts_are_those_of_generate(tmp_path: Path) -> None:
     transformers.logging.set_verbosity_error()
     given = features(hears(tmp_path), waves)
     expected = [theirs.generate(given[i : i + 1])[0].tolist() for i in range(3)]
-    found = Searcher([run.model], run.settings.decode, Specials.of(words))(waves)
+    found = Searcher([run.model], run.settings.decode, SpecialTokens.of(words))(waves)
     mine = [best.tokens[1:] for best, *_ in found]
     ends = [ids[: ids.index(END)] if END in ids else ids for ids in expected]
     assert mine == ends
@@ -181,7 +181,7 @@ def test_tokens_that_the_folder_suppresses_are_never_written(what: str, tmp_path
     whisper_folder(tmp_path / "theirs")
     import_run(str(tmp_path / "theirs"), tmp_path / "run")
     run, waves = open_plain(str(tmp_path / "run")), sounds()
-    plain = Searcher([run.model], run.settings.decode, Specials.of(run.vocab.target))(waves)
+    plain = Searcher([run.model], run.settings.decode, SpecialTokens.of(run.vocab.target))(waves)
     first = plain[0][0].tokens[1]
     generation = {"suppress_tokens": [START, 5, 9, NO_TIMES], "begin_suppress_tokens": [220, END]}
     changed = json.loads((tmp_path / "theirs" / "generation_config.json").read_text())
@@ -189,7 +189,9 @@ def test_tokens_that_the_folder_suppresses_are_never_written(what: str, tmp_path
     (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(changed))
     import_run(str(tmp_path / "theirs"), tmp_path / "again")
     again = open_plain(str(tmp_path / "again"))
-    found = Searcher([again.model], again.settings.decode, Specials.of(again.vocab.target))(waves)
+    found = Searcher([again.model], again.settings.decode, SpecialTokens.of(again.vocab.target))(
+        waves
+    )
     tokens = found[0][0].tokens
     assert tokens[0] == NO_TIMES
     assert tokens[1] != first
@@ -390,7 +392,7 @@ def test_tiny_en_transcribes_real_prompts_as_generate_does(tmp_path: Path) -> No
     transformers.logging.set_verbosity_error()
     theirs = transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
     extractor = transformers.WhisperFeatureExtractor.from_pretrained(tmp_path / "hf")
-    search = Searcher([run.model], run.settings.decode, Specials.of(run.vocab.target))
+    search = Searcher([run.model], run.settings.decode, SpecialTokens.of(run.vocab.target))
     for name in ("agent-alreadyon", "auth-incorrect", "vm-toforward"):
         samples = (32767 * read_audio(PROMPTS / f"{name}.wav", RATE)).astype(np.int16)
         given = features(extractor, [samples])

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Hypothesis, Specials
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
 from headway.decode.search.searcher import Searcher
-from headway.inside.capture.beam_tree import BeamTree, Count, Node
+from headway.inside.capture.beam_tree import BeamTree, Node, StepCounts
 from headway.lab.beam import EXPERIMENT, Exact, Seq2Seq, asker, behind, drawn, exact_best, judged
 from headway.models.build import build_model
 from headway.settings.decode import DecodeSettings
@@ -92,7 +92,7 @@ def test_the_exact_search_is_brute_force() -> None:
     assert isinstance(model, Seq2Seq)
     decode = DecodeSettings(beam=2, length_penalty="none", max_len=4)
     source = [3, 4, 5, EOS]
-    job = Searcher([model], decode, Specials(1, EOS, 0)).job([source])
+    job = Searcher([model], decode, SpecialTokens(1, EOS, 0)).job([source])
     ask = asker(model, source, job)
     total: dict[tuple[int, ...], float] = {}
     for length in range(4):
@@ -121,7 +121,7 @@ def test_a_tree_is_judged_by_the_best_output() -> None:
         node(3, 0, (5,), -3.0, "cut"),
         node(4, 1, (3, EOS), -1.4, "ended"),
     )
-    count = Count(1, 0, 1, 6, 1, 3, 2, None)
+    count = StepCounts(1, 0, 1, 6, 1, 3, 2, None)
     tree = BeamTree(nodes, (count,), (4,), 1, 1, "none", 0.0, 9, "")
     found = judged([tree], [Exact([4], -1.0, 5, True)])
     assert found["cut"] == {"kept": 0.5, "hopeless": 0.5, "fatal": 0.5}

@@ -43,7 +43,7 @@ def test_it_is_measured_judged_and_drawn(
     if name == "beam":
         monkeypatch.setattr("headway.lab.beam.drawn", lambda pairs, some, seed: pairs[:6])
     if name == "maps":
-        monkeypatch.setattr("headway.lab.maps.aligned", _few_aligned())
+        monkeypatch.setattr("headway.lab.maps.alignment_cases", _few_aligned())
     threads = torch.get_num_threads()
     try:
         bench = Hurried(folder=tmp_path, seed=0, quick=True, device=place)
@@ -55,6 +55,6 @@ def test_it_is_measured_judged_and_drawn(
 
 
 def _few_aligned() -> Any:
-    from headway.lab.maps import aligned
+    from headway.lab.maps import alignment_cases
 
-    return lambda run, known: aligned(run, known[:30])
+    return lambda run, known: alignment_cases(run, known[:30])

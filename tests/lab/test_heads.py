@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headway.inside import Ask, read
-from headway.inside.capture.forward import Batch
+from headway.inside import GenerationOptions, read
+from headway.inside.capture.forward import ReadingBatch
 from headway.lab import heads as lab_heads
 from headway.lab.heads import EXPERIMENT, KINDS, _gates, at_quarter, free, loss, pruned
 from tests.inside.copier import WORDS, copier
@@ -84,7 +84,9 @@ def test_of_a_copier_one_head_of_six_is_needed(
     assert name.startswith(KINDS["cross"])
     assert re.findall(r"\d+", name) == ["1", "1"]
     assert found["roles"][0][3] > 0.5
-    batch = Batch.of(run, [read(run, text, Ask(output=text)) for text in texts])
+    batch = ReadingBatch.of(
+        run, [read(run, text, GenerationOptions(output=text)) for text in texts]
+    )
     monkeypatch.setattr(lab_heads, "STEPS", 40)
     gates = _gates(run, batch, batch, price=0.05, seed=0)
     assert gates["open"] == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.inside.measure.truth import Known, aligned
+from headway.inside.measure.truth import AlignedPair, alignment_cases
 from headway.lab.maps import BETTER, EXPERIMENT, NAMED, elsewhere, measured
 from tests.inside.copier import WORDS, copier
 
@@ -81,8 +81,8 @@ def test_of_a_copier_it_is_found_which_head_points_right(tmp_path: Path) -> None
     it, and does nothing with it: attention misleads, and norms and gradients do not."""
     run = copier(tmp_path)
     texts = [" ".join(WORDS[i : i + 6]) for i in range(10)]
-    known = [Known(text, text, tuple((i, i) for i in range(6))) for text in texts]
-    assert len(aligned(run, known)) == 10
+    known = [AlignedPair(text, text, tuple((i, i) for i in range(6))) for text in texts]
+    assert len(alignment_cases(run, known)) == 10
     found = measured(run, known, few=2, seed=0)
     assert found["picked"] == "cross.0.0"
     assert found["p1"]["picked"] == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from headway.inside.measure.truth import Known
+from headway.inside.measure.truth import AlignedPair
 from headway.lab.nats import of_pairs
 from tests.inside.copier import SLOTS, WORDS, copier
 
@@ -18,7 +18,7 @@ def test_an_end_is_no_word(tmp_path: Path) -> None:
     words none."""
     opened = copier(tmp_path)
     run: Any = SimpleNamespace(opened=opened, model=opened.model, device=torch.device("cpu"))
-    pairs = [Known(text, text, ()) for text in (" ".join(WORDS[i : i + 4]) for i in range(5))]
+    pairs = [AlignedPair(text, text, ()) for text in (" ".join(WORDS[i : i + 4]) for i in range(5))]
     assert of_pairs(run, pairs).accuracy == 1
     with torch.no_grad():
         table_VD = run.model.target_front.tokens.weight

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from headway.decode.search.hypothesis import Specials
-from headway.decode.search.recorded import Recorded
+from headway.decode.search.cuda_graphs import CudaGraphSearcher
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.lab.roles import (
     ARMS,
@@ -169,10 +169,10 @@ def test_diagonal_writes_the_same_in_a_search_that_can_be_recorded() -> None:
         Seq2SeqSettings(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, wiring="pre",
                         parts="lab-diagonal")
     ).eval()  # fmt: skip
-    searcher = Searcher([model], DecodeSettings(beam=1), Specials(1, 2, 0))
+    searcher = Searcher([model], DecodeSettings(beam=1), SpecialTokens(1, 2, 0))
     sources = [[3, 4, 5, 2], [6, 7, 2]]
     want = searcher(sources)
-    searcher.recorded = Recorded(model)
+    searcher.graph_searcher = CudaGraphSearcher(model)
     assert [[one.tokens for one in each] for each in searcher(sources)] == [
         [one.tokens for one in each] for each in want
     ]

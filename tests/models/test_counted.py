@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.decode.search.speculative import SpeculativeSearcher
 from headway.decode.steps import DecoderSteps
@@ -29,7 +29,7 @@ from tests.decode.reference import BOS, EOS, UNK
 from ..facts import missing
 
 VOCAB = 12
-SPECIALS = Specials(BOS, EOS, UNK)
+SPECIALS = SpecialTokens(BOS, EOS, UNK)
 PROMPTS = [[BOS, 3, 4], [BOS], [BOS, 9, 8, 7, 6, 5], [BOS, 4, 4]]
 
 

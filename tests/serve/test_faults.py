@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from headway.decode.continuous import Continuous, Member
+from headway.decode.continuous import BatchMember, ContinuousBatch
 from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.writer import Writer
 from headway.errors import UserError
@@ -49,25 +49,25 @@ def text_of(said: Any) -> str:
 @contextmanager
 def slow_steps(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[list[int]]:
     """Every step takes longer; how many rows each had."""
-    real, seen = Continuous.step, []
+    real, seen = ContinuousBatch.step, []
 
-    def step(self: Continuous) -> list[Member]:
+    def step(self: ContinuousBatch) -> list[BatchMember]:
         time.sleep(seconds)
         found = real(self)
         seen.append(len(self.rows))
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Continuous, "step", step)
+        patch.setattr(ContinuousBatch, "step", step)
         yield seen
 
 
 @contextmanager
 def held_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """No step is computed until the event is set, which happens at the end at the latest."""
-    go, real = threading.Event(), Continuous.step
+    go, real = threading.Event(), ContinuousBatch.step
     with monkeypatch.context() as patch:
-        patch.setattr(Continuous, "step", lambda self: (go.wait(60), real(self))[1])
+        patch.setattr(ContinuousBatch, "step", lambda self: (go.wait(60), real(self))[1])
         try:
             yield go
         finally:
@@ -481,8 +481,8 @@ def test_an_answer_ends_the_rest_between_rejections(
         serving(runs["stories"], limits=Limits(queue=1)) as here,
         connected(here) as asks, connected(here) as refused,
     ):  # fmt: skip
-        go, real = threading.Event(), Continuous.step
-        monkeypatch.setattr(Continuous, "step", lambda self: (go.wait(60), real(self))[1])
+        go, real = threading.Event(), ContinuousBatch.step
+        monkeypatch.setattr(ContinuousBatch, "step", lambda self: (go.wait(60), real(self))[1])
         asks.sendall(raw_request(body=b'{"input": "x", "options": {"max_len": 2}}'))
         wait_for(lambda: here.service.workers["stories"].accepted and not here.service.being_read)
         refused.sendall(raw_request())
@@ -610,9 +610,9 @@ def test_a_request_that_breaks_the_model_breaks_no_other(
 ) -> None:
     tokenizer = runs["stories"].tokenizer
     poison = tokenizer.as_prompt(tokenizer.encode("Poison"))
-    real = Continuous.step
+    real = ContinuousBatch.step
 
-    def step(self: Continuous) -> list[Member]:
+    def step(self: ContinuousBatch) -> list[BatchMember]:
         time.sleep(0.01)
         found = real(self)
         for member, w in self.rows:
@@ -621,7 +621,7 @@ def test_a_request_that_breaks_the_model_breaks_no_other(
         return found
 
     want = [runs["stories"](text, **GREEDY).text for text in PROMPTS]
-    monkeypatch.setattr(Continuous, "step", step)
+    monkeypatch.setattr(ContinuousBatch, "step", step)
     with ThreadPoolExecutor(8) as pool:
         good = [pool.submit(ask, here, text, stream=n % 2 == 0) for n, text in enumerate(PROMPTS)]
         bad = pool.submit(ask, here, "Poison")
@@ -704,13 +704,13 @@ def test_a_worker_that_dies_restarts_and_answers_waiting_requests(
         worker = here.service.workers["stories"]
         dies = threading.Event()
 
-        def die(self: Continuous) -> list[Member]:
+        def die(self: ContinuousBatch) -> list[BatchMember]:
             dies.wait(10)
             raise SystemExit("a text of someone")
 
         with ThreadPoolExecutor(3) as pool:
             with monkeypatch.context() as patch:
-                patch.setattr(Continuous, "step", die)
+                patch.setattr(ContinuousBatch, "step", die)
                 first = pool.submit(ask, here, "The dog")
                 wait_for(lambda: worker._growing is not None and not worker._growing.is_empty)
                 waiting = [pool.submit(ask, here, text) for text in PROMPTS[:2]]

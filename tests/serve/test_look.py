@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headway.errors import UserError
-from headway.inside.page.server_page import Live
-from headway.inside.page.server_request import MOST_TEXT, Request
+from headway.inside.page.server_page import LivePage
+from headway.inside.page.server_request import MOST_TEXT, LookRequest
 from headway.run import Run
 from headway.serve.limits import Limits
 from headway.serve.server import LOOPBACK, bind, is_loopback, own_names
@@ -89,11 +89,11 @@ def test_a_medium_is_kept_for_the_next_question(
 ) -> None:
     seen: list[Any] = []
 
-    def page(self: Live, request: Request) -> Any:
+    def page(self: LivePage, request: LookRequest) -> Any:
         seen.append((self.media, self.asked))
         raise ZeroDivisionError("a page takes seconds: what it is made from is enough")
 
-    monkeypatch.setattr(Live, "page", page)
+    monkeypatch.setattr(LivePage, "page", page)
     png = (SHIPPED / "shapes/example.png").read_bytes()
     assert here.post("/v1/look", data={"model": "shapes"}, files={"file": png}).status_code == 500
     medium = seen[0][1]["medium"]
@@ -137,14 +137,14 @@ def test_invalid_requests_name_the_key_or_its_value(closed: Here, keys: Any, mes
 def test_one_page_is_made_at_a_time_and_few_wait(
     closed: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, begun, real = threading.Event(), threading.Semaphore(0), Live.page
+    go, begun, real = threading.Event(), threading.Semaphore(0), LivePage.page
 
-    def page(self: Live, request: Request) -> Any:
+    def page(self: LivePage, request: LookRequest) -> Any:
         begun.release()
         go.wait(20)
         return real(self, request)
 
-    monkeypatch.setattr(Live, "page", page)
+    monkeypatch.setattr(LivePage, "page", page)
     codes: list[int] = []
     threads = [
         threading.Thread(target=lambda: codes.append(look(closed, text="Ja.").status_code))
@@ -167,12 +167,12 @@ def test_a_page_without_a_waiting_client_is_not_made(
 ) -> None:
     go, made = threading.Event(), []
 
-    def page(self: Live, request: Request) -> Any:
+    def page(self: LivePage, request: LookRequest) -> Any:
         made.append(request.text)
         go.wait(20)
         raise UserError("enough")
 
-    monkeypatch.setattr(Live, "page", page)
+    monkeypatch.setattr(LivePage, "page", page)
     first = threading.Thread(target=look, args=(closed,), kwargs={"text": "first"})
     first.start()
     wait_for(lambda: made == ["first"])

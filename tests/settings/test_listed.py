@@ -11,11 +11,11 @@ import torch
 
 import headway
 from headway.data.files import parts
-from headway.decode.fewshot import Chooser, Shots
+from headway.decode.fewshot import FewShotClassifier, FewShotExamples
 from headway.errors import FolderError
 from headway.inside import load
 from headway.inside.capture.corpus import Corpus
-from headway.inside.measure.maps import known
+from headway.inside.measure.maps import check_methods
 from headway.interop.proof_inputs import proof_sentences
 from headway.metrics.speech import character_errors, word_errors
 from headway.metrics.translation import bleu, chrf, exact_match
@@ -77,7 +77,9 @@ def completed(runs: Path, given: Any) -> Any:
 
 def chosen(runs: Path, given: Any) -> Any:
     completer = completer_of(open_run(runs / "complete", device="cpu"), GREEDY)
-    return [one.label for one in Chooser(completer, Shots(()), ["ba", "de"])(given)]
+    return [
+        one.label for one in FewShotClassifier(completer, FewShotExamples(()), ["ba", "de"])(given)
+    ]
 
 
 def encoded(runs: Path, given: Any) -> Any:
@@ -92,7 +94,7 @@ def corpus(runs: Path, given: Any) -> Any:
 INPUTS: dict[str, Callable[[Path, Any], Any]] = {
     "Writer.translate": translated,
     "Completer.complete": completed,
-    "Chooser": chosen,
+    "FewShotClassifier": chosen,
     "Tokenizer.encode": encoded,
     "Tagger.tags": tags,
     "Corpus.of_lines": corpus,
@@ -123,7 +125,7 @@ def test_a_bare_gap_picture_pair_score_or_method_too(runs: Path) -> None:
         assert metric("a b c d e", "a b c d e").value == metric(["a b c d e"], ["a b c d e"]).value
     assert word_errors("a b", "a c") == word_errors(["a b"], ["a c"])
     assert character_errors("ab", "ac") == character_errors(["ab"], ["ac"])
-    assert known("rollout") == ["rollout"]
+    assert check_methods("rollout") == ["rollout"]
 
 
 def test_a_bare_path_is_one_file(tmp_path: Path) -> None:

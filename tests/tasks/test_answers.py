@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headway.decode.speech.word_times import Word
+from headway.decode.speech.word_times import WordTiming
 from headway.errors import UserError
 from headway.tasks.answer_tables import AnswerTable
 from headway.tasks.answers import (
@@ -41,7 +41,7 @@ TAGGED = TagAnswer(
 SPOKEN = TranscriptAnswer(
     text="one two",
     segments=(AnswerSegment(0.0, 2.0, "one two"),),
-    words=(Word("one", 0.0, 0.5, 0.9), Word("two", 1.0, 1.5, 0.9)),
+    words=(WordTiming("one", 0.0, 0.5, 0.9), WordTiming("two", 1.0, 1.5, 0.9)),
 )
 
 

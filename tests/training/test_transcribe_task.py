@@ -130,9 +130,9 @@ def test_files_are_answered_with_words_and_times(
 def test_the_batch_does_not_change_a_transcript(run: Path) -> None:
     waves = [said(text, 3)[0] for text in TESTED[:8]]
     ear = ear_of(run, times=True)
-    together = ear.hear(waves)
+    together = ear.transcribe_windows(waves)
     for wave_S, expected in zip(waves, together, strict=True):
-        [alone] = ear.hear([wave_S])
+        [alone] = ear.transcribe_windows([wave_S])
         assert alone.text == expected.text
         assert alone.words == tuple(
             replace(word, confidence=pytest.approx(word.confidence, abs=1e-4))
@@ -149,7 +149,7 @@ def test_a_long_recording_is_the_sum_of_its_windows(data: Path, runs: dict[str, 
     pieces = [sound[first : first + 500] for first in range(0, len(sound), 500)]
     short = said("bad cab", 4)[0]
     assert len(short) / RATE < ear.window_s
-    found, [whole] = ear.transcribe([pieces, [short]]), ear.hear([short])
+    found, [whole] = ear.transcribe([pieces, [short]]), ear.transcribe_windows([short])
     first, second = (one for one in found if isinstance(one, Transcript))
     assert len(first.segments) > 3
     assert "".join(first.text.split()) == "".join(" ".join(long).split())
@@ -157,14 +157,14 @@ def test_a_long_recording_is_the_sum_of_its_windows(data: Path, runs: dict[str, 
     assert starts == sorted(starts)
     assert first.seconds == pytest.approx(len(sound) / RATE)
     [part] = second.segments
-    assert part.heard.text == whole.text == "bad cab"
-    assert [w.start for w in part.heard.words] == [w.start for w in whole.words]
+    assert part.transcript.text == whole.text == "bad cab"
+    assert [w.start for w in part.transcript.words] == [w.start for w in whole.words]
 
 
 def test_silence_has_no_words(run: Path, tmp_path: Path) -> None:
     ear = ear_of(run, times=True)
     quiet = np.random.default_rng(0).normal(0, 1e-4, RATE).astype(np.float32)
-    nothing, heard = ear.hear([quiet, said("ab", 1)[0]])
+    nothing, heard = ear.transcribe_windows([quiet, said("ab", 1)[0]])
     assert (nothing.text, nothing.is_silent, nothing.words) == ("", True, ())
     assert heard.text == "ab"
     [found] = ear.transcribe([[]])
@@ -176,7 +176,7 @@ def test_an_empty_transcript_has_no_word_times(run: Path, monkeypatch: pytest.Mo
     ear = ear_of(run, times=True, guard=False)
     nothing = Hypothesis([], -0.1, -0.1, [-0.1], True)
     monkeypatch.setattr(ear.recognizer, "recognize", lambda waves: [nothing for _ in waves])
-    [heard] = ear.hear([said("ab", 1)[0]])
+    [heard] = ear.transcribe_windows([said("ab", 1)[0]])
     assert (heard.text, heard.words) == ("", ())
 
 
@@ -196,16 +196,16 @@ def test_a_decoder_that_loops_is_noticed(data: Path, runs: dict[str, Path]) -> N
             model.head.linear.bias = torch.nn.Parameter(bias)  # type: ignore
         limits = {"max_len": 120, "extra_len": 120, "beam": 1}
         weight = {"decode": limits, "model": model}
-        [careless] = ear_of(run, guard=False, **weight).hear([wave_S])
-        [heard] = ear_of(run, **weight).hear([wave_S])
+        [careless] = ear_of(run, guard=False, **weight).transcribe_windows([wave_S])
+        [heard] = ear_of(run, **weight).transcribe_windows([wave_S])
         if run == joint:
             assert heard.text == "cab dad"
             assert not heard.is_doubtful
-            assert heard.tries == 2
+            assert heard.n_attempts == 2
         else:
             assert len(careless.text) > 100
             assert heard.is_doubtful
-            assert heard.tries == 6
+            assert heard.n_attempts == 6
 
 
 def test_training_starts_from_a_run(data: Path, runs: dict[str, Path], tmp_path: Path) -> None:

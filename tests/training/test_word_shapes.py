@@ -14,7 +14,7 @@ import torch
 from headway.errors import ConfigError, UserError
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import passages
-from headway.inside.capture.forward import Batch
+from headway.inside.capture.forward import ReadingBatch
 from headway.inside.capture.reading import read
 from headway.interop.graphs.graph_inputs import SEGMENTS, TextInputs
 from headway.interop.proof_inputs import proof_texts
@@ -104,7 +104,7 @@ def test_looks_and_studies_and_proofs_read_the_same(run: Path) -> None:
     assert (tuple(item.segments), tuple(item.ids)) == (reading.segments, reading.last.ids)
     many = passages(opened, Corpus.of_lines([" ".join(["Paris river"] * 90)]), 9999)
     assert len(many) > 1
-    assert len(Batch.of(opened, many).streams["text"].segments_N) == sum(  # type: ignore[arg-type]
+    assert len(ReadingBatch.of(opened, many).streams["text"].segments_N) == sum(  # type: ignore[arg-type]
         len(one.last.ids) for one in many
     )
     words = opened.vocab.source.encode_words([["Paris", "river"] * 90])

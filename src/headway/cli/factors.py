@@ -23,7 +23,7 @@ from headway.settings.folder import is_shipped, run_folder
 from headway.settings.load import parse_override
 
 if TYPE_CHECKING:
-    from headway.inside.measure.factors.dictionary import Factors
+    from headway.inside.measure.features.dictionary import FeatureDictionary
 
 TELLING = 10
 CONTEXT = 7
@@ -77,7 +77,7 @@ def factors(
     place = out or (Path(f"{folder.name}-factors") if is_shipped(folder) else folder / "factors")
     _check_free(place, restart)
     from headway.inside.capture.corpus import Corpus
-    from headway.inside.measure.factors.dictionary import factors as learn
+    from headway.inside.measure.features.dictionary import factors as learn
     from headway.nn.devices import pick_device
     from headway.tasks.loaded_run import open_plain
 
@@ -124,7 +124,7 @@ def _check_free(place: Path, restart: bool) -> None:
         )
 
 
-def _show(found: Factors) -> None:
+def _show(found: FeatureDictionary) -> None:
     figures, unit = found.figures, found.figures["unit"]
     many = figures.get("rows", "tokens")
     held = "held-out text" if many == "tokens" else "held-out examples"
@@ -147,7 +147,7 @@ def _show(found: Factors) -> None:
     print()
     show_table(
         ["factor", "fires", "layer", "effect", "where it fires most"],
-        [_line(found, number) for number in found.telling(TELLING)],
+        [_line(found, number) for number in found.most_effective(TELLING)],
         {"factor", "fires", "effect"},
     )
 
@@ -156,7 +156,7 @@ def _share(value: float | None) -> str:
     return "none" if value is None else f"{value:.1%}"
 
 
-def _line(found: Factors, number: int) -> tuple[str, ...]:
+def _line(found: FeatureDictionary, number: int) -> tuple[str, ...]:
     entry = found.entries[number]
     context = entry["contexts"][0]
     at, pieces = context["at"], context["pieces"]

@@ -23,9 +23,9 @@ from headway.errors import UserError, needs
 from headway.progress import Progress
 
 if TYPE_CHECKING:
-    from headway.inside.capture.interventions import Change
-    from headway.inside.capture.media import Media
-    from headway.inside.capture.reading import Ask
+    from headway.inside.capture.interventions import Intervention
+    from headway.inside.capture.media import MediaInput
+    from headway.inside.capture.reading import GenerationOptions
     from headway.inside.page import look as pages
     from headway.run import Run
     from headway.tasks.loaded_run import LoadedRun
@@ -140,7 +140,7 @@ def look(
     ask = _ask(loaded, words or [], decode, page)
     change = _change(loaded, page.get("hide", []), page.get("off", []))
     plain = {name: page[name] for name in ("corpus", "factors", "truth", "slow") if name in page}
-    extras = pages.Extras(
+    extras = pages.LookOptions(
         **plain, checkpoints=checkpoints, tuned=_tuned(loaded, page.get("tuned"), out),
         walk=_place(page["walk"]) if "walk" in page else None,
         pins=tuple(row - 1 for row in page.get("pin", ())),
@@ -150,9 +150,9 @@ def look(
         return
     assert text is not None
     if terminal:
-        from headway.inside.page.terminal import show
+        from headway.inside.page.terminal import format_trace
 
-        print(show(pages.looked_at(loaded, text, ask, change, extras), sys.stdout))
+        print(format_trace(pages.prepare_look(loaded, text, ask, change, extras), sys.stdout))
         return
     other = None
     if {"against_text", "against_file"} & page.keys():
@@ -170,7 +170,12 @@ def look(
 
 
 def _serve(
-    run: Run, text: str | Media | None, ask: Ask, change: Change, extras: pages.Extras, port: int
+    run: Run,
+    text: str | MediaInput | None,
+    ask: GenerationOptions,
+    change: Intervention,
+    extras: pages.LookOptions,
+    port: int,
 ) -> None:
     """Serve the page on this machine only, until Ctrl-C: `headway serve` with this page at `/`."""
     from headway.serve import server
@@ -189,12 +194,12 @@ def _serve(
 
 def _subject(
     run: LoadedRun, page: OptionValues, which: str = "", *, serve: bool = False
-) -> str | Media | None:
+) -> str | MediaInput | None:
     """The input to look at: the one given, or the example that comes with the model.
 
     None for a server of a text model without an example: its page starts with a greeting.
     """
-    from headway.inside.capture.media import check_given, example_input, open_media
+    from headway.inside.capture.media import check_input_kind, example_input, open_media
     from headway.settings.run import media_settings
 
     text, file = page.get(f"{which}text"), page.get(f"{which}file")
@@ -204,7 +209,7 @@ def _subject(
             return example
         if serve and media_settings(run.settings) is None:
             return None
-    check_given(run, text, file)
+    check_input_kind(run, text, file)
     return text if file is None else open_media(run, file)
 
 
@@ -221,8 +226,10 @@ def _show_trace(folder: Path, out: Path, page: OptionValues) -> None:
     _note(f"wrote {out} from the trace in {folder}")
 
 
-def _ask(run: LoadedRun, words: list[str], decode: OptionValues, page: OptionValues) -> Ask:
-    from headway.inside.capture.reading import NEW_TOKENS, Ask, greedy_unless
+def _ask(
+    run: LoadedRun, words: list[str], decode: OptionValues, page: OptionValues
+) -> GenerationOptions:
+    from headway.inside.capture.reading import NEW_TOKENS, GenerationOptions, greedy_by_default
 
     only_decoding(words)
     new = page.get("new", NEW_TOKENS)
@@ -231,13 +238,15 @@ def _ask(run: LoadedRun, words: list[str], decode: OptionValues, page: OptionVal
     found = settings_of(run.folder, words, decode).decode if words or decode else None
     if found is not None and run.spec.continues:
         named = {*decode, *(word.partition("=")[0].removeprefix("decode.") for word in words)}
-        found = greedy_unless(named, found)
-    return Ask(output=page.get("output"), begin=page.get("begin", ""), decode=found, new=new)
+        found = greedy_by_default(named, found)
+    return GenerationOptions(
+        output=page.get("output"), prefix=page.get("begin", ""), decode=found, max_new_tokens=new
+    )
 
 
-def _change(run: LoadedRun, hide: list[str], off: list[str]) -> Change:
+def _change(run: LoadedRun, hide: list[str], off: list[str]) -> Intervention:
     from headway.inside.capture.anatomy import Anatomy
-    from headway.inside.capture.interventions import Change
+    from headway.inside.capture.interventions import Intervention
 
     anatomy = Anatomy.of(run.model)
     hidden = set()
@@ -248,7 +257,7 @@ def _change(run: LoadedRun, hide: list[str], off: list[str]) -> Change:
     for word in off:
         heads.add(head := head_given(word, "--off"))
         anatomy.head(*head)  # raises if there is no such head
-    return Change(frozenset(hidden), frozenset(heads))
+    return Intervention(frozenset(hidden), frozenset(heads))
 
 
 def _place(word: str) -> tuple[str, int, int, int]:

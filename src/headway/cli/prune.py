@@ -23,9 +23,9 @@ from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
     from headway.inside.capture.streams import Reading
-    from headway.inside.measure.heads import Heads
-    from headway.inside.measure.pruned_run import Line
-    from headway.inside.measure.pruning import Head
+    from headway.inside.measure.heads import HeadAnalysis
+    from headway.inside.measure.pruned_run import ComparisonRow
+    from headway.inside.measure.pruning import HeadId
     from headway.tasks.loaded_run import LoadedRun
 
 
@@ -114,9 +114,9 @@ def prune(
         _write(whole, wanted, out, readings, files, as_json)
 
 
-def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozenset[Head]:
+def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozenset[HeadId]:
     """Parse `--heads`: a number of heads, or the heads themselves."""
-    from headway.inside.measure.pruning import all_heads, prunable, without
+    from headway.inside.measure.pruning import all_heads, prunable, remaining_heads
 
     if kind is not None and kind not in model.attention_layers:
         has = ", ".join(model.attention_layers)
@@ -125,7 +125,7 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
         gone = frozenset(head_given(name, "--heads") for name in text.split(","))
         if kind is not None:
             raise UserError("--kind has no effect when --heads names the heads. Leave it out.")
-        without(model, gone)  # an unknown head, or none left, surfaces here
+        remaining_heads(model, gone)  # an unknown head, or none left, surfaces here
         return gone
     total = sum(kind in (None, head[0]) for head in all_heads(model))
     most = prunable(model, kind)
@@ -148,7 +148,7 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
     return n_gone
 
 
-def _judged(run: LoadedRun, readings: list[Reading], where: str) -> Heads:
+def _judged(run: LoadedRun, readings: list[Reading], where: str) -> HeadAnalysis:
     from headway.inside.measure.heads import heads
 
     print_to_stderr(f"measuring head importance on {len(readings):,} {readings[0].unit}: {where}")
@@ -156,8 +156,8 @@ def _judged(run: LoadedRun, readings: list[Reading], where: str) -> Heads:
         return replace(heads(run, readings), source=where)
 
 
-def _curve(run: LoadedRun, files: DataSettings, found: Heads, folder: Path) -> None:
-    from headway.inside.measure.pruning_curve import CURVE, curve, save_found
+def _curve(run: LoadedRun, files: DataSettings, found: HeadAnalysis, folder: Path) -> None:
+    from headway.inside.measure.pruning_curve import CURVE, curve, save_head_analysis
 
     with Progress().stage("measuring the score without heads"):
         measured = curve(run, files, found, note=print_to_stderr)
@@ -171,12 +171,12 @@ def _curve(run: LoadedRun, files: DataSettings, found: Heads, folder: Path) -> N
             f"curve not saved: {folder.name} is a shipped model. Copy it to your own folder first."
         )
         return
-    save_found(folder, found, measured)
+    save_head_analysis(folder, found, measured)
     print_to_stderr(f"saved {folder / CURVE}; `headway look` shows it")
 
 
 def _write(
-    run: LoadedRun, gone: frozenset[Head], out: Path, readings: list[Reading],
+    run: LoadedRun, gone: frozenset[HeadId], out: Path, readings: list[Reading],
     files: DataSettings | None, as_json: bool,
 ) -> None:  # fmt: skip
     from headway.inside.measure.pruned_run import prune_run
@@ -193,7 +193,7 @@ def _write(
     print_to_stderr(f"wrote {out}; fine-tune it with `headway train … --from {out}`")
 
 
-def _row(line: Line) -> tuple[str, ...]:
+def _row(line: ComparisonRow) -> tuple[str, ...]:
     before, after = (f"{value:,.{line.digits}f}" for value in (line.before, line.after))
     change = f"{line.after - line.before:+.{line.digits}f}"
     if not line.digits and line.before:

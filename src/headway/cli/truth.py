@@ -19,7 +19,7 @@ from headway.settings.folder import is_shipped, load_run, run_folder
 from headway.tasks.specs import Spec, spec_of
 
 if TYPE_CHECKING:
-    from headway.inside.measure.truth import Truth
+    from headway.inside.measure.truth import MapAccuracy
 
 BEST_HEADS = 5
 FLAGS = (
@@ -87,11 +87,11 @@ def truth(
     if not spec.truth and reactions is None:
         print(f"not validated: there is no known right place for a run of the task {task}.")
         return
-    from headway.inside.measure.maps import METHODS, known
+    from headway.inside.measure.maps import METHODS, check_methods
     from headway.inside.measure.truth.validate import find_cases, validate, with_fresh_weights
     from headway.tasks.loaded_run import open_plain
 
-    wanted = known(METHODS if methods == "all" else methods.split(","))
+    wanted = check_methods(METHODS if methods == "all" else methods.split(","))
     loaded = open_plain(run, settings)
     loaded = with_fresh_weights(loaded) if untrained else loaded
     cases = find_cases(loaded, texts, pairs=pairs, reactions=reactions, media=media)
@@ -99,7 +99,7 @@ def truth(
         print(f"not validated: no known places found ({cases.kind}).")
         return
     found = validate(loaded, cases, wanted, few=few, progress=Progress())
-    if not found.is_telling:
+    if not found.is_conclusive:
         print_to_stderr(
             f"only {found.n} {found.unit} could be measured: too few for reliable figures. Give "
             "more inputs."
@@ -125,7 +125,7 @@ def _by_option(words: list[str], named: OptionValues, spec: Spec) -> OptionValue
     return {flag.name: Path(words[0])}
 
 
-def _save(found: Truth, folder: Path, out: Path | None) -> None:
+def _save(found: MapAccuracy, folder: Path, out: Path | None) -> None:
     from headway.inside.page.look import TRUTH
 
     if out is None and is_shipped(folder):
@@ -136,7 +136,7 @@ def _save(found: Truth, folder: Path, out: Path | None) -> None:
     print_to_stderr(f"wrote {path}")
 
 
-def _show(found: Truth, n_texts: int) -> None:
+def _show(found: MapAccuracy, n_texts: int) -> None:
     scores, items = found.maps, found.items
     print(
         f"{found.task}: {found.n} {found.unit} in {n_texts} {items}; accuracy by "

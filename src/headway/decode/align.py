@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.decode.steps import alignment_layer, cross_weights
+from headway.decode.steps import alignment_layer, cross_attention_tap
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.tap import record
 from headway.tokens.tokenizer import SPACE_MARK, Tokenizer
 
-Pair = tuple[int, int]
+AlignmentLink = tuple[int, int]
 
-Attention = Callable[[Sequence[Any], Sequence[Sequence[int]], int], list[Tensor]]
-"""`attention_of` for one model: sources, targets and the token that targets begin with."""
+AttentionFunction = Callable[[Sequence[Any], Sequence[Sequence[int]], int], list[Tensor]]
+"""`cross_attention` for one model: sources, targets and the token that targets begin with."""
 
 
-def attention_of(
+def cross_attention(
     model: Seq2Seq,
     sources: Sequence[Any],
     targets: Sequence[Sequence[int]],
@@ -45,7 +45,7 @@ def read_targets(
     There is one of each per source; `inputs` are the tokens that the decoder reads.
     """
     device = next(model.parameters()).device
-    name = cross_weights(model, layer)
+    name = cross_attention_tap(model, layer)
     with record(model, name) as seen:
         tokens_N, layout = model.target_front.collate(inputs, device)
         x_ND = model(*model.source_front.collate(sources, device), tokens_N, layout)
@@ -87,7 +87,7 @@ def source_words(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[in
 
 def align_words(
     attention_TS: Tensor, source_words: Sequence[int], target_words: Sequence[int]
-) -> list[Pair]:
+) -> list[AlignmentLink]:
     """Pairs (source, target): for every target word, the source word that it attends to most.
 
     Rows and columns without a word (the end tokens) are left out.
@@ -102,5 +102,5 @@ def align_words(
     return [(source, target) for target, source in enumerate(by_word_YX.argmax(1).tolist())]
 
 
-def pharaoh(pairs: Sequence[Pair]) -> str:
+def pharaoh(pairs: Sequence[AlignmentLink]) -> str:
     return " ".join(f"{source}-{target}" for source, target in pairs)

@@ -80,7 +80,7 @@ def _live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
             raise failure
 
 
-def one_ahead(items: Iterable[T]) -> Iterator[T]:
+def prefetch_one(items: Iterable[T]) -> Iterator[T]:
     """Yield each item after the next one was produced. An error is raised after the items before
     it."""
     held: list[T] = []

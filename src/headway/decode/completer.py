@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from headway.decode.batching import batches, windows
 from headway.decode.engine import Engine, Search
-from headway.decode.output import Output, WritingSummary, Written
-from headway.decode.search.hypothesis import Specials
-from headway.decode.search.searcher import Prefix, Recent, Searcher, too_long
+from headway.decode.output import GenerationResult, Output, WritingSummary
+from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.search.searcher import SearchCache, Searcher, SharedPrefix, too_long
 from headway.decode.search.speculative import SpeculativeSearcher
-from headway.decode.stream import OnToken, Reading
+from headway.decode.stream import OnToken, OutputAssembler
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.linear import packing
@@ -22,7 +22,7 @@ from headway.tokens.tokenizer import Tokenizer
 Prompt = str | Sequence[int]
 """Text, or token ids that include the begin token."""
 
-WORTH_SHARING = 16
+MIN_SHARED_TOKENS = 16
 """Least length in tokens of a shared prompt prefix that is computed once."""
 
 USUAL = 128
@@ -43,7 +43,7 @@ class Completer:
         draft_context: int | None = None,
         detail: bool = False,
         engine: Engine | None = None,
-        recent: Recent | None = None,
+        search_cache: SearchCache | None = None,
     ) -> None:
         """Several models form an ensemble. `context`: their maximum number of tokens, if limited.
 
@@ -69,8 +69,8 @@ class Completer:
             raise UserError(f"a draft model cannot be combined with --engine {engine.name}.")
         self.context, self.draft, self.draft_context = context, draft, draft_context
         self.engine, self.detail = engine, detail
-        self.recent = Recent() if recent is None else recent
-        self.prefix: Prefix | None = None
+        self.search_cache = SearchCache() if search_cache is None else search_cache
+        self.prefix: SharedPrefix | None = None
         self.searchers: dict[int, Search] = {}
         self._searcher(tokenizer.eos)  # raise errors about incompatible settings at once
 
@@ -83,7 +83,7 @@ class Completer:
         end: int | None = None,
         live: bool = False,
         on_progress: OnProgress = no_progress,
-    ) -> Iterator[Written]:
+    ) -> Iterator[GenerationResult]:
         """Yield one completion per prompt, in order. An empty prompt starts a new text.
 
         `on_token` receives the text of an output as it becomes certain; prompts are then processed
@@ -116,7 +116,7 @@ class Completer:
         common: list[int] | None,
         end: int | None,
         on_progress: OnProgress,
-    ) -> Iterator[Written]:
+    ) -> Iterator[GenerationResult]:
         """Yield completions in order, each as soon as it and all before it are done."""
         ids = [self.ids(prompt) for prompt in prompts]
         self._check(prompts, ids, first)
@@ -132,7 +132,7 @@ class Completer:
         given = 0
         for group in groups:
             some = [ids[place] for place in group]
-            reading = Reading(self.tokenizer, self.settings, some, end, on_token)
+            reading = OutputAssembler(self.tokenizer, self.settings, some, end, on_token)
             numbers = [[first + place] for place in group]
             found = searcher(reading.prompts, None, numbers, prefix=prefix, watch=reading.watch)
             done |= dict(zip(group, reading.outputs(found), strict=True))
@@ -144,12 +144,12 @@ class Completer:
             self.summary.proposed = searcher.proposed
             self.summary.accepted = searcher.accepted
 
-    def _completion(self, prompt: Prompt, outputs: list[Output]) -> Written:
+    def _completion(self, prompt: Prompt, outputs: list[Output]) -> GenerationResult:
         self.summary.sources += 1
         self.summary.tokens += sum(len(output.tokens) + output.finished for output in outputs)
         self.summary.unfinished += not (outputs[0].finished or outputs[0].stopped_by)
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-        return Written(text, outputs)
+        return GenerationResult(text, outputs)
 
     def _check(self, prompts: Sequence[Prompt], ids: Sequence[list[int]], first: int) -> None:
         context = self._searcher(self.tokenizer.eos).context
@@ -160,14 +160,14 @@ class Completer:
 
     def _searcher(self, end: int) -> Search:
         if end not in self.searchers:
-            specials = Specials.of(self.tokenizer, end)
+            specials = SpecialTokens.of(self.tokenizer, end)
             made: Search
             if self.engine is not None:
                 made = self.engine.searcher(
                     self.settings, specials, context=self.context, detail=self.detail
                 )
             elif self.draft is None:
-                made = self.recent(
+                made = self.search_cache(
                     ("complete", self.settings, specials, self.context),
                     lambda: Searcher(self.models, self.settings, specials, self.context),
                 )
@@ -179,12 +179,12 @@ class Completer:
             self.searchers[end] = made
         return self.searchers[end]
 
-    def _shared(self, ids: Sequence[list[int]], common: list[int] | None) -> Prefix | None:
+    def _shared(self, ids: Sequence[list[int]], common: list[int] | None) -> SharedPrefix | None:
         """The computed prefix of all prompts; that of the previous batch is reused if it fits."""
         if self.engine is not None:
             return None
         known = self.prefix
-        if known is not None and not all(known.begins(tokens) for tokens in ids):
+        if known is not None and not all(known.is_prefix_of(tokens) for tokens in ids):
             known = None
         n = 0
         if len(ids) > 1 or common is not None:
@@ -193,9 +193,9 @@ class Completer:
         if known is not None and 2 * len(known.tokens) >= n:
             self.summary.shared += len(known.tokens) * len(ids)
             return known
-        if n < WORTH_SHARING:
+        if n < MIN_SHARED_TOKENS:
             return None
-        self.prefix = Prefix(self.models, ids[0][:n])
+        self.prefix = SharedPrefix(self.models, ids[0][:n])
         self.summary.shared += n * (len(ids) - 1)
         return self.prefix
 

@@ -10,36 +10,38 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from headway.decode.search.hypothesis import NO_WISH, Phrase, Wish
+from headway.decode.search.hypothesis import NO_CONSTRAINTS, Phrase, TokenConstraints
 from headway.errors import UserError
 from headway.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextWish:
+class TextConstraints:
     """The constraints on the output of one source, as text."""
 
     prefix: str = ""
     required: tuple[str, ...] = ()
     banned: tuple[str, ...] = ()
 
-    def tokens(self, target: Tokenizer) -> Wish:
-        if self == NOTHING:
-            return NO_WISH
+    def tokenize(self, target: Tokenizer) -> TokenConstraints:
+        if self == NO_TEXT_CONSTRAINTS:
+            return NO_CONSTRAINTS
         phrases = [tuple(target.encode(phrase)) for phrase in self.required]
-        return Wish(
+        return TokenConstraints(
             prefix=tuple(target.encode(self.prefix)) if self.prefix else (),
             required=tuple(phrase for phrase in phrases if phrase),
             banned=banned_phrases(self.banned, target),
         )
 
 
-NOTHING = TextWish()
+NO_TEXT_CONSTRAINTS = TextConstraints()
 
 
-def next_wishes(wishes: Iterator[TextWish] | None, n_lines: int, first: int) -> list[TextWish]:
+def next_constraints(
+    wishes: Iterator[TextConstraints] | None, n_lines: int, first: int
+) -> list[TextConstraints]:
     if wishes is None:
-        return [NOTHING] * n_lines
+        return [NO_TEXT_CONSTRAINTS] * n_lines
     found = list(islice(wishes, n_lines))
     if len(found) < n_lines:
         raise UserError(
@@ -51,12 +53,12 @@ def next_wishes(wishes: Iterator[TextWish] | None, n_lines: int, first: int) -> 
 
 
 def banned_phrases(phrases: Sequence[str], target: Tokenizer) -> tuple[Phrase, ...]:
-    """The usual tokenization of each phrase. `broken_bans` finds others when they occur."""
+    """The usual tokenization of each phrase. `violated_bans` finds others when they occur."""
     found = [tuple(target.encode(phrase)) for phrase in phrases]
     return tuple(dict.fromkeys(tokens for tokens in found if tokens))
 
 
-def broken_bans(
+def violated_bans(
     tokens: Sequence[int], phrases: Sequence[str], target: Tokenizer
 ) -> tuple[Phrase, ...]:
     """The token sequences in this output that write a banned phrase."""

@@ -16,18 +16,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headway.decode.filters import never
 from headway.decode.lean_step import lean_step
+from headway.decode.logits_processors import always_banned
 from headway.decode.output import Output
+from headway.decode.search.cuda_graphs import (
+    LENGTHS,
+    SOURCES,
+    capture_graph,
+    new_graph_pool,
+    round_up_to_size,
+)
 from headway.decode.search.greedy import hypothesis, most_likely
-from headway.decode.search.hypothesis import Hypothesis, Specials
-from headway.decode.search.limits import Job
-from headway.decode.search.recorded import LENGTHS, SOURCES, new_pool, record, room_in
-from headway.decode.search.sample import chances, drawer
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
+from headway.decode.search.job import Job
+from headway.decode.search.sample import make_random_numbers, make_token_drawer
 from headway.decode.search.searcher import check_prompted, too_long
-from headway.decode.search.static import FixedCache
-from headway.decode.steps import fill, read_prompts
-from headway.decode.stream import OnPiece, Reading
+from headway.decode.search.static_search import StaticCache
+from headway.decode.steps import prefill, prefill_prompts
+from headway.decode.stream import OnOutputPiece, OutputAssembler
 from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.nn.cache import Cache, LayerCache
@@ -52,42 +58,42 @@ FIRST_ROOM = 64
 
 
 @dataclass(eq=False)
-class Member:
+class BatchMember:
     """One prompt with the outputs that are generated for it."""
 
     prompt: list[int]
     settings: DecodeSettings
     job: Job
-    reading: Reading
+    assembler: OutputAssembler
     numbers: Sequence[int] = (0,)
     """Numbers that random draws depend on, besides the seed."""
 
-    on_piece: OnPiece | None = None
+    on_piece: OnOutputPiece | None = None
     top: int = 0
     """Number of most likely tokens to record at each step."""
 
     tokens: list[list[int]] = field(default_factory=list)
     log_probs: list[list[float]] = field(default_factory=list)
-    tops: list[list[list[tuple[int, float]]]] = field(default_factory=list)
+    top_log_probs: list[list[list[tuple[int, float]]]] = field(default_factory=list)
     """Most likely tokens with their log-probabilities, for each output and step."""
 
     scores_prompt: bool = False
     """Record the log-probabilities of the prompt's own tokens."""
 
-    writes: bool = True
+    generates: bool = True
     """Generate text. If False, the member is done when its prompt is processed."""
 
     prompt_log_probs: list[float | None] = field(default_factory=list)
     """Log-probability of each token of the prompt; None for the first, which follows nothing."""
 
-    prompt_tops: list[list[tuple[int, float]]] = field(default_factory=list)
+    prompt_top_log_probs: list[list[tuple[int, float]]] = field(default_factory=list)
     """The likeliest tokens at each place of the prompt but the first, if `top` is not 0."""
 
-    whose: object = None
+    owner: object = None
     """The caller: members of one caller take turns with those of other callers. None: a caller of
     its own."""
 
-    left: bool = False
+    cancelled: bool = False
     """Cancelled by its caller: it is removed at the next step."""
 
     error: Exception | None = None
@@ -99,8 +105,8 @@ class Member:
     order: list[int] = field(default_factory=list)
     """For each of `outputs`, its number while it was generated."""
 
-    open: int = 0
-    chances_WT: Tensor | None = None
+    n_open: int = 0
+    random_WT: Tensor | None = None
 
     @property
     def width(self) -> int:
@@ -115,11 +121,11 @@ class Member:
         return self.job.limits[0]
 
     @property
-    def reads_apart(self) -> bool:
+    def needs_all_states(self) -> bool:
         """True if more is needed than the hidden state of the last prompt token."""
-        return self.scores_prompt or not self.writes
+        return self.scores_prompt or not self.generates
 
-    def note_prompt(self, scores_NV: Tensor) -> None:
+    def record_prompt_scores(self, scores_NV: Tensor) -> None:
         """Append the scores of the prompt's tokens; `scores_NV` follow the tokens just read."""
         if not self.prompt_log_probs:
             self.prompt_log_probs.append(None)
@@ -133,36 +139,36 @@ class Member:
         if self.top:
             values_NK, ids_NK = scores_NV.topk(min(self.top, scores_NV.shape[1]))
             rows = zip(ids_NK.tolist(), values_NK.tolist(), strict=True)
-            self.prompt_tops += [[*zip(ids, values, strict=True)] for ids, values in rows]
+            self.prompt_top_log_probs += [[*zip(ids, values, strict=True)] for ids, values in rows]
 
-    def end_unwritten(self) -> None:
+    def end_empty(self) -> None:
         """End with empty, unfinished outputs."""
         self.tokens = [[] for _ in range(self.width)]
         self.log_probs = [[] for _ in range(self.width)]
-        self.tops = [[] for _ in range(self.width)]
-        self.open, self.order = 0, [*range(self.width)]
+        self.top_log_probs = [[] for _ in range(self.width)]
+        self.n_open, self.order = 0, [*range(self.width)]
         empty = Hypothesis([], 0.0, 0.0, [], finished=False)
-        [self.outputs] = self.reading.outputs([[empty] * self.width])
+        [self.outputs] = self.assembler.outputs([[empty] * self.width])
 
     def begin(self) -> None:
         self.tokens = [[] for _ in range(self.width)]
         self.log_probs = [[] for _ in range(self.width)]
-        self.tops = [[] for _ in range(self.width)]
-        self.open = self.width
+        self.top_log_probs = [[] for _ in range(self.width)]
+        self.n_open = self.width
         if self.settings.sample:
-            self.chances_WT = chances(self.settings, [self.numbers], self.limit)[0]
+            self.random_WT = make_random_numbers(self.settings, [self.numbers], self.limit)[0]
 
-    def take(self, w: int, token: int, log_prob: float) -> bool:
+    def append_token(self, w: int, token: int, log_prob: float) -> bool:
         """Append a token. Returns whether the output ends with it."""
         self.tokens[w].append(token)
         self.log_probs[w].append(log_prob)
         ended = token == self.job.specials.eos or len(self.tokens[w]) >= self.limit
-        if self.reading.watch is not None and self.reading.watch(0, w, token):
+        if self.assembler.watch is not None and self.assembler.watch(0, w, token):
             ended = True
         if ended:
-            self.open -= 1
-            self.reading.rest(w)
-            if not self.open:
+            self.n_open -= 1
+            self.assembler.flush(w)
+            if not self.n_open:
                 self._finish()
         return ended
 
@@ -170,19 +176,19 @@ class Member:
         pairs = zip(self.tokens, self.log_probs, strict=True)
         found: list[Hypothesis] = [hypothesis(ids, values, self.job) for ids, values in pairs]
         self.order = sorted(range(len(found)), key=lambda w: -found[w].score)
-        [self.outputs] = self.reading.outputs([[found[w] for w in self.order]])
+        [self.outputs] = self.assembler.outputs([[found[w] for w in self.order]])
 
 
 @dataclass(eq=False)
 class LongPrompt:
     """A prompt that is read in parts, one per step."""
 
-    member: Member
+    member: BatchMember
     caches: Sequence[Cache]
     """KV cache of each model, with the tokens that were read so far."""
 
 
-class Continuous:
+class ContinuousBatch:
     """A running batch of texts: each step adds one token to each. Several models form an
     ensemble."""
 
@@ -202,10 +208,10 @@ class Continuous:
         self.context = min((end for end in ends if end is not None), default=None)
         self.most_rows = most_rows
         self.device = next(models[0].parameters()).device
-        self.waiting: list[Member] = []
+        self.waiting: list[BatchMember] = []
         self.long: LongPrompt | None = None
         self.read_at_once = READ_AT_ONCE.get(self.device.type, READ_AT_ONCE["cpu"])
-        self.rows: list[tuple[Member, int]] = []
+        self.rows: list[tuple[BatchMember, int]] = []
         """For each cache row: the member, and the number of its output."""
 
         counts = any(model.is_counted for model in models)  # n-gram lookups need sizes on the host
@@ -218,10 +224,10 @@ class Continuous:
         self.never: dict[Hashable, Tensor] = {}
 
     def _make_caches(self) -> None:
-        lasting = room_in(SOURCES, self.most_rows) if self.fixed else 0
+        lasting = round_up_to_size(SOURCES, self.most_rows) if self.fixed else 0
         self.caches = [RowCache(len(model.stack.blocks), lasting) for model in self.models]  # type: ignore[arg-type]
         self.steps = [
-            FixedRowSteps(model, cache, self.device)
+            StaticRowSteps(model, cache, self.device)
             for model, cache in zip(self.models, self.caches, strict=True)
             if self.fixed
         ]
@@ -233,9 +239,9 @@ class Continuous:
         *,
         end: int | None = None,
         numbers: Sequence[int] = (0,),
-        on_piece: OnPiece | None = None,
+        on_piece: OnOutputPiece | None = None,
         top: int = 0,
-    ) -> Member:
+    ) -> BatchMember:
         """A member that can join. Raises `UserError` for requests that cannot be answered.
 
         `end`: the token that ends an output, instead of the end of text."""
@@ -251,11 +257,11 @@ class Continuous:
             )
         ids = list(prompt)
         end = self.tokenizer.eos if end is None else end
-        job = Job.completing(settings, Specials.of(self.tokenizer, end), [ids], self.context)
-        reading = Reading(self.tokenizer, settings, [ids], end, None, on_piece)
-        return Member(ids, settings, job, reading, tuple(numbers), on_piece, top)
+        job = Job.completing(settings, SpecialTokens.of(self.tokenizer, end), [ids], self.context)
+        reading = OutputAssembler(self.tokenizer, settings, [ids], end, None, on_piece)
+        return BatchMember(ids, settings, job, reading, tuple(numbers), on_piece, top)
 
-    def join(self, member: Member) -> None:
+    def join(self, member: BatchMember) -> None:
         self.waiting.append(member)
 
     @property
@@ -263,7 +269,7 @@ class Continuous:
         return not self.rows and not self.waiting and self.long is None
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[BatchMember]:
         """All members, running and waiting."""
         read = [] if self.long is None else [self.long.member]
         return [*dict.fromkeys(member for member, _ in self.rows), *read, *self.waiting]
@@ -274,7 +280,7 @@ class Continuous:
         self._make_caches()
 
     @torch.no_grad()
-    def step(self) -> list[Member]:
+    def step(self) -> list[BatchMember]:
         """Add one token to each text. Returns the members that are now done or were cancelled."""
         with self._evaluating():
             gone = self._leave()
@@ -293,14 +299,14 @@ class Continuous:
             return evaluating(self.models)
         return nullcontext()
 
-    def _leave(self) -> list[Member]:
+    def _leave(self) -> list[BatchMember]:
         """Remove cancelled members and return them."""
-        gone = [member for member in self.members if member.left]
+        gone = [member for member in self.members if member.cancelled]
         if gone:
-            self.waiting = [member for member in self.waiting if not member.left]
-            if self.long is not None and self.long.member.left:
+            self.waiting = [member for member in self.waiting if not member.cancelled]
+            if self.long is not None and self.long.member.cancelled:
                 self.long = None
-            self._drop([row for row, (member, _) in enumerate(self.rows) if member.left])
+            self._drop([row for row, (member, _) in enumerate(self.rows) if member.cancelled])
         return gone
 
     def _drop(self, rows: Sequence[int]) -> None:
@@ -342,7 +348,7 @@ class Continuous:
         prompts = [member.prompt for member in some]
         found = []
         for model, cache in zip(self.models, self.caches, strict=True):
-            read, last_BD = read_prompts(model, prompts, 0)
+            read, last_BD = prefill_prompts(model, prompts, 0)
             found.append(self._admit(cache, read, last_BD, some))
         self._begin(some)
         return found
@@ -356,15 +362,15 @@ class Continuous:
         part = member.prompt[: caches[0].lengths[0] + self.read_at_once]
         vectors, lasts = [], []
         for model, read in zip(self.models, caches, strict=True):
-            x_ND, layout = fill(model, [part], read, self.device)
+            x_ND, layout = prefill(model, [part], read, self.device)
             vectors.append(x_ND)
             lasts.append(x_ND[layout.last_N().long()])
         if member.scores_prompt:
-            member.note_prompt(self._scores([vectors]))
+            member.record_prompt_scores(self._scores([vectors]))
         if len(part) < len(member.prompt):
             return []
-        if not member.writes:
-            member.end_unwritten()
+        if not member.generates:
+            member.end_empty()
             return []
         self.long = None
         own = zip(self.caches, caches, lasts, strict=True)
@@ -373,7 +379,7 @@ class Continuous:
         return found
 
     def _admit(
-        self, cache: RowCache, read: Cache, last_BD: Tensor, some: Sequence[Member]
+        self, cache: RowCache, read: Cache, last_BD: Tensor, some: Sequence[BatchMember]
     ) -> Tensor:  # fmt: skip
         """Add processed prompts to the cache of a model, one row per output."""
         repeats = [row for row, member in enumerate(some) for _ in range(member.width)]
@@ -383,17 +389,17 @@ class Continuous:
         cache.admit(read)
         return last_BD
 
-    def _begin(self, some: Sequence[Member]) -> None:
+    def _begin(self, some: Sequence[BatchMember]) -> None:
         for member in some:
             member.begin()
             self.rows += [(member, w) for w in range(member.width)]
 
-    def _admitted(self) -> list[Member]:
+    def _admitted(self) -> list[BatchMember]:
         """Take as many waiting members as there is room for.
 
         The caller with the fewest rows comes first. Callers that have rows leave some free for new
         callers. Only one long prompt is started at a time."""
-        some: list[Member] = []
+        some: list[BatchMember] = []
         rows, tokens = len(self.rows), 0
         held = Counter(_caller(member) for member, _ in self.rows)
         if self.long is not None:
@@ -401,15 +407,15 @@ class Continuous:
             held[_caller(self.long.member)] += self.long.member.width
         if rows >= self.most_rows or not self.waiting:
             return some
-        lines: dict[object, deque[Member]] = {}
-        taken: set[Member] = set()
+        lines: dict[object, deque[BatchMember]] = {}
+        taken: set[BatchMember] = set()
         for member in self.waiting:
             lines.setdefault(_caller(member), deque()).append(member)
         while lines:
             caller = min(lines, key=held.__getitem__)  # on a tie, the caller that came first
             member = lines[caller][0]
             left = self.most_rows - rows - (self.most_rows // SPARED if held[caller] else 0)
-            is_long = len(member.prompt) > self.read_at_once or member.reads_apart
+            is_long = len(member.prompt) > self.read_at_once or member.needs_all_states
             if (member.width > left and held[caller]) or (is_long and self.long is not None):
                 del lines[caller]
                 continue
@@ -429,7 +435,7 @@ class Continuous:
         self.waiting = [member for member in self.waiting if member not in taken]
         return some
 
-    def _begin_long(self, member: Member) -> LongPrompt:
+    def _begin_long(self, member: BatchMember) -> LongPrompt:
         room = len(member.prompt)
         caches = [Cache(len(model.stack.blocks), 1, room) for model in self.models]  # type: ignore[arg-type]
         return LongPrompt(member, caches)
@@ -449,17 +455,19 @@ class Continuous:
             total_RV.sub_(torch.tensor(len(self.models)).log().item())
         return total_RV
 
-    def _grow(self, scores_RV: Tensor) -> list[Member]:
+    def _grow(self, scores_RV: Tensor) -> list[BatchMember]:
         token_R = self._chosen(scores_RV)
         log_prob_R = scores_RV.gather(1, token_R[:, None]).squeeze(1)
         tokens, log_probs = token_R.tolist(), log_prob_R.tolist()
         for row, (member, w) in enumerate(self.rows):
             if member.top:
                 values, ids = scores_RV[row].topk(min(member.top, scores_RV.shape[1]))
-                member.tops[w].append(list(zip(ids.tolist(), values.tolist(), strict=True)))
+                member.top_log_probs[w].append(
+                    list(zip(ids.tolist(), values.tolist(), strict=True))
+                )
         ended, done = [], []
         for row, (member, w) in enumerate(self.rows):
-            if member.take(w, tokens[row], log_probs[row]):
+            if member.append_token(w, tokens[row], log_probs[row]):
                 ended.append(row)
                 if member.done:
                     done.append(member)
@@ -470,7 +478,7 @@ class Continuous:
         """The chosen token of each row. Rows with equal settings are processed together."""
         groups: dict[Hashable, list[int]] = {}
         for row, (member, _) in enumerate(self.rows):
-            groups.setdefault(_told(member), []).append(row)
+            groups.setdefault(_sampling_key(member), []).append(row)
         token_R = torch.zeros(len(self.rows), dtype=torch.long, device=self.device)
         for rows in groups.values():
             member = self.rows[rows[0]][0]
@@ -482,7 +490,7 @@ class Continuous:
             else:
                 so_far = [member.tokens[self.rows[row][1]] for row in rows]
                 tokens_RT = torch.tensor(so_far, dtype=torch.long, device=self.device)
-                member.job.filters(mine_RV, tokens_RT.view(len(rows), -1), [0])
+                member.job.logits_processors(mine_RV, tokens_RT.view(len(rows), -1), [0])
             picked_R = self._picked(mine_RV, rows, member)
             if index_R is None:
                 return picked_R
@@ -490,34 +498,34 @@ class Continuous:
             token_R[index_R] = picked_R
         return token_R
 
-    def _picked(self, mine_RV: Tensor, rows: Sequence[int], member: Member) -> Tensor:
+    def _picked(self, mine_RV: Tensor, rows: Sequence[int], member: BatchMember) -> Tensor:
         if not member.settings.sample:
             return most_likely(mine_RV, 0, ())
         chances = []
         for row in rows:
             one, w = self.rows[row]
-            assert one.chances_WT is not None
-            chances.append(one.chances_WT[w, len(one.tokens[w])])
-        key = _drawn(member.settings)
+            assert one.random_WT is not None
+            chances.append(one.random_WT[w, len(one.tokens[w])])
+        key = _draw_key(member.settings)
         if key not in self.draws:
             if len(self.draws) > MOST_ROWS:
                 self.draws.clear()
-            self.draws[key] = drawer(member.settings)
+            self.draws[key] = make_token_drawer(member.settings)
         return self.draws[key](mine_RV, torch.stack(chances).to(self.device))
 
-    def _never(self, member: Member) -> Tensor:
+    def _never(self, member: BatchMember) -> Tensor:
         key = member.settings.unknown, member.job.specials
         if key not in self.never:
-            found = never(member.settings, member.job.specials)
+            found = always_banned(member.settings, member.job.specials)
             self.never[key] = torch.tensor(found, dtype=torch.long, device=self.device)
         return self.never[key]
 
 
-def _caller(member: Member) -> object:
-    return member if member.whose is None else member.whose
+def _caller(member: BatchMember) -> object:
+    return member if member.owner is None else member.owner
 
 
-def _is_plain(member: Member) -> bool:
+def _is_plain(member: BatchMember) -> bool:
     """Whether the only rule is a fixed set of banned tokens."""
     settings = member.settings
     return not (
@@ -528,20 +536,20 @@ def _is_plain(member: Member) -> bool:
     )
 
 
-def _drawn(settings: DecodeSettings) -> Hashable:
+def _draw_key(settings: DecodeSettings) -> Hashable:
     return settings.temperature, settings.top_k, settings.top_p, settings.min_p
 
 
-def _told(member: Member) -> Hashable:
+def _sampling_key(member: BatchMember) -> Hashable:
     """Key of the settings that choose tokens: members with equal keys are processed together."""
     if not _is_plain(member):
         return id(member)
     settings = member.settings
-    how = _drawn(settings) if settings.sample else ()
+    how = _draw_key(settings) if settings.sample else ()
     return settings.sample, how, settings.unknown, member.job.specials
 
 
-class Store(NamedTuple):
+class CacheBuffer(NamedTuple):
     """A cache tensor of a layer, with room for more sequences than there are."""
 
     grid_BS: Tensor
@@ -560,7 +568,7 @@ class RowCache(Cache):
         self.moves = 0
         """Number of times a tensor was moved to a new address."""
 
-        self.stores: list[dict[str, Store]] = [{} for _ in range(n_layers)]
+        self.stores: list[dict[str, CacheBuffer]] = [{} for _ in range(n_layers)]
 
     def clear(self) -> None:
         """Free the memory."""
@@ -572,11 +580,11 @@ class RowCache(Cache):
         """Append the sequences of another cache."""
         used, first = max(other.lengths), self.n_rows
         self.n_rows = first + other.n_rows
-        self.reach(used)
+        self.reserve(used)
         for mine, theirs in zip(self.stores, other.layers, strict=True):
             for name, fresh_BS in theirs.cells.items():
                 begins = fresh_BS.shape[1] - other.capacity
-                store = mine.get(name) or Store(fresh_BS[:0, :0], begins)
+                store = mine.get(name) or CacheBuffer(fresh_BS[:0, :0], begins)
                 if len(store.grid_BS) < self.n_rows:
                     store = self._larger(store)
                 mine[name] = store
@@ -585,7 +593,7 @@ class RowCache(Cache):
         self._show()
 
     def keys_with(self, new: Layout) -> Layout:
-        self.reach(max(self.lengths, default=0) + new.longest)
+        self.reserve(max(self.lengths, default=0) + new.longest)
         return super().keys_with(new)
 
     def select(self, rows: Sequence[int]) -> None:
@@ -595,7 +603,7 @@ class RowCache(Cache):
             return
         self._show()
 
-    def reach(self, used: int) -> None:
+    def reserve(self, used: int) -> None:
         """Make room for this many tokens in each row."""
         if used <= self.capacity:
             return
@@ -606,7 +614,7 @@ class RowCache(Cache):
                 stores[name] = self._larger(store)
         self._show()
 
-    def _larger(self, store: Store) -> Store:
+    def _larger(self, store: CacheBuffer) -> CacheBuffer:
         old_BS = store.grid_BS
         self.moves += 1
         n = max(4, self.lasting, len(old_BS))
@@ -614,7 +622,7 @@ class RowCache(Cache):
             n *= 2
         larger_BS = old_BS.new_zeros(n, self.capacity + store.begins, *old_BS.shape[2:])
         larger_BS[: len(old_BS), : old_BS.shape[1]] = old_BS
-        return Store(larger_BS, store.begins)
+        return CacheBuffer(larger_BS, store.begins)
 
     def _show(self) -> None:
         """Update the views that layers see: the rows in use."""
@@ -624,7 +632,7 @@ class RowCache(Cache):
                 layer.cells[name] = store.grid_BS[: self.n_rows]
 
 
-class FixedRows(FixedCache):
+class StaticRows(StaticCache):
     """View of the first rows of a `RowCache`; each row continues at its own position."""
 
     def __init__(self, rows: RowCache, n_rows: int, device: torch.device) -> None:
@@ -638,7 +646,7 @@ class FixedRows(FixedCache):
         grid_BSGK[self.rows_W, self.at_R] = fresh_NGK
 
 
-class FixedStep:
+class StaticStep:
     """One decoding step for a fixed number of rows of any lengths. Unused rows are computed too;
     their results are ignored."""
 
@@ -646,7 +654,7 @@ class FixedStep:
         """`used` bounds the tokens of each row, this one included."""
         self.model, self.used, self.end = model, used, max_positions(model.front)
         device = next(model.parameters()).device
-        self.cache = FixedRows(rows, n_rows, device)
+        self.cache = StaticRows(rows, n_rows, device)
         self.base = Layout.of([1] * n_rows, device)
         self.cell_S = torch.arange(used, device=device)
         self.given_2R = torch.zeros(2, n_rows, dtype=torch.long, device=device)
@@ -661,7 +669,7 @@ class FixedStep:
         if self.given_2R.is_cuda:
             if self.graph is None:
                 # Recording writes the same keys to the same cells, so nothing has to be restored.
-                self.graph = record(self.advance, (), pool)
+                self.graph = capture_graph(self.advance, (), pool)
             self.graph.replay()
         else:
             self.advance()
@@ -677,7 +685,7 @@ class FixedStep:
         self.x_RD = self.model(token_R, layout, self.cache)
 
 
-class FixedRowSteps:
+class StaticRowSteps:
     """Computes the hidden states of the next tokens of all rows, with steps of a few shapes."""
 
     def __init__(self, model: Decoder, rows: RowCache, device: torch.device) -> None:
@@ -685,20 +693,23 @@ class FixedRowSteps:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.steps: dict[tuple[int, int], FixedStep] = {}
-        self.pool = new_pool()  # a pool without graphs cannot be reused
+        self.steps: dict[tuple[int, int], StaticStep] = {}
+        self.pool = new_graph_pool()  # a pool without graphs cannot be reused
         self.moves = self.rows.moves
 
     def __call__(self, tokens: Sequence[int]) -> Tensor:
         rows = self.rows
         used = max(rows.lengths) + 1
-        rows.reach(used)
+        rows.reserve(used)
         if self.rows.moves != self.moves:
             extend_positions(self.model, rows.capacity)
             self._begin_anew()
-        shape = room_in(SOURCES, len(tokens)), min(room_in(LENGTHS, used), rows.capacity)
+        shape = (
+            round_up_to_size(SOURCES, len(tokens)),
+            min(round_up_to_size(LENGTHS, used), rows.capacity),
+        )
         if shape not in self.steps:
-            self.steps[shape] = FixedStep(self.model, rows, *shape)
+            self.steps[shape] = StaticStep(self.model, rows, *shape)
         x_RD = self.steps[shape](tokens, rows.lengths, self.pool)
         rows.lengths = tuple(length + 1 for length in rows.lengths)
         return x_RD

@@ -13,9 +13,9 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from headway.decode.search.greedy import Watch
-from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.searcher import Prefix
+from headway.decode.search.greedy import TokenCallback
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.search.searcher import SharedPrefix
 from headway.decode.speech.recognizer import Recognizer
 from headway.errors import UserError
 from headway.models.decoder import Decoder
@@ -25,9 +25,9 @@ from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
-Tokens = Sequence[Sequence[int]]
+TokenLists = Sequence[Sequence[int]]
 
-Batch = tuple[Sequence[int], list[list[Hypothesis]]]
+SearchedBatch = tuple[Sequence[int], list[list[Hypothesis]]]
 """Indices of sources, and the outputs of each."""
 
 
@@ -42,19 +42,21 @@ class Search(Protocol):
     def __call__(
         self,
         sources: Sequence[Any],
-        wishes: Sequence[Wish] | None = None,
-        numbers: Tokens | None = None,
+        wishes: Sequence[TokenConstraints] | None = None,
+        numbers: TokenLists | None = None,
         *,
-        prefix: Prefix | None = None,
-        watch: Watch | None = None,
+        prefix: SharedPrefix | None = None,
+        watch: TokenCallback | None = None,
     ) -> list[list[Hypothesis]]: ...
 
 
 @runtime_checkable
-class AheadSearch(Search, Protocol):
+class BackgroundSearch(Search, Protocol):
     """A search that runs in the background and builds its own batches."""
 
-    def begin(self, sources: Tokens, wishes: Sequence[Wish]) -> Iterator[Batch]:
+    def begin(
+        self, sources: TokenLists, wishes: Sequence[TokenConstraints]
+    ) -> Iterator[SearchedBatch]:
         """Submit all sources and return immediately. The iterator waits for the results of
         batches."""
         ...
@@ -74,7 +76,7 @@ class Engine:
     def searcher(
         self,
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         *,
         context: int | None = None,
         detail: bool = False,
@@ -91,7 +93,7 @@ class Engine:
         """The recognizer for transcribers. `weight` is that of CTC in joint decoding."""
         self._cannot("transcribe")
 
-    def attention(self, sources: Sequence[Any], targets: Tokens, bos: int) -> list[Tensor]:
+    def attention(self, sources: Sequence[Any], targets: TokenLists, bos: int) -> list[Tensor]:
         """Cross-attention as from `decode.align.attention_of`, for alignments and unknown words."""
         self._cannot("return cross-attention, which --alignments and decode.unknown=copy need")
 
@@ -105,19 +107,23 @@ class Engine:
         )
 
 
-Read = Callable[[Tensor, Layout, Tensor | None], Tensor]
+EncodeFunction = Callable[[Tensor, Layout, Tensor | None], Tensor]
 """Function from the tokens, layout and segments of a flat batch to one vector per token (N D)."""
 
 
-class BodyElsewhere(Encoder):
+class EngineEncoder(Encoder):
     """An encoder whose body runs in an engine; its heads run in torch."""
 
     def __init__(
-        self, read: Read, heads: nn.ModuleDict, pooling: str, ngrams: Ngrams | None = None
+        self,
+        encode: EncodeFunction,
+        heads: nn.ModuleDict,
+        pooling: str,
+        ngrams: Ngrams | None = None,
     ) -> None:
         super().__init__(nn.Identity(), nn.Identity(), heads, pooling, ngrams)
-        self.read = read
+        self.encode = encode
 
     @torch.no_grad()
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        return self.read(tokens_N, layout, segments_N)
+        return self.encode(tokens_N, layout, segments_N)

@@ -14,8 +14,8 @@ from torch import Tensor
 from headway.data.files import open_lines
 from headway.decode.batching import batches, windows
 from headway.decode.completer import Completer, shared_length
-from headway.decode.search.searcher import Prefix, too_long
-from headway.decode.steps import read_prompts
+from headway.decode.search.searcher import SharedPrefix, too_long
+from headway.decode.steps import prefill_prompts
 from headway.errors import DataError, UserError
 from headway.nn.eval_mode import evaluating
 from headway.nn.linear import packing
@@ -29,7 +29,7 @@ BETWEEN = "\n\n"
 
 
 @dataclass(frozen=True)
-class Shots:
+class FewShotExamples:
     """Few-shot examples that precede the input in the prompt.
 
     `prompt(text)` is what the model continues. `prefix` is the part that all prompts share.
@@ -42,19 +42,19 @@ class Shots:
     after: str = "\nLabel:"
 
     @classmethod
-    def read(cls, path: str | Path) -> Shots:
+    def read(cls, path: str | Path) -> FewShotExamples:
         """Read JSONL: {"text": …, "label": …} on every line, or {"prompt": …, "answer": …}."""
         lines = ((f"{path}, line {n:,}", one) for n, one in enumerate(open_lines(str(path)), 1))
         return cls._of(str(path), ((at, _parsed(one, at)) for at, one in lines if one.strip()))
 
     @classmethod
-    def of(cls, examples: Iterable[Mapping[str, str]]) -> Shots:
+    def of(cls, examples: Iterable[Mapping[str, str]]) -> FewShotExamples:
         """Build from examples in memory, with the same fields as in a file."""
         numbered = enumerate(ensure_list(examples), 1)
         return cls._of("shots", ((f"shot {number:,}", one) for number, one in numbered))
 
     @classmethod
-    def _of(cls, path: str, found: Iterable[tuple[str, object]]) -> Shots:
+    def _of(cls, path: str, found: Iterable[tuple[str, object]]) -> FewShotExamples:
         examples: list[tuple[str, str]] = []
         kind: tuple[str, str] | None = None
         for where, one in found:
@@ -92,7 +92,7 @@ class Shots:
 
 
 @dataclass(frozen=True)
-class Choice:
+class FewShotPrediction:
     """The label chosen for a text."""
 
     text: str
@@ -112,13 +112,15 @@ class Choice:
         return {**facts, "scores": self.log_probs, "log_probs": self.log_probs}
 
 
-class Chooser:
+class FewShotClassifier:
     """Classifies texts by the label that the model finds most likely after the prompt.
 
     The examples are processed once for all texts, and each text once for all labels.
     """
 
-    def __init__(self, completer: Completer, shots: Shots, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, completer: Completer, shots: FewShotExamples, labels: Sequence[str] = ()
+    ) -> None:
         """`labels` default to those of the examples."""
         self.shots, self.labels = shots, tuple(labels) or shots.labels
         if len(set(self.labels)) < 2 or not all(self.labels):
@@ -134,9 +136,9 @@ class Chooser:
                 f"--engine torch, not {other}."
             )
         self.completer, self.model = completer, completer.models[0]
-        self.prefix: Prefix | None = None
+        self.prefix: SharedPrefix | None = None
 
-    def __call__(self, texts: Iterable[str], *, live: bool = False) -> Iterator[Choice]:
+    def __call__(self, texts: Iterable[str], *, live: bool = False) -> Iterator[FewShotPrediction]:
         """Yield one choice per text, in order. `live`: do not wait for more texts to fill a
         batch."""
         first = 0
@@ -155,7 +157,7 @@ class Chooser:
                     found |= dict(zip(group, scored, strict=True))
                 for place, text in enumerate(window):
                     logs = dict(zip(self.labels, map(sum, found[place]), strict=True))
-                    yield Choice(text, max(logs, key=lambda label: logs[label]), logs)
+                    yield FewShotPrediction(text, max(logs, key=lambda label: logs[label]), logs)
 
     def _asked(self, prompt: str) -> tuple[list[int], list[list[int]]]:
         """The tokens of the prompt, and those of each label.
@@ -179,22 +181,22 @@ class Chooser:
                 what = f"text {number:,} with its {len(self.shots.examples):,} examples"
                 raise too_long(what, n_tokens, context)
 
-    def _shared(self, prompts: Sequence[list[int]]) -> Prefix | None:
-        if self.prefix is None or not all(map(self.prefix.begins, prompts)):
+    def _shared(self, prompts: Sequence[list[int]]) -> SharedPrefix | None:
+        if self.prefix is None or not all(map(self.prefix.is_prefix_of, prompts)):
             examples = self.completer.ids(self.shots.prefix)
             n = min(shared_length([*prompts, examples]), *(len(ids) - 1 for ids in prompts))
-            self.prefix = Prefix([self.model], prompts[0][:n]) if n else None
+            self.prefix = SharedPrefix([self.model], prompts[0][:n]) if n else None
         return self.prefix
 
     @torch.no_grad()
     def _scored(
-        self, asked: Sequence[tuple[list[int], list[list[int]]]], shared: Prefix | None
+        self, asked: Sequence[tuple[list[int], list[list[int]]]], shared: SharedPrefix | None
     ) -> list[list[list[float]]]:
         """The log-probabilities of the tokens of each label, for each text."""
         n_labels = len(self.labels)
         with evaluating([self.model]):
             longest = max(len(answer) for _, answers in asked for answer in answers)
-            cache, last_BD = read_prompts(
+            cache, last_BD = prefill_prompts(
                 self.model,
                 [ids for ids, _ in asked],
                 longest,

@@ -21,7 +21,7 @@ from headway.nn.cache import Cache, LayerCache
 from headway.nn.layout import Layout
 from headway.nn.tap import Tap
 
-Step = Callable[[Tensor, Layout, LayerCache], Tensor]
+BlockStep = Callable[[Tensor, Layout, LayerCache], Tensor]
 
 
 def lean_step(model: Decoder) -> Callable[[Tensor, Layout, Cache], Tensor] | None:
@@ -55,7 +55,7 @@ def lean_step(model: Decoder) -> Callable[[Tensor, Layout, Cache], Tensor] | Non
     return step
 
 
-def _layer(block: Block) -> Step:
+def _layer(block: Block) -> BlockStep:
     attention, forward = block.attention, block.feed_forward
     norm, other = block.norm_attention, getattr(block, "norm_feed_forward", None)
 
@@ -73,7 +73,7 @@ def _layer(block: Block) -> Step:
         normed_ND = norm(x_ND)
         return x_ND + (_attended(attention, normed_ND, layout, held) + forward(normed_ND))
 
-    ways: dict[type[Block], Step] = {PreNorm: pre, PostNorm: post, Parallel: parallel}
+    ways: dict[type[Block], BlockStep] = {PreNorm: pre, PostNorm: post, Parallel: parallel}
     return ways[type(block)]
 
 

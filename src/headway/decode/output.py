@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.decode.align import Pair
+from headway.decode.align import AlignmentLink
 
-Box = tuple[int, int, int, int]
+PixelBox = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels of the image as the model received it."""
 
 
 @dataclass(frozen=True)
-class Look:
+class AttendedRegion:
     """The part of an image or video that a word of a caption attended to."""
 
     word: str
-    box: Box
+    box: PixelBox
     """The patch with the most attention."""
 
     frames: tuple[int, int]
@@ -53,8 +53,8 @@ class Output:
     finished: bool = True
     """True if the model wrote the end token; False if a limit or a stop string ended the text."""
 
-    alignment: list[Pair] | None = None
-    looks: list[Look] | None = None
+    alignment: list[AlignmentLink] | None = None
+    attended_regions: list[AttendedRegion] | None = None
     """Attended image regions of each word, if requested."""
 
     stopped_by: str | None = None
@@ -62,7 +62,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Written:
+class GenerationResult:
     source: str
     """The line or prompt; empty for media."""
 
@@ -81,7 +81,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Score:
+class TargetScore:
     """Log-probability of a text given its source; the end token counts."""
 
     log_prob: float

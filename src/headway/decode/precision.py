@@ -18,7 +18,7 @@ def compute_in_type(model: nn.Module, dtype: torch.dtype) -> None:
         weight.data = weight.data.to(dtype)
 
 
-def hold_in(model: nn.Module, precision: str) -> None:
+def cast_weights(model: nn.Module, precision: str) -> None:
     """Cast the weights as `decode.precision` names it."""
     if precision == "bf16":
         compute_in_type(model, torch.bfloat16)

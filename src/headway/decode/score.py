@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.batching import batches
-from headway.decode.output import Score
+from headway.decode.output import TargetScore
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.eval_mode import evaluating
 from headway.nn.layout import Layout
@@ -26,7 +26,7 @@ def target_scores(
     tokenizer: Tokenizer,
     lengths: Sequence[int],
     room: int,
-) -> list[Score]:
+) -> list[TargetScore]:
     """Score each target given its source, in batches of similar length.
 
     `lengths` are those of the pairs; a batch has at most `room` tokens."""
@@ -44,7 +44,7 @@ def target_scores(
         found |= dict(zip(group, logs, strict=True))
     # The begin token is the same in every output and is not scored.
     of_tokens = [found[place][len(begin) :] for place in range(len(targets))]
-    return [Score(sum(logs), logs) for logs in of_tokens]
+    return [TargetScore(sum(logs), logs) for logs in of_tokens]
 
 
 @torch.no_grad()

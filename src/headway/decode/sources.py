@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headway.decode.align import Pair, align_words, source_words, word_numbers
+from headway.decode.align import AlignmentLink, align_words, source_words, word_numbers
 from headway.decode.batching import LAST_WINDOW
-from headway.decode.constraints import NOTHING, TextWish
-from headway.decode.output import Box, Look, Output, WritingSummary, Written
+from headway.decode.constraints import NO_TEXT_CONSTRAINTS, TextConstraints
+from headway.decode.output import AttendedRegion, GenerationResult, Output, PixelBox, WritingSummary
 from headway.errors import UserError
 from headway.settings.vision import GRID_STRIDE, ImageSettings
 from headway.tokens.tokenizer import Tokenizer
@@ -23,20 +23,20 @@ OnLong = Literal["split", "cut", "error"]
 
 
 @dataclass(frozen=True)
-class Part:
+class SourcePart:
     """A source, or a part of one that was too long."""
 
     number: tuple[int, ...]
     """Index of the source, and of the part within it, from 0. Random draws depend on it."""
 
-    given: Any
+    model_input: Any
     """Input of the model's front."""
 
     text: str = ""
     ids: Sequence[int] = ()
     """Tokens of the text, without begin and end tokens."""
 
-    wish: TextWish = NOTHING
+    constraints: TextConstraints = NO_TEXT_CONSTRAINTS
     cut: bool = False
     """True if the end of the line was cut off."""
 
@@ -48,12 +48,12 @@ class Sources(Protocol):
         ...
 
     def parts(
-        self, given: Sequence[Any], wishes: Sequence[TextWish], first: int
-    ) -> list[list[Part]]:
+        self, given: Sequence[Any], wishes: Sequence[TextConstraints], first: int
+    ) -> list[list[SourcePart]]:
         """The parts of each source. `first` is the index of the first source."""
         ...
 
-    def given(self, sources: Sequence[Any]) -> list[Any]:
+    def model_inputs(self, sources: Sequence[Any]) -> list[Any]:
         """Inputs of the model's front, without splitting."""
         ...
 
@@ -61,20 +61,20 @@ class Sources(Protocol):
         """Number of encoder positions of an input."""
         ...
 
-    def attended(
-        self, output: Output, part: Part, tokens: Sequence[int], attention_TS: Tensor,
+    def with_attention(
+        self, output: Output, part: SourcePart, tokens: Sequence[int], attention_TS: Tensor,
         target: Tokenizer,
     ) -> Output:  # fmt: skip
         """The output with the source words or image regions that its words attend to."""
         ...
 
-    def written(
-        self, source: Any, parts: Sequence[Part], found: Sequence[list[Output]]
-    ) -> Written: ...
+    def merge_parts(
+        self, source: Any, parts: Sequence[SourcePart], found: Sequence[list[Output]]
+    ) -> GenerationResult: ...
 
 
 @dataclass(frozen=True)
-class Lines:
+class TextSources:
     tokenizer: Tokenizer
     room: float
     """Maximum number of tokens of a line."""
@@ -84,21 +84,23 @@ class Lines:
     at_once: int = LAST_WINDOW
 
     def parts(
-        self, given: Sequence[str], wishes: Sequence[TextWish], first: int
-    ) -> list[list[Part]]:
+        self, given: Sequence[str], wishes: Sequence[TextConstraints], first: int
+    ) -> list[list[SourcePart]]:
         pairs = zip(given, self.tokenizer.encode_batch(given), wishes, strict=True)
         return [
             self._of_line(line, ids, wish, number)
             for number, (line, ids, wish) in enumerate(pairs, first)
         ]
 
-    def given(self, sources: Sequence[str]) -> list[list[int]]:
+    def model_inputs(self, sources: Sequence[str]) -> list[list[int]]:
         return [self.tokenizer.as_source(ids) for ids in self.tokenizer.encode_batch(sources)]
 
     def rows(self, given: Sequence[int]) -> int:
         return len(given)
 
-    def _of_line(self, line: str, ids: list[int], wish: TextWish, number: int) -> list[Part]:
+    def _of_line(
+        self, line: str, ids: list[int], wish: TextConstraints, number: int
+    ) -> list[SourcePart]:
         if not line.strip():
             self.summary.empty += 1
             return []
@@ -116,7 +118,7 @@ class Lines:
         if self.on_long == "cut":
             self.summary.cut.append(number + 1)
             return [replace(self._part(number, 0, line, ids[:room], wish), cut=True)]
-        if wish != NOTHING:
+        if wish != NO_TEXT_CONSTRAINTS:
             raise UserError(
                 f"{too_long} at once. A line with a prefix or constraints cannot be split "
                 "automatically. Split it yourself, or use --on-long cut."
@@ -128,52 +130,56 @@ class Lines:
             self._part(number, n, text, part[:room], wish) for n, (text, part) in enumerate(pairs)
         ]
 
-    def _part(self, line: int, n: int, text: str, ids: list[int], wish: TextWish) -> Part:
-        return Part((line, n), self.tokenizer.as_source(ids), text, ids, wish)
+    def _part(
+        self, line: int, n: int, text: str, ids: list[int], wish: TextConstraints
+    ) -> SourcePart:
+        return SourcePart((line, n), self.tokenizer.as_source(ids), text, ids, wish)
 
     def _count(self, texts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in self.tokenizer.encode_batch(texts)]
 
-    def _words(self, part: Part, attention_TS: Tensor) -> tuple[list[int], Tensor]:
+    def _words(self, part: SourcePart, attention_TS: Tensor) -> tuple[list[int], Tensor]:
         """The word of each token, and the attention on these tokens, without that on the begin
         token."""
         begins = int(self.tokenizer.source_begin is not None)
         return source_words(part.text, part.ids, self.tokenizer), attention_TS[:, begins:]
 
-    def attended(
-        self, output: Output, part: Part, tokens: Sequence[int], attention_TS: Tensor,
+    def with_attention(
+        self, output: Output, part: SourcePart, tokens: Sequence[int], attention_TS: Tensor,
         target: Tokenizer,
     ) -> Output:  # fmt: skip
         read, attention_TS = self._words(part, attention_TS)
         written = word_numbers(output.tokens, *target.tokens([target.unk]))
         return replace(output, alignment=align_words(attention_TS, read, written))
 
-    def copied(self, part: Part, n_tokens: int, attention_TS: Tensor) -> list[str]:
+    def copied(self, part: SourcePart, n_tokens: int, attention_TS: Tensor) -> list[str]:
         """The source word that each target token attends to most."""
         read, attention_TS = self._words(part, attention_TS)
         words = part.text.split()
         best_T = attention_TS[:n_tokens, : len(part.ids)].argmax(1).tolist()
         return [words[min(read[i], len(words) - 1)] for i in best_T]
 
-    def written(self, source: str, parts: Sequence[Part], found: Sequence[list[Output]]) -> Written:
+    def merge_parts(
+        self, source: str, parts: Sequence[SourcePart], found: Sequence[list[Output]]
+    ) -> GenerationResult:
         if not parts:
-            return Written(source, [Output("")])
+            return GenerationResult(source, [Output("")])
         # If a part has fewer outputs than another, its last one is repeated.
         n_best = max(len(outputs) for outputs in found)
         words = [len(part.text.split()) for part in parts]
         ranked = [
-            joined([outputs[min(n, len(outputs) - 1)] for outputs in found], words)
+            join_outputs([outputs[min(n, len(outputs) - 1)] for outputs in found], words)
             for n in range(n_best)
         ]
-        return Written(source, ranked, len(parts), parts[0].cut)
+        return GenerationResult(source, ranked, len(parts), parts[0].cut)
 
 
-Picture = NDArray[np.uint8]
+ByteArray = NDArray[np.uint8]
 """T C Y X."""
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageSources:
     """Images and videos. `shapes` are the input shapes of the models; the first defines the map of
     attended regions."""
 
@@ -181,21 +187,23 @@ class Pictures:
     at_once: int = 256
 
     def parts(
-        self, given: Sequence[Picture], wishes: Sequence[TextWish], first: int
-    ) -> list[list[Part]]:
+        self, given: Sequence[ByteArray], wishes: Sequence[TextConstraints], first: int
+    ) -> list[list[SourcePart]]:
         asked = enumerate(zip(given, wishes, strict=True), first)
-        return [[Part((number,), picture, wish=wish)] for number, (picture, wish) in asked]
+        return [
+            [SourcePart((number,), picture, constraints=wish)] for number, (picture, wish) in asked
+        ]
 
-    def given(self, sources: Sequence[Picture]) -> list[Picture]:
+    def model_inputs(self, sources: Sequence[ByteArray]) -> list[ByteArray]:
         return list(sources)
 
-    def rows(self, given: Picture) -> int:
+    def rows(self, given: ByteArray) -> int:
         """Number of encoder positions; for an ensemble, the largest."""
         n_frames, _, height, width = given.shape
         return max(shape.rows_of(n_frames, height, width) for shape in self.shapes)
 
-    def attended(
-        self, output: Output, part: Part, tokens: Sequence[int], attention_TS: Tensor,
+    def with_attention(
+        self, output: Output, part: SourcePart, tokens: Sequence[int], attention_TS: Tensor,
         target: Tokenizer,
     ) -> Output:  # fmt: skip
         of_words: dict[int, list[int]] = {}
@@ -205,20 +213,22 @@ class Pictures:
             _look(
                 target.decode([tokens[i] for i in places]).strip(),
                 attention_TS[places].mean(0).numpy(),
-                part.given,
+                part.model_input,
                 self.shapes[0],
             )
             for places in of_words.values()
         ]
-        return replace(output, looks=looks)
+        return replace(output, attended_regions=looks)
 
-    def written(
-        self, source: Picture, parts: Sequence[Part], found: Sequence[list[Output]]
-    ) -> Written:
-        return Written("", found[0])
+    def merge_parts(
+        self, source: ByteArray, parts: Sequence[SourcePart], found: Sequence[list[Output]]
+    ) -> GenerationResult:
+        return GenerationResult("", found[0])
 
 
-def _look(word: str, seen_S: NDArray[Any], picture: Picture, shape: ImageSettings) -> Look:
+def _look(
+    word: str, seen_S: NDArray[Any], picture: ByteArray, shape: ImageSettings
+) -> AttendedRegion:
     """The attention of a word as a map over the image."""
     n_frames, _, height, width = picture.shape
     grid = shape.grid_of(n_frames, height, width)
@@ -227,21 +237,23 @@ def _look(word: str, seen_S: NDArray[Any], picture: Picture, shape: ImageSetting
     best = int(grid_TYX.argmax())
     t, y, x = (int(i) for i in np.unravel_index(best, grid))
     frames = (t * shape.tubelet, min((t + 1) * shape.tubelet, n_frames))
-    return Look(word, _cell(shape, y, x, height, width), frames, float(grid_TYX.max()), grid_TYX)
+    return AttendedRegion(
+        word, _cell(shape, y, x, height, width), frames, float(grid_TYX.max()), grid_TYX
+    )
 
 
-def _cell(shape: ImageSettings, y: int, x: int, height: int, width: int) -> Box:
+def _cell(shape: ImageSettings, y: int, x: int, height: int, width: int) -> PixelBox:
     """The pixel box of a grid cell."""
     step, size = (GRID_STRIDE, GRID_STRIDE) if shape.stem == "grid" else (shape.step, shape.patch)
     left, top = x * step, y * step
     return left, top, min(left + size, width), min(top + size, height)
 
 
-def joined(parts: Sequence[Output], source_words: Sequence[int]) -> Output:
+def join_outputs(parts: Sequence[Output], source_words: Sequence[int]) -> Output:
     """Join the outputs of the parts of a line. `source_words`: the number of words of each part."""
     if len(parts) == 1:
         return parts[0]
-    alignment: list[Pair] | None = None
+    alignment: list[AlignmentLink] | None = None
     if all(part.alignment is not None for part in parts):
         alignment, before, after = [], 0, 0
         for part, n_words in zip(parts, source_words, strict=True):
@@ -259,7 +271,7 @@ def joined(parts: Sequence[Output], source_words: Sequence[int]) -> Output:
     )
 
 
-Count = Callable[[Sequence[str]], list[int]]
+TokenCounter = Callable[[Sequence[str]], list[int]]
 """Function that returns the number of tokens of each text."""
 
 # Split after a full stop and closing quotes or brackets, unless it follows a single letter (an
@@ -273,7 +285,7 @@ PAUSE = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
 SPACE = re.compile(r"\s+")
 
 
-def split_text(text: str, limit: int, count: Count) -> list[str]:
+def split_text(text: str, limit: int, count: TokenCounter) -> list[str]:
     """Split a text into parts of at most `limit` tokens.
 
     A text that is too long is split at every sentence end. A sentence that is still too long is
@@ -287,7 +299,7 @@ def split_text(text: str, limit: int, count: Count) -> list[str]:
     ]
 
 
-def _split(text: str, limit: int, count: Count, ways: list[re.Pattern[str]]) -> list[str]:
+def _split(text: str, limit: int, count: TokenCounter, ways: list[re.Pattern[str]]) -> list[str]:
     if count([text])[0] <= limit:
         return [text]
     if not ways:

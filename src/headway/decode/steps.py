@@ -22,7 +22,7 @@ FIRST_ROOM = 32
 """Initial cache room in tokens per hypothesis; it doubles when it is full."""
 
 
-class Steps(Protocol):
+class DecodingSteps(Protocol):
     """W hypotheses for each of B sources, all with the same number of tokens."""
 
     @property
@@ -46,8 +46,8 @@ class Steps(Protocol):
 
 
 class Seq2SeqSteps:
-    """`Steps` of an encoder-decoder. The source is encoded once, and all its hypotheses share keys
-    and values: a mask selects the past of each hypothesis, so no cache is copied."""
+    """`DecodingSteps` of an encoder-decoder. The source is encoded once, and all its hypotheses
+    share keys and values: a mask selects the past of each hypothesis, so no cache is copied."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Seq2SeqSteps:
     ) -> None:
         self.model, self.width, self.looks = model, width, attention
         self.device = next(model.parameters()).device
-        self.memory = encoded(model, sources, self.device)
+        self.memory = encode_sources(model, sources, self.device)
         room = min(capacity, FIRST_ROOM) * width
         self.cache = Cache(len(model.decoder.blocks), len(sources), room)  # type: ignore[arg-type]
         self.length = 0
@@ -87,7 +87,7 @@ class Seq2SeqSteps:
     def _decode(self, tokens_N: Tensor, layout: Layout) -> Tensor:
         if not self.looks:
             return self.model.decode(tokens_N, layout, self.memory, self.cache)
-        name = cross_weights(self.model, alignment_layer(self.model))
+        name = cross_attention_tap(self.model, alignment_layer(self.model))
         with record(self.model, name) as seen:
             x_ND = self.model.decode(tokens_N, layout, self.memory, self.cache)
         self.attention_BWS = _side_by_side(seen[name][0], self.memory.layout.longest)
@@ -119,7 +119,7 @@ class Seq2SeqSteps:
 
 
 class DecoderSteps:
-    """`Steps` of a language model; the sources are prompts of any lengths.
+    """`DecodingSteps` of a language model; the sources are prompts of any lengths.
 
     The hypotheses of a prompt share its keys; a mask selects the past of each. With `apart` each
     has a copy instead, which is faster for independent outputs.
@@ -135,13 +135,13 @@ class DecoderSteps:
         *,
         apart: bool = False,
     ) -> None:
-        """`capacity`: maximum number of new tokens. `prefix`: as in `read_prompts`."""
+        """`capacity`: maximum number of new tokens. `prefix`: as in `prefill_prompts`."""
         self.model = model
         self.device = next(model.parameters()).device
         self.copies, self.width = (width, 1) if apart else (1, width)
         first = min(capacity, FIRST_ROOM) * self.width
         self.last_BD: Tensor | None
-        self.cache, self.last_BD = read_prompts(model, prompts, first, prefix)
+        self.cache, self.last_BD = prefill_prompts(model, prompts, first, prefix)
         if self.copies > 1:
             self.cache.select([row for row in range(len(prompts)) for _ in range(width)])
         lengths = self.cache.lengths
@@ -175,7 +175,7 @@ class DecoderSteps:
         self.reach = max(self.offsets, default=0)
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """As `Steps.step`. The first call ignores its tokens: the prompts were already
+        """As `DecodingSteps.step`. The first call ignores its tokens: the prompts were already
         processed."""
         if self.last_BD is not None:
             scores_BV = self.model.scores(self.last_BD).float().log_softmax(-1)
@@ -219,10 +219,10 @@ class DecoderSteps:
         raise AssertionError("a language model has no cross-attention")
 
 
-class Ensemble:
+class EnsembleSteps:
     """An ensemble of models: the mean of their probabilities."""
 
-    def __init__(self, members: Sequence[Steps]) -> None:
+    def __init__(self, members: Sequence[DecodingSteps]) -> None:
         self.members = members
         self.device = members[0].device
 
@@ -246,7 +246,7 @@ class Ensemble:
         return torch.stack([member.attention_BWS for member in self.members]).mean(0)
 
 
-def read_prompts(
+def prefill_prompts(
     model: Decoder,
     prompts: Sequence[Sequence[int]],
     room: int,
@@ -265,11 +265,11 @@ def read_prompts(
         cache = Cache(len(model.stack.blocks), len(prompts), capacity)  # type: ignore[arg-type]
     else:
         cache = prefix.repeated(len(prompts), capacity)
-    x_ND, layout = fill(model, prompts, cache, device)
+    x_ND, layout = prefill(model, prompts, cache, device)
     return cache, x_ND[layout.last_N().long()]
 
 
-def fill(
+def prefill(
     model: Decoder, texts: Sequence[Sequence[int]], cache: Cache, device: torch.device
 ) -> tuple[Tensor, Layout]:
     """Process the tokens that are not yet in the cache. Returns their hidden states."""
@@ -290,7 +290,7 @@ def alignment_layer(model: Seq2Seq) -> int:
     return max(0, len(model.decoder.blocks) - 2)  # type: ignore[arg-type]
 
 
-def cross_weights(model: Seq2Seq, layer: int) -> str:
+def cross_attention_tap(model: Seq2Seq, layer: int) -> str:
     """Name of the tap for the cross-attention of a decoder layer."""
     if model.decoder.blocks[layer].cross is None:  # type: ignore[index]
         raise UserError(
@@ -301,7 +301,7 @@ def cross_weights(model: Seq2Seq, layer: int) -> str:
     return f"decoder.blocks.{layer}.cross.weights"
 
 
-def encoded(
+def encode_sources(
     model: Seq2Seq,
     sources: Sequence[Any],
     device: torch.device,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from headway.decode.output import Output
-from headway.decode.search.greedy import Watch
+from headway.decode.search.greedy import TokenCallback
 from headway.decode.search.hypothesis import Hypothesis
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
@@ -88,11 +88,11 @@ class TextStream:
 OnToken = Callable[[str], None]
 """Callback for text that is final."""
 
-OnPiece = Callable[[int, str], None]
+OnOutputPiece = Callable[[int, str], None]
 """Callback for the index of an output and its new final text, for several parallel outputs."""
 
 
-class Reading:
+class OutputAssembler:
     """Turns the tokens of a batch into outputs while they are generated."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Reading:
         prompts: Sequence[list[int]],
         end: int,
         on_token: OnToken | None,
-        on_piece: OnPiece | None = None,
+        on_piece: OnOutputPiece | None = None,
     ) -> None:
         """`end`: the token that ends an output. `on_piece` receives all outputs of a single
         prompt."""
@@ -114,10 +114,10 @@ class Reading:
         self.shows = on_token is not None and settings.walks and settings.n_best == 1
         heard = self.shows or on_piece is not None
         watches = settings.walks and (settings.stop or heard or self.more_ends)
-        self.watch: Watch | None = self._watch if watches else None
+        self.watch: TokenCallback | None = self._watch if watches else None
 
     def _watch(self, place: int, w: int, token: int) -> bool:
-        """`Watch`."""
+        """`TokenCallback`."""
         if token == self.end:
             return False
         if token in self.more_ends:
@@ -131,7 +131,7 @@ class Reading:
             self.on_piece(w, piece)
         return stream.stopped_by is not None
 
-    def rest(self, w: int) -> None:
+    def flush(self, w: int) -> None:
         """Emit the held-back text of an output of the first prompt, which gets no more tokens."""
         stream = self.streams.get((0, w))
         if self.on_piece is not None and stream is not None and (piece := stream.finish()):

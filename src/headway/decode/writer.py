@@ -13,15 +13,15 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.decode.align import Attention, attention_of
-from headway.decode.batching import FIRST_WINDOW, LAST_WINDOW, batches, one_ahead, windows
-from headway.decode.constraints import TextWish, broken_bans, next_wishes
-from headway.decode.engine import AheadSearch, Batch, Engine, Search
-from headway.decode.output import Output, Score, WritingSummary, Written
+from headway.decode.align import AttentionFunction, cross_attention
+from headway.decode.batching import FIRST_WINDOW, LAST_WINDOW, batches, prefetch_one, windows
+from headway.decode.constraints import TextConstraints, next_constraints, violated_bans
+from headway.decode.engine import BackgroundSearch, Engine, Search, SearchedBatch
+from headway.decode.output import GenerationResult, Output, TargetScore, WritingSummary
 from headway.decode.score import target_scores
-from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.searcher import Recent, Searcher
-from headway.decode.sources import Lines, OnLong, Part, Pictures, Sources
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.search.searcher import SearchCache, Searcher
+from headway.decode.sources import ImageSources, OnLong, SourcePart, Sources, TextSources
 from headway.models.parts.vision import ImageFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.eval_mode import evaluating
@@ -44,18 +44,18 @@ LINE_END = re.compile(r"[\r\n]+")
 
 
 @dataclass
-class Work:
+class SourceWindow:
     """A window of sources in progress."""
 
     sources: list[Any]
-    parts: list[list[Part]]
+    parts: list[list[SourcePart]]
     """The parts of each source."""
 
-    begun: Iterator[Batch] | None = None
+    pending_results: Iterator[SearchedBatch] | None = None
     """Pending results of a search that runs in the background."""
 
     @property
-    def flat(self) -> list[Part]:
+    def flat(self) -> list[SourcePart]:
         return [part for of_source in self.parts for part in of_source]
 
 
@@ -77,7 +77,7 @@ class Writer:
         detail: bool = False,
         engine: Engine | None = None,
         picture: ImageSettings | None = None,
-        recent: Recent | None = None,
+        recent: SearchCache | None = None,
     ) -> None:
         """Several models form an ensemble. A line is too long if it has more than `max_len` tokens
         or more than the positions of the models.
@@ -89,18 +89,18 @@ class Writer:
         self.models, self.target, self.settings = models, vocab.target, settings
         self.align = align
         self.summary = WritingSummary()
-        specials = Specials.of(vocab.target)
+        specials = SpecialTokens.of(vocab.target)
         self.searcher: Search
-        self.attention: Attention
+        self.attention: AttentionFunction
         """Cross-attention of target tokens on the source; for an ensemble that of the first
         model."""
 
         if engine is None:
-            kept = Recent() if recent is None else recent
+            kept = SearchCache() if recent is None else recent
             self.searcher = kept(
                 ("write", settings, specials), lambda: Searcher(models, settings, specials)
             )
-            self.attention = partial(attention_of, models[0])
+            self.attention = partial(cross_attention, models[0])
         else:
             self.searcher = engine.searcher(settings, specials, detail=detail)
             self.attention = engine.attention
@@ -109,23 +109,23 @@ class Writer:
         shapes += [] if picture is None else [picture]
         self.sources: Sources
         if shapes:
-            self.sources = Pictures(shapes)
+            self.sources = ImageSources(shapes)
         else:
             ends = [*map(max_positions, fronts), None if engine is None else engine.reach]
             n_more = len(vocab.source.as_source([]))
             most = math.inf if max_len is None else max_len
             room = min([most, *(end - n_more for end in ends if end is not None)])
-            self.sources = Lines(vocab.source, room, on_long, self.summary)
+            self.sources = TextSources(vocab.source, room, on_long, self.summary)
 
     def write(
         self,
         sources: Iterable[Any],
-        wishes: Iterable[TextWish] | None = None,
+        wishes: Iterable[TextConstraints] | None = None,
         *,
         first: int = 0,
         live: bool = False,
         on_progress: OnProgress = no_progress,
-    ) -> Iterator[Written]:
+    ) -> Iterator[GenerationResult]:
         """Yield one result per source, in order; an empty line gives an empty result.
 
         `first`: index of the first source; random draws depend on it. `live`: do not wait for more
@@ -133,11 +133,11 @@ class Writer:
         within a window. The total is known only if `sources` has a length.
         """
         sources, most = ensure_list(sources), self.sources.at_once
-        ahead = isinstance(self.searcher, AheadSearch) and not live
+        ahead = isinstance(self.searcher, BackgroundSearch) and not live
         # A background search is used for speed: start with large windows.
         some = windows(sources, LAST_WINDOW if ahead else FIRST_WINDOW, most, live=live)
         all_work = self._all_work(some, wishes, first)
-        all_work = one_ahead(all_work) if ahead else all_work
+        all_work = prefetch_one(all_work) if ahead else all_work
         given = len(sources) if isinstance(sources, Sized) else 0
         before = 0
         with packing(self.models):
@@ -154,13 +154,13 @@ class Writer:
         yield
         self.summary.seconds += time.perf_counter() - start
 
-    def score(self, pairs: Iterable[tuple[Any, str]]) -> Iterator[Score]:
+    def score(self, pairs: Iterable[tuple[Any, str]]) -> Iterator[TargetScore]:
         """The log-probability of each text given its source, in order."""
         if isinstance(pairs, tuple) and len(pairs) == 2 and isinstance(pairs[0], str):
             pairs = [pairs]  # a single pair, not two strings of two letters
         target, room = self.target, self.settings.batch_tokens
         for window in windows(pairs, most=self.sources.at_once):
-            sources = self.sources.given([source for source, _ in window])
+            sources = self.sources.model_inputs([source for source, _ in window])
             texts = target.encode_batch([text for _, text in window])
             lengths = [
                 self.sources.rows(source) + len(text) + 1
@@ -169,28 +169,32 @@ class Writer:
             yield from target_scores(self.models, sources, texts, target, lengths, room)
 
     def _all_work(
-        self, all_sources: Iterable[list[Any]], wishes: Iterable[TextWish] | None, first: int
-    ) -> Iterator[Work]:
+        self, all_sources: Iterable[list[Any]], wishes: Iterable[TextConstraints] | None, first: int
+    ) -> Iterator[SourceWindow]:
         """Yield windows of parts; background searches are started here."""
         wanted = None if wishes is None else iter(wishes)
         for sources in all_sources:
             with self._timed():
-                asked = next_wishes(wanted, len(sources), first)
-                work = Work(sources, self.sources.parts(sources, asked, first))
+                asked = next_constraints(wanted, len(sources), first)
+                work = SourceWindow(sources, self.sources.parts(sources, asked, first))
                 self.summary.sources += len(sources)
-                if isinstance(self.searcher, AheadSearch):
+                if isinstance(self.searcher, BackgroundSearch):
                     flat = work.flat
-                    work.begun = self.searcher.begin(
-                        [part.given for part in flat],
-                        [part.wish.tokens(self.target) for part in flat],
+                    work.pending_results = self.searcher.begin(
+                        [part.model_input for part in flat],
+                        [part.constraints.tokenize(self.target) for part in flat],
                     )
             first += len(sources)
             yield work
 
-    def _done(self, work: Work, on_progress: OnProgress, before: int, total: int) -> list[Written]:
+    def _done(
+        self, work: SourceWindow, on_progress: OnProgress, before: int, total: int
+    ) -> list[GenerationResult]:
         flat = work.flat
         found: dict[int, list[Output]] = {}
-        for places, hypotheses in self._in_batches(flat) if work.begun is None else work.begun:
+        for places, hypotheses in (
+            self._in_batches(flat) if work.pending_results is None else work.pending_results
+        ):
             parts = [flat[place] for place in places]
             found |= dict(zip(places, self._written(parts, hypotheses), strict=True))
             on_progress(before + len(work.sources) * len(found) // len(flat), total)
@@ -198,24 +202,31 @@ class Writer:
         for source, parts in zip(work.sources, work.parts, strict=True):
             of_parts = [found[place + number] for number in range(len(parts))]
             place += len(parts)
-            results.append(self.sources.written(source, parts, of_parts))
+            results.append(self.sources.merge_parts(source, parts, of_parts))
         self.summary.unfinished += sum(not one.outputs[0].finished for one in results)
         return results
 
-    def _in_batches(self, flat: Sequence[Part]) -> Iterator[Batch]:
-        rows = [self.sources.rows(part.given) for part in flat]
+    def _in_batches(self, flat: Sequence[SourcePart]) -> Iterator[SearchedBatch]:
+        rows = [self.sources.rows(part.model_input) for part in flat]
         for group in batches(rows, max(1, self.settings.batch_tokens // self.settings.width)):
             parts = [flat[place] for place in group]
-            yield group, self._search(parts, [part.wish.tokens(self.target) for part in parts])
+            yield (
+                group,
+                self._search(parts, [part.constraints.tokenize(self.target) for part in parts]),
+            )
 
-    def _search(self, parts: Sequence[Part], wishes: Sequence[Wish]) -> list[list[Hypothesis]]:
+    def _search(
+        self, parts: Sequence[SourcePart], wishes: Sequence[TokenConstraints]
+    ) -> list[list[Hypothesis]]:
         return self.searcher(
-            [part.given for part in parts], wishes, [part.number for part in parts]
+            [part.model_input for part in parts], wishes, [part.number for part in parts]
         )
 
-    def _written(self, parts: Sequence[Part], found: list[list[Hypothesis]]) -> list[list[Output]]:
+    def _written(
+        self, parts: Sequence[SourcePart], found: list[list[Hypothesis]]
+    ) -> list[list[Output]]:
         for place, part in enumerate(parts):
-            if part.wish.banned:
+            if part.constraints.banned:
                 found[place] = self._without_banned(part, found[place])
         self.summary.tokens += sum(len(best.tokens) + best.finished for best, *_ in found)
         pairs = [(part, h) for part, of_part in zip(parts, found, strict=True) for h in of_part]
@@ -224,11 +235,11 @@ class Writer:
         outputs = iter([self._output(*pair, seen.get(place)) for place, pair in enumerate(pairs)])
         return [[next(outputs) for _ in of_part] for of_part in found]
 
-    def _without_banned(self, part: Part, found: list[Hypothesis]) -> list[Hypothesis]:
+    def _without_banned(self, part: SourcePart, found: list[Hypothesis]) -> list[Hypothesis]:
         """Search again while an output contains a banned phrase in an unforeseen tokenization."""
-        wish = part.wish.tokens(self.target)
+        wish = part.constraints.tokenize(self.target)
         for _ in range(TRIES):
-            more = [broken_bans(h.tokens, part.wish.banned, self.target) for h in found]
+            more = [violated_bans(h.tokens, part.constraints.banned, self.target) for h in found]
             new = dict.fromkeys(phrase for phrases in more for phrase in phrases)
             if not new:
                 return found
@@ -239,9 +250,9 @@ class Writer:
     @property
     def _copies(self) -> bool:
         """Whether an unknown token is replaced by the source word that it attends to most."""
-        return self.settings.unknown == "copy" and isinstance(self.sources, Lines)
+        return self.settings.unknown == "copy" and isinstance(self.sources, TextSources)
 
-    def _seen(self, pairs: Sequence[tuple[Part, Hypothesis]]) -> dict[int, Tensor]:
+    def _seen(self, pairs: Sequence[tuple[SourcePart, Hypothesis]]) -> dict[int, Tensor]:
         """Cross-attention of the outputs that need it, by their index."""
         asked = {
             place: pair
@@ -250,10 +261,12 @@ class Writer:
         }
         if not asked:
             return {}
-        given, tokens = zip(*((part.given, h.tokens) for part, h in asked.values()), strict=True)
+        given, tokens = zip(
+            *((part.model_input, h.tokens) for part, h in asked.values()), strict=True
+        )
         return dict(zip(asked, self.attention(given, tokens, self.target.bos), strict=True))
 
-    def _output(self, part: Part, h: Hypothesis, attention_TS: Tensor | None) -> Output:
+    def _output(self, part: SourcePart, h: Hypothesis, attention_TS: Tensor | None) -> Output:
         target = self.target
         begins = int(
             target.target_begin is not None
@@ -262,7 +275,7 @@ class Writer:
         unknown = target.tokens([target.unk]) * len(tokens)
         if attention_TS is not None:
             attention_TS = attention_TS[begins:]
-            if self._copies and isinstance(self.sources, Lines):
+            if self._copies and isinstance(self.sources, TextSources):
                 unknown = self.sources.copied(part, len(tokens), attention_TS)
         output = Output(
             text=LINE_END.sub(" ", with_unknown(tokens, unknown, target)),
@@ -274,7 +287,7 @@ class Writer:
         )
         if attention_TS is None or not self.align:
             return output
-        return self.sources.attended(output, part, tokens, attention_TS, target)
+        return self.sources.with_attention(output, part, tokens, attention_TS, target)
 
 
 def with_unknown(tokens: Sequence[int], unknown: Sequence[str], target: Tokenizer) -> str:

@@ -5,12 +5,12 @@ from headway.inside import load, look
 look(load("tatoeba-de-en"), "Ich gehe nach Hause.").save("look.html")
 """
 
-from headway.inside.capture.foreign_modules import from_torch
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import Ask, read
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.reading import GenerationOptions, read
+from headway.inside.capture.torch_modules import from_torch
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure import maps
-from headway.inside.measure.factors.dictionary import factors
+from headway.inside.measure.features.dictionary import factors
 from headway.inside.measure.heads import heads
 from headway.inside.measure.lens import lens
 from headway.inside.measure.tuned_lens import tune
@@ -18,8 +18,8 @@ from headway.inside.page.look import look
 from headway.tasks.loaded_run import open_plain as load
 
 __all__ = [
-    "Ask",
-    "Change",
+    "GenerationOptions",
+    "Intervention",
     "Trace",
     "factors",
     "from_torch",

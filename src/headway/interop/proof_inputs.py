@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.data.media.open_item import UNITS
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
 from headway.models.parts.output_heads import ModelInput
@@ -264,14 +264,14 @@ def _written(run: LoadedRun, items: Sequence[Item]) -> list[list[int]]:
     room = min(LONGEST_OUTPUT if texts else LONGEST_OUTPUT // 2, run.shape.max_len - 1)
     settings = DecodeSettings(beam=1, max_len=room, unknown="keep")
     sources = [item.ids if isinstance(item, TextItem) else item for item in items]
-    found = Searcher([run.model], settings, Specials.of(run.vocab.target))(sources)
+    found = Searcher([run.model], settings, SpecialTokens.of(run.vocab.target))(sources)
     return [[run.vocab.target.bos, *best.tokens] for best, *_ in found]
 
 
 def _continued(run: LoadedRun, prompts: Sequence[Sequence[int]]) -> list[TextItem]:
     assert isinstance(run.model, Decoder)
     settings = DecodeSettings(beam=1, max_len=NEW_TOKENS, unknown="keep")
-    specials, most = Specials.of(run.vocab.target), run.shape.max_len
+    specials, most = SpecialTokens.of(run.vocab.target), run.shape.max_len
     found = Searcher([run.model], settings, specials, most)(prompts)
     pairs = zip(prompts, found, strict=True)
     return [TextItem([*prompt, *best.tokens][:most]) for prompt, (best, *_) in pairs]

@@ -11,7 +11,7 @@ import numpy as np
 import tokenizers
 from safetensors.torch import save_file
 
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.errors import DataError, needs
 from headway.interop.ctranslate2.engine import HEADS, Ctranslate2Engine
@@ -106,8 +106,8 @@ def _searched(
     that differ."""
     target, settings = run.vocab.target, engine.settings.decode
     assert isinstance(run.model, Seq2Seq)
-    ours = Searcher([run.model], settings, Specials.of(target))(sources)
-    theirs = engine.searcher(settings, Specials.of(target), detail=True)(sources)
+    ours = Searcher([run.model], settings, SpecialTokens.of(target))(sources)
+    theirs = engine.searcher(settings, SpecialTokens.of(target), detail=True)(sources)
     differ = [
         f"headway: {target.decode(mine.tokens)}\n  CTranslate2: {target.decode(other.tokens)}"
         for (mine, *_), (other, *_) in zip(ours, theirs, strict=True)

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from headway.decode.filters import never
-from headway.decode.search.hypothesis import Specials
+from headway.decode.logits_processors import always_banned
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import FolderError, UserError
 from headway.interop.convertible import in_units_of_answers, widened
 from headway.interop.families import FAMILIES, Architecture, family_named
@@ -220,7 +220,7 @@ def _write_ours(run: LoadedRun, out: Path) -> None:
         write_json(out / "generation_config.json", whisper_generation(run.vocab.target, run.shape))
     if run.spec.writes and run.spec.modality != "sounds":
         decode, target = run.settings.decode, run.vocab.target
-        banned = never(decode, Specials.of(target))
+        banned = always_banned(decode, SpecialTokens.of(target))
         facts = generation_config(decode, ids, longest=run.shape.max_len, never=banned)
         write_json(out / "generation_config.json", facts)
     if run.spec.answers == "vector":

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 import headway
-from headway.decode.search.hypothesis import Hypothesis, Specials
-from headway.decode.search.limits import Job
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
+from headway.decode.search.job import Job
 from headway.decode.search.searcher import Searcher
 from headway.inside.capture.beam import search
 from headway.inside.capture.beam_tree import BeamTree
@@ -288,7 +288,7 @@ def measured(
     ways = {str(width): replace(plain, beam=width) for width in widths}
     for alpha in (0.6, 1.0):
         ways[f"gnmt-{alpha:g}"] = replace(plain, beam=BEAM, length_penalty="gnmt", alpha=alpha)
-    specials = Specials.of(target)
+    specials = SpecialTokens.of(target)
     outputs: dict[str, list[Hypothesis]] = {}
     for name, settings in ways.items():
         found = Searcher([seq2seq(run)], settings, specials)(items)
@@ -433,7 +433,7 @@ def asker(model: Seq2Seq, source: Sequence[int], job: Job) -> Ask:
             )
             last_WD = x_ND.unflatten(0, (n, length + 1))[:, -1]
             scores_WV = model.scores(last_WD).float().log_softmax(-1).cpu()
-        job.filters(scores_WV, past_WT, [0])
+        job.logits_processors(scores_WV, past_WT, [0])
         return scores_WV
 
     return ask

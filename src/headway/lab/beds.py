@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from headway.errors import DataError
-from headway.inside.measure.truth import Known
+from headway.inside.measure.truth import AlignedPair
 
 TEXTS = Path(__file__).parent / "texts"
 
@@ -28,25 +28,27 @@ Columns = dict[str, list[str]]
 class Bed:
     """Training and validation pairs with no source sentence in both."""
 
-    train: list[Known]
-    valid: list[Known]
+    train: list[AlignedPair]
+    valid: list[AlignedPair]
 
     def columns(self) -> tuple[Columns, Columns]:
         return columns(self.train), columns(self.valid)
 
 
-def columns(pairs: Sequence[Known]) -> Columns:
+def columns(pairs: Sequence[AlignedPair]) -> Columns:
     return {"source": [one.source for one in pairs], "target": [one.target for one in pairs]}
 
 
-def bed(make: Callable[[int, int], list[Known]], n_train: int, n_valid: int, seed: int) -> Bed:
+def bed(
+    make: Callable[[int, int], list[AlignedPair]], n_train: int, n_valid: int, seed: int
+) -> Bed:
     """Make training and validation pairs of a language: `bed(grammar, 4000, 200, bench.seed)`."""
     valid = _distinct(make(n_valid, 2 * seed + 1), set())
     sources = {pair.source for pair in valid}
     return Bed(_distinct(make(n_train, 2 * seed + 2), sources), valid)
 
 
-def _distinct(pairs: Sequence[Known], seen: set[str]) -> list[Known]:
+def _distinct(pairs: Sequence[AlignedPair], seen: set[str]) -> list[AlignedPair]:
     found = []
     seen = set(seen)
     for pair in pairs:
@@ -59,7 +61,7 @@ def _distinct(pairs: Sequence[Known], seen: set[str]) -> list[Known]:
 # -- languages
 
 
-def grammar(n: int, seed: int = 1, clauses: int = 1) -> list[Known]:
+def grammar(n: int, seed: int = 1, clauses: int = 1) -> list[AlignedPair]:
     """Sentence pairs of a toy grammar. `clauses`: clauses per sentence; the target reverses them.
 
     Source: `the red dog often sees a cat up`. In the target an adjective follows its noun, the
@@ -72,7 +74,7 @@ def grammar(n: int, seed: int = 1, clauses: int = 1) -> list[Known]:
     return [_joined([_sentence(picks) for _ in range(clauses)]) for _ in range(n)]
 
 
-def _joined(clauses: Sequence[Known]) -> Known:
+def _joined(clauses: Sequence[AlignedPair]) -> AlignedPair:
     """Join clauses into one sentence; the target has them in reverse order."""
     source: list[str] = []
     target: Words = []
@@ -87,7 +89,7 @@ def _joined(clauses: Sequence[Known]) -> Known:
     return _known(source, target)
 
 
-def _sentence(picks: random.Random) -> Known:
+def _sentence(picks: random.Random) -> AlignedPair:
     source: list[str] = []
     subject = _phrase(picks, source)
     adverb: Words = []
@@ -124,7 +126,7 @@ def _phrase(picks: random.Random, source: list[str]) -> Words:
     return [*made, *adjective]
 
 
-def copies(n: int, seed: int = 1, *, turned: bool = False, letters: int = 20) -> list[Known]:
+def copies(n: int, seed: int = 1, *, turned: bool = False, letters: int = 20) -> list[AlignedPair]:
     """Sentence pairs of a copying task with distractors to leave out; `turned`: copy in reverse."""
     picks = random.Random(seed)
     made = []
@@ -137,17 +139,17 @@ def copies(n: int, seed: int = 1, *, turned: bool = False, letters: int = 20) ->
     return made
 
 
-def reverses(n: int, seed: int = 1) -> list[Known]:
+def reverses(n: int, seed: int = 1) -> list[AlignedPair]:
     return copies(n, seed, turned=True)
 
 
 def strings(
     order: str, low: int, high: int, letters: int = 12
-) -> Callable[[int, int], list[Known]]:
+) -> Callable[[int, int], list[AlignedPair]]:
     """A language of `low` to `high` random words whose target is a copy (`copy`), reversed
     (`reverse`) or sorted (`sort`)."""
 
-    def make(n: int, seed: int) -> list[Known]:
+    def make(n: int, seed: int) -> list[AlignedPair]:
         picks = random.Random(seed)
         made = []
         for _ in range(n):
@@ -169,9 +171,9 @@ def name(number: int) -> str:
     return CONSONANTS[number // len(VOWELS)] + VOWELS[number % len(VOWELS)]
 
 
-def _known(source: list[str], target: Words) -> Known:
+def _known(source: list[str], target: Words) -> AlignedPair:
     links = [(origin, place) for place, (_, origins) in enumerate(target) for origin in origins]
-    return Known(" ".join(source), " ".join(word for word, _ in target), tuple(links))
+    return AlignedPair(" ".join(source), " ".join(word for word, _ in target), tuple(links))
 
 
 # -- texts that come along

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 import headway
-from headway.inside import Ask, Change, heads, read
+from headway.inside import GenerationOptions, Intervention, heads, read
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.forward import Batch, read_out, states_behind, vectors
-from headway.inside.capture.interventions import heads_off
+from headway.inside.capture.forward import ReadingBatch, final_states, last_hidden_states, read_out
+from headway.inside.capture.interventions import disable_heads
 from headway.inside.capture.streams import Reading
-from headway.inside.measure.heads import Heads
-from headway.inside.measure.pruning import Head, least, prune_heads
+from headway.inside.measure.heads import HeadAnalysis
+from headway.inside.measure.pruning import HeadId, prune_heads, select_heads
 from headway.inside.measure.pruning_curve import order_units
 from headway.lab import beds
 from headway.lab.bench import Bench
@@ -270,9 +270,11 @@ def pruned(
 ) -> dict[str, Any]:
     """Loss by number of removed heads, in three orders and for each kind of attention, with related
     measurements."""
-    known = [read(run, source, Ask(output=target)) for source, target in judged_by]
+    known = [read(run, source, GenerationOptions(output=target)) for source, target in judged_by]
     found = heads(run, known)
-    batch = Batch.of(run, [read(run, source, Ask(output=target)) for source, target in unseen])
+    batch = ReadingBatch.of(
+        run, [read(run, source, GenerationOptions(output=target)) for source, target in unseen]
+    )
     worth = found.importance()
     order = [head for unit in order_units(run.shape, worth) for head in unit]
     lot = list(order)
@@ -285,7 +287,7 @@ def pruned(
     for kind in run.shape.attention_layers:
         queue = [head for unit in order_units(run.shape, worth, kind) for head in unit]
         kinds[kind] = [loss(run, batch, queue[:n]) for n in range(len(queue) + 1)]
-    half = least(order_units(run.shape, worth), len(order) // 2, run.shape)
+    half = select_heads(order_units(run.shape, worth), len(order) // 2, run.shape)
     small = run.with_model(prune_heads(run.model, run.shape, half).eval())
     return {
         "loss": orders["least"][0],
@@ -310,19 +312,23 @@ def free(losses: Sequence[float]) -> float:
 
 
 @torch.no_grad()
-def loss(run: LoadedRun, batch: Batch, off: Sequence[Head] | frozenset[Head] = ()) -> float:
+def loss(
+    run: LoadedRun, batch: ReadingBatch, off: Sequence[HeadId] | frozenset[HeadId] = ()
+) -> float:
     """Loss in nats per token of the target sentences, with these heads off."""
-    with heads_off(run.model, Change(off=frozenset(off))):
+    with disable_heads(run.model, Intervention(disabled_heads=frozenset(off))):
         return float(_loss(run, batch))
 
 
-def _loss(run: LoadedRun, batch: Batch) -> Tensor:
-    scores_RV = read_out(run, batch, states_behind(run.model, batch)).averaged_logits().float()
+def _loss(run: LoadedRun, batch: ReadingBatch) -> Tensor:
+    scores_RV = read_out(run, batch, final_states(run.model, batch)).averaged_logits().float()
     said_R = torch.tensor([output.id for one in batch.readings for output in one.outputs])
     return torch.nn.functional.cross_entropy(scores_RV, said_R.to(scores_RV.device))
 
 
-def roles(run: LoadedRun, found: Heads, batch: Batch, most: int = 8) -> list[list[Any]]:
+def roles(
+    run: LoadedRun, found: HeadAnalysis, batch: ReadingBatch, most: int = 8
+) -> list[list[Any]]:
     whole = loss(run, batch)
     best = sorted(found.heads, key=lambda head: -head.importance)[:most]
     return [
@@ -334,9 +340,9 @@ def roles(run: LoadedRun, found: Heads, batch: Batch, most: int = 8) -> list[lis
 
 
 @torch.no_grad()
-def faster(run: LoadedRun, small: LoadedRun, batch: Batch, rounds: int = 7) -> float:
+def faster(run: LoadedRun, small: LoadedRun, batch: ReadingBatch, rounds: int = 7) -> float:
     """Speed of the small model relative to the whole one."""
-    steps = {name: partial(vectors, one.model, batch)
+    steps = {name: partial(last_hidden_states, one.model, batch)
              for name, one in (("run", run), ("small", small))}  # fmt: skip
     times = in_turns(steps, rounds, next(run.model.parameters()).device)
     return statistics.median(times["run"]) / statistics.median(times["small"])
@@ -352,14 +358,16 @@ STEPS = 80
 
 
 def learned_gates(
-    run: LoadedRun, known: Sequence[Reading], batch: Batch, seed: int
+    run: LoadedRun, known: Sequence[Reading], batch: ReadingBatch, seed: int
 ) -> dict[str, dict[str, float]]:
     """For each price per head: how many stay open, and the loss with these alone."""
-    some = Batch.of(run, known)
+    some = ReadingBatch.of(run, known)
     return {f"{price:g}": _gates(run, some, batch, price, seed) for price in PRICES}
 
 
-def _gates(run: LoadedRun, some: Batch, batch: Batch, price: float, seed: int) -> dict[str, float]:
+def _gates(
+    run: LoadedRun, some: ReadingBatch, batch: ReadingBatch, price: float, seed: int
+) -> dict[str, float]:
     layers = [
         (kind.name, layer, attention)
         for kind in Anatomy.of(run.model).kinds

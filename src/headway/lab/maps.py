@@ -16,7 +16,13 @@ import torch
 
 from headway.inside import maps, trace
 from headway.inside.measure.maps import Map
-from headway.inside.measure.truth import Case, Known, Truth, aligned, measure
+from headway.inside.measure.truth import (
+    AlignedPair,
+    Case,
+    MapAccuracy,
+    alignment_cases,
+    measure_accuracy,
+)
 from headway.inside.measure.truth.validate import with_fresh_weights
 from headway.lab import beds
 from headway.lab.bench import Bench
@@ -224,19 +230,19 @@ EXPERIMENT = Trust()
 
 
 def measured(
-    run: LoadedRun, known: Sequence[Known], few: int, seed: int
+    run: LoadedRun, known: Sequence[AlignedPair], few: int, seed: int
 ) -> dict[str, Any]:  # fmt: skip
     """Precision of every map, of heads of an untrained model, and of the selected head when
     shuffled."""
-    cases = aligned(run, known)
+    cases = alignment_cases(run, known)
     methods = ("heads", "mean", "rollout", "norm", "flow", "gradients", "integrated", "occlusion")
-    found = measure(run, cases, methods, few=few)
-    plain = measure(with_fresh_weights(run), cases, ("heads",))
+    found = measure_accuracy(run, cases, methods, few=few)
+    plain = measure_accuracy(with_fresh_weights(run), cases, ("heads",))
     assert found.best is not None
     assert plain.best is not None
     draws = torch.Generator().manual_seed(seed)
     name = found.best.name
-    mixed = measure(run, cases, maker=lambda run, case: [shuffled(run, case, name, draws)])
+    mixed = measure_accuracy(run, cases, maker=lambda run, case: [shuffled(run, case, name, draws)])
     n_layers = sum(one.endswith(".mean") and one.startswith("cross.") for one in found.maps)
     return {
         "n": found.n,
@@ -254,7 +260,7 @@ def measured(
     }  # fmt: skip
 
 
-def by_name(found: Truth, n_layers: int) -> dict[str, float]:
+def by_name(found: MapAccuracy, n_layers: int) -> dict[str, float]:
     assert found.best is not None
     layers = {"last": f"cross.{n_layers - 1}.mean", "first": "cross.0.mean",
               "norm": f"cross.{n_layers - 1}.norm"}  # fmt: skip
@@ -299,7 +305,7 @@ def elsewhere() -> list[list[Any]]:
     """Rows with the stored precisions of the included models."""
     rows = []
     for name, what in OTHERS.items():
-        truth = Truth.load(run_folders([name])[0] / "truth.json")
+        truth = MapAccuracy.load(run_folders([name])[0] / "truth.json")
         last = max(one for one in truth.maps if one.startswith("cross.") and one.endswith(".mean"))
         norm = last.replace(".mean", ".norm")
         picked = None if truth.best is None else truth.best.p1

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from headway.inside.measure.truth import Known
+from headway.inside.measure.truth import AlignedPair
 from headway.nn.eval_mode import evaluating
 from headway.nn.layout import Layout
 from headway.run import Run
@@ -23,7 +23,7 @@ class Taught(NamedTuple):
 
 
 @torch.no_grad()
-def of_pairs(run: Run, pairs: Sequence[Known]) -> Taught:
+def of_pairs(run: Run, pairs: Sequence[AlignedPair]) -> Taught:
     """Loss and accuracy of a translator on pairs."""
     words: Any = run.opened.words
     model: Any = run.model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.decode.continuous import Member
+from headway.decode.continuous import BatchMember
 from headway.decode.stream import TextStream
 from headway.serve.worker import Worker
 from headway.tasks.answers import TextAnswer
@@ -26,7 +26,7 @@ class Step:
 class Steps:
     """Tokens of one output in order, each returned once, as far as its text was sent."""
 
-    def __init__(self, worker: Worker, member: Member, w: int, before: str | None) -> None:
+    def __init__(self, worker: Worker, member: BatchMember, w: int, before: str | None) -> None:
         """`before`: the prompt, if the text begins with it (`echo`)."""
         self.tokenizer, self.member, self.w = worker.run.tokenizer, member, w
         self.behind = 0 if before is None else len(before)
@@ -67,7 +67,7 @@ class Steps:
     def _read(self, n: int) -> None:
         member, w = self.member, self.w
         for at in range(len(self.known) - self.n_before, n):
-            best = member.tops[w][at] if member.top else None
+            best = member.top_log_probs[w][at] if member.top else None
             self.known.append(self._step(
                 member.tokens[w][at], self.places, member.log_probs[w][at], best, self.behind
             ))  # fmt: skip
@@ -86,12 +86,12 @@ class Steps:
 
 
 def _of_prompt(
-    member: Member, at: int
+    member: BatchMember, at: int
 ) -> tuple[float | None, list[tuple[int, float]] | None]:  # fmt: skip
     """The log-probability of one prompt token, and the most likely tokens at its position."""
     log_prob = member.prompt_log_probs[at] if at < len(member.prompt_log_probs) else None
-    known = 0 < at <= len(member.prompt_tops)
-    return log_prob, member.prompt_tops[at - 1] if known else None
+    known = 0 < at <= len(member.prompt_top_log_probs)
+    return log_prob, member.prompt_top_log_probs[at - 1] if known else None
 
 
 def of_names(out: TextAnswer, behind: int) -> list[Step]:

@@ -17,13 +17,12 @@ from dataclasses import replace
 from typing import Any
 
 from headway.errors import UserError
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.media import Media
-from headway.inside.capture.reading import PLAINLY, Ask
-from headway.inside.page.look import Extras, Page
-from headway.inside.page.server_page import Live, request_of
-from headway.inside.page.server_request import Request as LookRequest
-from headway.inside.page.server_request import parse
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.reading import DEFAULT_OPTIONS, GenerationOptions
+from headway.inside.page.look import LookOptions, Page
+from headway.inside.page.server_page import LivePage, initial_request
+from headway.inside.page.server_request import LookRequest, parse
 from headway.run import Run
 from headway.serve.problems import Refused
 from headway.settings.run import media_settings
@@ -33,12 +32,12 @@ KEPT = 8
 
 
 class Looks:
-    def __init__(self, most: int, ready: Mapping[str, Live] | None = None) -> None:
+    def __init__(self, most: int, ready: Mapping[str, LivePage] | None = None) -> None:
         """`most`: requests that may wait while one is computed. `ready`: models that were already
         opened for inspection, by the name of the run."""
         self.most = most
-        self._lives: dict[str, Live] = dict(ready or {})
-        self._media: OrderedDict[str, Media] = OrderedDict()
+        self._lives: dict[str, LivePage] = dict(ready or {})
+        self._media: OrderedDict[str, MediaInput] = OrderedDict()
         self._lock = threading.Lock()
         self._works: list[Future[Page]] = []
         self._thread = ThreadPoolExecutor(1, "headway-look")
@@ -77,15 +76,15 @@ class Looks:
         asked = {"post": post, "model": run.name, **({"medium": medium} if medium else {})}
         return replace(live, asked=asked).page(request)
 
-    def _live(self, run: Run) -> Live:
+    def _live(self, run: Run) -> LivePage:
         with self._lock:
             if run.name not in self._lives:
                 with run.opened.lock:
                     twin = run.opened.inspection_copy()
-                self._lives[run.name] = Live.of(twin, PLAINLY, Extras())
+                self._lives[run.name] = LivePage.of(twin, DEFAULT_OPTIONS, LookOptions())
             return self._lives[run.name]
 
-    def _medium(self, run: Run, data: bytes | None, name: object) -> tuple[str, Media]:
+    def _medium(self, run: Run, data: bytes | None, name: object) -> tuple[str, MediaInput]:
         if data is None:
             found = self._media.get(str(name))
             if found is None:
@@ -99,7 +98,7 @@ class Looks:
             raise asked.error
         front = media_settings(run.settings)
         assert front is not None
-        name, found = secrets.token_urlsafe(24), Media.of("input", asked.value.values, front)
+        name, found = secrets.token_urlsafe(24), MediaInput.of("input", asked.value.values, front)
         self._media[name] = found
         while len(self._media) > KEPT:
             self._media.popitem(last=False)
@@ -112,16 +111,16 @@ GREETING = "Hello."
 
 def live_page(
     run: Run,
-    text: str | Media | None,
-    ask: Ask,
-    change: Change,
-    extras: Extras,
-) -> tuple[str, Live]:
+    text: str | MediaInput | None,
+    ask: GenerationOptions,
+    change: Intervention,
+    extras: LookOptions,
+) -> tuple[str, LivePage]:
     """The first page of `headway look --serve`, and the object that answers its updates."""
-    media = text if isinstance(text, Media) else None
-    live = Live.of(run.opened.inspection_copy(), ask, extras, media)
+    media = text if isinstance(text, MediaInput) else None
+    live = LivePage.of(run.opened.inspection_copy(), ask, extras, media)
     first = media.name if media is not None else text or GREETING
     assert isinstance(first, str)
     asked = {"post": "/v1/look", "model": run.name}
-    html = replace(live, asked=asked).page(request_of(first, ask, change)).live_html
+    html = replace(live, asked=asked).page(initial_request(first, ask, change)).live_html
     return html, live

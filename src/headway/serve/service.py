@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from headway.decode.continuous import Member
+from headway.decode.continuous import BatchMember
 from headway.errors import UserError, suggest
 from headway.run import Run
 from headway.serve.asking import Declared, Upload, as_refused, checked_options, declared, inputs_of
@@ -92,7 +92,7 @@ class Asked:
     """Answers of one request, with the generation state of those that grew step by step."""
 
     answers: list[Answer]
-    members: list[Member | None]
+    members: list[BatchMember | None]
 
 
 class Service:

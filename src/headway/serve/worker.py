@@ -23,8 +23,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from headway.decode.continuous import Continuous, Member
-from headway.decode.search.limits import INTERRUPTION, UNNUMBERED, Interruption
+from headway.decode.continuous import BatchMember, ContinuousBatch
+from headway.decode.search.job import INTERRUPTION, UNNUMBERED, Interruption
 from headway.errors import UserError
 from headway.run import Run
 from headway.serve.cost import MEASURED_FROM, Pace, cost_of
@@ -102,7 +102,7 @@ class Ticket:
     detail: Detail = PLAIN
     begun: float = field(default_factory=time.perf_counter)
     answers: list[Answer | None] = field(default_factory=list)
-    members: list[Member | None] = field(default_factory=list)
+    members: list[BatchMember | None] = field(default_factory=list)
     """Generation state of each input that is generated token by token."""
 
     joining: ContinuousBatchingPredictor | None = None
@@ -133,7 +133,7 @@ class Ticket:
     def leave(self) -> None:
         for member in self.members:
             if member is not None:
-                member.left = True
+                member.cancelled = True
 
     @property
     def is_whole(self) -> bool:
@@ -184,8 +184,8 @@ class Worker:
         """Time (`perf_counter`) until which the running batch is not interrupted again."""
 
         self._predictors: OrderedDict[Hashable, Predictor] = OrderedDict()
-        self._growing: Continuous | None = None
-        self._owners: dict[Member, tuple[Ticket, int]] = {}
+        self._growing: ContinuousBatch | None = None
+        self._owners: dict[BatchMember, tuple[Ticket, int]] = {}
         self._current: list[Ticket] = []
         self._apart_now: list[Ticket] = []
         """Tickets whose step failed and that are computed separately."""
@@ -555,7 +555,7 @@ class Worker:
         return True
 
     def _join_one(
-        self, growing: Continuous, ticket: Ticket, number: int, asked: ParsedInput
+        self, growing: ContinuousBatch, ticket: Ticket, number: int, asked: ParsedInput
     ) -> None:  # fmt: skip
         predictor = ticket.joining
         assert predictor is not None
@@ -569,7 +569,7 @@ class Worker:
                 top=ticket.detail.top, number=number,
             )  # fmt: skip
             member.scores_prompt = ticket.detail.of_prompt
-            member.writes = ticket.detail.writes
+            member.generates = ticket.detail.writes
         except UserError as error:
             ticket.answers[number] = Answer(error=str(error), id=asked.id)
             return
@@ -578,7 +578,7 @@ class Worker:
             ticket.leave()  # inputs that have already joined
             return
         ticket.members[number] = member
-        member.left, member.whose = ticket.given_up, ticket
+        member.cancelled, member.owner = ticket.given_up, ticket
         self._owners[member] = (ticket, number)
         self._prompts(len(member.prompt), model=self.name)
         growing.join(member)
@@ -594,7 +594,7 @@ class Worker:
             call = ticket.on_piece
             self._outbox.append((ticket.loop, lambda: call(number, w, fresh)))
 
-    def _step(self, growing: Continuous) -> None:
+    def _step(self, growing: ContinuousBatch) -> None:
         began, rows = time.perf_counter(), len(growing.rows)
         try:
             with self.run.opened.lock:
@@ -610,7 +610,7 @@ class Worker:
         for member in done:
             self._grown(member)
 
-    def _grown(self, member: Member) -> None:
+    def _grown(self, member: BatchMember) -> None:
         ticket, number = self._owners.pop(member)
         if member.outputs is None:
             self._end(ticket)  # it was cancelled
@@ -628,7 +628,7 @@ class Worker:
         if ticket.is_whole:
             self._end(ticket)
 
-    def _apart(self, growing: Continuous, error: Exception) -> None:
+    def _apart(self, growing: ContinuousBatch, error: Exception) -> None:
         """Find the request that caused a failed step: generate all texts again from the start, in
         halves of halves, until one fails alone. Only that request gets the error."""
         log.error("%s: a step failed (%s); its requests are computed separately", self.name,
@@ -657,7 +657,7 @@ class Worker:
         self._apart_now = [ticket for ticket in self._apart_now if not ticket.ended]
         self._flush()
 
-    def _again(self, growing: Continuous, some: Sequence[tuple[Ticket, int]]) -> None:
+    def _again(self, growing: ContinuousBatch, some: Sequence[tuple[Ticket, int]]) -> None:
         """Generate these texts from start to end; no other request joins."""
         for ticket, number in some:
             for place in [place for place in ticket.sent if place[0] == number and place[1] < 0]:

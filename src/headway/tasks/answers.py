@@ -21,8 +21,8 @@ from headway.errors import UserError, suggest
 from headway.storage import replace_file, replace_text
 
 if TYPE_CHECKING:
-    from headway.decode.output import Look
-    from headway.decode.speech.word_times import Word
+    from headway.decode.output import AttendedRegion
+    from headway.decode.speech.word_times import WordTiming
 
 JsonDict = dict[str, Any]
 """JSON object."""
@@ -307,7 +307,7 @@ class TextAnswer(Answer):
     finished: bool = True
     """Whether the text ended with an end token and not at a limit."""
 
-    alignment: tuple[tuple[int, int], ...] | tuple[Look, ...] | None = None
+    alignment: tuple[tuple[int, int], ...] | tuple[AttendedRegion, ...] | None = None
     """Pairs of word indices of source and text, from 0; for an image, the part that each word
     attended to. None without `alignments=True`."""
 
@@ -343,7 +343,7 @@ class TranscriptAnswer(Answer):
     """Transcript of a recording."""
 
     segments: tuple[AnswerSegment, ...] = ()
-    words: tuple[Word, ...] = ()
+    words: tuple[WordTiming, ...] = ()
     """Words with `text`, `start`, `end` and `confidence`."""
 
     seconds: float = 0.0

@@ -12,10 +12,10 @@ from typing import Any, cast
 from headway.data.causal_lm import FieldMarks
 from headway.data.predict_input import Question
 from headway.decode.completer import Completer, Prompt
-from headway.decode.continuous import Continuous, Member
-from headway.decode.fewshot import Choice, Chooser, Shots
-from headway.decode.output import Output, Written
-from headway.decode.stream import OnPiece
+from headway.decode.continuous import BatchMember, ContinuousBatch
+from headway.decode.fewshot import FewShotClassifier, FewShotExamples, FewShotPrediction
+from headway.decode.output import GenerationResult, Output
+from headway.decode.stream import OnOutputPiece
 from headway.errors import DataError, UserError, suggest
 from headway.models.decoder import Decoder
 from headway.settings.decode import DecodeSettings
@@ -52,9 +52,11 @@ def chooses_labels(options: Mapping[str, Any]) -> bool:
     return bool(options.get("shots")) and bool(shots_of(options["shots"]).after)
 
 
-def shots_of(given: str | Path | Sequence[Mapping[str, str]]) -> Shots:
+def shots_of(given: str | Path | Sequence[Mapping[str, str]]) -> FewShotExamples:
     """Few-shot examples from a file, or from mappings with the same keys as its lines."""
-    return Shots.read(given) if isinstance(given, str | Path) else Shots.of(given)
+    return (
+        FewShotExamples.read(given) if isinstance(given, str | Path) else FewShotExamples.of(given)
+    )
 
 
 def check_unused_options(options: Mapping[str, object], names: Sequence[str], where: str) -> None:
@@ -101,7 +103,7 @@ def completer_of(
         draft_context=None if small is None else context_of(small.settings),
         detail=detail,
         engine=opened.engine,
-        recent=opened.search_cache,
+        search_cache=opened.search_cache,
     )
 
 
@@ -118,9 +120,9 @@ class ContinuousBatching:
         one = self.completer
         return one.engine is None and one.draft is None and one.settings.walks
 
-    def new_batch(self) -> Continuous:
+    def new_batch(self) -> ContinuousBatch:
         one = self.completer
-        return Continuous(one.models, one.tokenizer, one.context)
+        return ContinuousBatch(one.models, one.tokenizer, one.context)
 
 
 def _draft(opened: LoadedRun, folder: Path) -> LoadedRun:
@@ -150,9 +152,9 @@ class CausalLMPredictor(ContinuousBatching):
         self.echo, self.between = options.get("echo", True), use.between
 
     def member(
-        self, growing: Continuous, question: Prompt, *, on_piece: OnPiece | None = None,
+        self, growing: ContinuousBatch, question: Prompt, *, on_piece: OnOutputPiece | None = None,
         top: int = 0, number: int = 0,
-    ) -> Member:  # fmt: skip
+    ) -> BatchMember:  # fmt: skip
         if self.shots is not None and isinstance(question, str):
             question = self.shots.prompt(question)
         return growing.member(
@@ -160,12 +162,12 @@ class CausalLMPredictor(ContinuousBatching):
             on_piece=on_piece, top=top,
         )  # fmt: skip
 
-    def finished_answer(self, question: Prompt, member: Member) -> Answer:
+    def finished_answer(self, question: Prompt, member: BatchMember) -> Answer:
         assert member.outputs is not None
         text = question if isinstance(question, str) else self.completer.tokenizer.decode(question)
         if self.shots is not None:
-            return self._answer(Written(self.shots.prompt(text), member.outputs), "")
-        return self._answer(Written(text, member.outputs), text)
+            return self._answer(GenerationResult(self.shots.prompt(text), member.outputs), "")
+        return self._answer(GenerationResult(text, member.outputs), text)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         lines = ensure_list(lines)
@@ -190,7 +192,7 @@ class CausalLMPredictor(ContinuousBatching):
             for completion in self.completer.complete([line], on_token=self.write):
                 yield self._answer(completion, "")
 
-    def _answer(self, found: Written, before: str) -> Answer:
+    def _answer(self, found: GenerationResult, before: str) -> Answer:
         shown = self.write is not None
         printed = PrintedContinuations(
             found.outputs, prompt=found.source, before=before, shown=shown
@@ -207,10 +209,10 @@ class LabelChoicePredictor:
     def __init__(self, use: InferenceRequest) -> None:
         settings, options = use.settings, use.options
         completer = completer_of(use.opened, settings.decode, detail=detail_of(options))
-        shots = shots_of(options["shots"]) if options.get("shots") else Shots(())
+        shots = shots_of(options["shots"]) if options.get("shots") else FewShotExamples(())
         named = options.get("labels") or ""
         labels = [one.strip() for one in named.split(",")] if isinstance(named, str) else named
-        self.chooser = Chooser(completer, shots, [label for label in labels if label])
+        self.chooser = FewShotClassifier(completer, shots, [label for label in labels if label])
         self.n_answered = 0
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
@@ -238,19 +240,20 @@ class FieldPredictor(ContinuousBatching):
         self.write = one_stream(settings.decode, options)
 
     def member(
-        self, growing: Continuous, question: Question, *, on_piece: OnPiece | None = None,
+        self, growing: ContinuousBatch, question: Question, *,
+        on_piece: OnOutputPiece | None = None,
         top: int = 0, number: int = 0,
-    ) -> Member:  # fmt: skip
+    ) -> BatchMember:  # fmt: skip
         _, end = FieldMarks.of(self.field, self.completer.tokenizer)
         return growing.member(
             self.prompt(self._given(question, number + 1)), self.completer.settings, end=end,
             numbers=(number,), on_piece=on_piece, top=top,
         )  # fmt: skip
 
-    def finished_answer(self, question: Question, member: Member) -> Answer:
+    def finished_answer(self, question: Question, member: BatchMember) -> Answer:
         assert member.outputs is not None
         text = self.completer.tokenizer.decode(member.prompt)
-        return self._answer(self._given(question, 1), Written(text, member.outputs))
+        return self._answer(self._given(question, 1), GenerationResult(text, member.outputs))
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         waiting: deque[dict[str, str]] = deque()
@@ -267,7 +270,7 @@ class FieldPredictor(ContinuousBatching):
         ):
             yield self._answer(waiting.popleft(), completion)
 
-    def _answer(self, given: Mapping[str, str], completion: Written) -> Answer:
+    def _answer(self, given: Mapping[str, str], completion: GenerationResult) -> Answer:
         # A field starts a new text, so drop the space that some vocabularies put before words.
         text = completion.text.removeprefix(" ")
         printed = PrintedContinuations(
@@ -353,7 +356,7 @@ class PrintedContinuations(PrintedTexts):
 
 @dataclass(frozen=True)
 class _PrintedChoice:
-    choice: Choice
+    choice: FewShotPrediction
 
     def lines(self, show: PrintOptions, number: int) -> str:
         label = self.choice.label

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from headway.decode.engine import Engine
-from headway.decode.precision import hold_in
-from headway.decode.search.searcher import Recent
+from headway.decode.precision import cast_weights
+from headway.decode.search.searcher import SearchCache
 from headway.errors import FolderError, UserError
 from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device
@@ -64,7 +64,7 @@ class LoadedRun:
     in_memory_models: tuple[nn.Module, ...] | None = None
     """Models to use instead of those in the folders."""
 
-    search_cache: Recent = field(default_factory=Recent, init=False, repr=False)
+    search_cache: SearchCache = field(default_factory=SearchCache, init=False, repr=False)
     """Cache of search objects by their decoding settings. On a GPU they hold CUDA graphs."""
 
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
@@ -188,7 +188,7 @@ class LoadedRun:
         models = []
         for folder, run in zip(self.folders, self.runs, strict=True):
             model = load_model(folder, self.device, run.model).eval()
-            hold_in(model, self.precision)
+            cast_weights(model, self.precision)
             models.append(model)
         return models
 

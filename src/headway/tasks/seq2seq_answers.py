@@ -12,8 +12,8 @@ from headway.data.files import open_lines
 from headway.data.media.open_item import UNITS
 from headway.decode.align import pharaoh
 from headway.decode.batching import windows
-from headway.decode.constraints import TextWish
-from headway.decode.output import Look, Output, Written
+from headway.decode.constraints import TextConstraints
+from headway.decode.output import AttendedRegion, GenerationResult, Output
 from headway.decode.sources import OnLong
 from headway.decode.writer import Writer
 from headway.errors import DataError, FolderError, UserError, suggest
@@ -55,8 +55,8 @@ class PrintedTexts:
     def _line(self, output: Output, show: PrintOptions, number: int) -> str:
         line = [str(number)] if show.numbered else []
         line += [f"{output.score:.4f}", output.text] if show.scores else [output.text]
-        if output.looks is not None:
-            line.append(" ".join(_shown(look) for look in output.looks))
+        if output.attended_regions is not None:
+            line.append(" ".join(_shown(look) for look in output.attended_regions))
         elif show.alignments:
             line.append(pharaoh(output.alignment or []))
         return "\t".join(text.replace("\t", " ") for text in line) if len(line) > 1 else line[0]
@@ -82,8 +82,8 @@ class PrintedTexts:
         }
         if output.alignment is not None:
             facts["alignment"] = output.alignment
-        if output.looks is not None:
-            facts["looks"] = list(map(_look_facts, output.looks))
+        if output.attended_regions is not None:
+            facts["looks"] = list(map(_look_facts, output.attended_regions))
         return facts
 
     def _rounded(self, value: float) -> float:
@@ -110,18 +110,18 @@ def answer_of(printed: PrintedTexts, **common: Any) -> TextAnswer:
     return replace(best, rest=tuple(rest), printed=printed)
 
 
-def _pairs(output: Output) -> tuple[tuple[int, int], ...] | tuple[Look, ...] | None:
-    if output.looks is not None:
-        return tuple(output.looks)
+def _pairs(output: Output) -> tuple[tuple[int, int], ...] | tuple[AttendedRegion, ...] | None:
+    if output.attended_regions is not None:
+        return tuple(output.attended_regions)
     return None if output.alignment is None else tuple(output.alignment)
 
 
-def _shown(look: Look) -> str:
+def _shown(look: AttendedRegion) -> str:
     """`circle:8,16,16,24`: left, top, right and bottom of the patch."""
     return f"{look.word}:{','.join(map(str, look.box))}"
 
 
-def _look_facts(look: Look) -> JsonDict:
+def _look_facts(look: AttendedRegion) -> JsonDict:
     return {
         "word": look.word,
         "box": list(look.box),
@@ -147,7 +147,7 @@ class TranslationPredictor:
             align=bool(options.get("alignments")),
             detail=bool(options.get("scores") or options.get("json")),
         )
-        asked: TextWish | None = options.get("wish")
+        asked: TextConstraints | None = options.get("wish")
         self.wishes = (
             _constraint_lines(options.get("prefix"), options.get("constraints"))
             if asked is None
@@ -162,7 +162,7 @@ class TranslationPredictor:
         return self.writer.summary.text()
 
 
-def translated(found: Written) -> TextAnswer:
+def translated(found: GenerationResult) -> TextAnswer:
     notes = []
     if found.parts > 1:
         notes.append(f"longer than the model reads at once: translated in {found.parts:,} parts")
@@ -204,19 +204,21 @@ def writer_of(
     )
 
 
-def _constraint_lines(prefix: str | None, constraints: str | None) -> Iterator[TextWish] | None:
+def _constraint_lines(
+    prefix: str | None, constraints: str | None
+) -> Iterator[TextConstraints] | None:
     if prefix is None and constraints is None:
         return None
     if constraints is None:
-        return (TextWish(prefix=line) for line in open_lines(prefix or ""))
+        return (TextConstraints(prefix=line) for line in open_lines(prefix or ""))
     asked = (
         _constraint(line, f"{constraints}, line {number:,}")
         for number, line in enumerate(open_lines(constraints), 1)
     )
     if prefix is None:
-        return (TextWish(**words) for words in asked)
+        return (TextConstraints(**words) for words in asked)
     both = zip(open_lines(prefix), asked, strict=False)  # `next_wishes` reports too few
-    return (TextWish(**{"prefix": line, **words}) for line, words in both)
+    return (TextConstraints(**{"prefix": line, **words}) for line, words in both)
 
 
 def _constraint(line: str, where: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from headway.data.prepare import evaluation_media
 from headway.data.source import MediaSpec
 from headway.data.store import Columns, load_prepared
 from headway.decode.speech.transcriber import Transcript
-from headway.decode.speech.word_times import Word
+from headway.decode.speech.word_times import WordTiming
 from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.metrics import translation
@@ -482,7 +482,7 @@ def true_words(paths: Sequence[str]) -> list[list[ReferenceWord]] | None:
 
 
 def boundary_errors(
-    answered: Sequence[Sequence[Word]], truths: Sequence[Sequence[ReferenceWord]]
+    answered: Sequence[Sequence[WordTiming]], truths: Sequence[Sequence[ReferenceWord]]
 ) -> Boundaries:
     """Errors of word boundaries in the recordings whose words are all correct."""
     gaps: list[float] = []

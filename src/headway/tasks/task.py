@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from headway.data.store import PreparedData, load_prepared
-from headway.decode.continuous import Continuous, Member
-from headway.decode.stream import OnPiece
+from headway.decode.continuous import BatchMember, ContinuousBatch
+from headway.decode.stream import OnOutputPiece
 from headway.progress import SILENT, OnProgress, Progress, no_progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
@@ -71,19 +71,19 @@ class ContinuousBatchingPredictor(Predictor, Protocol):
         """Whether its decoding method allows continuous batching."""
         ...
 
-    def new_batch(self) -> Continuous:
+    def new_batch(self) -> ContinuousBatch:
         """A new batch, which can serve all predictors of the same opened runs."""
         ...
 
     def member(
-        self, growing: Continuous, question: Any, *, on_piece: OnPiece | None = None,
+        self, growing: ContinuousBatch, question: Any, *, on_piece: OnOutputPiece | None = None,
         top: int = 0, number: int = 0,
-    ) -> Member:  # fmt: skip
+    ) -> BatchMember:  # fmt: skip
         """The member that joins the batch `growing` for a question. `number` is the index of the
         question among those of one caller."""
         ...
 
-    def finished_answer(self, question: Any, member: Member) -> Answer:
+    def finished_answer(self, question: Any, member: BatchMember) -> Answer:
         """The answer to a question whose member is finished."""
         ...
 

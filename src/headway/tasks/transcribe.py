@@ -127,7 +127,7 @@ class TranscribeTask(Seq2SeqTask):
         found: dict[int, str] = {}
         for first in range(0, len(order), LISTENED_AT_ONCE):
             places = order[first : first + LISTENED_AT_ONCE]
-            heard = ear.hear([exam.sources[place] for place in places])
+            heard = ear.transcribe_windows([exam.sources[place] for place in places])
             found |= {place: one.text for place, one in zip(places, heard, strict=True)}
             on_progress(len(found), len(order))
         yield from (found[place] for place in range(len(order)))

@@ -11,11 +11,11 @@ from headway.data.media.audio import stream_windows
 from headway.data.media.endings import AUDIO
 from headway.data.media.open_item import WHOLE, ItemFormat, is_file
 from headway.data.source import Example, media_examples
-from headway.decode.speech.audio_windows import Samples
+from headway.decode.speech.audio_windows import AnyFloatArray
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
 from headway.decode.speech.subtitles import srt, vtt
-from headway.decode.speech.transcriber import Segment as SpokenWindow
 from headway.decode.speech.transcriber import Transcriber, Transcript
+from headway.decode.speech.transcriber import WindowSegment as SpokenWindow
 from headway.errors import DataError, UserError, suggest
 from headway.settings.listed import ensure_list
 from headway.settings.model import AudioSettings
@@ -37,7 +37,7 @@ class NamedRecording:
     """One recording to transcribe."""
 
     name: str
-    blocks: Iterable[Samples]
+    blocks: Iterable[AnyFloatArray]
     """Blocks of samples, read when they are iterated; reading errors are raised then."""
 
 
@@ -59,7 +59,7 @@ class TranscriptPredictor:
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         names: list[str] = []
 
-        def recordings() -> Iterator[Iterable[Samples]]:
+        def recordings() -> Iterator[Iterable[AnyFloatArray]]:
             for named in open_recordings(lines, self.folder, self.shape, self.settings):
                 names.append(named.name)
                 yield named.blocks
@@ -135,24 +135,24 @@ def open_recordings(
             yield NamedRecording(name if len(items) == 1 else item.place, blocks)
 
 
-def _whole(given: LoadedInput) -> Iterator[Samples]:
+def _whole(given: LoadedInput) -> Iterator[AnyFloatArray]:
     """The samples of an input that is already in memory, as one block."""
     if given.values is None:
         raise DataError(given.error)
     yield given.values
 
 
-def _reading(path: Path, shape: AudioSettings) -> Iterator[Samples]:
+def _reading(path: Path, shape: AudioSettings) -> Iterator[AnyFloatArray]:
     for _, samples in stream_windows(path, shape.rate, BLOCK_S):
         yield samples
 
 
-def _opening(item: Example, form: ItemFormat) -> Iterator[Samples]:
+def _opening(item: Example, form: ItemFormat) -> Iterator[AnyFloatArray]:
     """The samples of a part of a file or of an array, as one block."""
     yield item.medium.read(form).values
 
 
-def _failing(error: UserError) -> Iterator[Samples]:
+def _failing(error: UserError) -> Iterator[AnyFloatArray]:
     raise DataError(str(error))
     yield
 
@@ -161,7 +161,7 @@ def answer_of(name: str, found: Transcript) -> TranscriptAnswer:
     segments = tuple(segment_of(one) for one in found.segments)
     text = " ".join(found.text.split())
     notes = []
-    if any(one.heard.is_doubtful for one in found.segments):
+    if any(one.transcript.is_doubtful for one in found.segments):
         notes.append("parts of the transcript are unreliable: repetitive or improbable")
     if not text:
         notes.append("no speech found")
@@ -179,7 +179,7 @@ def answer_of(name: str, found: Transcript) -> TranscriptAnswer:
 
 
 def segment_of(part: SpokenWindow) -> AnswerSegment:
-    heard = part.heard
+    heard = part.transcript
     return AnswerSegment(
         start=part.start,
         end=part.end,
@@ -228,7 +228,7 @@ def facts_of(name: str, found: Transcript) -> JsonDict:
 
 def _segment_facts(part: SpokenWindow) -> JsonDict:
     """JSON of one segment; keys without a value are left out."""
-    heard = part.heard
+    heard = part.transcript
     facts: JsonDict = {
         "start": round(part.start, 3),
         "end": round(part.end, 3),
@@ -245,6 +245,6 @@ def _segment_facts(part: SpokenWindow) -> JsonDict:
         facts["silent"] = True
     if heard.is_doubtful:
         facts["doubtful"] = True
-    if heard.tries > 1:
-        facts["tries"] = heard.tries
+    if heard.n_attempts > 1:
+        facts["tries"] = heard.n_attempts
     return facts

@@ -109,7 +109,7 @@ function onKey(event, page, names, current) {
     ArrowLeft: () => (tabbed ? turn(-1) : move("row", -1)), ArrowRight: () => (tabbed ? turn(1) : move("row", 1)),
     ArrowUp: () => move("layer", 1), ArrowDown: () => move("layer", -1),
     "[": () => turn(-1), "]": () => turn(1), "?": () => helpDialog(page),
-    "/": () => { const box = document.querySelector("#panel [data-search]"); if (box) box.focus(); else if (names.includes("search")) page.set({ tab: "search" }); },
+    "/": () => { const box = document.querySelector("#panel [data-search]"); if (box) box.focus(); else if (names.includes("neighbours")) page.set({ tab: "neighbours" }); },
   };
   const head = /^[1-9]$/.test(event.key) && limits.head >= Number(event.key);
   if (!acts[event.key] && !head) return;

@@ -34,7 +34,7 @@ DATA = re.compile(r'<script[^>]* id="data"[^>]*>([^<]*)</script>')
 
 
 @dataclass(frozen=True)
-class Array:
+class PackedArray:
     """Numbers that are stored as bytes and become a typed array with a shape in the page.
 
     `u8` is linear between the lowest and the highest value, with an error of at most 1/510 of their
@@ -62,7 +62,7 @@ class _Writer:
         self.parts: list[bytes] = []
         self.size = 0
 
-    def array(self, array: Array) -> dict[str, Any]:
+    def array(self, array: PackedArray) -> dict[str, Any]:
         if array.kind not in KINDS:
             raise ValueError(f"unknown kind of array {array.kind!r}: use one of {', '.join(KINDS)}")
         codes, kind, low, high = _encode(array.numpy(), array.kind, array.ends)
@@ -73,7 +73,7 @@ class _Writer:
         return {"$": [kind, list(codes.shape), offset, low, high]}
 
     def plain(self, node: Any) -> Any:
-        if isinstance(node, Array):
+        if isinstance(node, PackedArray):
             return self.array(node)
         if isinstance(node, Mapping):
             if "$" in node:
@@ -107,8 +107,8 @@ def _encode(
 
 
 def pack(tree: Any) -> str:
-    """Pack dicts, lists, strings, numbers and `Array`s into one text, for `unpack` and for the
-    page.
+    """Pack dicts, lists, strings, numbers and `PackedArray`s into one text, for `unpack` and for
+    the page.
 
     Numbers that are not finite become null.
     """
@@ -121,7 +121,7 @@ def pack(tree: Any) -> str:
 
 
 def unpack(text: str) -> Any:
-    """Read the data of a page or of a packed text; `Array`s become NumPy arrays."""
+    """Read the data of a page or of a packed text; `PackedArray`s become NumPy arrays."""
     found = DATA.search(text)
     raw = zlib.decompress(base64.b64decode(found[1] if found else text))
     (size,) = struct.unpack_from("<I", raw)

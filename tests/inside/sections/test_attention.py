@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from headway.decode.align import align_words, attention_of, pharaoh
-from headway.inside.capture.streams import Reading, Stream
+from headway.decode.align import align_words, cross_attention, pharaoh
+from headway.inside.capture.streams import Reading, TokenStream
 from headway.inside.capture.trace import Trace, trace
-from headway.inside.page.look import Looked
-from headway.inside.page.sections import look_of
+from headway.inside.page.look import LookInputs
+from headway.inside.page.sections import look_data
 from headway.inside.page.sections.attention import block_max, section
 from headway.tasks.loaded_run import open_plain
 from headway.web.pack import unpack
@@ -28,16 +28,16 @@ TEXT = "Ein kleiner Mann fährt mit dem Fahrrad durch die unglaublich alte Stadt
 
 
 @pytest.fixture(scope="module")
-def looked() -> Looked:
+def looked() -> LookInputs:
     run = open_plain("tatoeba-de-en")
-    return Looked(run=run, trace=trace(run, TEXT))
+    return LookInputs(run=run, trace=trace(run, TEXT))
 
 
 @pytest.fixture(scope="module")
-def html(looked: Looked) -> str:
+def html(looked: LookInputs) -> str:
     maps = {"cross.1.2": {"p1": 0.94, "random": 0.14, "n": 212}}
     truth = {"task": "toy", "n": 9, "unit": "words", "maps": maps}
-    return page("one", [look_of("final", looked, NAMES)], {"truth": truth})
+    return page("one", [look_data("final", looked, NAMES)], {"truth": truth})
 
 
 def invented(tokens: int, heads: int = 2, seed: int = 0) -> Trace:
@@ -45,7 +45,7 @@ def invented(tokens: int, heads: int = 2, seed: int = 0) -> Trace:
     torch.manual_seed(seed)
     weights_HTS = (2 * torch.randn(heads, tokens, tokens)).softmax(-1)
     places = tuple(range(tokens))
-    stream = Stream("text", places, tuple(f"w{i}" for i in places), places, (False,) * tokens)
+    stream = TokenStream("text", places, tuple(f"w{i}" for i in places), places, (False,) * tokens)
     reading = Reading("w", "complete", {"text": stream}, ())
     return Trace(reading, {"self": [weights_HTS]})
 
@@ -56,7 +56,7 @@ def values(shown: Any, selector: str) -> dict[int, float]:
     return {int(column): float(value) for column, value in found}
 
 
-def test_what_is_sent_is_the_trace_to_the_eighth_bit(looked: Looked, html: str) -> None:
+def test_what_is_sent_is_the_trace_to_the_eighth_bit(looked: LookInputs, html: str) -> None:
     back = unpack(html)["looks"][0]["sections"]["attention"]["kinds"]
     assert [kind["name"] for kind in back] == ["cross", "decoder", "encoder"]
     for kind in back:
@@ -88,13 +88,13 @@ def test_a_model_without_attention_has_no_panel() -> None:
 
 
 def test_the_row_that_is_read_out_is_that_of_another_pass_of_the_model(
-    browser: Any, looked: Looked, html: str, tmp_path: Path
+    browser: Any, looked: LookInputs, html: str, tmp_path: Path
 ) -> None:
     """The mean over heads of the last cross layer, against the code that aligns words."""
     assert looked.run is not None
     reading, model = looked.trace.reading, looked.run.model
     source, target = (list(stream.ids) for stream in reading.streams.values())
-    (expected_TS,) = attention_of(model, [source], [target[1:]], target[0], layer=1)
+    (expected_TS,) = cross_attention(model, [source], [target[1:]], target[0], layer=1)
     state = "tab=attention&kind=cross&layer=1&map=mean"
     shown = open_page(browser, html, tmp_path, state=state + "&row=2")
     for column, value in values(shown, ".says [data-value]").items():
@@ -129,7 +129,7 @@ def test_a_tile_opens_its_head_with_its_truth(browser: Any, html: str, tmp_path:
 
 
 def test_a_hovered_row_draws_its_strong_lines_and_no_others(
-    browser: Any, looked: Looked, html: str, tmp_path: Path
+    browser: Any, looked: LookInputs, html: str, tmp_path: Path
 ) -> None:
     shown = open_page(browser, html, tmp_path, state="tab=attention&kind=encoder&layer=0&head=0")
     weights_TS = looked.trace.attention["encoder"][0][0]
@@ -147,7 +147,9 @@ def test_a_hovered_row_draws_its_strong_lines_and_no_others(
     shown.close()
 
 
-def test_the_numbers_can_be_saved(browser: Any, looked: Looked, html: str, tmp_path: Path) -> None:
+def test_the_numbers_can_be_saved(
+    browser: Any, looked: LookInputs, html: str, tmp_path: Path
+) -> None:
     shown = open_page(browser, html, tmp_path, state="tab=attention&kind=decoder&layer=1&head=3")
     shown.locator("summary").nth(1).click()
     with shown.expect_download() as found:
@@ -163,7 +165,8 @@ def test_the_difference_of_equal_maps_is_zero_and_of_others_theirs(
 ) -> None:
     one, other = invented(9), invented(9, seed=1)
     looks = {
-        name: look_of(name, Looked(trace=t), NAMES[1:]) for name, t in (("A", one), ("B", other))
+        name: look_data(name, LookInputs(trace=t), NAMES[1:])
+        for name, t in (("A", one), ("B", other))
     }
     state = "tab=attention&attention_view=difference&layer=0&head=1&row=4"
     same = open_page(browser, page("t", [looks["A"], looks["A"]]), tmp_path, state=state)
@@ -180,7 +183,7 @@ def test_the_difference_of_equal_maps_is_zero_and_of_others_theirs(
     shown.locator(".noexport .chip:text-is('A')").click()
     assert min(values(shown, ".says [data-value]").values()) >= 0
     shown.close()
-    shorter = look_of("C", Looked(trace=invented(8)), NAMES[1:])
+    shorter = look_data("C", LookInputs(trace=invented(8)), NAMES[1:])
     apart = open_page(browser, page("t", [looks["A"], shorter]), tmp_path, state=state)
     assert apart.locator(".noexport .chip:text-is('A')").count() == 0
     assert apart.locator(".noexport span.soft").count() == 1
@@ -191,14 +194,16 @@ def test_the_difference_of_equal_maps_is_zero_and_of_others_theirs(
 def test_a_long_text_and_a_layer_without_heads_are_drawn(browser: Any, tmp_path: Path) -> None:
     long = invented(520)
     gone = dataclasses.replace(long, attention={"self": [long.attention["self"][0][:0]]})
-    first = look_of("A", Looked(trace=long, pins=(3,)), NAMES[1:])
+    first = look_data("A", LookInputs(trace=long, pins=(3,)), NAMES[1:])
     shown = open_page(browser, page("t", [first]), tmp_path, state="tab=attention")
     assert "3 × 3" in shown.locator("main").inner_text()
     assert [one for one in shown.locator("h3").all_inner_texts() if one.endswith("w3")]
     exact = [float(n.get_attribute("data-value")) for n in shown.locator(".token").all()]
     assert np.allclose(exact, long.attention["self"][0][0, 3].numpy(), rtol=1e-3, atol=1e-7)
     shown.close()
-    none = open_page(browser, page("t", [look_of("A", Looked(trace=gone), NAMES[1:])]), tmp_path)
+    none = open_page(
+        browser, page("t", [look_data("A", LookInputs(trace=gone), NAMES[1:])]), tmp_path
+    )
     assert none.locator(".failed").count() == 0
     none.close()
 
@@ -210,7 +215,7 @@ def test_a_block_is_named_by_its_places_and_lists_only_what_it_can_see(
     weights_HTS = found.attention["self"][0].tril()
     weights_HTS /= weights_HTS.sum(-1, keepdim=True)
     causal = dataclasses.replace(found, attention={"self": [weights_HTS]})
-    look = look_of("A", Looked(trace=causal), NAMES[1:])
+    look = look_data("A", LookInputs(trace=causal), NAMES[1:])
     shown = open_page(browser, page("t", [look]), tmp_path, state="tab=attention&row=1")
     said = shown.locator(".says")
     assert re.match("3–4.*w2 w3", said.inner_text())

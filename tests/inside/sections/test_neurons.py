@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from headway.inside.capture.reading import Ask
+from headway.inside.capture.reading import GenerationOptions
 from headway.inside.capture.trace import trace
 from headway.inside.measure.nmf import nmf
-from headway.inside.page.look import Looked
-from headway.inside.page.sections import look_of
+from headway.inside.page.look import LookInputs
+from headway.inside.page.sections import look_data
 from headway.inside.page.sections.neurons import section
 from headway.tasks.loaded_run import open_plain
 from headway.web.pack import pack, unpack
@@ -26,13 +26,13 @@ TEXT = "One day, a little girl named Lily found a needle in her room."
 
 
 @cache
-def looked(name: str = "stories", text: str = TEXT) -> Looked:
+def looked(name: str = "stories", text: str = TEXT) -> LookInputs:
     run = open_plain(name)
-    return Looked(run=run, trace=trace(run, text, Ask(new=4)))
+    return LookInputs(run=run, trace=trace(run, text, GenerationOptions(max_new_tokens=4)))
 
 
 def html(name: str = "stories", text: str = TEXT) -> str:
-    return page("neurons", [look_of("final", looked(name, text), ["neurons"])])
+    return page("neurons", [look_data("final", looked(name, text), ["neurons"])])
 
 
 def unpacked(name: str = "stories", text: str = TEXT) -> Any:
@@ -82,7 +82,7 @@ def test_a_single_token_has_no_factors() -> None:
     one = replace(first, ids=first.ids[:1], pieces=first.pieces[:1], words=(-1,), special=(True,))
     reading = replace(found.reading, streams={"text": one})
     hidden = {"self": [x_TF[:1] for x_TF in found.hidden["self"]]}
-    assert section(Looked(trace=replace(found, reading=reading, hidden=hidden))) is None
+    assert section(LookInputs(trace=replace(found, reading=reading, hidden=hidden))) is None
 
 
 def test_clicks_choose_a_factor_and_their_number(browser: Any, tmp_path: Path) -> None:

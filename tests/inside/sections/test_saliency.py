@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from headway.inside.capture.forward import say
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import Ask
+from headway.inside.capture.forward import run_reading
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.reading import GenerationOptions
 from headway.inside.capture.trace import trace
 from headway.inside.measure import maps
 from headway.inside.measure.maps.map import CAUTION
-from headway.inside.page.look import Looked
-from headway.inside.page.sections import look_of
+from headway.inside.page.look import LookInputs
+from headway.inside.page.sections import look_data
 from headway.inside.page.sections.saliency import METHODS, section
 from headway.tasks.loaded_run import open_plain
 from headway.web.pack import pack, unpack
@@ -37,14 +37,16 @@ TRUTH = {
 
 
 @pytest.fixture(scope="module")
-def looked() -> Looked:
+def looked() -> LookInputs:
     run = open_plain("tatoeba-de-en")
-    return Looked(run=run, trace=trace(run, TEXT, Ask(output="Tom lives in Boston.")))
+    return LookInputs(
+        run=run, trace=trace(run, TEXT, GenerationOptions(output="Tom lives in Boston."))
+    )
 
 
 @pytest.fixture(scope="module")
-def look(looked: Looked) -> dict[str, Any]:
-    return look_of("final", looked, NAMES)
+def look(looked: LookInputs) -> dict[str, Any]:
+    return look_data("final", looked, NAMES)
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def weights(shown: Any, stream: str) -> list[float]:
     return shown.values(f"[data-stream={stream}] [data-value]")
 
 
-def test_what_is_sent_is_what_the_maps_are(looked: Looked, look: dict[str, Any]) -> None:
+def test_what_is_sent_is_what_the_maps_are(looked: LookInputs, look: dict[str, Any]) -> None:
     back = unpack(page("one", [look], {}))["looks"][0]["sections"]["saliency"]
     sent = {one["key"]: one for one in back["methods"]}
     assert list(sent) == list(METHODS)
@@ -82,18 +84,23 @@ def test_the_section_is_small(look: dict[str, Any]) -> None:
     assert len(pack(look["sections"]["saliency"])) < 250_000
 
 
-def test_hidden_tokens_and_heads_that_are_off_stay_so(looked: Looked) -> None:
-    change = Change(off=frozenset({("cross", 1, 0)}), hidden=frozenset({("source", 0)}))
+def test_hidden_tokens_and_heads_that_are_off_stay_so(looked: LookInputs) -> None:
+    change = Intervention(
+        disabled_heads=frozenset({("cross", 1, 0)}), hidden=frozenset({("source", 0)})
+    )
     assert looked.run is not None
-    changed = Looked(run=looked.run, trace=trace(looked.run, looked.trace.reading, change=change),
+    changed = LookInputs(run=looked.run, trace=trace(looked.run, looked.trace.reading,
+    change=change),
                      change=change)  # fmt: skip
     found = section(changed)
     assert found is not None
     sent = {one["key"]: one for one in found["methods"]}["occlusion"]["weights"].numpy()[0]
     with torch.no_grad():
-        both = Change(off=change.off, hidden=change.hidden | {("source", 3)})
-        before = say(looked.run, looked.trace.reading, change).log_probs_R
-        fall = before - say(looked.run, looked.trace.reading, both).log_probs_R
+        both = Intervention(
+            disabled_heads=change.disabled_heads, hidden=change.hidden | {("source", 3)}
+        )
+        before = run_reading(looked.run, looked.trace.reading, change).log_probs_R
+        fall = before - run_reading(looked.run, looked.trace.reading, both).log_probs_R
     np.testing.assert_allclose(sent[:, 3], fall.numpy(), atol=1e-5)
     assert np.abs(sent[:, 0]).max() < 1e-6
 
@@ -101,7 +108,7 @@ def test_hidden_tokens_and_heads_that_are_off_stay_so(looked: Looked) -> None:
 @pytest.mark.parametrize("task", ["embed", "classify"])
 def test_units_are_those_of_the_task(task: str, tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", task))
-    found = section(Looked(run=run, trace=trace(run, "ba de go")))
+    found = section(LookInputs(run=run, trace=trace(run, "ba de go")))
     assert found is not None
     sent = {one["key"]: one for one in found["methods"]}
     texts = [f"{one['how']} {one['unit']}" for one in sent.values()]
@@ -114,7 +121,8 @@ def test_units_are_those_of_the_task(task: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", list(RUNS))
 def test_every_task_has_the_panel(task: str, browser: Any, tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", task, n_layers=2))
-    look = look_of("final", Looked(run=run, trace=trace(run, "ba de go [MASK] fi", Ask(new=3))),
+    look = look_data("final", LookInputs(run=run, trace=trace(run, "ba de go [MASK] fi",
+    GenerationOptions(max_new_tokens=3))),
                    NAMES)  # fmt: skip
     opened = open_page(browser, page("one", [look], {}), tmp_path)
     opened.tab("saliency")
@@ -130,7 +138,9 @@ def test_every_task_has_the_panel(task: str, browser: Any, tmp_path: Path) -> No
 def test_long_texts_skip_slow_maps_and_name_the_option(tmp_path: Path) -> None:
     run = open_plain("stories")
     text = "The cat sat on the mat and looked at the dog. " * 7
-    found = section(Looked(run=run, trace=trace(run, text, Ask(new=2))))
+    found = section(
+        LookInputs(run=run, trace=trace(run, text, GenerationOptions(max_new_tokens=2)))
+    )
     assert found is not None
     assert {one["key"] for one in found["methods"]} == {"mean", "max", "norm", "rollout"}
     assert [label for label, _ in found["skipped"]] == [
@@ -138,17 +148,22 @@ def test_long_texts_skip_slow_maps_and_name_the_option(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert all("--slow" in why for _, why in found["skipped"])
     assert len(pack(found)) < 250_000
-    assert section(Looked(run=run, trace=trace(run, text * 4, Ask(new=2)))) is None
+    assert (
+        section(
+            LookInputs(run=run, trace=trace(run, text * 4, GenerationOptions(max_new_tokens=2)))
+        )
+        is None
+    )
 
 
-def test_a_trace_from_elsewhere_has_the_maps_that_need_no_model(looked: Looked) -> None:
-    found = section(Looked(trace=looked.trace))
+def test_a_trace_from_elsewhere_has_the_maps_that_need_no_model(looked: LookInputs) -> None:
+    found = section(LookInputs(trace=looked.trace))
     assert found is not None
     assert {one["key"] for one in found["methods"]} == {"mean", "max", "rollout", "flow"}
     assert "--slow" not in dict(found["skipped"])["Occlusion"]
 
 
-def test_the_page_shows_the_numbers_of_an_output(shown: Any, looked: Looked) -> None:
+def test_the_page_shows_the_numbers_of_an_output(shown: Any, looked: LookInputs) -> None:
     assert looked.run is not None
     found = maps.occlusion(looked.run, looked.trace).parts()
     middle = len(looked.trace.reading.outputs) // 2
@@ -173,7 +188,7 @@ def test_pointing_at_an_output_shows_it_until_the_pointer_leaves(shown: Any) -> 
     assert weights(shown, "source") == before
 
 
-def test_a_head_is_shown_and_the_keys_change_it(shown: Any, looked: Looked) -> None:
+def test_a_head_is_shown_and_the_keys_change_it(shown: Any, looked: LookInputs) -> None:
     shown.locator(".chip[data-key=head]").click()
     assert shown.locator(".chip[data-key=head]").inner_text().endswith("cross 2.1")
     for key, head in ((None, 0), ("3", 2)):
@@ -194,7 +209,7 @@ def test_every_map_shows_its_measured_truth_if_it_has_one(shown: Any) -> None:
     assert CAUTION in shown.locator("#root").inner_text()
 
 
-def test_shares_and_agreement_stand_beside(shown: Any, looked: Looked) -> None:
+def test_shares_and_agreement_stand_beside(shown: Any, looked: LookInputs) -> None:
     assert looked.run is not None
     shown.locator(".chip[data-key=gradxinput]").click()
     share_R = maps.gradient_maps(looked.run, looked.trace)[1].share_R("source")

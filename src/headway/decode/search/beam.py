@@ -5,15 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headway.decode.search.beam_step import Beams, Continuations, grow, hypotheses
+from headway.decode.search.beam_step import BeamCandidates, Beams, grow, hypotheses
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.limits import Job
-from headway.decode.search.observer import Growth, Observer
+from headway.decode.search.job import Job
+from headway.decode.search.observer import BeamStep, Observer
 from headway.decode.search.top_k import top_k
-from headway.decode.steps import Steps
+from headway.decode.steps import DecodingSteps
 
 
-def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> list[list[Hypothesis]]:
+def beam_search(
+    steps: DecodingSteps, job: Job, observer: Observer | None = None
+) -> list[list[Hypothesis]]:
     """Return the best outputs of each source. With several groups (diverse beam search), each has
     its own beam and avoids the tokens that earlier groups chose (Vijayakumar et al. 2016)."""
     settings, eos = job.settings, job.specials.eos
@@ -29,7 +31,7 @@ def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> lis
         job.between_steps()
         scores_RV = steps.step(tokens_BW)
         past_RT = torch.cat([beams.tokens_BWT[:, :, :at] for beams in groups], 1).flatten(0, 1)
-        job.filters(scores_RV, past_RT, sources)
+        job.logits_processors(scores_RV, past_RT, sources)
         bonus_BW = coverage.add(steps)
         scores_BWV = scores_RV.unflatten(0, (len(sources), -1))
         parents: list[Tensor] = []
@@ -45,7 +47,8 @@ def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> lis
                 bonus_BC=bonus_BC, stop_at=min(settings.n_best, width),
             )  # fmt: skip
             if observer is not None:
-                observer.grown(Growth(at, number, sources, groups[number], scores_BWV[:, mine],
+                observer.on_beam_step(BeamStep(at, number, sources, groups[number], scores_BWV[:,
+                mine],
                                      price_BV, bonus_BC, found, beams))  # fmt: skip
             groups[number] = beams
             parents.append(parents_BW + number * width)
@@ -55,7 +58,7 @@ def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> lis
                 price_BV.scatter_add_(1, chosen[-1], settings.diversity * paid_BW)
         parents_BW, tokens_BW = torch.cat(parents, 1), torch.cat(chosen, 1)
         done_B = torch.stack([beams.done_B for beams in groups]).all(0)
-        leaving = job.leaving(done_B, at, sources)
+        leaving = job.finished_sources(done_B, at, sources)
         if leaving:
             for place, found_here in zip(leaving, _take(groups, leaving, job), strict=True):
                 results[sources[place]] = found_here
@@ -74,7 +77,7 @@ def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> lis
     return results
 
 
-def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) -> Continuations:
+def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) -> BeamCandidates:
     """The 2W best continuations of each source; `price_BV` penalises tokens that earlier groups
     chose."""
     width, vocab_size = scores_BWV.shape[1:]
@@ -82,10 +85,10 @@ def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) ->
     if price_BV is None:
         candidates = top_k(scores_BWV.flatten(0, 1), k)
         values_BWC, tokens_BWC = (x.unflatten(0, (-1, width)) for x in candidates)
-        return Continuations.of(beams.log_prob_BW, values_BWC, tokens_BWC, None)
+        return BeamCandidates.of(beams.log_prob_BW, values_BWC, tokens_BWC, None)
     tokens_BWC = (scores_BWV - price_BV[:, None]).topk(k).indices
     price_BWC = price_BV[:, None].expand_as(scores_BWV).gather(2, tokens_BWC)
-    return Continuations.of(
+    return BeamCandidates.of(
         beams.log_prob_BW, scores_BWV.gather(2, tokens_BWC), tokens_BWC, price_BWC
     )
 
@@ -119,7 +122,7 @@ class Coverage:
         self.weight = weight
         self.got_BWS: Tensor | None = None
 
-    def add(self, steps: Steps) -> Tensor | None:
+    def add(self, steps: DecodingSteps) -> Tensor | None:
         """Add the attention of the last step; return the penalty for ending now (None if
         disabled)."""
         if not self.weight:

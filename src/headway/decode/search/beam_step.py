@@ -70,7 +70,7 @@ class Beams:
 
 
 @dataclass(frozen=True)
-class Continuations:
+class BeamCandidates:
     """The C = 2W best continuations of each source, best first."""
 
     parent_BC: Tensor
@@ -85,7 +85,7 @@ class Continuations:
         candidates_BWC: Tensor,
         tokens_BWC: Tensor,
         price_BWC: Tensor | None,
-    ) -> Continuations:
+    ) -> BeamCandidates:
         """Choose the best of all candidates, the best next tokens of each hypothesis.
 
         `price_BWC` is subtracted for the choice only, not from the stored log-probabilities.
@@ -103,7 +103,7 @@ class Continuations:
 
 
 def grow(
-    beams: Beams, found: Continuations, at_1: Tensor, *, eos: int, penalty: Penalty,
+    beams: Beams, found: BeamCandidates, at_1: Tensor, *, eos: int, penalty: Penalty,
     bonus_BC: Tensor | None = None, stop_at: int = 1,
 ) -> tuple[Beams, Tensor]:  # fmt: skip
     """Return the beams after one step, and the parent of each alive hypothesis.
@@ -154,7 +154,7 @@ def grow(
 
 
 def _ended(
-    beams: Beams, found: Continuations, ends_BC: Tensor, at_1: Tensor, penalty: Penalty,
+    beams: Beams, found: BeamCandidates, ends_BC: Tensor, at_1: Tensor, penalty: Penalty,
     bonus_BC: Tensor | None,
 ) -> Beams:  # fmt: skip
     """Add the continuations that end now to the finished set."""
@@ -188,7 +188,7 @@ def _ended(
     )
 
 
-def _first_alive(found: Continuations, eos: int, width: int) -> Tensor:
+def _first_alive(found: BeamCandidates, eos: int, width: int) -> Tensor:
     """Indices of the first W continuations that do not end, in order.
 
     With a tiny vocabulary there may be fewer than W; ended ones, at -inf, then fill the rest.

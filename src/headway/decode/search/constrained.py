@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.hypothesis import Hypothesis, Phrase
-from headway.decode.search.limits import Job
+from headway.decode.search.job import Job
 from headway.decode.search.top_k import top_k
-from headway.decode.steps import Steps
+from headway.decode.steps import DecodingSteps
 from headway.errors import ConfigError
 from headway.settings.decode import DecodeSettings
 
 
 @dataclass(frozen=True)
-class Progress:
+class PhraseProgress:
     """Progress of a hypothesis towards its required phrases."""
 
     missing: tuple[Phrase, ...]
@@ -43,13 +43,13 @@ class Progress:
         begun = {p[size] for p in self.missing if p[:size] == self.tail}
         return begun | {p[0] for p in self.missing}
 
-    def after(self, token: int) -> Progress:
+    def after(self, token: int) -> PhraseProgress:
         """Progress after one more token. A phrase counts once complete; no token counts for two."""
         seen = (*self.tail, token)
         for start in range(len(seen)):
             if seen[start:] in self.missing:
                 place = self.missing.index(seen[start:])
-                return Progress(self.missing[:place] + self.missing[place + 1 :])
+                return PhraseProgress(self.missing[:place] + self.missing[place + 1 :])
         for start in range(len(seen)):
             if any(phrase[: len(seen) - start] == seen[start:] for phrase in self.missing):
                 return replace(self, tail=seen[start:])
@@ -63,10 +63,10 @@ class Branch:
     tokens: tuple[int, ...]
     token_log_probs: tuple[float, ...]
     log_prob: float
-    progress: Progress
+    progress: PhraseProgress
     parent: int = 0
 
-    def grown(self, parent: int, token: int, log_prob: float, *, eos: int) -> Branch:
+    def extended(self, parent: int, token: int, log_prob: float, *, eos: int) -> Branch:
         return Branch(
             (*self.tokens, token),
             (*self.token_log_probs, log_prob),
@@ -76,14 +76,14 @@ class Branch:
         )
 
 
-class Beam:
+class ConstrainedBeam:
     """Hypotheses of one source."""
 
     def __init__(self, job: Job, number: int, width: int) -> None:
-        wish = job.wishes[number]
+        wish = job.constraints[number]
         self.job, self.number, self.width = job, number, width
         self.limit, self.prefix = job.limits[number], wish.prefix
-        self.alive = [Branch((), (), 0.0, Progress(wish.required))]
+        self.alive = [Branch((), (), 0.0, PhraseProgress(wish.required))]
         self.ended: list[Hypothesis] = []
         self.done = False
 
@@ -122,7 +122,7 @@ class Beam:
                 }
             for token, value in chosen.items():
                 if value > -math.inf and not (token == eos and branch.progress.need):
-                    yield branch.grown(parent, token, value, eos=eos)
+                    yield branch.extended(parent, token, value, eos=eos)
 
     def _share(self, branches: Iterator[Branch]) -> list[Branch]:
         """Fill the beam in rounds: the best of each bank, then the second best of each, and so
@@ -157,16 +157,18 @@ MIN_WIDTH = 4
 """Minimum beam width; a narrower beam would force phrases in too early."""
 
 
-def constrained_search(steps: Steps, job: Job, width: int) -> list[list[Hypothesis]]:
+def constrained_search(steps: DecodingSteps, job: Job, width: int) -> list[list[Hypothesis]]:
     """Return the best outputs of each source that contain all its required phrases."""
-    beams = [Beam(job, number, width) for number in range(len(job.limits))]
+    beams = [ConstrainedBeam(job, number, width) for number in range(len(job.limits))]
     going, device = list(beams), steps.device
     tokens_BW = torch.full((len(beams), width), job.specials.bos, device=device)
     while True:
         job.between_steps()
         free_RV = steps.step(tokens_BW)
         bound_RV = free_RV.clone()
-        job.filters(bound_RV, _past(going, width, device), [beam.number for beam in going])
+        job.logits_processors(
+            bound_RV, _past(going, width, device), [beam.number for beam in going]
+        )
         for place, beam in enumerate(going):
             rows = slice(place * width, (place + 1) * width)
             beam.grow(free_RV[rows].cpu(), bound_RV[rows].cpu())
@@ -184,7 +186,7 @@ def constrained_search(steps: Steps, job: Job, width: int) -> list[list[Hypothes
         )
 
 
-def _past(beams: Sequence[Beam], width: int, device: torch.device) -> Tensor:
+def _past(beams: Sequence[ConstrainedBeam], width: int, device: torch.device) -> Tensor:
     rows = [
         branch.tokens for beam in beams for branch in (beam.alive + [beam.alive[0]] * width)[:width]
     ]

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.limits import Job
+from headway.decode.search.job import Job
 from headway.decode.search.top_k import top_k
-from headway.decode.steps import Steps
+from headway.decode.steps import DecodingSteps
 
-Pick = Callable[[Tensor, int, Sequence[int]], Tensor]
+TokenChooser = Callable[[Tensor, int, Sequence[int]], Tensor]
 """Function from log-probabilities (R V), the number of tokens so far and the sources to one token
 per row."""
 
-Watch = Callable[[int, int, int], bool]
+TokenCallback = Callable[[int, int, int], bool]
 """Function from a source, the number of its hypothesis and the chosen token to whether to stop
 it."""
 
@@ -58,7 +58,7 @@ class Paths:
         return replace(self, length_BW=length_BW, done_BW=self.done_BW | ended_BW)
 
     def watched(
-        self, before: Paths, token_BW: Tensor, sources: Sequence[int], watch: Watch
+        self, before: Paths, token_BW: Tensor, sources: Sequence[int], watch: TokenCallback
     ) -> Paths:
         """Call `watch` for the new tokens, except of hypotheses that were already done."""
         rows = zip(sources, token_BW.tolist(), before.done_BW.tolist(), strict=True)
@@ -86,8 +86,12 @@ class Paths:
         return sorted(found, key=lambda h: -h.score)
 
 
-def walk(
-    steps: Steps, job: Job, width: int, pick: Pick, watch: Watch | None = None
+def generate_independently(
+    steps: DecodingSteps,
+    job: Job,
+    width: int,
+    pick: TokenChooser,
+    watch: TokenCallback | None = None,
 ) -> list[list[Hypothesis]]:
     """Generate `width` hypotheses for each source, adding the token that `pick` chooses in each
     step.
@@ -102,7 +106,7 @@ def walk(
     for at in range(room):
         job.between_steps()
         scores_RV = steps.step(last_BW)
-        job.filters(scores_RV, paths.tokens_BWT[:, :, :at].flatten(0, 1), sources)
+        job.logits_processors(scores_RV, paths.tokens_BWT[:, :, :at].flatten(0, 1), sources)
         token_R1 = pick(scores_RV, at, sources)[:, None]
         log_prob_BW = scores_RV.gather(1, token_R1).view_as(last_BW)
         last_BW = token_R1.view_as(last_BW)
@@ -110,7 +114,7 @@ def walk(
         before, paths = paths, paths.after(last_BW, log_prob_BW, at_1, job.specials.eos)
         if watch is not None:
             paths = paths.watched(before, last_BW, sources, watch)
-        leaving = job.leaving(paths.done_B, at, sources)
+        leaving = job.finished_sources(paths.done_B, at, sources)
         if not leaving:
             continue
         gone = paths.keep(torch.tensor(leaving, device=device)).cpu()
@@ -136,5 +140,5 @@ def hypothesis(tokens: list[int], log_probs: list[float], job: Job) -> Hypothesi
 
 
 def most_likely(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
-    """Choose the most probable token: the `Pick` of greedy decoding."""
+    """Choose the most probable token: the `TokenChooser` of greedy decoding."""
     return top_k(scores_RV, 1)[1].squeeze(1)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headway.tokens.tokenizer import Tokenizer
 
 
-class Specials(NamedTuple):
+class SpecialTokens(NamedTuple):
     bos: int
     eos: int
     unk: int
@@ -25,7 +25,7 @@ class Specials(NamedTuple):
     """Whether outputs may contain `bos`, as in `generate` of Hugging Face Transformers."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, end: int | None = None) -> Specials:
+    def of(cls, tokenizer: Tokenizer, end: int | None = None) -> SpecialTokens:
         """`end`: the token that ends an output instead of the end of text."""
         return cls(
             bos=tokenizer.bos,
@@ -56,7 +56,7 @@ Phrase = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class TokenConstraints:
     """Constraints on the output of one line."""
 
     prefix: Phrase = ()
@@ -73,4 +73,4 @@ class Wish:
             raise ValueError("required and banned phrases must have at least one token")
 
 
-NO_WISH = Wish()
+NO_CONSTRAINTS = TokenConstraints()

@@ -8,12 +8,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from headway.decode.search.beam_step import Beams, Continuations
-from headway.decode.search.greedy import Pick
+from headway.decode.search.beam_step import BeamCandidates, Beams
+from headway.decode.search.greedy import TokenChooser
 
 
 @dataclass(frozen=True)
-class Growth:
+class BeamStep:
     """One step of one group of a beam search, for all sources still in the batch."""
 
     at: int
@@ -34,30 +34,30 @@ class Growth:
     bonus_BC: Tensor | None
     """Term added to the score of a continuation that ends."""
 
-    found: Continuations
+    found: BeamCandidates
     after: Beams
 
 
 class Observer(Protocol):
     """Interface of observers. A search without one does no extra work."""
 
-    def grown(self, growth: Growth) -> None:
+    def on_beam_step(self, growth: BeamStep) -> None:
         """Receive a step of beam search."""
         ...
 
-    def picked(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
+    def on_token_step(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
         """Receive a step of greedy decoding or sampling: the scores and the chosen tokens."""
         ...
 
 
-def seen_by(observer: Observer | None, pick: Pick) -> Pick:
-    """Wrap a `Pick` so that the observer receives its choices."""
+def observe_choices(observer: Observer | None, pick: TokenChooser) -> TokenChooser:
+    """Wrap a `TokenChooser` so that the observer receives its choices."""
     if observer is None:
         return pick
 
     def shown(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
         token_R = pick(scores_RV, at, sources)
-        observer.picked(scores_RV, sources, token_R)
+        observer.on_token_step(scores_RV, sources, token_R)
         return token_R
 
     return shown

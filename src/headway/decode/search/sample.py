@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.decode.search.greedy import Pick
+from headway.decode.search.greedy import TokenChooser
 from headway.decode.search.top_k import top_k
 from headway.settings.decode import DecodeSettings
 
@@ -20,12 +20,13 @@ NUCLEUS = 1024
 """Number of most probable tokens that top-p examines before it sorts the whole vocabulary."""
 
 
-def sampler(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int) -> Pick:
-    """Create the `Pick` of sampling. The draws of a source depend only on its numbers and the seed.
+def sampler(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int) -> TokenChooser:
+    """Create the `TokenChooser` of sampling. The draws of a source depend only on its numbers and
+    the seed.
 
     `numbers` identifies the sources; a line keeps its numbers in any batch.
     """
-    chances_NWT, draw = chances(settings, numbers, room), drawer(settings)
+    chances_NWT, draw = make_random_numbers(settings, numbers, room), make_token_drawer(settings)
 
     def pick(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
         chance_R = chances_NWT[list(sources), :, at].flatten().to(scores_RV.device)
@@ -34,7 +35,9 @@ def sampler(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: in
     return pick
 
 
-def chances(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int) -> Tensor:
+def make_random_numbers(
+    settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int
+) -> Tensor:
     """Random numbers from 0 to 1 for each source, output and token (N W T)."""
     draws = [
         [np.random.default_rng([settings.seed, *number, w]).random(room) for number in numbers]
@@ -43,7 +46,7 @@ def chances(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: in
     return torch.from_numpy(np.array(draws)).transpose(0, 1)
 
 
-def drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Tensor]:
+def make_token_drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Tensor]:
     """Create a function from log-probabilities (R V) and one random number per row to one token per
     row."""
     rest = replace(settings, top_k=0)
@@ -55,11 +58,11 @@ def drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Tensor]:
         elif not settings.top_k and settings.top_p < 1.0:
             few = nucleus(scores_RV, settings)
         if few is None:
-            return drawn(probabilities(scores_RV, settings), chance_R)
+            return draw_tokens(probabilities(scores_RV, settings), chance_R)
         tokens_RC, order_RC = few[1].sort(1)  # robust to rounding of near-equal scores
         values_RC = few[0].gather(1, order_RC)
         left = rest if settings.top_k else replace(rest, top_p=1.0)
-        place_R = drawn(probabilities(values_RC, left), chance_R)
+        place_R = draw_tokens(probabilities(values_RC, left), chance_R)
         return tokens_RC.gather(1, place_R[:, None]).squeeze(1)
 
     return draw
@@ -87,10 +90,10 @@ def probabilities(scores_RV: Tensor, settings: DecodeSettings) -> Tensor:
 
     They have 64 bits, so that rounding of the scores almost never changes the sampled token.
     """
-    return allowed(scores_RV / settings.temperature, settings).softmax(-1).double()
+    return filter_scores(scores_RV / settings.temperature, settings).softmax(-1).double()
 
 
-def drawn(probs_RV: Tensor, chance_R: Tensor) -> Tensor:
+def draw_tokens(probs_RV: Tensor, chance_R: Tensor) -> Tensor:
     """Sample one token per row by inverting the cumulative sum at `chance_R`, from 0 to 1."""
     total_RV = probs_RV.cumsum(-1)
     place_R1 = chance_R[:, None] * total_RV[:, -1:]
@@ -98,7 +101,7 @@ def drawn(probs_RV: Tensor, chance_R: Tensor) -> Tensor:
     return token_R1.squeeze(1).clamp(max=probs_RV.shape[1] - 1)
 
 
-def allowed(scores_RV: Tensor, settings: DecodeSettings) -> Tensor:
+def filter_scores(scores_RV: Tensor, settings: DecodeSettings) -> Tensor:
     """Set the scores that top-k, top-p and min-p exclude to -inf. Each is applied to the
     renormalised result of the one before."""
     if settings.top_k:

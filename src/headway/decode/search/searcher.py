@@ -11,14 +11,25 @@ import torch
 
 from headway.decode.search.beam import beam_search
 from headway.decode.search.constrained import MIN_WIDTH, check_constrainable, constrained_search
-from headway.decode.search.greedy import Watch, most_likely, walk
-from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
-from headway.decode.search.limits import INTERRUPTION, UNNUMBERED, Job
-from headway.decode.search.observer import Observer, seen_by
-from headway.decode.search.recorded import Recorded
+from headway.decode.search.cuda_graphs import CudaGraphSearcher
+from headway.decode.search.greedy import TokenCallback, generate_independently, most_likely
+from headway.decode.search.hypothesis import (
+    NO_CONSTRAINTS,
+    Hypothesis,
+    SpecialTokens,
+    TokenConstraints,
+)
+from headway.decode.search.job import INTERRUPTION, UNNUMBERED, Job
+from headway.decode.search.observer import Observer, observe_choices
 from headway.decode.search.sample import sampler
-from headway.decode.search.static import fits
-from headway.decode.steps import DecoderSteps, Ensemble, Seq2SeqSteps, Steps, read_prompts
+from headway.decode.search.static_search import supports_static_search
+from headway.decode.steps import (
+    DecoderSteps,
+    DecodingSteps,
+    EnsembleSteps,
+    Seq2SeqSteps,
+    prefill_prompts,
+)
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
@@ -28,7 +39,7 @@ from headway.settings.decode import DecodeSettings
 
 T = TypeVar("T")
 
-MOST_KEPT = 4
+MAX_CACHED_SEARCHES = 4
 """Number of cached searches; on a GPU each keeps its CUDA graphs and their memory."""
 
 
@@ -40,29 +51,29 @@ def search(
     bos: int,
     eos: int,
     unk: int,
-    wishes: Sequence[Wish] | None = None,
+    wishes: Sequence[TokenConstraints] | None = None,
     numbers: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode one batch with a new `Searcher`."""
-    return Searcher(models, settings, Specials(bos, eos, unk))(sources, wishes, numbers)
+    return Searcher(models, settings, SpecialTokens(bos, eos, unk))(sources, wishes, numbers)
 
 
-class Prefix:
+class SharedPrefix:
     """Shared prefix of many prompts, processed once by each model."""
 
     def __init__(self, models: Sequence[Decoder], tokens: Sequence[int]) -> None:
         self.tokens = list(tokens)
         with torch.no_grad(), evaluating(models):
-            self.caches = [read_prompts(model, [self.tokens], 0)[0] for model in models]
+            self.caches = [prefill_prompts(model, [self.tokens], 0)[0] for model in models]
 
-    def begins(self, prompt: Sequence[int]) -> bool:
+    def is_prefix_of(self, prompt: Sequence[int]) -> bool:
         """Whether a prompt starts with the prefix and has more tokens."""
         return len(prompt) > len(self.tokens) and list(prompt[: len(self.tokens)]) == self.tokens
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """Parameters of the `Steps` of a search."""
+class StepsConfig:
+    """Parameters of the `DecodingSteps` of a search."""
 
     width: int
     """Number of hypotheses of each source."""
@@ -70,7 +81,7 @@ class Beginning:
     capacity: int
     """Maximum number of new tokens of a hypothesis."""
 
-    prefix: Prefix | None = None
+    prefix: SharedPrefix | None = None
     """Shared prefix of all prompts."""
 
     attention: bool = False
@@ -91,7 +102,7 @@ class Searcher:
         self,
         models: Sequence[Seq2Seq] | Sequence[Decoder],
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         context: int | None = None,
     ) -> None:
         """`context`: maximum number of tokens; None: only limited by the positions of the
@@ -106,17 +117,17 @@ class Searcher:
             check_prompted(settings)
         counts = isinstance(models[0], Decoder) and models[0].is_counted  # needs sizes on the host
         records = next(models[0].parameters()).is_cuda and len(models) == 1 and not counts
-        self.recorded = Recorded(models[0]) if records else None
+        self.graph_searcher = CudaGraphSearcher(models[0]) if records else None
 
     @torch.no_grad()
     def __call__(
         self,
         sources: Sequence[Any],
-        wishes: Sequence[Wish] | None = None,
+        wishes: Sequence[TokenConstraints] | None = None,
         numbers: Sequence[Sequence[int]] | None = None,
         *,
-        prefix: Prefix | None = None,
-        watch: Watch | None = None,
+        prefix: SharedPrefix | None = None,
+        watch: TokenCallback | None = None,
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
         """Decode all sources as one batch; their lengths should be similar.
@@ -130,33 +141,38 @@ class Searcher:
         job = self.job(sources, wishes)
         interruption = INTERRUPTION.get()
         if interruption is not None:
-            given_up = interruption.given_up
+            given_up = interruption.is_cancelled
             known = [[UNNUMBERED]] * len(sources) if numbers is None else numbers
             job = replace(
-                job, given_up=lambda place: given_up(known[place][0]),
+                job, is_cancelled=lambda place: given_up(known[place][0]),
                 between_steps=interruption.between_steps,
             )  # fmt: skip
         numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
         with evaluating(self.models):
-            if self.recorded is not None and self.recorded.free and observer is None and fits(job):
+            if (
+                self.graph_searcher is not None
+                and self.graph_searcher.free
+                and observer is None
+                and supports_static_search(job)
+            ):
                 cache = None if prefix is None else prefix.caches[0]
-                return self.recorded.search(sources, job, numbers, prefix=cache, watch=watch)
+                return self.graph_searcher.search(sources, job, numbers, prefix=cache, watch=watch)
             return self._search(sources, job, numbers, prefix, watch, observer)
 
-    def job(self, sources: Sequence[Any], wishes: Sequence[Wish] | None = None) -> Job:
+    def job(self, sources: Sequence[Any], wishes: Sequence[TokenConstraints] | None = None) -> Job:
         """Create the `Job` of these sources; prompts cannot have constraints."""
         if self.continues:
-            assert wishes is None or not any(wish != NO_WISH for wish in wishes)
+            assert wishes is None or not any(wish != NO_CONSTRAINTS for wish in wishes)
             check_prompts(sources, self.context)
             return Job.completing(self.settings, self.specials, sources, self.context)
-        wishes = [NO_WISH] * len(sources) if wishes is None else wishes
+        wishes = [NO_CONSTRAINTS] * len(sources) if wishes is None else wishes
         wishes = with_begin(wishes, self.specials.target_begin)
         lengths = [self.rows(source) for source in sources]
         return Job.of(self.settings, self.specials, lengths, wishes, self.context)
 
-    def steps(self, sources: Sequence[Any], begin: Beginning) -> Steps:
-        """Create the `Steps`. Subclasses for other runtimes override only this method."""
-        members: list[Steps] = []
+    def steps(self, sources: Sequence[Any], begin: StepsConfig) -> DecodingSteps:
+        """Create the `DecodingSteps`. Subclasses for other runtimes override only this method."""
+        members: list[DecodingSteps] = []
         for place, model in enumerate(self.models):
             if isinstance(model, Decoder):
                 cache = None if begin.prefix is None else begin.prefix.caches[place]
@@ -171,7 +187,7 @@ class Searcher:
                         model, sources, begin.width, begin.capacity, attention=begin.attention
                     )
                 )
-        return members[0] if len(members) == 1 else Ensemble(members)
+        return members[0] if len(members) == 1 else EnsembleSteps(members)
 
     def rows(self, source: Any) -> int:
         """Positions of the encoded source, from which the limit of the output length is derived."""
@@ -182,26 +198,26 @@ class Searcher:
         sources: Sequence[Any],
         job: Job,
         numbers: Sequence[Sequence[int]],
-        prefix: Prefix | None = None,
-        watch: Watch | None = None,
+        prefix: SharedPrefix | None = None,
+        watch: TokenCallback | None = None,
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
         settings, room, width = job.settings, max(job.limits), job.settings.width
-        required = [place for place, wish in enumerate(job.wishes) if wish.required]
+        required = [place for place, wish in enumerate(job.constraints) if wish.required]
         if required and len(required) < len(sources):
             return self._apart(sources, job, numbers, required)
         if required:
             check_constrainable(settings)
             width = max(settings.beam, MIN_WIDTH)
-            return constrained_search(self.steps(sources, Beginning(width, room)), job, width)
+            return constrained_search(self.steps(sources, StepsConfig(width, room)), job, width)
         steps = self.steps(
             sources,
-            Beginning(width, room, prefix, attention=settings.coverage > 0, apart=settings.walks),
+            StepsConfig(width, room, prefix, attention=settings.coverage > 0, apart=settings.walks),
         )
         if not settings.walks:
             return beam_search(steps, job, observer)
         pick = sampler(settings, numbers, room) if settings.sample else most_likely
-        return walk(steps, job, width, seen_by(observer, pick), watch)
+        return generate_independently(steps, job, width, observe_choices(observer, pick), watch)
 
     def _apart(
         self,
@@ -220,10 +236,10 @@ class Searcher:
         return [results[place] for place in range(len(sources))]
 
 
-class Recent:
+class SearchCache:
     """Cache of the most recent searches, so that their CUDA graphs are reused."""
 
-    def __init__(self, most: int = MOST_KEPT) -> None:
+    def __init__(self, most: int = MAX_CACHED_SEARCHES) -> None:
         self.most = most
         self._made: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
@@ -237,7 +253,7 @@ class Recent:
             return cast(T, found)
 
 
-def with_begin(wishes: Sequence[Wish], begin: int | None) -> Sequence[Wish]:
+def with_begin(wishes: Sequence[TokenConstraints], begin: int | None) -> Sequence[TokenConstraints]:
     """Add the token that starts every output, if there is one, to the constraints."""
     if begin is None:
         return wishes

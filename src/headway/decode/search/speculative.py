@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.decode.search.greedy import Watch, hypothesis
-from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.limits import Job
+from headway.decode.search.greedy import TokenCallback, hypothesis
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.search.job import Job
 from headway.decode.search.observer import Observer
-from headway.decode.search.sample import drawn, probabilities
-from headway.decode.search.searcher import Prefix, Searcher
-from headway.decode.steps import read_prompts
+from headway.decode.search.sample import draw_tokens, probabilities
+from headway.decode.search.searcher import Searcher, SharedPrefix
+from headway.decode.steps import prefill_prompts
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.cache import Cache
@@ -31,7 +31,7 @@ AHEAD = 4
 """Number of draft tokens per pass of the model."""
 
 
-class Reader:
+class CachedModel:
     """A model with the cache of one text, which grows and is truncated when drafts are rejected."""
 
     def __init__(self, model: Decoder, cache: Cache) -> None:
@@ -47,7 +47,7 @@ class Reader:
         x_ND = self.model(torch.tensor(fresh, device=self.device), layout, self.cache)
         return self.model.scores(x_ND[-n_last:]).float().log_softmax(-1)
 
-    def forget(self, n_kept: int) -> None:
+    def truncate(self, n_kept: int) -> None:
         """Drop all but the first `n_kept` tokens from the cache."""
         self.cache.trim([min(n_kept, self.cache.lengths[0])])
 
@@ -68,7 +68,7 @@ class SpeculativeSearcher(Searcher):
         model: Decoder,
         draft: Decoder,
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         context: int | None = None,
         draft_context: int | None = None,
         ahead: int = AHEAD,
@@ -88,11 +88,11 @@ class SpeculativeSearcher(Searcher):
     def __call__(
         self,
         sources: Sequence[Sequence[int]],
-        wishes: Sequence[Wish] | None = None,
+        wishes: Sequence[TokenConstraints] | None = None,
         numbers: Sequence[Sequence[int]] | None = None,
         *,
-        prefix: Prefix | None = None,
-        watch: Watch | None = None,
+        prefix: SharedPrefix | None = None,
+        watch: TokenCallback | None = None,
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
         """Decode sources one after another, as `Searcher` does; `observer` is ignored."""
@@ -108,7 +108,7 @@ class SpeculativeSearcher(Searcher):
                 for w in range(self.settings.width):
                     dice = np.random.default_rng([self.settings.seed, *numbers[place], w])
                     text = _Text(self, job, place, w, dice)
-                    model, draft = (Reader(m, start.repeated(1, 1)) for m, start in starts)
+                    model, draft = (CachedModel(m, start.repeated(1, 1)) for m, start in starts)
                     found.append(hypothesis(*text.write(model, draft, watch), job))
                 results.append(sorted(found, key=lambda h: -h.score))
         return results
@@ -123,7 +123,7 @@ class SpeculativeSearcher(Searcher):
                 cache = known.repeated(1, 1)
                 cache.trim([len(prompt) - 1])
             else:
-                cache = read_prompts(model, [prompt[:-1]], 0, known)[0]
+                cache = prefill_prompts(model, [prompt[:-1]], 0, known)[0]
             starts.append((model, cache))
         return starts
 
@@ -139,7 +139,7 @@ class _Text:
     dice: np.random.Generator
 
     def write(
-        self, model: Reader, draft: Reader, watch: Watch | None
+        self, model: CachedModel, draft: CachedModel, watch: TokenCallback | None
     ) -> tuple[list[int], list[float]]:
         assert self.job.prompts is not None
         prompt, limit = list(self.job.prompts[self.place]), self.job.limits[self.place]
@@ -155,10 +155,12 @@ class _Text:
                 if stopped or token == eos or len(written.tokens) == limit:
                     return written.tokens, written.log_probs
             n_read = len(prompt) + len(written.tokens) - 1
-            model.forget(n_read)
-            draft.forget(n_read)
+            model.truncate(n_read)
+            draft.truncate(n_read)
 
-    def _guesses(self, draft: Reader, text: list[int], room: int) -> tuple[list[int], list[Tensor]]:
+    def _guesses(
+        self, draft: CachedModel, text: list[int], room: int
+    ) -> tuple[list[int], list[Tensor]]:
         """Draft tokens, and the probabilities from which they were sampled."""
         if self.owner.context is not None:
             room = min(room, self.owner.context - len(text))
@@ -221,11 +223,11 @@ class _Text:
         if not self.job.settings.sample:
             return int(probs_V.argmax())
         chance_1 = torch.tensor([self.dice.random()], dtype=torch.double, device=probs_V.device)
-        return int(drawn(probs_V[None], chance_1))
+        return int(draw_tokens(probs_V[None], chance_1))
 
     def _rules(self, scores_1V: Tensor, past: list[int]) -> None:
         past_1T = torch.tensor([past], dtype=torch.long, device=scores_1V.device)
-        self.job.filters(scores_1V, past_1T, [self.place])
+        self.job.logits_processors(scores_1V, past_1T, [self.place])
 
 
 def check_draft(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Samples = NDArray[np.floating[Any]]
+AnyFloatArray = NDArray[np.floating[Any]]
 
 SEARCHED = 1 / 3
 """Fraction of a window, at its end, that is searched for the quietest place."""
@@ -20,14 +20,16 @@ searched part."""
 
 
 @dataclass(frozen=True)
-class Window:
+class AudioWindow:
     start: float
     """Seconds from the start of the recording."""
 
-    samples: Samples
+    samples: AnyFloatArray
 
 
-def windows_of(blocks: Iterable[Samples], rate: int, longest_s: float) -> Iterator[Window]:
+def windows_of(
+    blocks: Iterable[AnyFloatArray], rate: int, longest_s: float
+) -> Iterator[AudioWindow]:
     """Split a recording, given as blocks of samples, into windows of at most `longest_s` seconds.
 
     The windows add up to the recording, without overlaps or gaps. A short recording is one window,
@@ -35,7 +37,7 @@ def windows_of(blocks: Iterable[Samples], rate: int, longest_s: float) -> Iterat
     """
     longest = max(1, int(longest_s * rate))
     enough = int((1 + SEARCHED) * longest) + 1
-    held: Samples = np.zeros(0, np.float32)
+    held: AnyFloatArray = np.zeros(0, np.float32)
     done = 0
     source = iter(blocks)
     ended = False
@@ -49,17 +51,17 @@ def windows_of(blocks: Iterable[Samples], rate: int, longest_s: float) -> Iterat
             # The rest is divided between two windows, so that the last one is not very short.
             ends = (len(held) // 3, 2 * len(held) // 3) if is_last else (_first(longest), longest)
             cut = quiet_place(held, *ends, rate)
-            yield Window(done / rate, held[:cut])
+            yield AudioWindow(done / rate, held[:cut])
             held, done = held[cut:], done + cut
     if len(held) or not done:
-        yield Window(done / rate, held)
+        yield AudioWindow(done / rate, held)
 
 
 def _first(longest: int) -> int:
     return int(longest * (1 - SEARCHED))
 
 
-def quiet_place(samples: Samples, first: int, last: int, rate: int) -> int:
+def quiet_place(samples: AnyFloatArray, first: int, last: int, rate: int) -> int:
     """Return where to cut: the middle of the quietest stretch between two samples."""
     stretch = max(1, min(int(QUIET_S * rate), (last - first) // 4))
     power = np.cumsum(samples[first:last].astype(np.float64) ** 2)

@@ -2,7 +2,8 @@
 (Watanabe et al. 2017).
 
 CTC gives the probability that a transcript starts with given tokens, so it can score the next token
-as a decoder does. It implements `Steps`, which a search uses alone or added to those of a decoder.
+as a decoder does. It implements `DecodingSteps`, which a search uses alone or added to those of a
+decoder.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Hypothesis, Specials
-from headway.decode.search.searcher import Beginning, Searcher
-from headway.decode.steps import Seq2SeqSteps, Steps
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
+from headway.decode.search.searcher import Searcher, StepsConfig
+from headway.decode.steps import DecodingSteps, Seq2SeqSteps
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import PrefixScorer, align
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 
-Rows = list[tuple[int, int]]
+RowRanges = list[tuple[int, int]]
 """First encoder position of each token and the one after its last."""
 
 LEAST = -1e5
@@ -29,7 +30,7 @@ LEAST = -1e5
 
 
 class CtcSteps:
-    """`Steps` of CTC: scores of the next token for W prefixes of each of B recordings."""
+    """`DecodingSteps` of CTC: scores of the next token for W prefixes of each of B recordings."""
 
     def __init__(self, scorer: PrefixScorer, n_sources: int, width: int) -> None:
         self.scorer, self.width = scorer, width
@@ -47,7 +48,7 @@ class CtcSteps:
         raise NotImplementedError("CTC has no attention")
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """As `Steps.step`. The first tokens are start tokens, which CTC does not score."""
+        """As `DecodingSteps.step`. The first tokens are start tokens, which CTC does not score."""
         if self.begun:
             self.state = self.scorer.advance(self.state, self.from_H, tokens_BW.flatten())
         else:
@@ -84,13 +85,15 @@ class CtcSteps:
 
 
 class JointSteps:
-    """Weighted sum of two `Steps`: (1 − weight) · log P + weight · log P of the other.
+    """Weighted sum of two `DecodingSteps`: (1 − weight) · log P + weight · log P of the other.
 
     `skip`: number of first tokens that the other does not score, such as the start of every output
     of an imported model.
     """
 
-    def __init__(self, steps: Steps, other: Steps, weight: float, skip: int = 0) -> None:
+    def __init__(
+        self, steps: DecodingSteps, other: DecodingSteps, weight: float, skip: int = 0
+    ) -> None:
         self.steps, self.other, self.weight, self.skip = steps, other, weight, skip
         self.device, self.at = steps.device, 0
 
@@ -119,14 +122,14 @@ class JointSearcher(Searcher):
     """`Searcher` for a model with a CTC head on its encoder; a weight of 0 disables it."""
 
     def __init__(
-        self, model: Seq2Seq, settings: DecodeSettings, specials: Specials, weight: float
+        self, model: Seq2Seq, settings: DecodeSettings, specials: SpecialTokens, weight: float
     ) -> None:
         super().__init__([model], settings, specials)
         self.weight = weight
         if weight:
-            self.recorded = None  # CUDA graphs do not include CTC
+            self.graph_searcher = None  # CUDA graphs do not include CTC
 
-    def steps(self, sources: Sequence[Any], begin: Beginning) -> Steps:
+    def steps(self, sources: Sequence[Any], begin: StepsConfig) -> DecodingSteps:
         steps = super().steps(sources, begin)
         if not self.weight:
             return steps
@@ -134,13 +137,18 @@ class JointSearcher(Searcher):
         head = steps.model.ctc
         assert head is not None, "a CTC weight needs a CTC head"
         scores_MV = head(steps.memory.x_MD)
-        return joined(
+        return join_ctc_steps(
             steps, scores_MV, steps.memory.layout, self.specials, self.weight, begin.width
         )
 
 
-def joined(
-    steps: Steps, scores_MV: Tensor, rows: Layout, specials: Specials, weight: float, width: int
+def join_ctc_steps(
+    steps: DecodingSteps,
+    scores_MV: Tensor,
+    rows: Layout,
+    specials: SpecialTokens,
+    weight: float,
+    width: int,
 ) -> JointSteps:
     """Combine the steps of a decoder with CTC, given its scores of each position."""
     scorer = PrefixScorer(scores_MV, rows, scores_MV.shape[1] - 1, specials.eos)
@@ -166,7 +174,7 @@ def best_path(logs_SV: Tensor) -> Hypothesis:
     return Hypothesis(tokens, total, total, log_probs, finished=True)
 
 
-def said_rows(logs_SV: Tensor, tokens: Sequence[int]) -> Rows:
+def ctc_alignment(logs_SV: Tensor, tokens: Sequence[int]) -> RowRanges:
     """Return the positions of each token by CTC alignment."""
     found = align(logs_SV, tokens, logs_SV.shape[1] - 1)
     if found is None:  # more tokens than positions, which only a decoder can produce

@@ -29,7 +29,7 @@ def compression_ratio(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class TranscriptCheck:
     """Evidence against the transcript of a window."""
 
     ratio: float
@@ -39,17 +39,17 @@ class Doubt:
     finished: bool
 
     @property
-    def loops(self) -> bool:
+    def is_repetitive(self) -> bool:
         return self.ratio > MOST_RATIO or not self.finished
 
     @property
     def is_doubtful(self) -> bool:
-        return self.loops or self.log_prob < LEAST_LOG_PROB
+        return self.is_repetitive or self.log_prob < LEAST_LOG_PROB
 
-    def less_than(self, other: Doubt) -> bool:
+    def is_better_than(self, other: TranscriptCheck) -> bool:
         """Whether this transcript is better: first without a loop, then with a higher
         probability."""
-        return (not self.loops, self.log_prob) > (not other.loops, other.log_prob)
+        return (not self.is_repetitive, self.log_prob) > (not other.is_repetitive, other.log_prob)
 
 
 def is_silent(samples: NDArray[np.floating[Any]], rate: int) -> bool:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from headway.decode.align import read_targets
 from headway.decode.search.beam import beam_search
-from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials
-from headway.decode.search.limits import Job
+from headway.decode.search.hypothesis import NO_CONSTRAINTS, Hypothesis, SpecialTokens
+from headway.decode.search.job import Job
 from headway.decode.search.searcher import Searcher
-from headway.decode.speech.ctc import CtcSteps, JointSearcher, Rows, best_path, said_rows
+from headway.decode.speech.ctc import CtcSteps, JointSearcher, RowRanges, best_path, ctc_alignment
 from headway.decode.speech.guards import TEMPERATURES
 from headway.decode.speech.word_times import alignment_heads, token_rows
 from headway.models.audio import AudioEncoder
@@ -39,10 +39,10 @@ NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
 """Tokens of Whisper for a window without speech, whose probability as the first token is used."""
 
 
-class Reading(NamedTuple):
+class WindowAlignment(NamedTuple):
     """Result of a second pass over a window and its transcript."""
 
-    rows: Rows
+    rows: RowRanges
     """Positions of each token."""
 
     no_speech: float | None = None
@@ -58,17 +58,17 @@ class Recognizer(ABC):
         """Transcribe each window."""
 
     @abstractmethod
-    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
+    def ctc_log_probs(self, waves: Sequence[Any]) -> list[Tensor]:
         """Log-probabilities of CTC for each symbol at each position, for models with a CTC head."""
 
-    def again(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
+    def retry(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
         """Transcribe in another way: with CTC alone, which cannot loop."""
-        return [best_path(logs_SV) for logs_SV in self.heard(waves)]
+        return [best_path(logs_SV) for logs_SV in self.ctc_log_probs(waves)]
 
-    def read_again(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Reading]:
+    def align(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[WindowAlignment]:
         """Align the tokens of each transcript with CTC."""
-        pairs = zip(self.heard(waves), texts, strict=True)
-        return [Reading(said_rows(logs_SV, text)) for logs_SV, text in pairs]
+        pairs = zip(self.ctc_log_probs(waves), texts, strict=True)
+        return [WindowAlignment(ctc_alignment(logs_SV, text)) for logs_SV, text in pairs]
 
     def no_speech(self, wave: Any) -> float | None:
         """Return the probability of the no-speech token; None for models without one."""
@@ -80,21 +80,21 @@ class CtcRecognizer(Recognizer):
 
     def __init__(self, model: AudioEncoder, tokenizer: Tokenizer, settings: DecodeSettings) -> None:
         self.model, self.settings = model, settings
-        self.specials = Specials.of(tokenizer)
+        self.specials = SpecialTokens.of(tokenizer)
 
     def recognize(self, waves: Sequence[Any]) -> list[Hypothesis]:
-        logs = self.heard(waves)
+        logs = self.ctc_log_probs(waves)
         if self.settings.beam == 1:
             return [best_path(logs_SV) for logs_SV in logs]
         lengths = [len(logs_SV) for logs_SV in logs]
-        job = Job.of(self.settings, self.specials, lengths, [NO_WISH] * len(logs), None)
+        job = Job.of(self.settings, self.specials, lengths, [NO_CONSTRAINTS] * len(logs), None)
         rows, blank = Layout.of(lengths, logs[0].device), logs[0].shape[1] - 1
         scorer = PrefixScorer(torch.cat(logs), rows, blank, self.specials.eos)
         steps = CtcSteps(scorer, len(logs), self.settings.beam)
         return [found[0] for found in beam_search(steps, job)]
 
     @torch.no_grad()
-    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
+    def ctc_log_probs(self, waves: Sequence[Any]) -> list[Tensor]:
         device = next(self.model.parameters()).device
         with evaluating([self.model]):
             front = self.model.front
@@ -130,7 +130,7 @@ class DecoderRecognizer(Recognizer):
     ) -> None:
         self.tokenizer, self.settings, self.shape = tokenizer, settings, shape
         self.has_ctc, self.weight = has_ctc, weight if has_ctc else 0.0
-        self.specials = Specials.of(tokenizer)
+        self.specials = SpecialTokens.of(tokenizer)
         self.searcher = self.search(settings, self.weight)
         begin = self.specials.target_begin
         self.begin = [] if begin is None else [begin]
@@ -142,12 +142,12 @@ class DecoderRecognizer(Recognizer):
     def recognize(self, waves: Sequence[Any]) -> list[Hypothesis]:
         return [self._without_begin(found[0]) for found in self.searcher(waves)]
 
-    def again(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
+    def retry(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
         """Transcribe with CTC, or else by sampling at a temperature, as Whisper does.
 
         The samples of a window do not depend on the other windows."""
         if self.has_ctc:
-            return super().again(waves, temperature)
+            return super().retry(waves, temperature)
         drawing = replace(
             self.settings, sample=True, temperature=temperature, n_best=DRAWS, beam=DRAWS, groups=1
         )
@@ -155,9 +155,9 @@ class DecoderRecognizer(Recognizer):
         found = searcher(waves, numbers=[[0]] * len(waves))
         return [self._without_begin(of_window[0]) for of_window in found]
 
-    def read_again(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Reading]:
+    def align(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[WindowAlignment]:
         if self.has_ctc:
-            pairs = zip(super().read_again(waves, texts), waves, strict=True)
+            pairs = zip(super().align(waves, texts), waves, strict=True)
             return [found._replace(no_speech=self.no_speech(wave)) for found, wave in pairs]
         readings = []
         attention, first = self.attention(waves, texts)
@@ -166,7 +166,7 @@ class DecoderRecognizer(Recognizer):
             of_heads_HTS = of_heads_HTS[:, :, :real]
             heads, _ = alignment_heads([of_heads_HTS.numpy()])
             rows = token_rows(of_heads_HTS[heads].numpy())[:-1]
-            readings.append(Reading(rows, self._no_speech_in(first_V)))
+            readings.append(WindowAlignment(rows, self._no_speech_in(first_V)))
         return readings
 
     def real_rows(self, wave: Any) -> int:
@@ -185,7 +185,7 @@ class DecoderRecognizer(Recognizer):
         return [weights_HTS[:, len(self.begin) :].float() for weights_HTS in found], first
 
     def no_speech(self, wave: Any) -> float | None:
-        return None if self.no_speech_id is None else self._no_speech_in(self.first(wave))
+        return None if self.no_speech_id is None else self._no_speech_in(self.first_logits(wave))
 
     def _no_speech_in(self, first_V: Tensor) -> float | None:
         token = self.no_speech_id
@@ -197,7 +197,7 @@ class DecoderRecognizer(Recognizer):
         return next((token for token in ids if token is not None), None)
 
     @torch.no_grad()
-    def first(self, wave: Any) -> Tensor:
+    def first_logits(self, wave: Any) -> Tensor:
         """Return the logits of the first token (V)."""
         device = next(self.model.parameters()).device
         with evaluating([self.model]):
@@ -214,7 +214,7 @@ class DecoderRecognizer(Recognizer):
             return found
         return replace(found, tokens=found.tokens[n:], token_log_probs=found.token_log_probs[n:])
 
-    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
+    def ctc_log_probs(self, waves: Sequence[Any]) -> list[Tensor]:
         pairs = zip(self.ctc(waves), waves, strict=True)
         return [logs_SV[: self.real_rows(wave)] for logs_SV, wave in pairs]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.decode.speech.word_times import Word
+from headway.decode.speech.word_times import WordTiming
 
 MOST_CHARACTERS = 42
 MOST_S = 6.0
@@ -12,8 +12,8 @@ PAUSE_S = 0.8
 """Length of a pause that starts a new subtitle. Too long a line or duration also starts one."""
 
 
-def lines_of(words: Sequence[Word]) -> list[list[Word]]:
-    found: list[list[Word]] = []
+def lines_of(words: Sequence[WordTiming]) -> list[list[WordTiming]]:
+    found: list[list[WordTiming]] = []
     for word in words:
         line = found[-1] if found else []
         length = sum(len(other.text) + 1 for other in line) + len(word.text)
@@ -30,7 +30,7 @@ def lines_of(words: Sequence[Word]) -> list[list[Word]]:
     return found
 
 
-def srt(words: Sequence[Word], first: int = 1) -> str:
+def srt(words: Sequence[WordTiming], first: int = 1) -> str:
     """Format SRT subtitles, numbered from `first`."""
     return "\n".join(
         f"{number}\n{_clock(line[0].start, ',')} --> {_clock(line[-1].end, ',')}\n{_text(line)}\n"
@@ -38,14 +38,14 @@ def srt(words: Sequence[Word], first: int = 1) -> str:
     )
 
 
-def vtt(words: Sequence[Word]) -> str:
+def vtt(words: Sequence[WordTiming]) -> str:
     return "WEBVTT\n\n" + "\n".join(
         f"{_clock(line[0].start, '.')} --> {_clock(line[-1].end, '.')}\n{_text(line)}\n"
         for line in lines_of(words)
     )
 
 
-def _text(line: Sequence[Word]) -> str:
+def _text(line: Sequence[WordTiming]) -> str:
     return " ".join(word.text for word in line)
 
 

@@ -13,10 +13,10 @@ import numpy as np
 from headway.decode.align import word_numbers
 from headway.decode.batching import batches
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.speech.audio_windows import Samples, Window, windows_of
-from headway.decode.speech.guards import Doubt, compression_ratio, is_silent
+from headway.decode.speech.audio_windows import AnyFloatArray, AudioWindow, windows_of
+from headway.decode.speech.guards import TranscriptCheck, compression_ratio, is_silent
 from headway.decode.speech.recognizer import Recognizer
-from headway.decode.speech.word_times import Word, snapped, words_of
+from headway.decode.speech.word_times import WordTiming, make_word_timings, snap_to_pauses
 from headway.errors import DataError
 from headway.progress import OnProgress, no_progress
 from headway.settings.audio import AudioSettings
@@ -31,7 +31,7 @@ NO_SPEECH = 0.6
 
 
 @dataclass(frozen=True)
-class Heard:
+class WindowTranscript:
     """The transcript of one window."""
 
     text: str
@@ -46,10 +46,10 @@ class Heard:
     """Probability of the no-speech token, for models with one. Only computed with times or for a
     doubtful transcript."""
 
-    words: tuple[Word, ...] = ()
+    words: tuple[WordTiming, ...] = ()
     """Words with times from the start of the window; empty if times were not requested."""
 
-    tries: int = 1
+    n_attempts: int = 1
     is_silent: bool = False
     is_doubtful: bool = False
     """Whether all attempts to transcribe it looped or had a low probability."""
@@ -65,28 +65,28 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Segment:
+class WindowSegment:
     """Transcript of a window with its start and end in the recording."""
 
     start: float
     end: float
-    heard: Heard
+    transcript: WindowTranscript
 
 
 @dataclass
 class Transcript:
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[WindowSegment] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        return " ".join(part.heard.text for part in self.segments if part.heard.text)
+        return " ".join(part.transcript.text for part in self.segments if part.transcript.text)
 
     @property
-    def words(self) -> list[Word]:
+    def words(self) -> list[WordTiming]:
         return [
             replace(word, start=word.start + part.start, end=word.end + part.start)
             for part in self.segments
-            for word in part.heard.words
+            for word in part.transcript.words
         ]
 
     @property
@@ -96,7 +96,12 @@ class Transcript:
     @property
     def log_prob(self) -> float:
         """Mean log-probability over all tokens and end tokens of windows with speech."""
-        found = [one for part in self.segments if part.heard.text for one in part.heard.log_probs]
+        found = [
+            one
+            for part in self.segments
+            if part.transcript.text
+            for one in part.transcript.log_probs
+        ]
         return sum(found) / len(found) if found else 0.0
 
 
@@ -157,7 +162,7 @@ class Transcriber:
         Only the windows of a batch are in memory, whatever the length of the recordings.
         """
         waiting: deque[tuple[Transcript, list[DataError]]] = deque()
-        pending: list[tuple[Transcript, Window]] = []
+        pending: list[tuple[Transcript, AudioWindow]] = []
         rows = 0
         for blocks in recordings:
             found, failed = Transcript(), list[DataError]()
@@ -191,21 +196,21 @@ class Transcriber:
             self.summary.seconds += found.seconds
             yield failed[0] if failed else found
 
-    def _answer(self, pending: Sequence[tuple[Transcript, Window]]) -> None:
-        heard = self.hear([window.samples for _, window in pending])
+    def _answer(self, pending: Sequence[tuple[Transcript, AudioWindow]]) -> None:
+        heard = self.transcribe_windows([window.samples for _, window in pending])
         for (found, window), said in zip(pending, heard, strict=True):
             end = window.start + len(window.samples) / self.shape.rate
-            found.segments.append(Segment(window.start, end, said))
+            found.segments.append(WindowSegment(window.start, end, said))
 
-    def hear(self, waves: Sequence[Any]) -> list[Heard]:
+    def transcribe_windows(self, waves: Sequence[Any]) -> list[WindowTranscript]:
         """Transcribe windows of samples (16 bits or float) at the sampling rate of the model."""
         start = time.perf_counter()
         floats = [_as_float(wave) for wave in waves]
-        found: dict[int, Heard] = {}
+        found: dict[int, WindowTranscript] = {}
         speaking = []
         for place, wave in enumerate(floats):
             if not len(wave) or (self.guard and is_silent(wave, self.shape.rate)):
-                found[place] = Heard("", is_silent=True)
+                found[place] = WindowTranscript("", is_silent=True)
             else:
                 speaking.append(place)
         lengths = [self.shape.rows_of(len(floats[place])) for place in speaking]
@@ -221,7 +226,7 @@ class Transcriber:
         self.summary.took += time.perf_counter() - start
         return results
 
-    def _batch(self, waves: Sequence[Samples]) -> list[Heard]:
+    def _batch(self, waves: Sequence[AnyFloatArray]) -> list[WindowTranscript]:
         said = self.recognizer.recognize(waves)
         heat = self.settings.temperature if self.settings.sample else 0.0
         tries, heats = [1] * len(waves), [heat] * len(waves)
@@ -229,12 +234,12 @@ class Transcriber:
         if self.guard:
             self._try_again(waves, said, doubts, tries, heats)
         heard = [
-            Heard(
+            WindowTranscript(
                 self._text(found),
                 tuple(found.tokens),
                 tuple(found.token_log_probs),
                 heat,
-                tries=n,
+                n_attempts=n,
                 is_doubtful=doubt.is_doubtful,
             )
             for found, doubt, n, heat in zip(said, doubts, tries, heats, strict=True)
@@ -243,15 +248,15 @@ class Transcriber:
             if self.guard and found.is_doubtful:
                 no_speech = self.recognizer.no_speech(waves[place])
                 if no_speech is not None and no_speech > NO_SPEECH:
-                    found = Heard("", is_silent=True, tries=found.tries)
+                    found = WindowTranscript("", is_silent=True, n_attempts=found.n_attempts)
                 heard[place] = replace(found, no_speech=no_speech)
         return self._with_times(waves, said, heard) if self.times else heard
 
     def _try_again(
         self,
-        waves: Sequence[Samples],
+        waves: Sequence[AnyFloatArray],
         said: list[Hypothesis],
-        doubts: list[Doubt],
+        doubts: list[TranscriptCheck],
         tries: list[int],
         heats: list[float],
     ) -> None:
@@ -260,29 +265,32 @@ class Transcriber:
             places = [place for place, doubt in enumerate(doubts) if doubt.is_doubtful]
             if not places:
                 return
-            others = self.recognizer.again([waves[place] for place in places], temperature)
+            others = self.recognizer.retry([waves[place] for place in places], temperature)
             for place, other in zip(places, others, strict=True):
                 tries[place] += 1
                 doubt = self._doubt(other)
                 same = other.tokens == said[place].tokens  # not better, except for rounding
-                if not same and doubt.less_than(doubts[place]):
+                if not same and doubt.is_better_than(doubts[place]):
                     said[place], doubts[place], heats[place] = other, doubt, temperature
 
-    def _doubt(self, found: Hypothesis) -> Doubt:
+    def _doubt(self, found: Hypothesis) -> TranscriptCheck:
         n = max(1, len(found.token_log_probs))
         ratio = compression_ratio(self._text(found))
-        return Doubt(ratio, sum(found.token_log_probs) / n, found.finished)
+        return TranscriptCheck(ratio, sum(found.token_log_probs) / n, found.finished)
 
     def _text(self, found: Hypothesis) -> str:
         return self.tokenizer.decode(found.tokens).strip()
 
     def _with_times(
-        self, waves: Sequence[Samples], said: Sequence[Hypothesis], heard: Sequence[Heard]
-    ) -> list[Heard]:
+        self,
+        waves: Sequence[AnyFloatArray],
+        said: Sequence[Hypothesis],
+        heard: Sequence[WindowTranscript],
+    ) -> list[WindowTranscript]:
         spoken = [place for place, found in enumerate(heard) if found.text]
         if not spoken:
             return list(heard)
-        readings = self.recognizer.read_again(
+        readings = self.recognizer.align(
             [waves[place] for place in spoken], [said[place].tokens for place in spoken]
         )
         results = list(heard)
@@ -290,11 +298,11 @@ class Transcriber:
             found = said[place]
             pieces = self.tokenizer.tokens(found.tokens)
             numbers = word_numbers(pieces)
-            words = words_of(
+            words = make_word_timings(
                 self._words(found, numbers), pieces, numbers, of_tokens, found.token_log_probs,
                 self.shape.row_seconds,
             )  # fmt: skip
-            exact = snapped(words, waves[place], self.shape.rate)
+            exact = snap_to_pauses(words, waves[place], self.shape.rate)
             results[place] = replace(heard[place], words=tuple(exact), no_speech=no_speech)
         return results
 
@@ -311,7 +319,7 @@ class Transcriber:
         return [self.tokenizer.decode(ids).strip() for ids in pieces]
 
 
-def _as_float(wave: Any) -> Samples:
+def _as_float(wave: Any) -> AnyFloatArray:
     samples = np.asarray(wave)
     if samples.dtype == np.int16:
         return samples.astype(np.float32) / FULL_SCALE

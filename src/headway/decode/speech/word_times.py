@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headway.tokens.tokenizer import SPACE_MARK
 
-Floats = NDArray[np.floating[Any]]
+AnyFloatArray = NDArray[np.floating[Any]]
 
 MOST_HEADS = 6
 GOOD_SHARE = 0.7
@@ -36,7 +36,7 @@ SMOOTH = 5
 
 
 @dataclass(frozen=True)
-class Word:
+class WordTiming:
     text: str
     start: float
     end: float
@@ -46,7 +46,7 @@ class Word:
     """Geometric mean of the probabilities of its tokens."""
 
 
-def monotone_path(worth_TS: Floats) -> NDArray[np.int64]:
+def monotone_path(worth_TS: AnyFloatArray) -> NDArray[np.int64]:
     """Assign a token (T) to each position (S) so that the sum of scores on the path is largest.
 
     The path starts at the first token and ends at the last. At each position it stays at its token
@@ -71,7 +71,7 @@ def monotone_path(worth_TS: Floats) -> NDArray[np.int64]:
     return path_S
 
 
-def share_on_path(attention_TS: Floats) -> float:
+def share_on_path(attention_TS: AnyFloatArray) -> float:
     """Share of a head's attention on its best path: near 1 for a head that follows the audio, 1/T
     for uniform attention or attention to one position. Attention to padding counts as off the
     path."""
@@ -83,7 +83,7 @@ def share_on_path(attention_TS: Floats) -> float:
 
 
 def alignment_heads(
-    examples: Sequence[Floats], of_last: int | None = None, most: int = MOST_HEADS
+    examples: Sequence[AnyFloatArray], of_last: int | None = None, most: int = MOST_HEADS
 ) -> tuple[list[int], list[float]]:
     """Return the indices of alignment heads, best first, and the shares of all heads.
 
@@ -102,7 +102,7 @@ def alignment_heads(
     return chosen, shares.tolist()
 
 
-def token_rows(attention_HTS: Floats) -> list[tuple[int, int]]:
+def token_rows(attention_HTS: AnyFloatArray) -> list[tuple[int, int]]:
     """Return the first position of each token and the one after its last, from alignment heads.
 
     The last of the T tokens is the end token, to which the positions after the speech belong.
@@ -119,13 +119,13 @@ def token_rows(attention_HTS: Floats) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Held:
+class AttentionCoverage:
     """Share of attention at the positions that were found for tokens and words."""
 
-    line: float
+    on_path: float
     """Share on the positions of the attending token."""
 
-    words: float
+    in_words: float
     """Share on the positions of the word that contains the token. For words of single letters, the
     position of a letter means little."""
 
@@ -133,15 +133,17 @@ class Held:
     """Value of `words` for uniform attention."""
 
     @property
-    def tells(self) -> bool:
+    def is_conclusive(self) -> bool:
         return self.chance <= MOST_CHANCE
 
     @property
-    def follows(self) -> bool:
-        return self.tells and self.words - self.chance >= FOLLOWS * (1 - self.chance)
+    def follows_audio(self) -> bool:
+        return self.is_conclusive and self.in_words - self.chance >= FOLLOWS * (1 - self.chance)
 
 
-def held_by(rows: Sequence[tuple[int, int]], attention_TS: Floats, numbers: Sequence[int]) -> Held:
+def measure_coverage(
+    rows: Sequence[tuple[int, int]], attention_TS: AnyFloatArray, numbers: Sequence[int]
+) -> AttentionCoverage:
     """Measure the attention within tokens and words. `numbers`: the word of each token, or -1."""
     spans: dict[int, tuple[int, int]] = {}
     for number, (first, last) in zip(numbers, rows, strict=True):
@@ -152,27 +154,29 @@ def held_by(rows: Sequence[tuple[int, int]], attention_TS: Floats, numbers: Sequ
     on_line = [float(attention_TS[t, a:b].sum()) for t, (a, b) in enumerate(rows)]
     on_words = [float(attention_TS[t, a:b].sum()) for t, (a, b) in inside]
     by_chance = [(b - a) / max(n_rows, 1) for _, (a, b) in inside]
-    return Held(*(float(np.mean(x)) if x else 0.0 for x in (on_line, on_words, by_chance)))
+    return AttentionCoverage(
+        *(float(np.mean(x)) if x else 0.0 for x in (on_line, on_words, by_chance))
+    )
 
 
-def _smooth(worth_HTS: Floats) -> Floats:
+def _smooth(worth_HTS: AnyFloatArray) -> AnyFloatArray:
     half = min(SMOOTH // 2, (worth_HTS.shape[2] - 1) // 2)
     if half < 1:
         return worth_HTS
     padded = np.pad(worth_HTS, ((0, 0), (0, 0), (half, half)), mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1, axis=2)
-    found: Floats = np.median(windows, axis=-1)
+    found: AnyFloatArray = np.median(windows, axis=-1)
     return found
 
 
-def words_of(
+def make_word_timings(
     texts: Sequence[str],
     pieces: Sequence[str],
     numbers: Sequence[int],
     rows: Sequence[tuple[int, int]],
     log_probs: Sequence[float],
     row_s: float,
-) -> list[Word]:
+) -> list[WordTiming]:
     """Combine tokens to words with times. `numbers` is the word of each token, `rows` its
     positions, of `row_s` seconds each. Tokens of spaces do not count for the time of a word."""
     found = []
@@ -184,7 +188,7 @@ def words_of(
         said = [place for place in mine if not is_space(pieces[place])] or mine
         start, end = min(rows[p][0] for p in said), max(rows[p][1] for p in said)
         confidence = float(np.exp(np.mean(logs)))
-        found.append(Word(text, start * row_s, end * row_s, min(confidence, 1.0)))
+        found.append(WordTiming(text, start * row_s, end * row_s, min(confidence, 1.0)))
     return found
 
 
@@ -215,16 +219,18 @@ SHORTEST = 15
 """Least length of a word between two pauses, in frames."""
 
 
-def loudness(samples: Floats, rate: int) -> Floats:
+def loudness(samples: AnyFloatArray, rate: int) -> AnyFloatArray:
     """RMS level of every hundredth of a second."""
     step = max(1, round(FRAME_S * rate))
     n_frames = len(samples) // step
     frames = samples[: n_frames * step].reshape(n_frames, step).astype(np.float32)
-    level: Floats = np.sqrt((frames**2).mean(1)) if n_frames else np.zeros(0, np.float32)
+    level: AnyFloatArray = np.sqrt((frames**2).mean(1)) if n_frames else np.zeros(0, np.float32)
     return level
 
 
-def snapped(words: Sequence[Word], samples: Floats, rate: int) -> list[Word]:
+def snap_to_pauses(
+    words: Sequence[WordTiming], samples: AnyFloatArray, rate: int
+) -> list[WordTiming]:
     """Move the borders of words to the pauses between them.
 
     Positions of the model are coarse, may assign a pause to either neighbour, and CTC may place
@@ -258,7 +264,7 @@ def snapped(words: Sequence[Word], samples: Floats, rate: int) -> list[Word]:
     return found
 
 
-def _clear(level_A: Floats, words: Sequence[Word]) -> list[tuple[int, int]] | None:
+def _clear(level_A: AnyFloatArray, words: Sequence[WordTiming]) -> list[tuple[int, int]] | None:
     """Find the silence before the first word, a clear pause for each border, and the silence after
     the last word. None if there are too few pauses."""
     n = len(level_A)
@@ -304,7 +310,9 @@ def _chosen(runs_P2: NDArray[np.int64], borders: Sequence[int]) -> list[int] | N
     return path[::-1]
 
 
-def _pause(level_A: Floats, before: Word | None, after: Word | None) -> tuple[int, int] | None:
+def _pause(
+    level_A: AnyFloatArray, before: WordTiming | None, after: WordTiming | None
+) -> tuple[int, int] | None:
     """First frame and end of the pause between two words, or of the silence at the start or the end
     of a recording."""
     first = 0 if before is None else _frame((before.start + before.end) / 2)

@@ -128,7 +128,7 @@ class Anatomy:
         return layers[layer]
 
 
-class Calls:
+class RecordedTaps:
     """Recorded tap values in the order of the calls; shared layers call the same tap repeatedly."""
 
     def __init__(self, model: nn.Module, got: Mapping[str, list[Any]]) -> None:

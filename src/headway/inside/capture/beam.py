@@ -8,16 +8,21 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from headway.decode.align import attention_of
-from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
+from headway.decode.align import cross_attention
+from headway.decode.search.hypothesis import (
+    NO_CONSTRAINTS,
+    Hypothesis,
+    SpecialTokens,
+    TokenConstraints,
+)
 from headway.decode.search.searcher import Searcher
 from headway.decode.speech.ctc import JointSearcher
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.beam_observer import Recorder
+from headway.inside.capture.beam_observer import BeamRecorder
 from headway.inside.capture.beam_tree import BeamTree, Node
-from headway.inside.capture.media import Media
-from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.streams import Reading, TokenStream, TracedOutput
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.eval_mode import evaluating
@@ -25,20 +30,20 @@ from headway.settings.decode import DecodeSettings
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import EachRow, readout_of
 
-__all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "search", "searches"]
+__all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "has_search", "rerun", "search"]
 
 BEAM = 4
 """Beam for the tree of a run that samples by default."""
 
 
-def searches(run: LoadedRun) -> bool:
+def has_search(run: LoadedRun) -> bool:
     """Whether this run generates its answer token by token with a search."""
     return run.spec.writes and readout_of(run.settings) != EachRow("ctc")
 
 
 def searcher_for(run: LoadedRun, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
     """Make the searcher of the run, with joint CTC scoring if the run has it."""
-    specials = Specials.of(run.vocab.target)
+    specials = SpecialTokens.of(run.vocab.target)
     if model.ctc is None:
         return Searcher([model], decode, specials)
     return JointSearcher(model, decode, specials, run.settings.transcribe.ctc)
@@ -46,10 +51,10 @@ def searcher_for(run: LoadedRun, model: Seq2Seq, decode: DecodeSettings) -> Sear
 
 def beam_tree(
     run: LoadedRun,
-    text: str | Sequence[int] | Media,
+    text: str | Sequence[int] | MediaInput,
     decode: DecodeSettings | None = None,
     *,
-    wish: Wish = NO_WISH,
+    wish: TokenConstraints = NO_CONSTRAINTS,
     new: int = 24,
 ) -> BeamTree:
     """Search and return the tree: for the output of a source, or for the continuation of a text.
@@ -58,14 +63,14 @@ def beam_tree(
     settings if None; a run that samples is searched with a beam of 4. `wish` has a prefix and
     banned phrases of the output. `new` is the most tokens that a language model adds.
     """
-    if not searches(run):
+    if not has_search(run):
         raise UserError(
             f"{run.folder.name} has no search to show: a run of the task "
             f"`{run.settings.task}` does not generate text token by token."
         )
     if wish.required:
         raise UserError("a search with required phrases has no tree. Leave the phrases out.")
-    item: Any = text.item if isinstance(text, Media) else text
+    item: Any = text.item if isinstance(text, MediaInput) else text
     if isinstance(text, str):
         tokenizer = run.vocab.source
         frame = tokenizer.as_prompt if run.spec.continues else tokenizer.as_source
@@ -79,7 +84,7 @@ def search(
     run: LoadedRun,
     item: Any,
     settings: DecodeSettings,
-    wish: Wish = NO_WISH,
+    wish: TokenConstraints = NO_CONSTRAINTS,
     *,
     record: bool = False,
 ) -> tuple[list[Hypothesis], BeamTree | None]:
@@ -88,13 +93,13 @@ def search(
 
     With `record` the tree of the search is returned, too; this excludes sampling.
     """
-    target, specials = run.vocab.target, Specials.of(run.vocab.target)
+    target, specials = run.vocab.target, SpecialTokens.of(run.vocab.target)
     if run.spec.continues:
         model = cast(Decoder, run.model)
         searcher = Searcher([model], settings, specials, run.shape.max_len)
     else:
         searcher = searcher_for(run, cast(Seq2Seq, run.model), settings)
-    recorder = Recorder(searcher.job([item], [wish]), target.tokens) if record else None
+    recorder = BeamRecorder(searcher.job([item], [wish]), target.tokens) if record else None
     [found] = searcher([item], [wish], observer=recorder)
     if recorder is None:
         return found, None
@@ -116,13 +121,13 @@ def rerun(run: LoadedRun, reading: Reading, tree: BeamTree, node: Node | int) ->
     target = run.vocab.target
     if tree.kind == "source":
         ids, said = [target.bos, *node.tokens[:-1]], node.tokens
-        streams = {"source": reading.first, "target": Stream.of("target", ids, target)}
+        streams = {"source": reading.first, "target": TokenStream.of("target", ids, target)}
     else:
         ids = [*tree.given, *node.tokens[:-1]]
         said = (*ids[1:], node.token)
-        streams = {"text": Stream.of("text", ids, target)}
+        streams = {"text": TokenStream.of("text", ids, target)}
     names = target.tokens(said)
-    outputs = (Output(row, id, names[row]) for row, id in enumerate(said))
+    outputs = (TracedOutput(row, id, names[row]) for row, id in enumerate(said))
     ended = node.fate in ("ended", "lost")
     return replace(reading, streams=streams, outputs=tuple(outputs), finished=ended)
 
@@ -148,7 +153,7 @@ def cross_rows(
     ends = [node for node in asked if node.id not in inner]
     sources, targets = [list(tree.given)] * len(ends), [list(node.tokens) for node in ends]
     with evaluating([model]):
-        found = attention_of(model, sources, targets, run.vocab.target.bos, layer)
+        found = cross_attention(model, sources, targets, run.vocab.target.bos, layer)
     rows: dict[int, Tensor] = {}
     for node, attention_TS in zip(ends, found, strict=True):
         path = [0, *(one.id for one in tree.path(node))]

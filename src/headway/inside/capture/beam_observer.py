@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.limits import Job
-from headway.decode.search.observer import Growth
-from headway.inside.capture.beam_tree import FATES, BeamTree, Count, Node, Option
+from headway.decode.search.job import Job
+from headway.decode.search.observer import BeamStep
+from headway.inside.capture.beam_tree import FATES, BeamTree, Node, StepCounts, TokenCandidate
 
 OPTIONS = 6
 """Number of next tokens that are stored for a node."""
 
-Spell = Callable[[Sequence[int]], list[str]]
+PiecesFunction = Callable[[Sequence[int]], list[str]]
 """Function that converts tokens to readable pieces."""
 
 
 @dataclass
-class Group:
+class BeamGroup:
     """State of one group of the beam, as numbers of nodes."""
 
     alive: list[int] = field(default_factory=lambda: [0])
@@ -29,10 +29,10 @@ class Group:
     stopped: str = ""
 
 
-class Recorder:
+class BeamRecorder:
     """Observer of the search for one source."""
 
-    def __init__(self, job: Job, spell: Spell) -> None:
+    def __init__(self, job: Job, spell: PiecesFunction) -> None:
         self.job, self.spell = job, spell
         self.eos, self.limit = job.specials.eos, job.limits[0]
         self.width = job.settings.beam // job.settings.groups
@@ -42,11 +42,11 @@ class Recorder:
             0, -1, (), spell([start])[0], 0.0, 0.0, 0.0, 0, 1, 0, "kept", "root of the tree"
         )
         self.nodes = [root]
-        self.counts: list[Count] = []
-        self.groups: dict[int, Group] = {}
+        self.counts: list[StepCounts] = []
+        self.groups: dict[int, BeamGroup] = {}
 
-    def grown(self, growth: Growth) -> None:
-        group = self.groups.setdefault(growth.group, Group())
+    def on_beam_step(self, growth: BeamStep) -> None:
+        group = self.groups.setdefault(growth.group, BeamGroup())
         if growth.before.done_B[0]:
             return
         scores_WV = growth.scores_BWV[0, : len(group.alive)]
@@ -68,8 +68,8 @@ class Recorder:
         if growth.after.done_B[0]:
             self._stop(growth, group)
 
-    def picked(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
-        group = self.groups.setdefault(0, Group())
+    def on_token_step(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
+        group = self.groups.setdefault(0, BeamGroup())
         self._ask(group, scores_RV)
         parent, token = self.nodes[group.alive[0]], int(token_R[0])
         value = float(scores_RV[0, token])
@@ -80,7 +80,7 @@ class Recorder:
         others_V[token] = -torch.inf
         n_scored = scores_RV.shape[1]
         self.counts.append(
-            Count(node.step, 0, 1, n_scored, n_scored - n_possible, 1, n_possible - 1,
+            StepCounts(node.step, 0, 1, n_scored, n_scored - n_possible, 1, n_possible - 1,
                   _number(parent.log_prob + float(others_V.max())))
         )  # fmt: skip
         group.alive = [node.id]
@@ -127,21 +127,21 @@ class Recorder:
         self.nodes.append(node)
         return node
 
-    def _ask(self, group: Group, scores_WV: Tensor) -> None:
+    def _ask(self, group: BeamGroup, scores_WV: Tensor) -> None:
         """Store the most probable next tokens of each open hypothesis."""
         for number, scores_V in zip(group.alive, scores_WV, strict=True):
             best = scores_V.topk(min(OPTIONS, len(scores_V)))
             pairs = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
             pieces = self.spell([token for token, _ in pairs])
             options = tuple(
-                Option(token, piece, value)
+                TokenCandidate(token, piece, value)
                 for (token, value), piece in zip(pairs, pieces, strict=True)
                 if value > -torch.inf
             )
             if number or not self.nodes[0].next:  # groups begin alike
                 self.nodes[number] = replace(self.nodes[number], next=options)
 
-    def _listed(self, growth: Growth, group: Group) -> tuple[list[int], list[int]]:
+    def _listed(self, growth: BeamStep, group: BeamGroup) -> tuple[list[int], list[int]]:
         """Add the new nodes, the best first; return them and those that end."""
         found = growth.found
         new: list[int] = []
@@ -164,7 +164,7 @@ class Recorder:
             ends += [node.id] if ended else []
         return new, ends
 
-    def _count(self, growth: Growth, group: Group, scores_WV: Tensor, listed: int) -> None:
+    def _count(self, growth: BeamStep, group: BeamGroup, scores_WV: Tensor, listed: int) -> None:
         before_W = growth.before.log_prob_BW[0, : len(group.alive)]
         total_WV = before_W[:, None] + scores_WV
         possible = int(scores_WV.isfinite().sum())
@@ -175,7 +175,7 @@ class Recorder:
         ordered_N[where_C[taken_C]] = -torch.inf
         best = float(total_WV.flatten()[ordered_N.argmax()]) if possible > listed else -torch.inf
         self.counts.append(
-            Count(growth.at + 1, growth.group, len(group.alive), scores_WV.numel(),
+            StepCounts(growth.at + 1, growth.group, len(group.alive), scores_WV.numel(),
                   scores_WV.numel() - possible, listed, possible - listed, _number(best))
         )  # fmt: skip
 
@@ -208,7 +208,7 @@ class Recorder:
         self._set(number, "starved", f"step {step}: none of its continuations was among the "
                                      f"{n_best} best")  # fmt: skip
 
-    def _stop(self, growth: Growth, group: Group) -> None:
+    def _stop(self, growth: BeamStep, group: BeamGroup) -> None:
         """Set the fates of the open hypotheses when the search of this group has stopped."""
         group.stopped = "no hypothesis could be continued"
         if not group.alive:
@@ -227,7 +227,7 @@ class Recorder:
             why = f"step {growth.at + 1}: {which} finished one has {sure:.2f}, this one at most "
             self._set(number, "overtaken", f"{why}{reach:.2f}")
 
-    def _limit(self, group: Group) -> None:
+    def _limit(self, group: BeamGroup) -> None:
         group.stopped = f"the limit of {self.limit} tokens was reached"
         for number in group.alive:
             self._set(number, "limit", f"not finished at the limit of {self.limit} tokens")

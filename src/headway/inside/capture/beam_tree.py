@@ -25,7 +25,7 @@ PLACED = frozenset({"kept", "starved", "ended", "overtaken", "limit"})
 
 
 @dataclass(frozen=True)
-class Option:
+class TokenCandidate:
     """A possible next token with its log-probability."""
 
     token: int
@@ -67,7 +67,7 @@ class Node:
     place: int | None = None
     """Final place among the finished hypotheses of its group, from 1."""
 
-    next: tuple[Option, ...] = ()
+    next: tuple[TokenCandidate, ...] = ()
     """Most probable next tokens, the best first; empty if the node was never expanded."""
 
     @property
@@ -76,7 +76,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Count:
+class StepCounts:
     """Counts for one step of one group: every possible next token of every hypothesis.
 
     `scored` = `ruled_out` + `listed` + `rest`.
@@ -109,7 +109,7 @@ class BeamTree:
     nodes: tuple[Node, ...]
     """In the order of creation: parents first."""
 
-    counts: tuple[Count, ...]
+    counts: tuple[StepCounts, ...]
     outputs: tuple[int, ...]
     """Nodes that the search returned, the best first."""
 
@@ -199,11 +199,11 @@ class BeamTree:
         for facts in values["nodes"]:
             before = nodes[facts["parent"]].tokens if nodes else ()
             more = {name: value for name, value in facts.items() if name not in ("token", "next")}
-            options = tuple(Option(**option) for option in facts["next"])
+            options = tuple(TokenCandidate(**option) for option in facts["next"])
             nodes.append(Node(**more, tokens=(*before, *facts["token"]), next=options))
         return cls(
             nodes=tuple(nodes),
-            counts=tuple(Count(**count) for count in values["counts"]),
+            counts=tuple(StepCounts(**count) for count in values["counts"]),
             outputs=tuple(values["outputs"]),
             given=tuple(values["given"]),
             **{name: values[name] for name in names},

@@ -24,7 +24,7 @@ from headway.data.readers.jsonl import is_json
 from headway.data.source import DataSource, MediaSpec, TargetKind, TextKind
 from headway.data.store import Columns, load_prepared
 from headway.errors import DataError, FolderError
-from headway.inside.capture.media import Media
+from headway.inside.capture.media import MediaInput
 from headway.settings.data import DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.run import media_settings, with_files
@@ -49,7 +49,7 @@ class Corpus:
     """Examples of texts or media, with their targets or labels where these are known."""
 
     name: str
-    examples: tuple[str | Media, ...]
+    examples: tuple[str | MediaInput, ...]
     targets: tuple[str, ...] | None = None
     """Reference outputs for a model that generates text."""
 
@@ -241,7 +241,7 @@ def _of_set(
     labels: tuple[int, ...] | None,
 ) -> Corpus:
     settings = media_settings_of(run.settings)
-    examples: list[Media] = []
+    examples: list[MediaInput] = []
     size = 0
     for row in range(items.n):
         values: NDArray[Any] = items.media[row]
@@ -251,7 +251,7 @@ def _of_set(
         if values.dtype == np.int16:  # the format in which audio is stored
             values = values.astype(np.float32) / 32768.0
         place = places[row] if row < len(places) else f"example {row + 1:,}"
-        examples.append(Media.of(place, values, settings))
+        examples.append(MediaInput.of(place, values, settings))
     if not examples:
         raise DataError(f"{name} contains no {UNITS[what_of(settings)]}.")
     n = len(examples)

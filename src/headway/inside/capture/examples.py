@@ -15,9 +15,15 @@ from headway.errors import DataError, UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.beam import searcher_for
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.media import Media, exceeds
-from headway.inside.capture.reading import Ask, align_by_ctc, ask_hidden, next_outputs, read
-from headway.inside.capture.streams import Output, Reading, Stream, shown
+from headway.inside.capture.media import MediaInput, is_too_long
+from headway.inside.capture.reading import (
+    GenerationOptions,
+    align_by_ctc,
+    next_outputs,
+    read,
+    read_masked,
+)
+from headway.inside.capture.streams import Reading, TokenStream, TracedOutput, display_piece
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from headway.tasks.loaded_run import LoadedRun
@@ -40,10 +46,10 @@ LONGEST = 128
 AT_ONCE = 256
 """Number of lines that are tokenized together."""
 
-Read = TypeVar("Read", bound=Reading)
+AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
-class Shown(TypedDict):
+class TokenContext(TypedDict):
     """A place in a passage with its context, for display."""
 
     at: int
@@ -65,14 +71,14 @@ class Passage(Reading):
     line: int = 0
     """Number of the example."""
 
-    def shown(self, stream: str, place: int, first: int, end: int) -> Shown:
+    def token_context(self, stream: str, place: int, first: int, end: int) -> TokenContext:
         """Format a place with its context from `first` to before `end`. For media it is the name of
         the position and of the file and, for an image, the patch with its surroundings."""
         if self.media is None or not self.is_media(stream):
-            return {"at": place - first, "pieces": spell(self.streams[stream])[first:end]}
+            return {"at": place - first, "pieces": display_tokens(self.streams[stream])[first:end]}
         name = self.streams[stream].pieces[place]
-        pixels = self.media.around(place)
-        found: Shown = {"at": 0, "pieces": [name, f" {self.media.name}"]}
+        pixels = self.media.patch_surroundings(place)
+        found: TokenContext = {"at": 0, "pieces": [name, f" {self.media.name}"]}
         return found if pixels is None else {**found, "picture": data_uri(pixels)}
 
 
@@ -102,10 +108,10 @@ def examples(run: LoadedRun, corpus: Corpus, n: int = N_EXAMPLES) -> list[Readin
 
 def _with_gaps(run: LoadedRun, reading: Reading) -> Reading:
     n = len(reading.last)
-    return hide_tokens(run, reading, range(min(3, n - 2), n - 1, GAP_EVERY))
+    return mask_tokens(run, reading, range(min(3, n - 2), n - 1, GAP_EVERY))
 
 
-def hide_tokens(run: LoadedRun, reading: Read, rows: Iterable[int]) -> Read:
+def mask_tokens(run: LoadedRun, reading: AnyReading, rows: Iterable[int]) -> AnyReading:
     """Mask some tokens of a text; the outputs are the masked tokens."""
     tokenizer, text, hidden = run.vocab.target, reading.last, list(rows)
     assert tokenizer.mask is not None
@@ -114,8 +120,8 @@ def hide_tokens(run: LoadedRun, reading: Read, rows: Iterable[int]) -> Read:
         ids[row] = tokenizer.mask
     return replace(
         reading,
-        streams={text.name: Stream.of(text.name, ids, tokenizer)},
-        outputs=tuple(Output(row, text.ids[row], text.pieces[row]) for row in hidden),
+        streams={text.name: TokenStream.of(text.name, ids, tokenizer)},
+        outputs=tuple(TracedOutput(row, text.ids[row], text.pieces[row]) for row in hidden),
     )
 
 
@@ -147,23 +153,23 @@ def _answer_media(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
     """Yield readings of images, videos or recordings."""
     for number, media in _media(run, corpus):
         if run.spec.answers == "gaps":
-            yield ask_hidden(run, media, number)
+            yield read_masked(run, media, number)
         elif run.spec.labelled or corpus.targets is None:
             # Without a beam, which takes long and changes little.
-            plainly = Ask(decode=replace(run.settings.decode, beam=1, n_best=1))
+            plainly = GenerationOptions(decode=replace(run.settings.decode, beam=1, n_best=1))
             yield _right(run, read(run, media, plainly), corpus, number)
         elif Anatomy.of(run.model).is_pair:
-            yield read(run, media, Ask(output=corpus.targets[number]))
+            yield read(run, media, GenerationOptions(output=corpus.targets[number]))
         else:
             tokens = run.vocab.target.encode(corpus.targets[number])
             yield align_by_ctc(run, media, tokens)
 
 
-def _media(run: LoadedRun, corpus: Corpus) -> Iterator[tuple[int, Media]]:
+def _media(run: LoadedRun, corpus: Corpus) -> Iterator[tuple[int, MediaInput]]:
     """Yield the media that the model can read whole, with their numbers."""
     for number, media in enumerate(corpus.examples):
-        assert isinstance(media, Media)
-        if not exceeds(run, media):
+        assert isinstance(media, MediaInput)
+        if not is_too_long(run, media):
             yield number, media
 
 
@@ -202,7 +208,7 @@ def _block(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
     tokenizer = run.vocab.target
     if spec.reads == "labelled":
         for item in text_items(run, lines, LONGEST):
-            streams = {name: Stream.of(name, item.ids, tokenizer)}
+            streams = {name: TokenStream.of(name, item.ids, tokenizer)}
             found = _passage(run, item.example, streams)
             yield replace(found, segments=tuple(item.segments))
         return
@@ -218,7 +224,7 @@ def _block(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
     for number, ids in enumerate(many):
         start = 0
         for part in _cut(ids, _room(run), tokenizer):
-            found = _passage(run, number, {name: Stream.of(name, frame(part), tokenizer)})
+            found = _passage(run, number, {name: TokenStream.of(name, frame(part), tokenizer)})
             if shapes is not None:
                 own = shapes[number][start : start + len(part)]
                 found = replace(found, segments=(*around[0], *own, *around[1]))
@@ -229,7 +235,7 @@ def _block(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
 def _pairs(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
     """Yield sources with their targets, which are given or generated greedily by the run."""
     source, target = run.vocab.source if corpus.lines else None, run.vocab.target
-    media: dict[int, Media] = {}
+    media: dict[int, MediaInput] = {}
     items: list[Any]
     if source is None:
         media = dict(_media(run, corpus))
@@ -239,7 +245,7 @@ def _pairs(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
         numbers = list(range(len(corpus)))
         encoded = source.encode_batch(corpus.lines)
         items = [source.as_source(ids[: _room(run)]) for ids in encoded]
-        streams = [Stream.of("source", ids, source) for ids in items]
+        streams = [TokenStream.of("source", ids, source) for ids in items]
     begun: list[list[int] | None] = [None] * len(items)
     if corpus.targets is not None:
         begin = [target.bos, *([] if target.target_begin is None else [target.target_begin])]
@@ -251,7 +257,7 @@ def _pairs(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
         if ids is None:
             yield _passage(run, number, {"source": stream}, media.get(number))
         elif ids:
-            both = {"source": stream, "target": Stream.of("target", ids, target)}
+            both = {"source": stream, "target": TokenStream.of("target", ids, target)}
             yield _passage(run, number, both, media.get(number))
 
 
@@ -267,18 +273,18 @@ def _room(run: LoadedRun) -> int:
 
 
 def _passage(
-    run: LoadedRun, number: int, streams: dict[str, Stream], media: Media | None = None
+    run: LoadedRun, number: int, streams: dict[str, TokenStream], media: MediaInput | None = None
 ) -> Passage:
     """Make a passage with the outputs of this task: the next token for generation, the token itself
     for masked models, labels for taggers, or one vector for the whole text."""
     stream, spec = list(streams.values())[-1], run.spec
     found = Passage("", run.settings.task, streams, (), media=media, line=number)
     if readout_of(run.settings).pools:
-        return replace(found, outputs=(Output(None, -1, ""),))
+        return replace(found, outputs=(TracedOutput(None, -1, ""),))
     if found.is_media(stream.name):  # every position has an output, whose target is unknown
         assert media is not None
-        rows = [row for row, own in enumerate(media.is_own) if own]
-        return replace(found, outputs=tuple(Output(row, -1, "") for row in rows))
+        rows = [row for row, own in enumerate(media.content_mask) if own]
+        return replace(found, outputs=tuple(TracedOutput(row, -1, "") for row in rows))
     if len(streams) < len(Anatomy.of(run.model).stacks):
         return found
     tokenizer = run.vocab.target
@@ -290,11 +296,11 @@ def _passage(
         return replace(found, text=text, outputs=outputs)
     inner = range(1, len(stream) - 1)
     ids = stream.ids if spec.answers == "gaps" else (-1,) * len(stream)
-    outputs = tuple(Output(row, ids[row], stream.pieces[row]) for row in inner)
+    outputs = tuple(TracedOutput(row, ids[row], stream.pieces[row]) for row in inner)
     return replace(found, text=text, outputs=outputs)
 
 
-def _tokenizer(run: LoadedRun, stream: Stream) -> Tokenizer:
+def _tokenizer(run: LoadedRun, stream: TokenStream) -> Tokenizer:
     return run.vocab.source if stream.name == "source" else run.vocab.target
 
 
@@ -309,11 +315,13 @@ def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]
         yield ids
 
 
-def spell(stream: Stream) -> list[str]:
+def display_tokens(stream: TokenStream) -> list[str]:
     """Tokens for display: with a space where a word begins, so that they can be joined."""
     pieces, last = [], -2
     for piece, word, special in zip(stream.pieces, stream.words, stream.special, strict=True):
         goes_on = word == last and not special
-        pieces.append(shown(piece).removeprefix("##") if goes_on else f" {shown(piece)}")
+        pieces.append(
+            display_piece(piece).removeprefix("##") if goes_on else f" {display_piece(piece)}"
+        )
         last = word
     return pieces

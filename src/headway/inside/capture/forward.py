@@ -13,9 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off, hiding
-from headway.inside.capture.media import Media
-from headway.inside.capture.ngrams import NGRAMS, from_added, table_of, voted
+from headway.inside.capture.interventions import (
+    NO_INTERVENTION,
+    Intervention,
+    disable_heads,
+    hiding_mask,
+)
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.ngrams import (
+    NGRAMS,
+    ngram_table,
+    scores_from_contributions,
+    scores_with_hidden,
+)
 from headway.inside.capture.streams import Reading
 from headway.models.parts.ngrams import NgramScores
 from headway.models.parts.output_heads import HiddenStates, ModelInput
@@ -37,12 +47,22 @@ from headway.tasks.readout import (
 TOGETHER = 2048
 """Tokens per batch when copies of one reading pass through the model together."""
 
-__all__ = ["NO_CHANGE", "Batch", "Change", "Pass", "read_out", "say", "say_each", "states_behind",
-           "vectors", "vote_of"]  # fmt: skip
+__all__ = [
+    "NO_INTERVENTION",
+    "ForwardResult",
+    "Intervention",
+    "ReadingBatch",
+    "final_states",
+    "last_hidden_states",
+    "ngram_vote",
+    "read_out",
+    "run_interventions",
+    "run_reading",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Batch:
+class ReadingBatch:
     """Readings in one flat batch, as the model takes them."""
 
     readings: Sequence[Reading]
@@ -53,7 +73,7 @@ class Batch:
     """Hidden positions of media and their true values."""
 
     @classmethod
-    def of(cls, run: LoadedRun, readings: Sequence[Reading]) -> Batch:
+    def of(cls, run: LoadedRun, readings: Sequence[Reading]) -> ReadingBatch:
         """Make a batch on the device of the model."""
         device = next(run.model.parameters()).device
         media = [one.media for one in readings if one.media is not None]
@@ -65,7 +85,7 @@ class Batch:
                 ids_N = torch.tensor([i for ids in many for i in ids], device=device)
                 streams[name] = ModelInput(ids_N, Layout.of([len(ids) for ids in many], device))
             elif readings[0].hides is not None:
-                hidden = hide_rows(run, media, readings[0].hides)
+                hidden = mask_positions(run, media, readings[0].hides)
                 streams[name] = hidden.streams[0]
             else:
                 front = Anatomy.of(run.model).stacks[0].front
@@ -109,7 +129,7 @@ class Batch:
         """
         device = self.layout.starts_B.device
         if self.readings[0].is_media(stream):
-            own = [one.media.is_own for one in self.readings if one.media is not None]
+            own = [one.media.content_mask for one in self.readings if one.media is not None]
             return torch.tensor([row for rows in own for row in rows], device=device)
         tokenizer = run.vocab.source if stream == "source" else run.vocab.target
         begins = (tokenizer.source_begin, tokenizer.target_begin)
@@ -123,7 +143,9 @@ class Batch:
                 yield number, place
 
 
-def hide_rows(run: LoadedRun, media: Sequence[Media], seed: int) -> tasks.Batch[MaskTargets]:
+def mask_positions(
+    run: LoadedRun, media: Sequence[MediaInput], seed: int
+) -> tasks.Batch[MaskTargets]:
     """Hide some positions of images or recordings, and return the batch with their true values. The
     same seed hides the same positions, also in copies."""
     intake, model = preprocessor_of(run.settings), run.model
@@ -137,16 +159,18 @@ def hide_rows(run: LoadedRun, media: Sequence[Media], seed: int) -> tasks.Batch[
     return items.apply_mask(model, batch, training=False)
 
 
-def vectors(model: nn.Module, batch: Batch, changes: Sequence[Change] = ()) -> Tensor:
+def last_hidden_states(
+    model: nn.Module, batch: ReadingBatch, changes: Sequence[Intervention] = ()
+) -> Tensor:
     """Hidden states of the last stream in the batch, after the final norm. `changes`: hidden tokens
     for each copy of one reading."""
-    return states_behind(model, batch, changes).x_ND
+    return final_states(model, batch, changes).x_ND
 
 
-def states_behind(
+def final_states(
     model: nn.Module,
-    batch: Batch,
-    changes: Sequence[Change] = (),
+    batch: ReadingBatch,
+    changes: Sequence[Intervention] = (),
     added_ND: Tensor | None = None,
 ) -> HiddenStates:
     """Hidden states of the last stream, and the scores of the n-gram member if the model has one.
@@ -154,28 +178,32 @@ def states_behind(
     `added_ND`: contributions of the tokens to these scores, in place of those of the text.
     """
     found = _states(model, batch, changes)
-    return found._replace(ngrams=vote_of(model, batch, changes, added_ND))
+    return found._replace(ngrams=ngram_vote(model, batch, changes, added_ND))
 
 
-def vote_of(
+def ngram_vote(
     model: nn.Module,
-    batch: Batch,
-    changes: Sequence[Change] = (),
+    batch: ReadingBatch,
+    changes: Sequence[Intervention] = (),
     added_ND: Tensor | None = None,
 ) -> NgramScores | None:
     """Scores of the n-gram member on a batch; None if the model has none."""
-    table = table_of(model)
+    table = ngram_table(model)
     if table is None:
         return None
     stream = batch.streams[batch.last]
     if added_ND is not None:
-        return NgramScores(from_added(table, added_ND, batch.readings, batch.layout), table.share)
+        return NgramScores(
+            scores_from_contributions(table, added_ND, batch.readings, batch.layout), table.share
+        )
     if any(change.hidden for change in changes):
-        return NgramScores(voted(table, batch.readings, batch.layout, changes), table.share)
+        return NgramScores(
+            scores_with_hidden(table, batch.readings, batch.layout, changes), table.share
+        )
     return table.score_labels(stream.values, stream.layout, stream.segments_N)
 
 
-def _states(model: nn.Module, batch: Batch, changes: Sequence[Change]) -> HiddenStates:
+def _states(model: nn.Module, batch: ReadingBatch, changes: Sequence[Intervention]) -> HiddenStates:
     given = list(batch.streams.values())
     if len(given) < len(Anatomy.of(model).stacks):
         memory = cast(Seq2Seq, model).encode(given[0].values, given[0].layout)
@@ -208,7 +236,7 @@ def _with_tree(
     """Restrict the attention of an input if anything is hidden."""
     if not any(hidden):
         return given
-    tree = hiding(n_rows, n_columns, hidden, causal=causal, own=own)
+    tree = hiding_mask(n_rows, n_columns, hidden, causal=causal, own=own)
     return replace(given, layout=replace(given.layout, tree=tree, memo={}))
 
 
@@ -217,7 +245,7 @@ def log_softmax(scores_RC: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardResult:
     """Result of one reading after a pass through the model."""
 
     x_ND: Tensor
@@ -231,7 +259,7 @@ class Pass:
     targets_RE: Tensor | None = None
     """True values of hidden positions of media."""
 
-    logs: Callable[[Tensor], Tensor] = log_softmax
+    to_log_probs: Callable[[Tensor], Tensor] = log_softmax
     """Function that converts scores to log-probabilities."""
 
     @property
@@ -247,32 +275,32 @@ class Pass:
         if self.reading.direction:
             return self.scores_RC @ self.scores_RC.new_tensor(self.reading.direction)
         ids_R1 = torch.tensor([output.id for output in self.reading.outputs])[:, None]
-        return self.logs(self.scores_RC.float()).gather(1, ids_R1).squeeze(1)
+        return self.to_log_probs(self.scores_RC.float()).gather(1, ids_R1).squeeze(1)
 
 
-def say(
+def run_reading(
     run: LoadedRun,
     reading: Reading,
-    change: Change = NO_CHANGE,
+    change: Intervention = NO_INTERVENTION,
     *,
     fronts: Mapping[str, Tensor] | None = None,
-) -> Pass:
+) -> ForwardResult:
     """Run the model on a reading; gradients are recorded if they are enabled.
 
     `fronts` replaces the output of the front of a stack (one row per token), by the stack's name;
     `NGRAMS` the contributions of tokens to the scores of the n-gram member.
     """
-    [found] = say_each(run, reading, [change], fronts=fronts)
+    [found] = run_interventions(run, reading, [change], fronts=fronts)
     return found
 
 
-def say_each(
+def run_interventions(
     run: LoadedRun,
     reading: Reading,
-    changes: Sequence[Change],
+    changes: Sequence[Intervention],
     *,
     fronts: Mapping[str, Tensor] | None = None,
-) -> list[Pass]:
+) -> list[ForwardResult]:
     """Run the model with each of these changes: copies of the reading in one batch.
 
     The changes may differ in hidden tokens, but not in heads that are off. `fronts` has the rows
@@ -282,23 +310,28 @@ def say_each(
     for change in changes:
         change.check(lengths)
     n = len(changes)
-    [off] = {change.off for change in changes}
+    [off] = {change.disabled_heads for change in changes}
     given = dict(fronts or {})
     added_ND = given.pop(NGRAMS, None)
-    with heads_off(run.model, Change(off=off)), _replace_fronts(run.model, given):
-        batch = Batch.of(run, [reading] * n)
-        states = states_behind(run.model, batch, changes, added_ND)
+    with (
+        disable_heads(run.model, Intervention(disabled_heads=off)),
+        _replace_fronts(run.model, given),
+    ):
+        batch = ReadingBatch.of(run, [reading] * n)
+        states = final_states(run.model, batch, changes, added_ND)
         read = read_out(run, batch, states, changes)
-        scores_RC, logs = scores_in(run, read), logs_in(read)
+        scores_RC, logs = output_scores(run, read), log_prob_function(read)
     parts = zip(states.x_ND.tensor_split(n), scores_RC.tensor_split(n), strict=True)
     if batch.hidden is None:
-        return [Pass(x_TD, its_RC, reading, logs=logs) for x_TD, its_RC in parts]
+        return [ForwardResult(x_TD, its_RC, reading, to_log_probs=logs) for x_TD, its_RC in parts]
     right = batch.hidden.targets.targets.tensor_split(n)
-    return [Pass(*part, reading, its_RE) for part, its_RE in zip(parts, right, strict=True)]
+    return [
+        ForwardResult(*part, reading, its_RE) for part, its_RE in zip(parts, right, strict=True)
+    ]
 
 
 def read_out(
-    run: LoadedRun, batch: Batch, states: HiddenStates, changes: Sequence[Change] = ()
+    run: LoadedRun, batch: ReadingBatch, states: HiddenStates, changes: Sequence[Intervention] = ()
 ) -> Read:
     """Read one row per output from states of the last stream, whichever layer they come from.
 
@@ -321,12 +354,12 @@ def _without(states: HiddenStates, hidden: Sequence[Sequence[int]]) -> HiddenSta
     return states._replace(x_ND=states.x_ND[kept_N], layout=Layout.of(left, states.x_ND.device))
 
 
-def scores_in(run: LoadedRun, read: Read) -> Tensor:
+def output_scores(run: LoadedRun, read: Read) -> Tensor:
     """Scores of words, classes or tags, reconstructions, or vectors without normalization."""
     return read.x_RD if gives_vector(run) else read.averaged_logits()
 
 
-def logs_in(read: Read) -> Callable[[Tensor], Tensor]:
+def log_prob_function(read: Read) -> Callable[[Tensor], Tensor]:
     """Function from scores to log-probabilities: softmax, or independent labels."""
     return F.logsigmoid if read.divergence is sigmoid_divergence else log_softmax
 

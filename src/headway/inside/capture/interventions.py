@@ -16,11 +16,11 @@ from headway.nn.layout import Tree
 
 
 @dataclass(frozen=True)
-class Change:
+class Intervention:
     hidden: frozenset[tuple[str, int]] = frozenset()
     """Stream and place of tokens that no other token may attend to, in any layer."""
 
-    off: frozenset[tuple[str, int, int]] = frozenset()
+    disabled_heads: frozenset[tuple[str, int, int]] = frozenset()
     """Kind, layer and head whose output is set to zero; layers with shared weights share the
     change."""
 
@@ -38,14 +38,14 @@ class Change:
                 )
 
 
-NO_CHANGE = Change()
+NO_INTERVENTION = Intervention()
 
 
 @contextmanager
-def heads_off(model: nn.Module, change: Change) -> Iterator[None]:
+def disable_heads(model: nn.Module, change: Intervention) -> Iterator[None]:
     """Switch heads off within the context; their gates are restored afterwards."""
     anatomy, gates = Anatomy.of(model), dict[Attention, Tensor]()
-    for kind, layer, head in change.off:
+    for kind, layer, head in change.disabled_heads:
         attention = anatomy.head(kind, layer, head)
         if attention not in gates:
             device = next(attention.parameters()).device
@@ -62,7 +62,7 @@ def heads_off(model: nn.Module, change: Change) -> Iterator[None]:
             attention.gate_H = gate
 
 
-def hiding(
+def hiding_mask(
     n_rows: int, n_columns: int, places: Sequence[list[int]], *, causal: bool, own: bool
 ) -> Tree:
     """Mask of sequences of equal length, each with its own hidden columns; with `own` every token

@@ -17,7 +17,7 @@ from headway.data.media.open_item import UNITS, ItemFormat, MediaRegion, MediaTy
 from headway.data.readers.media import is_list
 from headway.data.source import media_examples
 from headway.errors import UserError
-from headway.inside.capture.streams import Stream
+from headway.inside.capture.streams import TokenStream
 from headway.settings.audio import AudioSettings
 from headway.settings.folder import example_of
 from headway.settings.run import media_settings
@@ -25,7 +25,7 @@ from headway.settings.vision import ImageSettings
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_inputs import check_kind, what_of
 
-Kind = Literal["picture", "sound"]
+MediaKind = Literal["picture", "sound"]
 
 NAMES = {"pictures": "an image", "videos": "a video", "sounds": "a recording"}
 
@@ -37,8 +37,8 @@ FIRST_ROWS = ("class", "distil")
 
 
 @dataclass(frozen=True)
-class Media:
-    kind: Kind
+class MediaInput:
+    kind: MediaKind
     name: str
     """Name of the file, without its folder."""
 
@@ -63,7 +63,9 @@ class Media:
     n_rows: int = 0
 
     @classmethod
-    def of(cls, name: str, item: NDArray[Any], settings: ImageSettings | AudioSettings) -> Media:
+    def of(
+        cls, name: str, item: NDArray[Any], settings: ImageSettings | AudioSettings
+    ) -> MediaInput:
         """Make media from an item as a front with these settings divides it into positions."""
         if isinstance(settings, AudioSettings):
             n_rows = settings.rows_of(len(item))
@@ -86,22 +88,22 @@ class Media:
         return len(self.item) / self.rate
 
     @property
-    def heard_rows(self) -> int:
+    def n_unpadded_rows(self) -> int:
         """Number of positions of a recording without those that contain only padding."""
         return min(self.n_rows, max(1, round(np.ceil(self.seconds / self.row_s - 1e-6))))
 
     @property
-    def is_own(self) -> list[bool]:
+    def content_mask(self) -> list[bool]:
         """For each position, whether it is part of the image or recording."""
-        n = self.heard_rows if self.kind == "sound" else self.n_rows
+        n = self.n_unpadded_rows if self.kind == "sound" else self.n_rows
         return [self.extra <= row < n for row in range(self.n_rows)]
 
-    def stream(self, name: str) -> Stream:
+    def stream(self, name: str) -> TokenStream:
         """Positions as the tokens of a stream, each a separate word."""
         pieces = [*FIRST_ROWS[: self.extra], *self._places()]
         special = tuple(place < self.extra for place in range(len(pieces)))
         words = tuple(-1 if apart else at - self.extra for at, apart in enumerate(special))
-        return Stream(name, (-1,) * len(pieces), tuple(pieces), words, special)
+        return TokenStream(name, (-1,) * len(pieces), tuple(pieces), words, special)
 
     def _places(self) -> list[str]:
         if self.kind == "sound":
@@ -116,7 +118,7 @@ class Media:
             for x in range(columns)
         ]
 
-    def around(self, row: int) -> NDArray[np.uint8] | None:
+    def patch_surroundings(self, row: int) -> NDArray[np.uint8] | None:
         """Pixels of a patch and its neighbours (T C Y X); None for positions that are not
         patches."""
         place = row - self.extra
@@ -131,36 +133,36 @@ class Media:
         first = int(t) * self.tubelet if time > 1 else 0
         return np.asarray(self.item[first : first + 1, :, top:bottom, left:right], np.uint8)
 
-    def short(self) -> list[str]:
+    def short_names(self) -> list[str]:
         """Short names of the positions for small spaces, such as "3·5"."""
         names = self.stream("").pieces
         for word in ("frame ", "row ", "column ", " s"):
             names = tuple(name.replace(word, "") for name in names)
         return [name.replace(", ", "·") for name in names]
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values, without the pixels or samples."""
         kept = ("kind", "name", "grid", "extra", "tubelet", "rate", "row_s", "n_rows")
         return {name: getattr(self, name) for name in kept}
 
     @classmethod
-    def from_facts(cls, facts: dict[str, Any], item: NDArray[Any]) -> Media:
+    def from_dict(cls, facts: dict[str, Any], item: NDArray[Any]) -> MediaInput:
         return cls(item=item, **{**facts, "grid": tuple(facts["grid"])})
 
 
-def what_it_reads(run: LoadedRun) -> str:
+def input_description(run: LoadedRun) -> str:
     """Name of the input of a run with its article: text, an image, a video or a recording."""
     settings = media_settings(run.settings)
     return "text" if settings is None else NAMES[what_of(settings)]
 
 
-def exceeds(run: LoadedRun, media: Media) -> bool:
+def is_too_long(run: LoadedRun, media: MediaInput) -> bool:
     """Whether the item has more positions than the model supports or than can be inspected."""
     most = getattr(media_settings(run.settings), "most_rows", None)
     return media.n_rows > (MAX_ROWS if most is None else most)
 
 
-def open_media(run: LoadedRun, path: Path | str) -> Media:
+def open_media(run: LoadedRun, path: Path | str) -> MediaInput:
     """Open a file in the format that the run was trained on. `NAME:12` selects an item of a list:
     line 12 of a manifest, or item 12 (from 0) of an `.npy` stack."""
     settings = media_settings(run.settings)
@@ -173,17 +175,17 @@ def open_media(run: LoadedRun, path: Path | str) -> Media:
     name, _, number = str(place).rpartition(":")
     if place.exists() or not number.isdecimal() or not Path(name).is_file():
         check_kind(place, form.what)
-        return Media.of(place.name, read_media(str(place), form).values, settings)
+        return MediaInput.of(place.name, read_media(str(place), form).values, settings)
     if not is_list(Path(name)):
         part = MediaRegion(index=int(number))
-        return Media.of(place.name, read_media(name, form, part).values, settings)
+        return MediaInput.of(place.name, read_media(name, form, part).values, settings)
     for item in media_examples([name], run.settings.data, form.what):
         if item.place == place.name:
-            return Media.of(place.name, item.medium.read(form).values, settings)
+            return MediaInput.of(place.name, item.medium.read(form).values, settings)
     raise UserError(f"{name} has no item in line {number}.")
 
 
-def example_input(run: LoadedRun) -> str | Media | None:
+def example_input(run: LoadedRun) -> str | MediaInput | None:
     """The example that comes with the model: the text of example.txt, or the media file, opened."""
     path = example_of(run.folder)
     if path is None:
@@ -193,9 +195,9 @@ def example_input(run: LoadedRun) -> str | Media | None:
     return path.read_text(encoding="utf-8").removesuffix("\n")
 
 
-def check_given(run: LoadedRun, text: str | None, file: Path | str | None) -> None:
+def check_input_kind(run: LoadedRun, text: str | None, file: Path | str | None) -> None:
     """Raise an error if the input is not of the kind that the run reads."""
-    reads = what_it_reads(run)
+    reads = input_description(run)
     if reads == "text" and file is not None:
         raise UserError(
             f"{run.folder.name} reads text, not media files. Give a text: --text 'A sentence.'"

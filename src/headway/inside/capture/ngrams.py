@@ -9,18 +9,18 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from headway.inside.capture.interventions import NO_CHANGE, Change
+from headway.inside.capture.interventions import NO_INTERVENTION, Intervention
 from headway.inside.capture.streams import Reading
 from headway.models.parts.ngrams import Ngrams, TokenView
 from headway.nn.layout import Layout
 
 NGRAMS = "ngrams"
 """Name of this member among the fronts of a model. Its rows are not vectors, but contributions of
-tokens to the scores (`added`)."""
+tokens to the scores (`token_contributions`)."""
 
 
 @dataclass(frozen=True)
-class Gram:
+class NgramOccurrence:
     """One n-gram of a text."""
 
     view: TokenView | None
@@ -32,19 +32,21 @@ class Gram:
     scores_C: Tensor
 
 
-def table_of(model: nn.Module) -> Ngrams | None:
+def ngram_table(model: nn.Module) -> Ngrams | None:
     found = getattr(model, "ngrams", None)
     return found if isinstance(found, Ngrams) else None
 
 
 @torch.no_grad()
-def grams_of(table: Ngrams, reading: Reading, change: Change = NO_CHANGE) -> list[list[Gram]]:
+def ngram_occurrences(
+    table: Ngrams, reading: Reading, change: Intervention = NO_INTERVENTION
+) -> list[list[NgramOccurrence]]:
     """The n-grams that vote on each output; none has a hidden token."""
     return [_grams(table, reading, kept, row) for kept, row in _texts(table, reading, change)]
 
 
 def _texts(
-    table: Ngrams, reading: Reading, change: Change
+    table: Ngrams, reading: Reading, change: Intervention
 ) -> list[tuple[tuple[int, ...], int | None]]:
     """Positions that the n-grams of each output may see, and the position of the output."""
     hidden = set(change.places(reading.last.name))
@@ -56,12 +58,14 @@ def _texts(
     ]
 
 
-def _grams(table: Ngrams, reading: Reading, kept: Sequence[int], row: int | None) -> list[Gram]:
+def _grams(
+    table: Ngrams, reading: Reading, kept: Sequence[int], row: int | None
+) -> list[NgramOccurrence]:
     tokens_T = torch.tensor([reading.last.ids[place] for place in kept], dtype=torch.long)
     spans = table.spans(tokens_T)
     buckets_TF = table.buckets(tokens_T, Layout.of([len(kept)]), _segments(reading, kept))
     views = (None, *(gram.view for gram in table.grams))
-    found: dict[object, Gram] = {}
+    found: dict[object, NgramOccurrence] = {}
     for place in range(len(kept)) if row is None else [kept.index(row)]:
         for number, bucket in enumerate(buckets_TF[place].tolist()):
             seen = tuple(kept[at] for at in spans[place][number])
@@ -69,7 +73,7 @@ def _grams(table: Ngrams, reading: Reading, kept: Sequence[int], row: int | None
             if key in found:
                 found[key] = replace(found[key], places=(*found[key].places, seen))
             else:
-                found[key] = Gram(views[number], (seen,), table.weight_GC[bucket])
+                found[key] = NgramOccurrence(views[number], (seen,), table.weight_GC[bucket])
     return list(found.values())
 
 
@@ -78,7 +82,9 @@ def _segments(reading: Reading, kept: Sequence[int]) -> Tensor | None:
 
 
 @torch.no_grad()
-def added(table: Ngrams, reading: Reading, change: Change = NO_CHANGE) -> Tensor:
+def token_contributions(
+    table: Ngrams, reading: Reading, change: Intervention = NO_INTERVENTION
+) -> Tensor:
     """Contribution of each token to the scores of each output (T R C).
 
     The scores of an n-gram are divided evenly among its occurrences and their tokens. The sum over
@@ -86,7 +92,7 @@ def added(table: Ngrams, reading: Reading, change: Change = NO_CHANGE) -> Tensor
     """
     sizes = len(reading.last), len(reading.outputs), len(table.bias_C)
     found_TRC = table.weight_GC.new_zeros(sizes)
-    for row, grams in enumerate(grams_of(table, reading, change)):
+    for row, grams in enumerate(ngram_occurrences(table, reading, change)):
         for gram in grams:
             for seen in gram.places:
                 each_C = gram.scores_C / (len(gram.places) * len(seen))
@@ -96,8 +102,8 @@ def added(table: Ngrams, reading: Reading, change: Change = NO_CHANGE) -> Tensor
 
 
 @torch.no_grad()
-def voted(
-    table: Ngrams, readings: Sequence[Reading], layout: Layout, changes: Sequence[Change]
+def scores_with_hidden(
+    table: Ngrams, readings: Sequence[Reading], layout: Layout, changes: Sequence[Intervention]
 ) -> Tensor:
     """The member's scores for several readings, each with tokens hidden: the same as if these
     tokens were not in the text. A row per text, or per row of the layout (zero where nothing is
@@ -126,8 +132,11 @@ def voted(
     return scores_NC
 
 
-def from_added(table: Ngrams, x_ND: Tensor, readings: Sequence[Reading], layout: Layout) -> Tensor:
-    """The member's scores from the contributions of tokens (`added`), a row per token."""
+def scores_from_contributions(
+    table: Ngrams, x_ND: Tensor, readings: Sequence[Reading], layout: Layout
+) -> Tensor:
+    """The member's scores from the contributions of tokens (`token_contributions`), a row per
+    token."""
     n_outputs, n_labels = len(readings[0].outputs), len(table.bias_C)
     each_BRC = x_ND.unflatten(0, (len(readings), -1)).sum(1).unflatten(1, (n_outputs, n_labels))
     scores_RC = each_BRC.flatten(0, 1) + table.bias_C

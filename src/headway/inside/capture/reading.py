@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.data.readers.jsonl import parse_object, value_text
-from headway.decode.search.hypothesis import Hypothesis, Wish
+from headway.decode.search.hypothesis import Hypothesis, TokenConstraints
 from headway.decode.search.searcher import too_long
 from headway.decode.speech.ctc import best_path
 from headway.decode.speech.recognizer import recognizer_of
@@ -21,16 +21,16 @@ from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.beam import BeamTree, search, tree_settings
 from headway.inside.capture.forward import (
-    Batch,
+    ReadingBatch,
+    final_states,
     gives_vector,
-    hide_rows,
+    mask_positions,
+    output_scores,
     read_out,
-    scores_in,
-    states_behind,
 )
-from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off
-from headway.inside.capture.media import Media, open_media
-from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.capture.interventions import NO_INTERVENTION, Intervention, disable_heads
+from headway.inside.capture.media import MediaInput, open_media
+from headway.inside.capture.streams import Reading, TokenStream, TracedOutput
 from headway.models.audio import AudioEncoder
 from headway.nn.ctc import align
 from headway.nn.positions import max_positions
@@ -42,53 +42,65 @@ from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.text_items import gapped_item, tagged_item, text_items
 from headway.tokens.tokenizer import Tokenizer
 
-__all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "answer", "read"]
+__all__ = [
+    "DEFAULT_OPTIONS",
+    "NEW_TOKENS",
+    "GenerationOptions",
+    "Reading",
+    "TokenStream",
+    "TracedOutput",
+    "read",
+    "read_with_beam",
+]
 
 NEW_TOKENS = 24
 """Default number of tokens that a language model adds to a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class GenerationOptions:
     """Settings for generating an answer."""
 
     output: str | Sequence[int] | None = None
     """Given output, which the model only reads: text, or ids without special tokens."""
 
-    begin: str = ""
+    prefix: str = ""
     """Text that the output must begin with."""
 
     decode: DecodeSettings | None = None
     """Decoding settings; None: those of the run (greedy for a language model)."""
 
-    new: int = NEW_TOKENS
+    max_new_tokens: int = NEW_TOKENS
     """Most tokens that a language model adds."""
 
 
-PLAINLY = Ask()
+DEFAULT_OPTIONS = GenerationOptions()
 
 
-def greedy_unless(named: Collection[str], decode: DecodeSettings) -> DecodeSettings:
+def greedy_by_default(named: Collection[str], decode: DecodeSettings) -> DecodeSettings:
     """Decode greedily, as is the default for inspecting language models, unless a beam or sampling
     was requested."""
     return decode if {"beam", "sample"} & {*named} else replace(decode, sample=False, beam=1)
 
 
 def read(
-    run: LoadedRun, text: str | Path | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE
+    run: LoadedRun,
+    text: str | Path | MediaInput,
+    ask: GenerationOptions = DEFAULT_OPTIONS,
+    change: Intervention = NO_INTERVENTION,
 ) -> Reading:
     """Read a text and return it with the outputs of the run, with or without a change of the model.
 
     A run that reads media takes a file.
     """
-    return answer(run, text, ask, change)[0]
+    return read_with_beam(run, text, ask, change)[0]
 
 
-def answer(
+def read_with_beam(
     run: LoadedRun,
-    text: str | Path | Media,
-    ask: Ask = PLAINLY,
-    change: Change = NO_CHANGE,
+    text: str | Path | MediaInput,
+    ask: GenerationOptions = DEFAULT_OPTIONS,
+    change: Intervention = NO_INTERVENTION,
     *,
     beam: bool = False,
 ) -> tuple[Reading, BeamTree | None]:
@@ -103,7 +115,7 @@ def answer(
     if run.spec.continues:
         assert isinstance(given, str)
         return _continue(run, given, ask, change, beam)
-    if ask.output is not None or ask.begin:
+    if ask.output is not None or ask.prefix:
         raise UserError(
             f"a run of the task {run.settings.task} without a decoder generates no text. Do not "
             "give an output."
@@ -111,8 +123,8 @@ def answer(
     return _label(run, given, change), None
 
 
-def _open(run: LoadedRun, text: str | Path | Media) -> str | Media:
-    if isinstance(text, Media):
+def _open(run: LoadedRun, text: str | Path | MediaInput) -> str | MediaInput:
+    if isinstance(text, MediaInput):
         return text
     if media_settings(run.settings) is not None:
         return open_media(run, text)
@@ -123,7 +135,7 @@ def _open(run: LoadedRun, text: str | Path | Media) -> str | Media:
     return text
 
 
-def context(run: LoadedRun) -> int:
+def max_input_tokens(run: LoadedRun) -> int:
     """Most tokens of a text that the run reads, with special tokens."""
     if Anatomy.of(run.model).is_pair:
         ends = [max_positions(part.front) for part in Anatomy.of(run.model).stacks]
@@ -133,28 +145,32 @@ def context(run: LoadedRun) -> int:
 
 
 def _check(run: LoadedRun, n_tokens: int) -> None:
-    if n_tokens > context(run):
-        raise too_long("the text", n_tokens, context(run))
+    if n_tokens > max_input_tokens(run):
+        raise too_long("the text", n_tokens, max_input_tokens(run))
 
 
 def _write(
-    run: LoadedRun, given: str | Media, ask: Ask, change: Change, beam: bool
+    run: LoadedRun,
+    given: str | MediaInput,
+    ask: GenerationOptions,
+    change: Intervention,
+    beam: bool,
 ) -> tuple[Reading, BeamTree | None]:
     """The source, and the output that the model generates from it."""
     target = run.vocab.target
     item: Any
-    if isinstance(given, Media):
+    if isinstance(given, MediaInput):
         item, source = given.item, given.stream("source")
     else:
         item = run.vocab.source.as_source(run.vocab.source.encode(given))
         _check(run, len(item))
-        source = Stream.of("source", item, run.vocab.source)
+        source = TokenStream.of("source", item, run.vocab.source)
     reading = Reading(
         text=given if isinstance(given, str) else given.name,
         task=run.settings.task,
         streams={"source": source},
         outputs=(),
-        media=given if isinstance(given, Media) else None,
+        media=given if isinstance(given, MediaInput) else None,
     )
     found, tree = _find(run, reading, item, ask, _only(change, "source", len(source)), beam)
     tokens = found.tokens
@@ -164,7 +180,7 @@ def _write(
     if reach is not None and len(tokens) + 1 > reach:
         raise too_long("the output", len(tokens) + 1, reach)
     chosen = [*tokens, target.eos] if found.finished else tokens
-    written = Stream.of("target", [target.bos, *tokens][: len(chosen)], target)
+    written = TokenStream.of("target", [target.bos, *tokens][: len(chosen)], target)
     return replace(
         reading,
         streams={"source": source, "target": written},
@@ -174,11 +190,16 @@ def _write(
 
 
 def _find(
-    run: LoadedRun, reading: Reading, item: Any, ask: Ask, change: Change, beam: bool
+    run: LoadedRun,
+    reading: Reading,
+    item: Any,
+    ask: GenerationOptions,
+    change: Intervention,
+    beam: bool,
 ) -> tuple[Hypothesis, BeamTree | None]:
     target = run.vocab.target
     given = _given_tokens(ask, target)
-    begin = target.encode(ask.begin) if ask.begin else []
+    begin = target.encode(ask.prefix) if ask.prefix else []
     decode = run.settings.decode if ask.decode is None else ask.decode
     most = _most_written(run)
     for what, ids in (("the output", given or []), ("the beginning of the output", begin)):
@@ -192,9 +213,11 @@ def _find(
         start = [*first, *begin]
         tokens, ended = write_uncached(run, reading, [target.bos, *start], change, limit)
         return Hypothesis([*start, *tokens], 0.0, 0.0, [], finished=ended), None
-    record = beam and decode == tree_settings(run, ask.decode, ask.new)
-    with heads_off(run.model, change):
-        found, tree = search(run, item, decode, Wish(prefix=tuple(begin)), record=record)
+    record = beam and decode == tree_settings(run, ask.decode, ask.max_new_tokens)
+    with disable_heads(run.model, change):
+        found, tree = search(
+            run, item, decode, TokenConstraints(prefix=tuple(begin)), record=record
+        )
     return found[0], tree
 
 
@@ -205,14 +228,14 @@ def _most_written(run: LoadedRun) -> int:
 
 
 def _continue(
-    run: LoadedRun, text: str, ask: Ask, change: Change, beam: bool
+    run: LoadedRun, text: str, ask: GenerationOptions, change: Intervention, beam: bool
 ) -> tuple[Reading, BeamTree | None]:
     tokenizer = run.vocab.source
     prompt = _prompt(run, text)
     _check(run, len(prompt))
     given = _given_tokens(ask, tokenizer)
-    start = [*prompt, *(tokenizer.encode(ask.begin) if ask.begin else [])]
-    new = min(ask.new, context(run) - len(start))
+    start = [*prompt, *(tokenizer.encode(ask.prefix) if ask.prefix else [])]
+    new = min(ask.max_new_tokens, max_input_tokens(run) - len(start))
     hidden = _only(change, "text", len(prompt))
     reading = Reading(
         text=text, task=run.settings.task, streams={}, outputs=(), n_given=len(prompt)
@@ -226,14 +249,14 @@ def _continue(
         tokens, finished = write_uncached(run, reading, start, hidden, new)
     else:
         decode = replace(DecodeSettings(beam=1) if ask.decode is None else ask.decode, max_len=new)
-        record = beam and decode == tree_settings(run, ask.decode, ask.new)
-        with heads_off(run.model, replace(change, hidden=frozenset())):
+        record = beam and decode == tree_settings(run, ask.decode, ask.max_new_tokens)
+        with disable_heads(run.model, replace(change, hidden=frozenset())):
             [best, *_], tree = search(run, start, decode, record=record)
         tokens, finished = best.tokens, best.finished
-    ids = [*start, *tokens][: context(run)]
+    ids = [*start, *tokens][: max_input_tokens(run)]
     reading = replace(
         reading,
-        streams={"text": Stream.of("text", ids, tokenizer)},
+        streams={"text": TokenStream.of("text", ids, tokenizer)},
         outputs=next_outputs([*ids[1:], tokenizer.eos], tokenizer),
         finished=finished,
     )
@@ -261,7 +284,7 @@ def _prompt(run: LoadedRun, text: str) -> list[int]:
 
 
 def write_uncached(
-    run: LoadedRun, reading: Reading, start: Sequence[int], change: Change, limit: int
+    run: LoadedRun, reading: Reading, start: Sequence[int], change: Intervention, limit: int
 ) -> tuple[list[int], bool]:
     """Decode greedily after `start` without a cache, because caches do not support hidden tokens;
     return the tokens and whether the end was reached."""
@@ -269,9 +292,9 @@ def write_uncached(
     never = sorted(tokenizer.specials - {tokenizer.eos})
     tokens: list[int] = []
     while len(tokens) < limit:
-        stream = Stream.of(name, [*start, *tokens], tokenizer)
+        stream = TokenStream.of(name, [*start, *tokens], tokenizer)
         streams = {**reading.streams, name: stream}
-        asked = replace(reading, streams=streams, outputs=(Output(len(stream) - 1, -1, ""),))
+        asked = replace(reading, streams=streams, outputs=(TracedOutput(len(stream) - 1, -1, ""),))
         scores_V = _scores(run, asked, change)[0]
         scores_V[never] = -torch.inf
         best = int(scores_V.argmax())
@@ -281,14 +304,16 @@ def write_uncached(
     return tokens, False
 
 
-def next_outputs(tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0) -> tuple[Output, ...]:
+def next_outputs(
+    tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0
+) -> tuple[TracedOutput, ...]:
     """Outputs in which row t predicts token t."""
     names = tokenizer.tokens(tokens)
     pairs = enumerate(zip(tokens, names, strict=True))
-    return tuple(Output(first + row, id, name) for row, (id, name) in pairs)
+    return tuple(TracedOutput(first + row, id, name) for row, (id, name) in pairs)
 
 
-def _given_tokens(ask: Ask, tokenizer: Tokenizer) -> list[int] | None:
+def _given_tokens(ask: GenerationOptions, tokenizer: Tokenizer) -> list[int] | None:
     if ask.output is None or isinstance(ask.output, str):
         return None if ask.output is None else tokenizer.encode(ask.output)
     for id in ask.output:
@@ -299,7 +324,7 @@ def _given_tokens(ask: Ask, tokenizer: Tokenizer) -> list[int] | None:
     return list(ask.output)
 
 
-def _only(change: Change, stream: str, length: int) -> Change:
+def _only(change: Intervention, stream: str, length: int) -> Intervention:
     """Keep only the hidden tokens of the input; the output does not exist yet."""
     for name, place in change.hidden:
         if name == stream and place < 0:
@@ -309,32 +334,34 @@ def _only(change: Change, stream: str, length: int) -> Change:
     )
 
 
-def _label(run: LoadedRun, given: str | Media, change: Change) -> Reading:
+def _label(run: LoadedRun, given: str | MediaInput, change: Intervention) -> Reading:
     """Read classes, tags, filled gaps, a number or a vector. The positions of the outputs are known
     beforehand, except for text by CTC."""
     reading = _unanswered(run, given)
     if gives_vector(run):
-        vector_D = F.normalize(_scores(run, reading, NO_CHANGE)[0], dim=-1)
+        vector_D = F.normalize(_scores(run, reading, NO_INTERVENTION)[0], dim=-1)
         return replace(reading, direction=tuple(vector_D.tolist()))
     if run.spec.writes:
-        return _hear(run, reading, change)
-    if isinstance(given, Media) and run.spec.answers == "gaps":
-        return ask_hidden(run, given)
+        return _read_ctc(run, reading, change)
+    if isinstance(given, MediaInput) and run.spec.answers == "gaps":
+        return read_masked(run, given)
     scores_RC = _scores(run, reading, change)
     if run.spec.answers == "number":  # explained like a vector with one component
         value = float(label_type_of(run.settings, ()).predictions(scores_RC[:1])[0, 0])
-        number = (Output(None, 0, f"{value:.6g}"),)
+        number = (TracedOutput(None, 0, f"{value:.6g}"),)
         return replace(reading, outputs=number, direction=(1.0,))
     chosen = _choose(run, reading, scores_RC)
     pairs = zip(reading.outputs, chosen, strict=True)
-    return replace(reading, outputs=tuple(Output(one.row, id, _name(run, id)) for one, id in pairs))
+    return replace(
+        reading, outputs=tuple(TracedOutput(one.row, id, _name(run, id)) for one, id in pairs)
+    )
 
 
-def _unanswered(run: LoadedRun, given: str | Media) -> Reading:
+def _unanswered(run: LoadedRun, given: str | MediaInput) -> Reading:
     """Make the reading before the outputs are known."""
     name = Anatomy.of(run.model).stacks[0].stream
-    if isinstance(given, Media):
-        vector = (Output(None, -1, "vector"),)
+    if isinstance(given, MediaInput):
+        vector = (TracedOutput(None, -1, "vector"),)
         return Reading(
             given.name, run.settings.task, {name: given.stream(name)}, vector, media=given
         )
@@ -348,20 +375,20 @@ def _unanswered(run: LoadedRun, given: str | Media) -> Reading:
     return Reading(
         text=given,
         task=run.settings.task,
-        streams={name: Stream.of(name, item.ids, run.vocab.source)},
-        outputs=tuple(Output(row, -1, "vector") for row in rows),
+        streams={name: TokenStream.of(name, item.ids, run.vocab.source)},
+        outputs=tuple(TracedOutput(row, -1, "vector") for row in rows),
         segments=tuple(item.segments),
     )
 
 
-def ask_hidden(run: LoadedRun, media: Media, number: int = 0) -> Reading:
+def read_masked(run: LoadedRun, media: MediaInput, number: int = 0) -> Reading:
     """Hide some positions of an image or a recording, selected by a number; the outputs are these
     positions."""
     reading = _unanswered(run, media)
-    rows_R = hide_rows(run, [media], number).rows_R
+    rows_R = mask_positions(run, [media], number).rows_R
     assert rows_R is not None
     pieces = reading.last.pieces
-    outputs = tuple(Output(row, -1, pieces[row]) for row in rows_R.tolist())
+    outputs = tuple(TracedOutput(row, -1, pieces[row]) for row in rows_R.tolist())
     return replace(reading, outputs=outputs, hides=number)
 
 
@@ -383,19 +410,19 @@ def _name(run: LoadedRun, id: int) -> str:
     return labels[id] if id < len(labels) else str(id)
 
 
-def align_by_ctc(run: LoadedRun, media: Media, tokens: list[int]) -> Reading:
+def align_by_ctc(run: LoadedRun, media: MediaInput, tokens: list[int]) -> Reading:
     """Align a recording with known text: the most probable position of each of these tokens."""
     reading = _unanswered(run, media)
-    return _place_symbols(run, reading, _symbols(run, reading, NO_CHANGE), tokens)
+    return _place_symbols(run, reading, _symbols(run, reading, NO_INTERVENTION), tokens)
 
 
-def _symbols(run: LoadedRun, reading: Reading, change: Change) -> Tensor:
+def _symbols(run: LoadedRun, reading: Reading, change: Intervention) -> Tensor:
     """Log-probabilities of all symbols at every position."""
-    every = tuple(Output(row, -1, "") for row in range(len(reading.last)))
+    every = tuple(TracedOutput(row, -1, "") for row in range(len(reading.last)))
     return _scores(run, replace(reading, outputs=every), change).log_softmax(-1)
 
 
-def _hear(run: LoadedRun, reading: Reading, change: Change) -> Reading:
+def _read_ctc(run: LoadedRun, reading: Reading, change: Intervention) -> Reading:
     """Read each symbol from the position in its segment where it is most probable. With hidden
     positions the best CTC path is used, because no search supports them."""
     logs_SV = _symbols(run, reading, change)
@@ -404,7 +431,7 @@ def _hear(run: LoadedRun, reading: Reading, change: Change) -> Reading:
     else:
         assert reading.media is not None
         weight = run.settings.transcribe.ctc
-        with heads_off(run.model, change):
+        with disable_heads(run.model, change):
             model = cast(AudioEncoder, run.model)
             speaks = recognizer_of(model, run.vocab.target, run.settings.decode, weight)
             tokens = speaks.recognize([reading.media.item])[0].tokens
@@ -419,13 +446,13 @@ def _place_symbols(run: LoadedRun, reading: Reading, logs_SV: Tensor, tokens: li
     outputs = []
     for id, name, first, last in zip(tokens, names, found.first, found.last, strict=True):
         row = first + int(logs_SV[first : last + 1, id].argmax())
-        outputs.append(Output(row, id, name))
+        outputs.append(TracedOutput(row, id, name))
     return replace(reading, outputs=tuple(outputs))
 
 
 @torch.no_grad()
-def _scores(run: LoadedRun, reading: Reading, change: Change) -> Tensor:
-    batch = Batch.of(run, [reading])
-    with heads_off(run.model, change):
-        read = read_out(run, batch, states_behind(run.model, batch, [change]), [change])
-        return scores_in(run, read).clone()
+def _scores(run: LoadedRun, reading: Reading, change: Intervention) -> Tensor:
+    batch = ReadingBatch.of(run, [reading])
+    with disable_heads(run.model, change):
+        read = read_out(run, batch, final_states(run.model, batch, [change]), [change])
+        return output_scores(run, read).clone()

@@ -13,12 +13,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from headway.inside.capture.anatomy import Anatomy, StackPart
-from headway.inside.capture.forward import Batch, vectors
+from headway.inside.capture.forward import ReadingBatch, last_hidden_states
 from headway.inside.capture.streams import Reading
 from headway.tasks.loaded_run import LoadedRun
 
 Site = tuple[str, int]
-Edit = Callable[[Site, Tensor], Tensor | None]
+StateEdit = Callable[[Site, Tensor], Tensor | None]
 """Function that receives the states of a site and may return others to replace them."""
 
 READ_AT_ONCE = 2048
@@ -27,16 +27,16 @@ READ_AT_ONCE = 2048
 
 def batches(
     run: LoadedRun, readings: Sequence[Reading], tokens: int = READ_AT_ONCE
-) -> Iterator[Batch]:
+) -> Iterator[ReadingBatch]:
     """Yield batches in order, of about `tokens` each."""
     held: list[Reading] = []
     for reading in readings:
         if held and sum(one.n_tokens for one in [*held, reading]) > tokens:
-            yield Batch.of(run, held)
+            yield ReadingBatch.of(run, held)
             held = []
         held.append(reading)
     if held:
-        yield Batch.of(run, held)
+        yield ReadingBatch.of(run, held)
 
 
 def sites_of(model: nn.Module) -> list[Site]:
@@ -48,15 +48,15 @@ def stream_of(model: nn.Module, site: Site) -> str:
     return Anatomy.of(model).stack(site[0]).stream
 
 
-def states_of(model: nn.Module, batch: Batch) -> dict[Site, Tensor]:
+def states_of(model: nn.Module, batch: ReadingBatch) -> dict[Site, Tensor]:
     """States of every site, one row per token."""
-    with watch_states(model) as found:
-        vectors(model, batch)
+    with record_states(model) as found:
+        last_hidden_states(model, batch)
     return found
 
 
 @contextmanager
-def watch_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
+def record_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
     """Record the states of every site during a pass within the context."""
     found: dict[Site, Tensor] = {}
 
@@ -68,7 +68,7 @@ def watch_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
 
 
 @contextmanager
-def edit_states(model: nn.Module, edit: Edit) -> Iterator[None]:
+def edit_states(model: nn.Module, edit: StateEdit) -> Iterator[None]:
     """Call `edit` with the states of every site, in the order of computation, within the
     context."""
     hooks: list[Any] = []
@@ -81,7 +81,7 @@ def edit_states(model: nn.Module, edit: Edit) -> Iterator[None]:
             hook.remove()
 
 
-def _hooks(part: StackPart, edit: Edit) -> list[Any]:
+def _hooks(part: StackPart, edit: StateEdit) -> list[Any]:
     # Layers with shared weights are one module that is called repeatedly, so calls are counted.
     layer = 0
 

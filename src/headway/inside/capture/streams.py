@@ -12,7 +12,7 @@ from headway.tokens.pieces import SPACE_MARK
 from headway.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from headway.inside.capture.media import Media
+    from headway.inside.capture.media import MediaInput
 
 
 SIDES = {
@@ -25,7 +25,7 @@ model. Every other model has one kind, `self`, in its only stream."""
 
 
 @dataclass(frozen=True)
-class Stream:
+class TokenStream:
     """Tokens that are read together.
 
     The name is `source` or `target` for a sequence-to-sequence model, `picture` or `sound` for an
@@ -43,7 +43,7 @@ class Stream:
     special: tuple[bool, ...]
 
     @classmethod
-    def of(cls, name: str, ids: list[int], tokenizer: Tokenizer) -> Stream:
+    def of(cls, name: str, ids: list[int], tokenizer: Tokenizer) -> TokenStream:
         special = tuple(i in tokenizer.specials and i != tokenizer.unk for i in ids)
         ordinary = [i for i, apart in zip(ids, special, strict=True) if not apart]
         numbers = iter(_words(ordinary, tokenizer))
@@ -55,7 +55,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Output:
+class TracedOutput:
     """One output of the model."""
 
     row: int | None
@@ -71,10 +71,10 @@ class Output:
 class Reading:
     text: str
     task: str
-    streams: dict[str, Stream]
+    streams: dict[str, TokenStream]
     """In the order of reading."""
 
-    outputs: tuple[Output, ...]
+    outputs: tuple[TracedOutput, ...]
     segments: tuple[int, ...] = ()
     """Segment of each token: 1 for the second text of a pair; for a tagger the shape of the
     token."""
@@ -88,7 +88,7 @@ class Reading:
     finished: bool = True
     """Whether a generated output ended with an end token."""
 
-    media: Media | None = None
+    media: MediaInput | None = None
     """The image, video or recording, if the input is not a text."""
 
     hides: int | None = None
@@ -132,28 +132,28 @@ class Reading:
         return self.media is not None and stream == self.first.name
 
     @property
-    def first(self) -> Stream:
+    def first(self) -> TokenStream:
         return next(iter(self.streams.values()))
 
     @property
-    def last(self) -> Stream:
+    def last(self) -> TokenStream:
         return list(self.streams.values())[-1]
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values, without the pixels of an image or the samples of a recording."""
         found = asdict(replace(self, media=None))
         del found["media"], found["hides"]
-        return found if self.media is None else {**found, "media": self.media.facts()}
+        return found if self.media is None else {**found, "media": self.media.to_dict()}
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Reading:
+    def from_dict(cls, facts: Mapping[str, Any]) -> Reading:
         streams = {
-            name: Stream(
+            name: TokenStream(
                 name, *(tuple(values[key]) for key in ("ids", "pieces", "words", "special"))
             )
             for name, values in facts["streams"].items()
         }
-        outputs = tuple(Output(**values) for values in facts["outputs"])
+        outputs = tuple(TracedOutput(**values) for values in facts["outputs"])
         segments = tuple(facts.get("segments", ()))
         direction = tuple(facts.get("direction", ()))
         more = {name: facts[name] for name in ("n_given", "finished") if name in facts}
@@ -169,6 +169,6 @@ def _words(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     return [int(number) - 1 for number in tokenizer.word_starts(ids).cumsum()] if ids else []
 
 
-def shown(piece: str) -> str:
+def display_piece(piece: str) -> str:
     """A token for display: without the mark of the space before it."""
     return piece.replace(SPACE_MARK, " ").strip(" ") or "␣"

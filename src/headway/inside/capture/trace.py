@@ -18,14 +18,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from headway import __version__
-from headway.decode.search.hypothesis import Wish
+from headway.decode.search.hypothesis import TokenConstraints
 from headway.errors import DataError, FolderError, UserError
-from headway.inside.capture.anatomy import Anatomy, Calls
-from headway.inside.capture.beam import BeamTree, beam_tree, searches
-from headway.inside.capture.forward import Pass, say
-from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off
-from headway.inside.capture.media import Media
-from headway.inside.capture.reading import PLAINLY, Ask, Reading, answer
+from headway.inside.capture.anatomy import Anatomy, RecordedTaps
+from headway.inside.capture.beam import BeamTree, beam_tree, has_search
+from headway.inside.capture.forward import ForwardResult, run_reading
+from headway.inside.capture.interventions import NO_INTERVENTION, Intervention, disable_heads
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.reading import (
+    DEFAULT_OPTIONS,
+    GenerationOptions,
+    Reading,
+    read_with_beam,
+)
 from headway.inside.capture.schema import check
 from headway.nn.tap import record
 from headway.settings.model import family_of
@@ -70,10 +75,10 @@ class Trace:
     meta: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def change(self) -> Change:
+    def change(self) -> Intervention:
         """Hidden tokens and switched-off heads of this pass."""
         off = (head.split(".") for head in self.meta.get("off", ()))
-        return Change(
+        return Intervention(
             frozenset((name, place) for name, place in self.meta.get("hidden", ())),
             frozenset((kind, int(layer), int(head)) for kind, layer, head in off),
         )
@@ -91,7 +96,7 @@ class Trace:
             tensors["media"] = torch.from_numpy(self.reading.media.item.copy())
         facts = {
             "version": VERSION,
-            "reading": self.reading.facts(),
+            "reading": self.reading.to_dict(),
             "beam": None if self.beam is None else self.beam.to_dict(),
             "meta": self.meta,
         }
@@ -110,9 +115,9 @@ class Trace:
             tensors = load_file(folder / TENSORS)
             groups = {group: _layers(tensors, group) for group in GROUPS}
             beam = facts["beam"]
-            reading = Reading.from_facts(facts["reading"])
+            reading = Reading.from_dict(facts["reading"])
             if "media" in tensors:
-                media = Media.from_facts(facts["reading"]["media"], tensors["media"].numpy())
+                media = MediaInput.from_dict(facts["reading"]["media"], tensors["media"].numpy())
                 reading = replace(reading, media=media)
             found = cls(
                 reading=reading,
@@ -134,9 +139,9 @@ class Trace:
 
 def trace(
     run: LoadedRun,
-    text: str | Path | Media | Reading,
-    ask: Ask = PLAINLY,
-    change: Change = NO_CHANGE,
+    text: str | Path | MediaInput | Reading,
+    ask: GenerationOptions = DEFAULT_OPTIONS,
+    change: Intervention = NO_INTERVENTION,
     *,
     gradients: bool = False,
     beam: bool = False,
@@ -150,30 +155,30 @@ def trace(
     if isinstance(text, Reading):
         reading = text
     else:
-        reading, tree = answer(run, text, ask, change, beam=beam)
+        reading, tree = read_with_beam(run, text, ask, change, beam=beam)
     found = _record(run, reading, change, gradients=gradients)
-    asked = ask.output is None and (ask.new > 0 or "target" in reading.streams)
-    if beam and tree is None and searches(run) and asked and not change.hidden:
-        with heads_off(run.model, change):
+    asked = ask.output is None and (ask.max_new_tokens > 0 or "target" in reading.streams)
+    if beam and tree is None and has_search(run) and asked and not change.hidden:
+        with disable_heads(run.model, change):
             tree = _search(run, reading, ask)
     return replace(found, beam=tree)
 
 
-def _search(run: LoadedRun, reading: Reading, ask: Ask) -> BeamTree:
-    begin = tuple(run.vocab.target.encode(ask.begin)) if ask.begin else ()
+def _search(run: LoadedRun, reading: Reading, ask: GenerationOptions) -> BeamTree:
+    begin = tuple(run.vocab.target.encode(ask.prefix)) if ask.prefix else ()
     if "source" in reading.streams:
         source = list(reading.first.ids) if reading.media is None else reading.media
-        return beam_tree(run, source, ask.decode, wish=Wish(prefix=begin))
+        return beam_tree(run, source, ask.decode, wish=TokenConstraints(prefix=begin))
     ids = list(reading.last.ids[: reading.n_given + len(begin)])
-    return beam_tree(run, ids, ask.decode, new=ask.new)
+    return beam_tree(run, ids, ask.decode, new=ask.max_new_tokens)
 
 
-def _record(run: LoadedRun, reading: Reading, change: Change, *, gradients: bool) -> Trace:
+def _record(run: LoadedRun, reading: Reading, change: Intervention, *, gradients: bool) -> Trace:
     anatomy = Anatomy.of(run.model)
     _check_size(anatomy, reading)
 
-    def forward() -> Pass:
-        found = say(run, reading, change)
+    def forward() -> ForwardResult:
+        found = run_reading(run, reading, change)
         if gradients:
             found.log_probs_R.sum().backward()
         return found
@@ -200,7 +205,7 @@ def record_layers(
     finally:
         for hook in hooks:
             hook.remove()
-    calls = Calls(model, got)
+    calls = RecordedTaps(model, got)
     weights = calls.weights(anatomy)
     groups = {
         "attention": {kind: [w.detach() for w in layers] for kind, layers in weights.items()},
@@ -242,7 +247,7 @@ def _keep(into: dict[str, Tensor], name: str) -> Callable[[nn.Module, Any], None
     return hook
 
 
-def _meta(run: LoadedRun, change: Change) -> dict[str, Any]:
+def _meta(run: LoadedRun, change: Intervention) -> dict[str, Any]:
     model = run.shape
     return {
         "headway": __version__,
@@ -253,11 +258,11 @@ def _meta(run: LoadedRun, change: Change) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "labels": list(run.settings.labels),
         "hidden": sorted([stream, place] for stream, place in change.hidden),
-        "off": sorted(f"{kind}.{layer}.{head}" for kind, layer, head in change.off),
+        "off": sorted(f"{kind}.{layer}.{head}" for kind, layer, head in change.disabled_heads),
     }
 
 
-def _error(said: Pass) -> dict[str, float]:
+def _error(said: ForwardResult) -> dict[str, float]:
     """Mean squared error of reconstructed positions, if there are any."""
     hides = said.targets_RE is not None
     return {"error": -float(said.log_probs_R.detach().mean())} if hides else {}

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.inside.capture.forward import Batch, gives_vector, read_out, states_behind
+from headway.inside.capture.forward import ReadingBatch, final_states, gives_vector, read_out
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import Read, readout_of, sigmoid_divergence
 
@@ -17,7 +17,7 @@ AT_ONCE = 512
 
 
 @dataclass(frozen=True)
-class Answers:
+class BatchOutputs:
     """Outputs of one pass. A row is a token, or a text for classes and vectors."""
 
     owner_R: Tensor
@@ -26,7 +26,7 @@ class Answers:
     place_R: Tensor
     """Position in the last stream that each row is read from; -1: the whole text."""
 
-    read: Read
+    readout: Read
     target_R: Tensor | None
     """True next tokens, or true values of reconstructions (R E). None: the model's own prediction
     is the target."""
@@ -35,21 +35,21 @@ class Answers:
     """Whether the output is a vector without scores."""
 
 
-def answers(run: LoadedRun, batch: Batch) -> Answers:
+def batch_outputs(run: LoadedRun, batch: ReadingBatch) -> BatchOutputs:
     """Run one pass of a batch, within any active change of the model."""
-    states = states_behind(run.model, batch)
+    states = final_states(run.model, batch)
     read, layout, x_ND = read_out(run, batch, states), batch.layout, states.x_ND
     lengths = torch.tensor(layout.known_lengths(), device=x_ND.device)
     each_B = torch.arange(len(lengths), device=x_ND.device)
     if readout_of(run.settings).pools:
-        return Answers(each_B, torch.full_like(each_B, -1), read, None, gives_vector(run))
+        return BatchOutputs(each_B, torch.full_like(each_B, -1), read, None, gives_vector(run))
     rows_R = batch.rows()
     place_R, owner_R = layout.positions_N[rows_R], each_B.repeat_interleave(lengths)[rows_R]
     if batch.hidden is not None:
-        return Answers(owner_R, place_R, read, batch.hidden.targets.targets)
+        return BatchOutputs(owner_R, place_R, read, batch.hidden.targets.targets)
     said_R = torch.tensor([output.id for one in batch.readings for output in one.outputs])
     known = bool((said_R >= 0).all())
-    return Answers(owner_R, place_R, read, said_R.to(x_ND.device) if known else None)
+    return BatchOutputs(owner_R, place_R, read, said_R.to(x_ND.device) if known else None)
 
 
 def unit(run: LoadedRun) -> str:
@@ -61,13 +61,13 @@ def unit(run: LoadedRun) -> str:
 
 
 @torch.no_grad()
-def losses(clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
+def losses(clean: BatchOutputs, changed: BatchOutputs) -> tuple[Tensor, Tensor, Tensor]:
     """Return for each row the loss before and after the change, and the change of the output.
 
     The change is the KL divergence in nats. For vectors all three are 1 − cosine with the vector
     before the change; for reconstructions and numbers they are mean squares.
     """
-    old, new = clean.read, changed.read
+    old, new = clean.readout, changed.readout
     if not old.has_probabilities and not clean.is_vector:
         was_RE, is_RE = old.averaged_logits(), new.averaged_logits()
         right_RE = was_RE if clean.target_R is None else clean.target_R

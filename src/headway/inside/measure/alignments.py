@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headway.decode.align import Pair, align_words, pharaoh
+from headway.decode.align import AlignmentLink, align_words, pharaoh
 from headway.errors import DataError, UserError
 from headway.inside.capture.streams import Reading
 from headway.inside.measure.maps.map import Map, written_words
 
-__all__ = ["Pair", "aer", "aligning_layer", "alignment", "pharaoh", "read_pharaoh"]
+__all__ = ["AlignmentLink", "aer", "aligning_layer", "alignment", "pharaoh", "read_pharaoh"]
 
 
-def alignment(map_: Map, reading: Reading) -> list[Pair]:
+def alignment(map_: Map, reading: Reading) -> list[AlignmentLink]:
     """Align every output word with the source word that gets most weight from its tokens.
 
     Pairs are (source, target). Special tokens are left out, and absolute weights are used.
@@ -50,7 +50,7 @@ def aligning_layer(n_layers: int, truth: dict[str, Any] | None) -> tuple[int, st
     return max(0, n_layers - 2), f"{names} (the best layer was not measured)"
 
 
-def read_pharaoh(line: str, where: str = "the alignment") -> list[Pair]:
+def read_pharaoh(line: str, where: str = "the alignment") -> list[AlignmentLink]:
     """Parse pairs of word numbers such as `0-0 1-2`, source first, counted from 0."""
     pairs = []
     for entry in line.split():
@@ -61,7 +61,11 @@ def read_pharaoh(line: str, where: str = "the alignment") -> list[Pair]:
     return pairs
 
 
-def aer(found: Iterable[Pair], sure: Iterable[Pair], possible: Iterable[Pair] = ()) -> float:
+def aer(
+    found: Iterable[AlignmentLink],
+    sure: Iterable[AlignmentLink],
+    possible: Iterable[AlignmentLink] = (),
+) -> float:
     """Alignment error rate of Och and Ney (2003): 0 is perfect, 1 is all wrong.
 
     Sure pairs count as possible, too. The rate is 0 if nothing is sure and nothing was found.

@@ -27,7 +27,7 @@ Measures = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
-class Stage:
+class CheckpointStage:
     """A run at one moment of its training."""
 
     label: str
@@ -50,7 +50,7 @@ def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
 
 def stages(
     run: LoadedRun, note: Callable[[str], None] = lambda line: None, *, asked: bool = False
-) -> Iterator[Stage]:
+) -> Iterator[CheckpointStage]:
     """Yield the run at each intact checkpoint, then as it is. Only one model is built at a time.
 
     Damaged checkpoints are skipped, with a message to `note`.
@@ -64,7 +64,7 @@ def stages(
             continue
         last_step = stage.step
         yield stage
-    yield Stage(FINAL, _final_step(run, last_step), run)
+    yield CheckpointStage(FINAL, _final_step(run, last_step), run)
 
 
 def describe_kept(run: LoadedRun) -> str | None:
@@ -83,12 +83,12 @@ def _final_step(run: LoadedRun, last: int) -> int:
     return int(ended[-1]["step"]) if ended else last
 
 
-def stage_at(run: LoadedRun, checkpoint: Path) -> Stage:
+def stage_at(run: LoadedRun, checkpoint: Path) -> CheckpointStage:
     """Load the weights of a checkpoint into a separate model."""
     weights = merge_tensors(Checkpoints.weights(checkpoint), run.settings.lora.alpha)
     model = build_model(run.shape, device=run.device).eval()
     load_weights(model, weights, f"{checkpoint} does not fit the model of {run.folder}.")
-    return Stage(label_of(checkpoint), _step(checkpoint), run.with_model(model))
+    return CheckpointStage(label_of(checkpoint), _step(checkpoint), run.with_model(model))
 
 
 def label_of(checkpoint: Path) -> str:
@@ -99,7 +99,7 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def along(
+def trace_stages(
     run: LoadedRun,
     reading: Reading,
     note: Callable[[str], None] = lambda line: None,

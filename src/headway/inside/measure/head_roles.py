@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.streams import Reading, TokenStream
 
 LIFT = 2.0
 
@@ -58,7 +58,7 @@ def roles_of(scores: Mapping[str, float], even: Mapping[str, float]) -> tuple[st
     return tuple(name for _, name in sorted(found, reverse=True))
 
 
-class Means:
+class RunningMeans:
     """Running means of numbers per head, by name."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Means:
         return self.sums[name] / self.counts[name] if name in self.sums else None
 
 
-class Frequencies:
+class TokenFrequencies:
     """Counts of tokens in the texts; of equally frequent tokens the one with the higher id is
     rarer."""
 
@@ -84,7 +84,7 @@ class Frequencies:
             for name, stream in reading.streams.items():
                 self.counts[name].update(stream.ids)
 
-    def rarest(self, stream: Stream) -> int | None:
+    def rarest(self, stream: TokenStream) -> int | None:
         """Position of the rarest token; None for media, whose positions have no token ids."""
         places = [
             place
@@ -101,7 +101,9 @@ def is_punctuation(piece: str) -> bool:
     return not any(character.isalnum() for character in piece)
 
 
-def add_places(means: Means, even: Means, weights_HTS: Tensor, *, causal: bool) -> None:
+def add_places(
+    means: RunningMeans, even: RunningMeans, weights_HTS: Tensor, *, causal: bool
+) -> None:
     """Add scores of the previous, next, same and first token for self-attention, over rows in which
     these tokens differ."""
     n_rows = weights_HTS.shape[1]
@@ -120,10 +122,10 @@ def add_places(means: Means, even: Means, weights_HTS: Tensor, *, causal: bool) 
 
 
 def add_columns(
-    means: Means,
-    even: Means,
+    means: RunningMeans,
+    even: RunningMeans,
     weights_HTS: Tensor,
-    columns: Stream,
+    columns: TokenStream,
     rare: int | None,
     *,
     causal: bool,
@@ -151,7 +153,11 @@ def add_columns(
 
 
 def add_alignment(
-    means: Means, even: Means, weights_HTS: Tensor, rows: Sequence[int], columns: Sequence[int]
+    means: RunningMeans,
+    even: RunningMeans,
+    weights_HTS: Tensor,
+    rows: Sequence[int],
+    columns: Sequence[int],
 ) -> None:
     """Add the fraction of rows whose strongest column is the correct one."""
     if rows:
@@ -161,7 +167,9 @@ def add_alignment(
         even.add("alignment", torch.tensor([len(rows) / weights_HTS.shape[2]]), len(rows))
 
 
-def add_repeats(means: Means, even: Means, weights_HTS: Tensor, start: int, period: int) -> None:
+def add_repeats(
+    means: RunningMeans, even: RunningMeans, weights_HTS: Tensor, start: int, period: int
+) -> None:
     """Add scores of the second copy of `period` tokens that are repeated from `start` on."""
     rows_R = torch.arange(start + period, start + 2 * period - 1)
     means.add("duplicate", weights_HTS[:, rows_R, rows_R - period].sum(1), len(rows_R))

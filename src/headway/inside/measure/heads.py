@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.inside.capture.anatomy import Anatomy, AttentionKind, Calls
+from headway.inside.capture.anatomy import Anatomy, AttentionKind, RecordedTaps
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import N_EXAMPLES, examples
-from headway.inside.capture.forward import say
-from headway.inside.capture.interventions import NO_CHANGE, Change
-from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.capture.forward import run_reading
+from headway.inside.capture.interventions import NO_INTERVENTION, Intervention
+from headway.inside.capture.streams import Reading, TokenStream, TracedOutput
 from headway.inside.measure.head_roles import (
-    Frequencies,
-    Means,
+    RunningMeans,
+    TokenFrequencies,
     add_alignment,
     add_columns,
     add_places,
@@ -30,11 +30,11 @@ from headway.inside.measure.head_roles import (
     is_punctuation,
     roles_of,
 )
-from headway.inside.measure.pruning import Head
+from headway.inside.measure.pruning import HeadId
 from headway.nn.tap import record
 from headway.tasks.loaded_run import LoadedRun
 
-__all__ = ["HeadFacts", "Heads", "heads"]
+__all__ = ["HeadAnalysis", "HeadMetrics", "heads"]
 
 ALIGNED = 40
 """Texts on which alignment is measured, which takes one backward pass per output."""
@@ -44,7 +44,7 @@ REPEATS, PERIOD = 8, 24
 
 
 @dataclass(frozen=True)
-class HeadFacts:
+class HeadMetrics:
     kind: str
     layer: int
     head: int
@@ -77,8 +77,8 @@ class HeadFacts:
 
 
 @dataclass(frozen=True)
-class Heads:
-    heads: tuple[HeadFacts, ...]
+class HeadAnalysis:
+    heads: tuple[HeadMetrics, ...]
     n_texts: int
     n_outputs: int
     loss: float
@@ -90,7 +90,7 @@ class Heads:
     unit: str = "texts"
     """Plural name of the inputs, for messages."""
 
-    def __getitem__(self, name: str) -> HeadFacts:
+    def __getitem__(self, name: str) -> HeadMetrics:
         return next(head for head in self.heads if head.name == name)
 
     def kinds(self) -> list[str]:
@@ -104,7 +104,7 @@ class Heads:
                 rows.setdefault(head.layer, []).append(head.importance)
         return list(rows.values())
 
-    def importance(self, *, normalised: bool = False) -> dict[Head, float]:
+    def importance(self, *, normalised: bool = False) -> dict[HeadId, float]:
         """Importance by head; with `normalised` divided by the norm over its layer, as in Michel et
         al."""
         found = {(h.kind, h.layer, h.head): h.importance for h in self.heads}
@@ -115,14 +115,14 @@ class Heads:
             squares[kind, layer] = squares.get((kind, layer), 0.0) + value**2
         return {h: value / max(squares[h[:2]] ** 0.5, 1e-30) for h, value in found.items()}
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return asdict(self)
 
     @classmethod
-    def from_facts(cls, facts: dict[str, Any]) -> Heads:
+    def from_dict(cls, facts: dict[str, Any]) -> HeadAnalysis:
         heads = tuple(
-            HeadFacts(**{**head, "roles": tuple(head["roles"])}) for head in facts["heads"]
+            HeadMetrics(**{**head, "roles": tuple(head["roles"])}) for head in facts["heads"]
         )
         return cls(**{**facts, "heads": heads})
 
@@ -133,8 +133,8 @@ def heads(
     *,
     n: int = N_EXAMPLES,
     importance: bool = True,
-    change: Change = NO_CHANGE,
-) -> Heads:
+    change: Intervention = NO_INTERVENTION,
+) -> HeadAnalysis:
     """Measure every head of a run on some texts. Readings are used as they are.
 
     `change` is applied to the model meanwhile. A head that is off has importance 0.
@@ -144,7 +144,7 @@ def heads(
     anatomy.check_by_attention("this study needs")
     kinds = anatomy.kinds
     seen = {(kind.name, layer): _Layer() for kind in kinds for layer in range(len(kind.layers))}
-    frequencies = Frequencies(readings)
+    frequencies = TokenFrequencies(readings)
     total = 0.0
     for number, reading in enumerate(readings):
         passed = _pass(run, reading, change, gradients=importance)
@@ -163,7 +163,7 @@ def heads(
     ]
     n_outputs = sum(len(reading.outputs) for reading in readings)
     loss = total / len(readings)
-    return Heads(tuple(found), len(readings), n_outputs, loss, source, readings[0].unit)
+    return HeadAnalysis(tuple(found), len(readings), n_outputs, loss, source, readings[0].unit)
 
 
 def _readings(run: LoadedRun, texts: Any, n: int) -> tuple[list[Reading], str]:
@@ -189,7 +189,7 @@ class _Passed:
     layers: dict[tuple[str, int], _Seen]
 
 
-def _pass(run: LoadedRun, reading: Reading, change: Change, *, gradients: bool) -> _Passed:
+def _pass(run: LoadedRun, reading: Reading, change: Intervention, *, gradients: bool) -> _Passed:
     """Run one text forward and backward.
 
     dL/dg of a head is the sum of output × gradient over its output, which also separates the calls
@@ -199,8 +199,8 @@ def _pass(run: LoadedRun, reading: Reading, change: Change, *, gradients: bool) 
         torch.set_grad_enabled(gradients),
         record(run.model, "weights", "heads", gradients=True) as got,
     ):
-        loss = -say(run, reading, change).log_probs_R.mean()
-        calls = Calls(run.model, got)
+        loss = -run_reading(run, reading, change).log_probs_R.mean()
+        calls = RecordedTaps(run.model, got)
         outputs: dict[tuple[str, int], tuple[Tensor, Tensor, bool]] = {}
         for kind in Anatomy.of(run.model).kinds:
             for layer, attention in enumerate(kind.layers):
@@ -224,14 +224,14 @@ class _Layer:
     """Accumulated measurements of the heads of one layer."""
 
     def __init__(self) -> None:
-        self.means, self.even = Means(), Means()
+        self.means, self.even = RunningMeans(), RunningMeans()
 
     def add(
         self,
         kind: AttentionKind,
         seen: _Seen,
         reading: Reading,
-        frequencies: Frequencies,
+        frequencies: TokenFrequencies,
         aligned: tuple[list[int], list[int]],
     ) -> None:
         means, weights_HTS = self.means, seen.weights_HTS
@@ -256,7 +256,7 @@ class _Layer:
         else:
             add_places(means, self.even, weights_HTS, causal=seen.causal)
 
-    def facts(self, kind: str, layer: int, kept: tuple[int, ...] | None) -> list[HeadFacts]:
+    def facts(self, kind: str, layer: int, kept: tuple[int, ...] | None) -> list[HeadMetrics]:
         plain = ("importance", "entropy", "evenness", "distance")
         by_name = {name: self.means.of(name) for name in self.means.sums}
         even = {name: float(self.even.of(name)) for name in self.even.sums}  # type: ignore[arg-type]
@@ -268,12 +268,12 @@ class _Layer:
             roles = roles_of(scores, even)
             number = head if kept is None else kept[head]
             found.append(
-                HeadFacts(kind, layer, head, number, scores=scores, roles=roles, **numbers)
+                HeadMetrics(kind, layer, head, number, scores=scores, roles=roles, **numbers)
             )
         return found
 
 
-def _align(run: LoadedRun, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
+def _align(run: LoadedRun, reading: Reading, change: Intervention) -> tuple[list[int], list[int]]:
     """For each output that is a word, return its row and the source token that it depends on most.
 
     That is the token with the largest |gradient × input| of the log-probability, summed over the
@@ -286,7 +286,7 @@ def _align(run: LoadedRun, reading: Reading, change: Change) -> tuple[list[int],
     hook = encoder.front.register_forward_hook(lambda module, x, out: given.append(out))
     try:
         with torch.enable_grad():
-            log_probs_R = say(run, reading, change).log_probs_R
+            log_probs_R = run_reading(run, reading, change).log_probs_R
             pairs = []
             for number, output in enumerate(reading.outputs):
                 if output.row is None or _is_apart(run, output):
@@ -300,12 +300,12 @@ def _align(run: LoadedRun, reading: Reading, change: Change) -> tuple[list[int],
     return [row for row, _ in pairs], [column for _, column in pairs]
 
 
-def _is_apart(run: LoadedRun, output: Output) -> bool:
+def _is_apart(run: LoadedRun, output: TracedOutput) -> bool:
     return output.id in run.vocab.target.specials or is_punctuation(output.name)
 
 
 @torch.no_grad()
-def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Change) -> None:
+def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Intervention) -> None:
     """Measure the roles that need random tokens that are repeated."""
     tokenizer = run.vocab.target
     random = torch.Generator().manual_seed(0)
@@ -317,8 +317,10 @@ def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Change)
         drawn = torch.randperm(len(ordinary), generator=random)[:period].tolist()
         half = [ordinary[i] for i in drawn]
         ids = tokenizer.as_open_prompt([*half, *half])
-        stream = Stream("text", tuple(ids), ("",) * len(ids), (-1,) * len(ids), (False,) * len(ids))
-        reading = Reading("", run.settings.task, {"text": stream}, (Output(0, ids[1], ""),))
+        stream = TokenStream(
+            "text", tuple(ids), ("",) * len(ids), (-1,) * len(ids), (False,) * len(ids)
+        )
+        reading = Reading("", run.settings.task, {"text": stream}, (TracedOutput(0, ids[1], ""),))
         for place, one in _pass(run, reading, change, gradients=False).layers.items():
             layer = seen[place]
             add_repeats(layer.means, layer.even, one.weights_HTS, len(ids) - 2 * period, period)

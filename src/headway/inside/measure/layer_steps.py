@@ -14,12 +14,12 @@ from headway.nn.norms import LayerNorm
 ROUGH = 3e-4
 """Largest error that 16-bit weights may cause, relative to the largest value of a vector."""
 
-Named = tuple[str, str]
+VectorName = tuple[str, str]
 """Name of a vector, and its symbol in formulas."""
 
 
 @dataclass(frozen=True)
-class Step:
+class WalkStep:
     kind: str
     """One of start, norm, linear, rotary, scores, softmax, mix, activation and add."""
 
@@ -34,7 +34,7 @@ class Step:
 
 
 @dataclass
-class Story:
+class WalkBuilder:
     """Vectors by name, as the model computed them, and the steps between them."""
 
     room: int
@@ -42,30 +42,30 @@ class Story:
 
     vectors: dict[str, Tensor] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[WalkStep] = field(default_factory=list)
 
-    def vector(self, named: Named, values: Tensor) -> str:
+    def vector(self, named: VectorName, values: Tensor) -> str:
         name, label = named
         assert name not in self.vectors, name
         self.vectors[name], self.labels[name] = values.detach().float(), label
         return name
 
-    def add(self, step: Step) -> str:
+    def add(self, step: WalkStep) -> str:
         assert all(name in self.vectors for name in (*step.inputs, step.out))
         self.steps.append(step)
         return step.out
 
-    def norm(self, norm: nn.Module, source: str, out: Named, words: str) -> str:
+    def norm(self, norm: nn.Module, source: str, out: VectorName, words: str) -> str:
         """Add a step for a norm, of a layer or of a head's queries."""
         made = self.vector(out, norm(self.vectors[source][None])[0])
         parts = {name: value.detach() for name, value in norm.named_parameters()}
         centred = isinstance(norm, LayerNorm)
         title = "Layer norm: mean 0, variance 1" if centred else "RMS norm: mean square 1"
         numbers = {"centred": centred, "eps": norm.eps, **parts}
-        return self.add(Step("norm", title, words, (source,), made, numbers))
+        return self.add(WalkStep("norm", title, words, (source,), made, numbers))
 
     def linear(
-        self, source: str, matrix: tuple[Tensor, Tensor | None], out: Named, true_E: Tensor,
+        self, source: str, matrix: tuple[Tensor, Tensor | None], out: VectorName, true_E: Tensor,
         title: str, words: str,
     ) -> str:  # fmt: skip
         """Add a step for a matrix with an optional bias that leads to `true_E`. Of a large matrix
@@ -81,9 +81,9 @@ class Story:
         numbers: dict[str, Any] = {"rows": rows_R, "weight": kept_RD}
         if bias_E is not None:
             numbers["bias"] = bias_E[rows_R]
-        return self.add(Step("linear", title, words, (source,), made, numbers))
+        return self.add(WalkStep("linear", title, words, (source,), made, numbers))
 
-    def mix(self, shares: str, vectors_SD: Tensor, rest_D: Tensor, out: Named, true_D: Tensor,
+    def mix(self, shares: str, vectors_SD: Tensor, rest_D: Tensor, out: VectorName, true_D: Tensor,
             about: tuple[str, str], **numbers: Any) -> str:  # fmt: skip
         """Add a step for a weighted sum of vectors, with one more vector for the rest."""
         made, shares_S = self.vector(out, true_D), self.vectors[shares]
@@ -91,11 +91,11 @@ class Story:
         if not _fine(shares_S @ kept_SD.float(), shares_S @ vectors_SD, true_D):
             kept_SD = vectors_SD.detach().float()
         numbers |= {"vectors": kept_SD, "rest": rest_D.detach().float()}
-        return self.add(Step("mix", *about, (shares,), made, numbers))
+        return self.add(WalkStep("mix", *about, (shares,), made, numbers))
 
-    def plus(self, sources: tuple[str, ...], out: Named, title: str, words: str) -> str:
+    def plus(self, sources: tuple[str, ...], out: VectorName, title: str, words: str) -> str:
         made = self.vector(out, torch.stack([self.vectors[name] for name in sources]).sum(0))
-        return self.add(Step("add", title, words, sources, made))
+        return self.add(WalkStep("add", title, words, sources, made))
 
 
 def strongest(values_E: Tensor, most: int) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headway.inside.measure.layer_steps import Step, Story, strongest
+from headway.inside.measure.layer_steps import WalkBuilder, WalkStep, strongest
 from headway.nn.attention.attention import Attention
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
@@ -20,7 +20,7 @@ NEURONS = 8
 
 
 @dataclass(frozen=True)
-class HeadAt:
+class HeadAtToken:
     """One head of an attention layer at one token, with its values from the trace."""
 
     kind: str
@@ -61,30 +61,38 @@ class HeadAt:
         return attention.to_qkv.weight[rows], None if bias_E is None else bias_E[rows]
 
 
-def attention_steps(story: Story, at: HeadAt, source: str) -> str:
+def attention_steps(story: WalkBuilder, at: HeadAtToken, source: str) -> str:
     """Add the steps from the vector `source` of a token to the sum of all heads."""
     kind, number = at.kind, at.focus + 1
     q = _project(story, at, "q", source, (f"{kind}.q", "q"), f"Query of head {at.head + 1}",
                    "The token's vector times the query matrix of this head.")  # fmt: skip
     q = _place(story, at, q, "q", at.row)
-    read = story.vector((f"{kind}.m", f"m{sub(number)}"), at.read_SD[at.focus])
-    k = _project(story, at, "k", read, (f"{kind}.k", f"k{sub(number)}"), f"Key of token {number}",
+    read = story.vector((f"{kind}.m", f"m{subscript(number)}"), at.read_SD[at.focus])
+    k = _project(story, at, "k", read, (f"{kind}.k", f"k{subscript(number)}"),
+    f"Key of token {number}",
                    "The key of the token with the largest attention weight.")  # fmt: skip
-    _place(story, at, k, f"k{sub(number)}", at.focus)
-    _project(story, at, "v", read, (f"{kind}.v", f"v{sub(number)}"), f"Value of token {number}",
+    _place(story, at, k, f"k{subscript(number)}", at.focus)
+    _project(story, at, "v", read, (f"{kind}.v", f"v{subscript(number)}"),
+    f"Value of token {number}",
                "The value of the same token, which attention adds to the result.")  # fmt: skip
     return _out(story, at, _attend(story, at, q))
 
 
 def _project(
-    story: Story, at: HeadAt, part: str, source: str, out: tuple[str, str], title: str, words: str
+    story: WalkBuilder,
+    at: HeadAtToken,
+    part: str,
+    source: str,
+    out: tuple[str, str],
+    title: str,
+    words: str,
 ) -> str:
     weight_KD, bias_K = at.matrix(part)
     true_K = nn.functional.linear(story.vectors[source], weight_KD, bias_K)
     return story.linear(source, (weight_KD, bias_K), out, true_K, title, words)
 
 
-def _place(story: Story, at: HeadAt, name: str, label: str, place: int) -> str:
+def _place(story: WalkBuilder, at: HeadAtToken, name: str, label: str, place: int) -> str:
     """Add norm and rotation of a query or a key, where the model has them."""
     norm = at.attention.norm_q if label == "q" else at.attention.norm_k
     if norm is not None:
@@ -98,10 +106,10 @@ def _place(story: Story, at: HeadAt, name: str, label: str, place: int) -> str:
     words = "Pairs of components are rotated in proportion to the position of the token."
     numbers = {"cos": rotary.cos_PI[place], "sin": rotary.sin_PI[place]}
     title = f"Rotary encoding of {label} (position {place + 1})"
-    return story.add(Step("rotary", title, words, (name,), made, numbers))
+    return story.add(WalkStep("rotary", title, words, (name,), made, numbers))
 
 
-def _keys(at: HeadAt) -> Tensor:
+def _keys(at: HeadAtToken) -> Tensor:
     """Keys of this head as the model computes them (S K)."""
     weight_KD, bias_K = at.matrix("k")
     k_SK = nn.functional.linear(at.read_SD, weight_KD, bias_K)
@@ -111,7 +119,7 @@ def _keys(at: HeadAt) -> Tensor:
     return k_SK if rotary is None else rotary(k_SK[:, None], Layout.of([len(k_SK)]))[:, 0]
 
 
-def _attend(story: Story, at: HeadAt, q: str) -> str:
+def _attend(story: WalkBuilder, at: HeadAtToken, q: str) -> str:
     """Add scores, weights, and the weighted sum of the values."""
     kind, weights_S = at.kind, at.weights_HS[at.head]
     seen_S = weights_S.nonzero().squeeze(1)
@@ -126,10 +134,12 @@ def _attend(story: Story, at: HeadAt, q: str) -> str:
     tokens = {"columns": order_S, "shown": len(shown_S)}
     numbers = {**tokens, "keys": keys_SK[shown_S], "scale": scale, "bias": bias_S}
     title = "Scores: query times keys"
-    scores = story.add(Step("scores", title, words, (q,), scores, numbers))
+    scores = story.add(WalkStep("scores", title, words, (q,), scores, numbers))
     weights = story.vector((f"{kind}.weights", "α"), weights_S[order_S])
     words = "The softmax turns scores into positive weights that sum to 1."
-    story.add(Step("softmax", "Softmax: scores become weights", words, (scores,), weights, tokens))
+    story.add(
+        WalkStep("softmax", "Softmax: scores become weights", words, (scores,), weights, tokens)
+    )
     shares = story.vector((f"{kind}.shares", "α"), weights_S[shown_S])
     v_SK = at.values_SGK[:, at.group]
     gate = 0.0 if at.head in at.off else 1.0
@@ -145,7 +155,7 @@ def _attend(story: Story, at: HeadAt, q: str) -> str:
                      columns=shown_S, others=len(hidden_S))  # fmt: skip
 
 
-def _bias(at: HeadAt, order_S: Tensor) -> Tensor:
+def _bias(at: HeadAtToken, order_S: Tensor) -> Tensor:
     """Bias of the scores of this head by distance."""
     bias = at.attention.scope.bias
     if bias is None or at.kind == "cross":
@@ -154,7 +164,7 @@ def _bias(at: HeadAt, order_S: Tensor) -> Tensor:
     return bias(distance_1S)[at.head, 0].detach().float()
 
 
-def _out(story: Story, at: HeadAt, z: str) -> str:
+def _out(story: WalkBuilder, at: HeadAtToken, z: str) -> str:
     attention, kind = at.attention, at.kind
     values_SHK = at.values_SGK.repeat_interleave(attention.n_heads // attention.n_kv_heads, 1)
     mixed_HK = torch.einsum("hs,shk->hk", at.weights_HS, values_SHK)
@@ -175,7 +185,7 @@ def _out(story: Story, at: HeadAt, z: str) -> str:
     return story.plus((one, others), (f"{kind}.a", label), "Sum of all heads", words)
 
 
-def feed_forward_steps(story: Story, part: FeedForward, source: str) -> str:
+def feed_forward_steps(story: WalkBuilder, part: FeedForward, source: str) -> str:
     x_D = story.vectors[source]
     before_E = part.to_hidden(x_D[None])[0]
     gate_F, value_F = before_E.chunk(2) if part.is_gated else (before_E, None)
@@ -195,7 +205,7 @@ def feed_forward_steps(story: Story, part: FeedForward, source: str) -> str:
     words = "The activation function suppresses neurons whose pattern is absent."
     title = f"Activation: {part.name}"
     numbers = {"activation": part.name, "neurons": picked_R}
-    story.add(Step("activation", title, words, (u,), h, numbers))
+    story.add(WalkStep("activation", title, words, (u,), h, numbers))
     out_D = part.to_out(hidden_F[None])[0]
     chosen_RD = down_DF[:, picked_R].T
     about = (
@@ -207,6 +217,6 @@ def feed_forward_steps(story: Story, part: FeedForward, source: str) -> str:
                      neurons=picked_R, others=len(hidden_F) - len(picked_R))  # fmt: skip
 
 
-def sub(number: int) -> str:
+def subscript(number: int) -> str:
     """Format a number in subscript digits."""
     return "".join("₀₁₂₃₄₅₆₇₈₉"[int(digit)] for digit in str(number))

@@ -16,10 +16,10 @@ from torch import Tensor
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy, StackPart
 from headway.inside.capture.trace import Trace
-from headway.inside.measure.layer_steps import Step, Story
+from headway.inside.measure.layer_steps import WalkBuilder, WalkStep
 from headway.inside.measure.layer_sublayers import (
     NEURONS,
-    HeadAt,
+    HeadAtToken,
     attention_steps,
     feed_forward_steps,
 )
@@ -29,12 +29,12 @@ from headway.tasks.loaded_run import LoadedRun
 WEIGHTS = 48_000
 """Weights that a walkthrough stores: about 100 kB of a page."""
 
-Wish = tuple[str, int | None, int | None, int | None]
+WalkRequest = tuple[str, int | None, int | None, int | None]
 """Kind of attention, layer, head and row, counted from 0; None: select one."""
 
 
 @dataclass(frozen=True)
-class At:
+class WalkPosition:
     kind: str
     layer: int
     head: int
@@ -42,8 +42,8 @@ class At:
 
 
 @dataclass(frozen=True)
-class Walk:
-    at: At
+class LayerWalk:
+    at: WalkPosition
     stack: str
     heads: dict[str, int]
     """Head that is followed, for each kind of attention in the layer."""
@@ -57,11 +57,11 @@ class Walk:
     labels: dict[str, str]
     """Symbols of the vectors in formulas."""
 
-    steps: list[Step]
+    steps: list[WalkStep]
 
 
 @torch.no_grad()
-def walk(run: LoadedRun, found: Trace, at: Wish | None = None) -> Walk:
+def walk(run: LoadedRun, found: Trace, at: WalkRequest | None = None) -> LayerWalk:
     """Walk one token through one layer.
 
     By default it is the last output token, the middle layer, and the head with the largest weight
@@ -77,16 +77,18 @@ def walk(run: LoadedRun, found: Trace, at: Wish | None = None) -> Walk:
         for kind in kinds
     }
     brought = NEURONS * (3 if block.feed_forward.is_gated else 2) * run.shape.d_model
-    tour = _Tour(Story((WEIGHTS - brought) // (4 * len(kinds))), found, place, part, heads)
+    tour = _LayerTour(
+        WalkBuilder((WEIGHTS - brought) // (4 * len(kinds))), found, place, part, heads
+    )
     tour.whole(block, _memory(anatomy, found, block))
     story = tour.story
     true_D = found.states[part.name][place.layer + 1][place.row]
     error = (story.vectors["end"] - true_D).abs().max()
     assert error <= 1e-4 * true_D.abs().max().clamp(min=1), "the walkthrough differs from the trace"
-    return Walk(place, part.name, heads, tour.focus, story.vectors, story.labels, story.steps)
+    return LayerWalk(place, part.name, heads, tour.focus, story.vectors, story.labels, story.steps)
 
 
-def _place(anatomy: Anatomy, found: Trace, at: Wish | None) -> At:
+def _place(anatomy: Anatomy, found: Trace, at: WalkRequest | None) -> WalkPosition:
     name, layer, head, row = (anatomy.kinds[-1].name, None, None, None) if at is None else at
     kind = anatomy.kind(name)
     layer = len(kind.layers) // 2 if layer is None else layer
@@ -96,8 +98,10 @@ def _place(anatomy: Anatomy, found: Trace, at: Wish | None) -> At:
         row = _last_word(found) if kind.rows == found.reading.last.name else len(rows) // 2
     if not 0 <= row < len(rows):
         raise UserError(f"{rows.name} has {len(rows)} tokens, so there is no token {row + 1}.")
-    first = At(name, layer, 0, row)
-    return At(name, layer, _sharpest(anatomy, found, name, first) if head is None else head, row)
+    first = WalkPosition(name, layer, 0, row)
+    return WalkPosition(
+        name, layer, _sharpest(anatomy, found, name, first) if head is None else head, row
+    )
 
 
 def _last_word(found: Trace) -> int:
@@ -111,7 +115,7 @@ def _last_word(found: Trace) -> int:
     return plain[-1] if plain else 0
 
 
-def _sharpest(anatomy: Anatomy, found: Trace, kind: str, place: At) -> int:
+def _sharpest(anatomy: Anatomy, found: Trace, kind: str, place: WalkPosition) -> int:
     """Head with the largest weight on a word other than the token itself."""
     columns = anatomy.kind(kind).columns
     weights_HS = found.attention[kind][place.layer][:, place.row].clone()
@@ -128,11 +132,16 @@ def _memory(anatomy: Anatomy, found: Trace, block: Block) -> Tensor | None:
     return last_SD if norm is None else norm(last_SD)
 
 
-class _Tour:
+class _LayerTour:
     """The three block layouts of a layer, step by step."""
 
     def __init__(
-        self, story: Story, found: Trace, place: At, part: StackPart, heads: dict[str, int]
+        self,
+        story: WalkBuilder,
+        found: Trace,
+        place: WalkPosition,
+        part: StackPart,
+        heads: dict[str, int],
     ) -> None:
         self.story, self.found, self.place, self.part, self.heads = story, found, place, part, heads
         self.x_TD = found.states[part.name][place.layer]
@@ -142,7 +151,7 @@ class _Tour:
         x = self.story.vector(("x", "x"), self.x_TD[self.place.row])
         came = "output of the previous layer" if self.place.layer else "embedding and position"
         words = f"The hidden state of the token before this layer: {came}."
-        self.story.add(Step("start", "Input of the layer", words, (), x))
+        self.story.add(WalkStep("start", "Input of the layer", words, (), x))
         wiring = {Parallel: self._parallel, PostNorm: self._post}
         wiring.get(type(block), self._pre)(block, memory_SD)
 
@@ -193,7 +202,7 @@ class _Tour:
         assert attention is not None
         layer, row = self.place.layer, self.place.row
         off = (name.split(".") for name in self.found.meta.get("off", ()))
-        at = HeadAt(
+        at = HeadAtToken(
             kind=kind,
             attention=attention,
             head=self.heads[kind],

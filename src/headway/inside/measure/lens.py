@@ -13,16 +13,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy, StackPart
-from headway.inside.capture.forward import Batch, logs_in, read_out, scores_in, vote_of
-from headway.inside.capture.reading import Output, Reading
+from headway.inside.capture.forward import (
+    ReadingBatch,
+    log_prob_function,
+    ngram_vote,
+    output_scores,
+    read_out,
+)
+from headway.inside.capture.reading import Reading, TracedOutput
 from headway.inside.capture.trace import Trace, trace
-from headway.inside.measure.tuned_lens import Tuned, tune
+from headway.inside.measure.tuned_lens import TunedLens, tune
 from headway.models.parts.output_heads import HiddenStates
 from headway.models.parts.text import TextFront
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import Read, sigmoid_divergence
 
-__all__ = ["Lens", "Tuned", "lens", "tune"]
+__all__ = ["LogitLens", "TunedLens", "lens", "tune"]
 
 WITH_NGRAMS = "with n-grams"
 
@@ -31,14 +37,14 @@ TOP = 5
 
 
 @dataclass(frozen=True)
-class Lens:
+class LogitLens:
     """Predictions by layer: from the output of the front (0) to the last layer.
 
     A model with an n-gram member has one more row with the prediction of both members. Rows of
     tensors are outputs.
     """
 
-    outputs: tuple[Output, ...]
+    outputs: tuple[TracedOutput, ...]
     layers: tuple[str, ...]
     """Names of the layers."""
 
@@ -83,7 +89,7 @@ class Lens:
 
 
 @torch.no_grad()
-def lens(run: LoadedRun, text: str | Reading | Trace, tuned: Tuned | None = None) -> Lens:
+def lens(run: LoadedRun, text: str | Reading | Trace, tuned: TunedLens | None = None) -> LogitLens:
     """Read the prediction at each layer; the last one equals the model's exactly. `tuned` applies a
     fitted map before the head for every layer but the last."""
     found = text if isinstance(text, Trace) else trace(run, text)
@@ -91,12 +97,12 @@ def lens(run: LoadedRun, text: str | Reading | Trace, tuned: Tuned | None = None
     states = found.states[part.name]
     if tuned is not None:
         tuned.check(len(states) - 1, states[0].shape[1])
-        states = [*(tuned.after(layer, x_TD) for layer, x_TD in enumerate(states[:-1])), states[-1]]
-    batch, norm = Batch.of(run, [reading]), part.stack.final_norm
+        states = [*(tuned.apply(layer, x_TD) for layer, x_TD in enumerate(states[:-1])), states[-1]]
+    batch, norm = ReadingBatch.of(run, [reading]), part.stack.final_norm
     changes = [found.change]
     behind = [HiddenStates(x_TD if norm is None else norm(x_TD), batch.layout) for x_TD in states]
     names = ["input", *(f"layer {number}" for number in range(1, len(states)))]
-    vote = vote_of(run.model, batch, changes)
+    vote = ngram_vote(run.model, batch, changes)
     if vote is not None:
         behind.append(behind[-1]._replace(ngrams=vote))
         names.append(WITH_NGRAMS)
@@ -106,19 +112,21 @@ def lens(run: LoadedRun, text: str | Reading | Trace, tuned: Tuned | None = None
     how = _how(part) + ("" if tuned is None else " A fitted affine map is applied first.")
     if vote is not None:
         how += " The last step adds the n-grams, which gives the model's prediction."
-    last_RC = scores_in(run, reads[-1])
-    return Lens(reading.outputs, tuple(names), how, last_RC, top, probability, rank, chosen, kl)
+    last_RC = output_scores(run, reads[-1])
+    return LogitLens(
+        reading.outputs, tuple(names), how, last_RC, top, probability, rank, chosen, kl
+    )
 
 
 def _layer(run: LoadedRun, read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:
-    scores_RC, last_RC = scores_in(run, read), scores_in(run, last)
+    scores_RC, last_RC = output_scores(run, read), output_scores(run, last)
     n_rows = len(scores_RC)
     if not read.has_probabilities:
         cosine_R = F.cosine_similarity(scores_RC.double(), last_RC.double(), dim=-1)
         none = scores_RC.new_zeros(n_rows, 0)
         nothing_R = scores_RC.new_zeros(n_rows)
         return none.long(), none, nothing_R.long(), cosine_R, nothing_R
-    logs_RC = logs_in(read)(scores_RC.double())
+    logs_RC = log_prob_function(read)(scores_RC.double())
     top = logs_RC.topk(min(TOP, logs_RC.shape[1]))
     ids_R1 = torch.tensor([output.id for output in reading.outputs])[:, None]
     chosen_R1 = logs_RC.gather(1, ids_R1)

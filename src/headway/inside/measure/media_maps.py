@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.interventions import Change
+from headway.inside.capture.interventions import Intervention
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.gradients import gradient_maps
@@ -32,7 +32,7 @@ STEPS = 64
 
 
 @dataclass(frozen=True)
-class Method:
+class MediaMapMethod:
     key: str
     label: str
     how: str
@@ -42,23 +42,31 @@ class Method:
 METHODS = {
     method.key: method
     for method in (
-        Method("rollout", "Rollout", "Attention multiplied through all layers down to the input."),
-        Method("norm", "Norm", "Norms of the vectors that attention adds, mean over layers."),
-        Method("gradxattention", "Gradient × attention", "Attention weights times gradients."),
-        Method(
+        MediaMapMethod(
+            "rollout", "Rollout", "Attention multiplied through all layers down to the input."
+        ),
+        MediaMapMethod(
+            "norm", "Norm", "Norms of the vectors that attention adds, mean over layers."
+        ),
+        MediaMapMethod(
+            "gradxattention", "Gradient × attention", "Attention weights times gradients."
+        ),
+        MediaMapMethod(
             "gradxinput", "Gradient × input", "Size of gradient × input of the log-probability."
         ),
-        Method(
+        MediaMapMethod(
             "integrated",
             "Integrated gradients",
             "Gradients along the path from a uniform image, or from silence.",
         ),
-        Method("occlusion", "Occlusion", "Loss of log-probability when this part is hidden."),
+        MediaMapMethod(
+            "occlusion", "Occlusion", "Loss of log-probability when this part is hidden."
+        ),
     )
 }
 
 
-def looking_kind(reading: Reading) -> str:
+def input_attention_kind(reading: Reading) -> str:
     """Kind of attention that reads the input: cross attention, or that of the only stack."""
     return "cross" if "target" in reading.streams else "self"
 
@@ -67,16 +75,16 @@ def head_weights(run: LoadedRun | None, trace: Trace) -> list[Tensor]:
     """Weights by which each output is read from the input (H R S), for each layer; empty without
     attention."""
     reads_RT = readout_RT(run, trace.reading)
-    layers = trace.attention.get(looking_kind(trace.reading), [])
+    layers = trace.attention.get(input_attention_kind(trace.reading), [])
     return [reads_RT @ layer.float() for layer in layers]
 
 
-def whole_maps(
-    run: LoadedRun | None, trace: Trace, change: Change, *, slow: bool
+def all_layer_maps(
+    run: LoadedRun | None, trace: Trace, change: Intervention, *, slow: bool
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Make the maps that cover all layers (R S), by key; also return what was left out, and why.
     `slow` includes maps that take long."""
-    source = trace.reading.sides(looking_kind(trace.reading))[1]
+    source = trace.reading.sides(input_attention_kind(trace.reading))[1]
     by_attention = run is None or Anatomy.of(run.model).by_attention
     made = {"rollout": rollout(run, trace).parts()[source]} if by_attention else {}
     work = len(trace.reading.outputs) * len(trace.reading.streams[source])

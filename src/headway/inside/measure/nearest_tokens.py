@@ -15,28 +15,28 @@ from numpy.typing import NDArray
 
 from headway.errors import UserError
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.examples import Passage, Shown, passages
+from headway.inside.capture.examples import Passage, TokenContext, passages
 from headway.inside.capture.states import Site, batches, sites_of, states_of, stream_of
 from headway.inside.capture.trace import Trace
-from headway.inside.measure.factors.dictionary import Factors
+from headway.inside.measure.features.dictionary import FeatureDictionary
 from headway.tasks.loaded_run import LoadedRun
 
 MAX_TOKENS = 50_000
 AT_ONCE = 8192
 """Tokens compared at a time, converted from f16 to f32."""
 
-Vectors = NDArray[np.float32]
+Float32Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Hit:
+class Neighbour:
     cosine: float
     passage: int
     place: int
 
 
 @dataclass(frozen=True)
-class Index:
+class TokenIndex:
     """Tokens of a corpus by their states at one site, without special tokens at the ends of
     texts."""
 
@@ -47,9 +47,9 @@ class Index:
     """Passage and place of each token."""
 
     unit_ND: NDArray[np.float16]
-    length_N: Vectors
-    middle_D: Vectors
-    factors: Factors | None = None
+    length_N: Float32Array
+    middle_D: Float32Array
+    factors: FeatureDictionary | None = None
     """If given, rows are activations of factors instead of states."""
 
     @classmethod
@@ -60,22 +60,22 @@ class Index:
         layer: int,
         *,
         stack: str | None = None,
-        factors: Factors | None = None,
+        factors: FeatureDictionary | None = None,
         max_tokens: int = MAX_TOKENS,
-    ) -> Index:
+    ) -> TokenIndex:
         """Make an index of a layer (0: the embedding) of a stack, by default the last stack."""
         sites = sites_of(run.model)
         wanted = (sites[-1][0] if stack is None else stack, layer)
         if wanted not in sites:
             there = ", ".join(f"{name} {number}" for name, number in sites)
             raise UserError(f"this model has no layer {layer} of {wanted[0]!r}. It has: {there}.")
-        return indexes(run, lines, [wanted], factors=factors, max_tokens=max_tokens)[wanted]
+        return build_indexes(run, lines, [wanted], factors=factors, max_tokens=max_tokens)[wanted]
 
     @property
     def stream(self) -> str:
         return stream_of(self.run.model, self.site)
 
-    def nearest(self, trace: Trace, stream: str, place: int, top: int = 10) -> list[Hit]:
+    def nearest(self, trace: Trace, stream: str, place: int, top: int = 10) -> list[Neighbour]:
         """Find the most similar tokens of the corpus for one token of a traced text, nearest
         first."""
         if stream != self.stream:
@@ -83,22 +83,22 @@ class Index:
         x_1D = trace.states[self.site[0]][self.site[1]][place : place + 1]
         return self.nearest_to(self.rows(x_1D.detach()), top)[0]
 
-    def rows(self, x_ND: torch.Tensor) -> Vectors:
+    def rows(self, x_ND: torch.Tensor) -> Float32Array:
         """Vectors that are compared for states of this site."""
         if self.factors is not None:
             x_ND = self.factors.codes(x_ND, self.site)
         return np.asarray(x_ND.float().numpy() - self.middle_D, np.float32)
 
-    def nearest_to(self, x_QD: Vectors, top: int) -> list[list[Hit]]:
+    def nearest_to(self, x_QD: Float32Array, top: int) -> list[list[Neighbour]]:
         like_QN = self.cosines(x_QD)
         top = min(top, like_QN.shape[1])
         best_QK = np.argsort(-like_QN, axis=1, kind="stable")[:, :top]
         return [
-            [Hit(float(like[n]), *map(int, self.where_N2[n])) for n in best]
+            [Neighbour(float(like[n]), *map(int, self.where_N2[n])) for n in best]
             for like, best in zip(like_QN, best_QK, strict=True)
         ]
 
-    def cosines(self, x_QD: Vectors) -> Vectors:
+    def cosines(self, x_QD: Float32Array) -> Float32Array:
         unit_QD = x_QD / np.maximum(np.linalg.norm(x_QD, axis=1, keepdims=True), 1e-12)
         parts = [
             unit_QD @ self.unit_ND[first : first + AT_ONCE].astype(np.float32).T
@@ -118,26 +118,28 @@ class Index:
         places = self.where_N2[best].tolist()
         return [(float(value_N[n]), *place) for n, place in zip(best, places, strict=True)]
 
-    def shown(self, passage: int, place: int, before: int = 8, behind: int = 5) -> Shown:
+    def token_context(
+        self, passage: int, place: int, before: int = 8, behind: int = 5
+    ) -> TokenContext:
         """Format a place with its context."""
         first, end = max(0, place - before), place + behind + 1
-        return self.texts[passage].shown(self.stream, place, first, end)
+        return self.texts[passage].token_context(self.stream, place, first, end)
 
 
 @torch.no_grad()
-def indexes(
+def build_indexes(
     run: LoadedRun,
     lines: Corpus | Iterable[str],
     sites: Sequence[Site],
     *,
-    factors: Factors | None = None,
+    factors: FeatureDictionary | None = None,
     max_tokens: int = MAX_TOKENS,
-) -> dict[Site, Index]:
+) -> dict[Site, TokenIndex]:
     """Make indexes of several layers in one pass over the corpus."""
     corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
     decoding = any(stream_of(run.model, site) == "target" for site in sites)
     texts = passages(run, corpus, min(max_tokens, MAX_TOKENS), write=decoding)
-    rows: dict[Site, list[Vectors]] = {site: [] for site in sites}
+    rows: dict[Site, list[Float32Array]] = {site: [] for site in sites}
     where: dict[str, list[NDArray[np.int32]]] = {}
     first = 0
     for batch in batches(run, texts):
@@ -160,5 +162,5 @@ def indexes(
         all_ND -= middle_D
         length_N = np.maximum(np.linalg.norm(all_ND, axis=1), 1e-12)
         unit_ND = (all_ND / length_N[:, None]).astype(np.float16)
-        found[site] = Index(run, site, texts, where_N2, unit_ND, length_N, middle_D, factors)
+        found[site] = TokenIndex(run, site, texts, where_N2, unit_ND, length_N, middle_D, factors)
     return found

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headway.inside.capture.forward import Batch, read_out, states_behind
-from headway.inside.capture.interventions import heads_off
-from headway.inside.capture.ngrams import Gram, added, grams_of, table_of
-from headway.inside.capture.streams import Reading, shown
+from headway.inside.capture.forward import ReadingBatch, final_states, read_out
+from headway.inside.capture.interventions import disable_heads
+from headway.inside.capture.ngrams import (
+    NgramOccurrence,
+    ngram_occurrences,
+    ngram_table,
+    token_contributions,
+)
+from headway.inside.capture.streams import Reading, display_piece
 from headway.inside.capture.trace import Trace
 from headway.models.parts.ngrams import TokenView
 from headway.tasks.label_kinds import label_type_of
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.scores import MODEL, NEURAL, NGRAMS
 
-SEEN_AS = {
+VIEW_LABELS = {
     TokenView.PIECE: "{} (exact case)",
     TokenView.SHAPE: "shape of {}",
     TokenView.ENDING: "ending of {}",
@@ -27,7 +32,7 @@ INSIDE = "(inside a word)"
 
 
 @dataclass(frozen=True)
-class Votes:
+class NgramEffects:
     """Effects of n-grams and layers on one output.
 
     For a single label the effect is on its margin: its score minus the mean score of the others.
@@ -52,14 +57,14 @@ class Votes:
 
 
 @torch.no_grad()
-def votes(run: LoadedRun, trace: Trace) -> list[Votes]:
+def ngram_effects(run: LoadedRun, trace: Trace) -> list[NgramEffects]:
     """Effects on each output; an empty list for a model without n-grams."""
-    table, reading, change = table_of(run.model), trace.reading, trace.change
+    table, reading, change = ngram_table(run.model), trace.reading, trace.change
     if table is None:
         return []
-    with heads_off(run.model, change):
-        batch = Batch.of(run, [reading])
-        read = read_out(run, batch, states_behind(run.model, batch, [change]), [change])
+    with disable_heads(run.model, change):
+        batch = ReadingBatch.of(run, [reading])
+        read = read_out(run, batch, final_states(run.model, batch, [change]), [change])
     assert read.ngrams is not None
     kind = run.spec.answers
     margin = _score if kind in ("labels", "number") else _margin
@@ -70,7 +75,10 @@ def votes(run: LoadedRun, trace: Trace) -> list[Votes]:
         NGRAMS: read.ngrams.scores_RC,
         MODEL: read.averaged_logits(),
     }
-    added_TRC, each = added(table, reading, change), grams_of(table, reading, change)
+    added_TRC, each = (
+        token_contributions(table, reading, change),
+        ngram_occurrences(table, reading, change),
+    )
     found = []
     for row, (output, grams) in enumerate(zip(reading.outputs, each, strict=True)):
         merged: dict[str, float] = {}
@@ -79,7 +87,7 @@ def votes(run: LoadedRun, trace: Trace) -> list[Votes]:
             effect = scale * share * float(margin(gram.scores_C, output.id))
             merged[name] = merged.get(name, 0.0) + effect
         found.append(
-            Votes(
+            NgramEffects(
                 {name: _answers(run, scores_RC[row]) for name, scores_RC in said.items()},
                 tuple(sorted(merged.items(), key=lambda one: -abs(one[1]))),
                 scale * share * float(margin(table.bias_C, output.id)),
@@ -106,7 +114,7 @@ def _margin(scores_XC: Tensor, label: int) -> Tensor:
     return scores_XC[..., label] - others / max(1, scores_XC.shape[-1] - 1)
 
 
-def name_of(gram: Gram, reading: Reading) -> str:
+def name_of(gram: NgramOccurrence, reading: Reading) -> str:
     """The tokens of an n-gram as people read them, and what is seen of them."""
     stream, name, before = reading.last, "", -2
     if gram.view is None and reading.answers == "label" and len(gram.places) > 1:
@@ -115,6 +123,6 @@ def name_of(gram: Gram, reading: Reading) -> str:
             return INSIDE
     for place in gram.places[0]:
         joined = place == before + 1 and stream.words[place] == stream.words[before] >= 0
-        piece = shown(stream.pieces[place]).removeprefix("##" if joined else "")
+        piece = display_piece(stream.pieces[place]).removeprefix("##" if joined else "")
         name, before = name + " " * bool(name and not joined) + piece, place
-    return SEEN_AS.get(gram.view, "{}").format(name) if gram.view is not None else name
+    return VIEW_LABELS.get(gram.view, "{}").format(name) if gram.view is not None else name

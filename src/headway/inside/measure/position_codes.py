@@ -121,7 +121,7 @@ def _equal(one: PositionCode, other: PositionCode) -> bool:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class PositionKernel:
     """Similarity of the encodings of two positions by their distance."""
 
     value_R: Tensor
@@ -140,7 +140,7 @@ class Kernel:
     """Rank correlation of the distance of the vectors with the distance of the positions."""
 
 
-def kernel(table_PD: Tensor) -> Kernel:
+def kernel(table_PD: Tensor) -> PositionKernel:
     unit_PD = torch.nn.functional.normalize(table_PD.double(), dim=-1)
     cosine_PP = unit_PD @ unit_PD.T
     diagonals = [cosine_PP.diagonal(apart) for apart in range(len(cosine_PP))]
@@ -149,7 +149,7 @@ def kernel(table_PD: Tensor) -> Kernel:
     far_R = (2 - 2 * value_R).clamp(min=0).sqrt()[1:]
     others_PP = cosine_PP - 4 * torch.eye(len(cosine_PP))
     place, other = divmod(int(others_PP.argmax()), len(cosine_PP))
-    return Kernel(
+    return PositionKernel(
         value_R,
         spread_R,
         twin=float((2 - 2 * others_PP[place, other]).clamp(min=0).sqrt()),
@@ -185,7 +185,7 @@ class PositionUse:
 
 
 @torch.no_grad()
-def use(model: nn.Module, code: PositionCode, n_places: int) -> PositionUse | None:
+def position_use(model: nn.Module, code: PositionCode, n_places: int) -> PositionUse | None:
     """Measure the first stack with this encoding; None for encodings without dimensions."""
     part = Anatomy.of(model).stack(code.stacks[0])
     if code.table_PD is None:
@@ -220,7 +220,7 @@ def _spearman(one: Tensor, other: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Shift:
+class ShiftTest:
     """Test whether the encoding of position p + k is a matrix times that of p, the same for all
     p."""
 
@@ -240,7 +240,7 @@ class Shift:
     without frequencies."""
 
 
-def shift(code: PositionCode, k: int = 1) -> Shift:
+def shift(code: PositionCode, k: int = 1) -> ShiftTest:
     table_PD = code.table_PD
     assert table_PD is not None
     half = len(table_PD) // 2
@@ -255,7 +255,7 @@ def shift(code: PositionCode, k: int = 1) -> Shift:
         turned_PD = table_PD[:-k] @ rotation(code, k).float().T
         exact = float((turned_PD - table_PD[k:]).abs().max())
         blocks = _error(_in_blocks(code, before_PD, after_PD, new_PD), new_after_PD)
-    return Shift(
+    return ShiftTest(
         k,
         exact,
         fitted=_error(before_PD @ map_DD, after_PD),

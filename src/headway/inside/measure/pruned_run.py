@@ -13,11 +13,11 @@ import torch
 from headway.errors import FolderError
 from headway.inside.capture.corpus import Corpus, keeps_data
 from headway.inside.capture.examples import examples
-from headway.inside.capture.forward import Batch, say, vectors
+from headway.inside.capture.forward import ReadingBatch, last_hidden_states, run_reading
 from headway.inside.capture.streams import Reading
 from headway.inside.measure.ablation import unit
-from headway.inside.measure.pruning import Head, save_pruned
-from headway.inside.measure.pruning_curve import evaluate_quietly, headline
+from headway.inside.measure.pruning import HeadId, save_pruned
+from headway.inside.measure.pruning_curve import evaluate_quietly, main_score
 from headway.models.summary import count_parameters
 from headway.settings.data import DataSettings
 from headway.settings.folder import WEIGHTS
@@ -37,7 +37,7 @@ PROMPT, WRITTEN = 8, 32
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparisonRow:
     """One measurement of both runs."""
 
     name: str
@@ -73,9 +73,9 @@ def find_examples(
 
 
 def prune_run(
-    run: LoadedRun, gone: Collection[Head], out: Path, readings: Sequence[Reading],
+    run: LoadedRun, gone: Collection[HeadId], out: Path, readings: Sequence[Reading],
     files: DataSettings | None,
-) -> list[Line]:  # fmt: skip
+) -> list[ComparisonRow]:  # fmt: skip
     """Write the run without these heads to a new folder, and compare both."""
     with new_folder(out) as folder:
         save_pruned(run, gone, folder)
@@ -84,29 +84,33 @@ def prune_run(
 
 def compare(
     before: LoadedRun, after: LoadedRun, readings: Sequence[Reading], files: DataSettings | None
-) -> list[Line]:
+) -> list[ComparisonRow]:
     """Compare two runs; `readings` are for loss and speed, `files` are test data for the task's
     metric."""
     lines = [
-        Line("parameters", count_parameters(before.model), count_parameters(after.model)),
-        Line("heads", before.shape.n_kept_heads, after.shape.n_kept_heads, "in all layers"),
-        Line("bytes", _size(before), _size(after), WEIGHTS),
+        ComparisonRow("parameters", count_parameters(before.model), count_parameters(after.model)),
+        ComparisonRow(
+            "heads", before.shape.n_kept_heads, after.shape.n_kept_heads, "in all layers"
+        ),
+        ComparisonRow("bytes", _size(before), _size(after), WEIGHTS),
     ]
     if readings and not readings[0].direction:
         note = f"{unit(before)} per output, {len(readings):,} {readings[0].unit}"
-        lines.append(Line("loss", mean_loss(before, readings), mean_loss(after, readings), note, 4))
+        lines.append(
+            ComparisonRow("loss", mean_loss(before, readings), mean_loss(after, readings), note, 4)
+        )
     if files is not None:
         spec = before.spec
         both = (evaluate_quietly(run.folder, files) for run in (before, after))
-        first, second = (headline(spec, found) for found in both)
-        lines.append(Line(spec.headline.axis, first, second, "on the test set", 2))
+        first, second = (main_score(spec, found) for found in both)
+        lines.append(ComparisonRow(spec.headline.axis, first, second, "on the test set", 2))
     return lines + (_speeds(before, after, readings) if readings else [])
 
 
 @torch.no_grad()
 def mean_loss(run: LoadedRun, readings: Sequence[Reading]) -> float:
     """Mean over texts of the mean loss of their outputs."""
-    losses = [-float(say(run, reading).log_probs_R.mean()) for reading in readings]
+    losses = [-float(run_reading(run, reading).log_probs_R.mean()) for reading in readings]
     return sum(losses) / len(losses)
 
 
@@ -114,7 +118,9 @@ def _size(run: LoadedRun) -> int:
     return (run.folder / WEIGHTS).stat().st_size
 
 
-def _speeds(before: LoadedRun, after: LoadedRun, readings: Sequence[Reading]) -> list[Line]:
+def _speeds(
+    before: LoadedRun, after: LoadedRun, readings: Sequence[Reading]
+) -> list[ComparisonRow]:
     found = []
     few = readings[:TIMED]
     rows = "tokens" if few[0].media is None else "positions"
@@ -122,9 +128,9 @@ def _speeds(before: LoadedRun, after: LoadedRun, readings: Sequence[Reading]) ->
     if before.spec.writes:
         what = "new" if before.spec.continues else "target"
         one, other = _in_turns(_predicting(before, few), _predicting(after, few))
-        found.append(Line("prediction", one, other, f"{what} tokens per second, {times}"))
+        found.append(ComparisonRow("prediction", one, other, f"{what} tokens per second, {times}"))
     one, other = _in_turns(_reading(before, few), _reading(after, few))
-    found.append(Line("forward", one, other, f"{rows} per second, {times}"))
+    found.append(ComparisonRow("forward", one, other, f"{rows} per second, {times}"))
     return found
 
 
@@ -142,12 +148,12 @@ def _in_turns(*jobs: Callable[[], float]) -> list[float]:
 
 
 def _reading(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], float]:
-    batch = Batch.of(run, readings)
+    batch = ReadingBatch.of(run, readings)
     n_tokens = float(sum(reading.n_tokens for reading in readings))
 
     @torch.no_grad()
     def job() -> float:
-        vectors(run.model, batch)
+        last_hidden_states(run.model, batch)
         return n_tokens
 
     return job

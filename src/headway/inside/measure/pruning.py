@@ -27,16 +27,16 @@ from headway.settings.run import resolved_toml
 from headway.storage import replace_file
 from headway.tasks.loaded_run import LoadedRun
 
-Head = tuple[str, int, int]
+HeadId = tuple[str, int, int]
 """Kind of attention, layer and head, counted from 0 among the heads that the model has."""
 
 
-def name_of(head: Head) -> str:
+def name_of(head: HeadId) -> str:
     """Name of a head as in data files, such as `cross.1.3`, counted from 0."""
     return ".".join(map(str, head))
 
 
-def all_heads(settings: ModelSettings) -> list[Head]:
+def all_heads(settings: ModelSettings) -> list[HeadId]:
     """All heads of a model; shared layers count once."""
     return [
         (kind, layer, head)
@@ -46,10 +46,10 @@ def all_heads(settings: ModelSettings) -> list[Head]:
     ]
 
 
-def units(settings: ModelSettings) -> list[tuple[Head, ...]]:
+def removable_groups(settings: ModelSettings) -> list[tuple[HeadId, ...]]:
     """Groups of heads that can only be removed together because they share keys and values. With a
     single key head for all, each head is a group."""
-    found: list[tuple[Head, ...]] = []
+    found: list[tuple[HeadId, ...]] = []
     for kind, of_kind in groupby(all_heads(settings), key=itemgetter(0)):
         side, heads = settings.side(kind), list(of_kind)
         size = 1 if side.kv_heads == 1 else side.n_heads // side.kv_heads
@@ -57,7 +57,7 @@ def units(settings: ModelSettings) -> list[tuple[Head, ...]]:
     return found
 
 
-def without(settings: ModelSettings, gone: Collection[Head]) -> KeptHeads:
+def remaining_heads(settings: ModelSettings, gone: Collection[HeadId]) -> KeptHeads:
     """Return the remaining heads; raise an error for an unknown head or an attention layer without
     heads."""
     known = set(all_heads(settings))
@@ -88,7 +88,7 @@ def _numbers(settings: ModelSettings, kind: str, layer: int) -> tuple[int, ...]:
     return settings.kept_heads.of(kind, layer) or tuple(range(settings.side(kind).n_heads))
 
 
-def _no_head(settings: ModelSettings, head: Head) -> str:
+def _no_head(settings: ModelSettings, head: HeadId) -> str:
     """Message for an unknown head, which lists the existing ones, counted from 1."""
     kind, layer, number = head
     layers = settings.attention_layers
@@ -102,9 +102,9 @@ def _no_head(settings: ModelSettings, head: Head) -> str:
     return f"{gone}That layer has heads 1 to {len(_numbers(settings, kind, layer))}."
 
 
-def least(
-    order: Sequence[tuple[Head, ...]], n_heads: int, settings: ModelSettings
-) -> frozenset[Head]:
+def select_heads(
+    order: Sequence[tuple[HeadId, ...]], n_heads: int, settings: ModelSettings
+) -> frozenset[HeadId]:
     """Select at most `n_heads` heads from the front of `order`, but never all heads of an attention
     layer.
 
@@ -113,7 +113,7 @@ def least(
     left: dict[tuple[str, int], int] = {}
     for kind, layer, _ in all_heads(settings):
         left[kind, layer] = left.get((kind, layer), 0) + 1
-    gone: list[Head] = []
+    gone: list[HeadId] = []
     for unit in order:
         place = unit[0][:2]
         if len(gone) + len(unit) <= n_heads and left[place] > len(unit):
@@ -124,14 +124,14 @@ def least(
 
 def prunable(settings: ModelSettings, kind: str | None = None) -> int:
     """Largest number of heads that can be removed, of one kind or all: every layer keeps a unit."""
-    queue = [unit for unit in units(settings) if kind in (None, unit[0][0])]
-    return len(least(queue, settings.n_kept_heads, settings))
+    queue = [unit for unit in removable_groups(settings) if kind in (None, unit[0][0])]
+    return len(select_heads(queue, settings.n_kept_heads, settings))
 
 
-def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[Head]) -> nn.Module:
+def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[HeadId]) -> nn.Module:
     """Build a new model without these heads, on the same device; `settings` are those of the old
     model."""
-    kept = without(settings, frozenset(gone))
+    kept = remaining_heads(settings, frozenset(gone))
     small = build_model(replace(settings, kept_heads=kept), device=next(model.parameters()).device)
     names = {part: name for name, part in model.named_modules() if isinstance(part, Attention)}
     weights = model_weights(model)
@@ -167,7 +167,7 @@ def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: li
     weights[out] = rows(weights[out].T, heads).T
 
 
-def save_pruned(run: LoadedRun, gone: Iterable[Head], out: Path, *, compact: bool = True) -> None:
+def save_pruned(run: LoadedRun, gone: Iterable[HeadId], out: Path, *, compact: bool = True) -> None:
     """Write a run folder with the remaining heads, the same settings and the tokenizer.
 
     With `compact` a run in 8 bits stays in 8 bits. The settings are written last, so that a folder
@@ -175,7 +175,7 @@ def save_pruned(run: LoadedRun, gone: Iterable[Head], out: Path, *, compact: boo
     """
     gone = frozenset(gone)
     small = prune_heads(run.model, run.shape, gone)
-    shape = replace(run.shape, kept_heads=without(run.shape, gone))
+    shape = replace(run.shape, kept_heads=remaining_heads(run.shape, gone))
     weights = model_weights(small)
     int8 = compact and _is_int8(file_in(run.folder, WEIGHTS))
     save_weights(out, to_int8(weights) if int8 else weights)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import FolderError
-from headway.inside.measure.heads import Heads
-from headway.inside.measure.pruning import Head, least, save_pruned, units
+from headway.inside.measure.heads import HeadAnalysis
+from headway.inside.measure.pruning import HeadId, removable_groups, save_pruned, select_heads
 from headway.settings.data import DataSettings
 from headway.settings.model import ModelSettings
 from headway.storage import read_json, replace_text, seal_json, work_folder
@@ -30,7 +30,7 @@ ORDERS = ("importance", "random", "most important first")
 
 
 @dataclass(frozen=True)
-class Point:
+class PruningPoint:
     order: str
     """One of `ORDERS`."""
 
@@ -48,8 +48,8 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Curve:
-    points: tuple[Point, ...]
+class PruningCurve:
+    points: tuple[PruningPoint, ...]
     metric: str
     """Display name of the metric."""
 
@@ -58,33 +58,33 @@ class Curve:
     data: str = ""
     """Data that it was measured on."""
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Curve:
-        return cls(**{**facts, "points": tuple(Point(**point) for point in facts["points"])})
+    def from_dict(cls, facts: Mapping[str, Any]) -> PruningCurve:
+        return cls(**{**facts, "points": tuple(PruningPoint(**point) for point in facts["points"])})
 
 
 def order_units(
-    settings: ModelSettings, worth: Mapping[Head, float], kind: str = "all"
-) -> list[tuple[Head, ...]]:
+    settings: ModelSettings, worth: Mapping[HeadId, float], kind: str = "all"
+) -> list[tuple[HeadId, ...]]:
     """Sort units of heads, the least important first. The importance of shared layers is summed."""
-    total: dict[tuple[Head, ...], float] = {}
-    for unit in units(settings):
+    total: dict[tuple[HeadId, ...], float] = {}
+    for unit in removable_groups(settings):
         if kind in ("all", unit[0][0]):
             total[unit] = sum(_worth(settings, worth, head) for head in unit)
     return sorted(total, key=lambda unit: (total[unit], unit))
 
 
 def least_important(
-    settings: ModelSettings, found: Heads, n_heads: int, kind: str | None = None
-) -> frozenset[Head]:
+    settings: ModelSettings, found: HeadAnalysis, n_heads: int, kind: str | None = None
+) -> frozenset[HeadId]:
     """Select the `n_heads` least important heads, of one kind of attention or of all."""
-    return least(order_units(settings, found.importance(), kind or "all"), n_heads, settings)
+    return select_heads(order_units(settings, found.importance(), kind or "all"), n_heads, settings)
 
 
-def _worth(settings: ModelSettings, worth: Mapping[Head, float], head: Head) -> float:
+def _worth(settings: ModelSettings, worth: Mapping[HeadId, float], head: HeadId) -> float:
     if getattr(settings, "share_layers", False):
         return sum(value for (_, _, place), value in worth.items() if place == head[2])
     return worth[head]
@@ -93,13 +93,13 @@ def _worth(settings: ModelSettings, worth: Mapping[Head, float], head: Head) -> 
 def curve(
     run: LoadedRun,
     files: DataSettings,
-    found: Heads,
+    found: HeadAnalysis,
     *,
     shares: Sequence[float] = SHARES,
     kinds: Sequence[str] | None = None,
     orders: Sequence[str] = ("importance", "random"),
     note: Callable[[str], None] = lambda line: None,
-) -> Curve:
+) -> PruningCurve:
     """Score physically pruned runs on test data in the form that `headway evaluate` takes.
 
     `kinds` limits pruning to one kind of attention at a time. By default a translator is measured
@@ -110,32 +110,32 @@ def curve(
     worth = found.importance()
     metric = run.spec.headline
     shown, higher = metric.axis, not metric.lower
-    known: dict[frozenset[Head], tuple[float, float | None]] = {}
+    known: dict[frozenset[HeadId], tuple[float, float | None]] = {}
     points = []
     for order in orders:
         for kind in chosen if order == "importance" else [k for k in chosen if k == "all"]:
             queue = _queue(run.shape, worth, kind, order)
             n_heads = sum(map(len, queue))
-            before: frozenset[Head] | None = None
+            before: frozenset[HeadId] | None = None
             for share in shares:
-                gone = least(queue, round(share * n_heads), run.shape)
+                gone = select_heads(queue, round(share * n_heads), run.shape)
                 if gone == before:  # no more can go
                     continue
                 before = gone
                 if gone not in known:
                     known[gone] = measure_without(run, files, gone)
                 score, loss = known[gone]
-                points.append(Point(order, kind, share, len(gone), score, loss))
+                points.append(PruningPoint(order, kind, share, len(gone), score, loss))
                 note(
                     f"{order}, {kind}: {len(gone)} of {n_heads} heads removed: {shown} {score:.2f}"
                 )
     data = ", ".join([*files.source, *files.pairs, *files.text, *files.media])
-    return Curve(tuple(points), shown, higher, run.shape.n_kept_heads, data)
+    return PruningCurve(tuple(points), shown, higher, run.shape.n_kept_heads, data)
 
 
 def _queue(
-    settings: ModelSettings, worth: Mapping[Head, float], kind: str, order: str
-) -> list[tuple[Head, ...]]:
+    settings: ModelSettings, worth: Mapping[HeadId, float], kind: str, order: str
+) -> list[tuple[HeadId, ...]]:
     queue = order_units(settings, worth, kind)
     if order == "random":
         random.Random(0).shuffle(queue)
@@ -143,13 +143,13 @@ def _queue(
 
 
 def measure_without(
-    run: LoadedRun, files: DataSettings, gone: Collection[Head]
+    run: LoadedRun, files: DataSettings, gone: Collection[HeadId]
 ) -> tuple[float, float | None]:
     """The task's metric, and the loss if available, of the run without these heads."""
     with work_folder() as folder:
         save_pruned(run, gone, folder, compact=False)
         found = evaluate_quietly(folder, files)
-    return headline(run.spec, found), found.facts.get("loss")
+    return main_score(run.spec, found), found.facts.get("loss")
 
 
 def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores:
@@ -161,7 +161,7 @@ def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores
         return find_task(settings).evaluation(InferenceRequest(opened, settings), files)
 
 
-def headline(spec: Spec, found: Scores) -> float:
+def main_score(spec: Spec, found: Scores) -> float:
     """Value of the task's main metric."""
     name = spec.headline.name
     if "scores" in found.facts:
@@ -170,20 +170,22 @@ def headline(spec: Spec, found: Scores) -> float:
     return float(found.facts[name])
 
 
-def save_found(folder: Path, found: Heads, measured: Curve | None) -> None:
+def save_head_analysis(folder: Path, found: HeadAnalysis, measured: PruningCurve | None) -> None:
     """Write the measurements next to the model, where `headway look` finds them."""
-    facts = {"heads": found.facts(), "curve": None if measured is None else measured.facts()}
+    facts = {"heads": found.to_dict(), "curve": None if measured is None else measured.to_dict()}
     replace_text(folder / CURVE, seal_json(json.dumps(facts, ensure_ascii=False, indent=1)))
 
 
-def load_found(folder: Path) -> tuple[Heads, Curve | None] | None:
+def load_head_analysis(folder: Path) -> tuple[HeadAnalysis, PruningCurve | None] | None:
     path = folder / CURVE
     if not path.is_file():
         return None
     try:
         facts = read_json(path)
         curve = facts["curve"]
-        return Heads.from_facts(facts["heads"]), None if curve is None else Curve.from_facts(curve)
+        return HeadAnalysis.from_dict(
+            facts["heads"]
+        ), None if curve is None else PruningCurve.from_dict(curve)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FolderError(
             f"cannot read {path} ({error}). Delete it, or replace it with `headway prune --curve`."

@@ -21,10 +21,10 @@ from torch import Tensor
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.examples import hide_tokens
+from headway.inside.capture.examples import mask_tokens
 from headway.inside.capture.forward import gives_vector
-from headway.inside.capture.media import Media, exceeds
-from headway.inside.capture.reading import Ask, Reading, ask_hidden, read
+from headway.inside.capture.media import MediaInput, is_too_long
+from headway.inside.capture.reading import GenerationOptions, Reading, read, read_masked
 from headway.inside.capture.trace import trace
 from headway.models.parts.output_heads import HiddenStates
 from headway.nn.layout import Layout
@@ -53,7 +53,7 @@ HIDDEN = 0.15
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedLens:
     """Fitted maps: layer l is read as x + x·matrix + shift; the last layer has no map."""
 
     matrix_LDD: Tensor
@@ -68,7 +68,7 @@ class Tuned:
     n_lines: int
     n_held_out: int
 
-    def after(self, layer: int, x_ND: Tensor) -> Tensor:
+    def apply(self, layer: int, x_ND: Tensor) -> Tensor:
         return x_ND + x_ND @ self.matrix_LDD[layer] + self.shift_LD[layer]
 
     def check(self, n_layers: int, width: int) -> None:
@@ -96,7 +96,7 @@ class Tuned:
             raise FolderError(f"cannot write {path}: {error.strerror}.") from error
 
     @classmethod
-    def load(cls, path: Path) -> Tuned:
+    def load(cls, path: Path) -> TunedLens:
         try:
             with safe_open(path, "pt") as file:
                 facts = json.loads(file.metadata()["lens"])
@@ -116,14 +116,14 @@ class Tuned:
             ) from error
 
 
-Line = Tensor
+LineStates = Tensor
 """Vectors of one example that the head reads, for each layer (L T D)."""
 
-Maps = tuple[Tensor, Tensor]
+AffineMaps = tuple[Tensor, Tensor]
 """Matrices and shifts of the maps."""
 
 
-def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
+def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> TunedLens:
     """Fit a tuned lens on eight tenths of the lines.
 
     Another tenth selects the best step for each layer, which may be the plain lens. The last tenth
@@ -135,7 +135,7 @@ def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
         )
     corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
     given = corpus.first(MOST).examples
-    texts = [one for one in given if isinstance(one, str) or not exceeds(run, one)]
+    texts = [one for one in given if isinstance(one, str) or not is_too_long(run, one)]
     if len(texts) < FEWEST:
         what = "lines of text" if corpus.lines else corpus.unit
         raise DataError(
@@ -151,10 +151,12 @@ def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
     found = _fit(run, fit, choose, rng)
     plain_L = _divergence(run, held, None)
     tuned_L = _divergence(run, held, found)
-    return Tuned(*found, plain_L, tuned_L, n_lines=len(texts), n_held_out=tenth)
+    return TunedLens(*found, plain_L, tuned_L, n_lines=len(texts), n_held_out=tenth)
 
 
-def _fit(run: LoadedRun, fit: list[Line], choose: list[Line], rng: np.random.Generator) -> Maps:
+def _fit(
+    run: LoadedRun, fit: list[LineStates], choose: list[LineStates], rng: np.random.Generator
+) -> AffineMaps:
     n_layers, _, width = fit[0].shape
     matrix_LDD = torch.zeros(n_layers - 1, width, width, requires_grad=True)
     shift_LD = torch.zeros(n_layers - 1, width, requires_grad=True)
@@ -179,14 +181,14 @@ def _fit(run: LoadedRun, fit: list[Line], choose: list[Line], rng: np.random.Gen
 
 
 @torch.no_grad()
-def _divergence(run: LoadedRun, lines: list[Line], maps: Maps | None) -> Tensor:
+def _divergence(run: LoadedRun, lines: list[LineStates], maps: AffineMaps | None) -> Tensor:
     """Mean divergence of each layer but the last from the last one, over all outputs of the
     lines."""
     found = [_batch_divergence(run, batch, maps) for batch in _batches(lines)]
     return torch.cat(found, dim=1).mean(1)
 
 
-def _batch_divergence(run: LoadedRun, batch: list[Line], maps: Maps | None) -> Tensor:
+def _batch_divergence(run: LoadedRun, batch: list[LineStates], maps: AffineMaps | None) -> Tensor:
     states_LND = torch.cat(batch, dim=1)
     layout = Layout.of([line.shape[1] for line in batch])
     with torch.no_grad():
@@ -198,7 +200,7 @@ def _batch_divergence(run: LoadedRun, batch: list[Line], maps: Maps | None) -> T
     return torch.stack(found)
 
 
-def _map(x_ND: Tensor, maps: Maps | None, layer: int) -> Tensor:
+def _map(x_ND: Tensor, maps: AffineMaps | None, layer: int) -> Tensor:
     return x_ND if maps is None else x_ND + x_ND @ maps[0][layer] + maps[1][layer]
 
 
@@ -209,13 +211,13 @@ def _read_out(run: LoadedRun, x_ND: Tensor, layout: Layout) -> Read:
     return readout_of(run.settings).of(run.model, HiddenStates(x_ND, layout))
 
 
-def _endless(lines: list[Line], rng: np.random.Generator) -> Iterator[list[Line]]:
+def _endless(lines: list[LineStates], rng: np.random.Generator) -> Iterator[list[LineStates]]:
     while True:
         yield from _batches([lines[number] for number in rng.permutation(len(lines))])
 
 
-def _batches(lines: list[Line]) -> Iterator[list[Line]]:
-    batch: list[Line] = []
+def _batches(lines: list[LineStates]) -> Iterator[list[LineStates]]:
+    batch: list[LineStates] = []
     for line in lines:
         batch.append(line)
         if sum(one.shape[1] for one in batch) >= ROWS:
@@ -225,13 +227,19 @@ def _batches(lines: list[Line]) -> Iterator[list[Line]]:
         yield batch
 
 
-def _line(run: LoadedRun, text: str | Media, number: int, rng: np.random.Generator) -> Line:
+def _line(
+    run: LoadedRun, text: str | MediaInput, number: int, rng: np.random.Generator
+) -> LineStates:
     # A language model reads the line and generates nothing; other models decode without a beam.
     gaps = run.spec.answers == "gaps"
     if gaps and not isinstance(text, str):
-        reading = ask_hidden(run, text, number)
+        reading = read_masked(run, text, number)
     else:
-        reading = read(run, text, Ask(decode=replace(run.settings.decode, beam=1), new=0))
+        reading = read(
+            run,
+            text,
+            GenerationOptions(decode=replace(run.settings.decode, beam=1), max_new_tokens=0),
+        )
         reading = _with_gaps(reading, run, rng) if gaps else reading
     states = trace(run, reading).states[Anatomy.of(run.model).stacks[-1].name]
     rows = [output.row for output in reading.outputs if output.row is not None]
@@ -247,4 +255,4 @@ def _with_gaps(reading: Reading, run: LoadedRun, rng: np.random.Generator) -> Re
     plain = [row for row, apart in enumerate(text.special) if not apart]
     n_hidden = max(1, round(HIDDEN * len(plain)))
     rows = sorted(int(row) for row in rng.choice(plain, min(n_hidden, len(plain)), replace=False))
-    return hide_tokens(run, reading, rows)
+    return mask_tokens(run, reading, rows)

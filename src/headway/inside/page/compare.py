@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from headway.errors import UserError
-from headway.inside.capture.streams import shown
+from headway.inside.capture.streams import display_piece
 from headway.inside.capture.trace import Trace
 from headway.tasks.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 TOP = 3
 """Most probable candidates that are kept for each output."""
@@ -24,7 +24,7 @@ Fits = dict[str, str | None]
 can."""
 
 
-def check_pair(first: Looked, second: Looked) -> dict[str, Any]:
+def check_pair(first: LookInputs, second: LookInputs) -> dict[str, Any]:
     """Return the data that the page needs to compare two looks; raise an error if they share no
     kind of attention."""
     one, other = first.trace, second.trace
@@ -33,14 +33,14 @@ def check_pair(first: Looked, second: Looked) -> dict[str, Any]:
             f"cannot compare these runs: one has {_listed(one)} attention and the other "
             f"{_listed(other)} attention. Compare runs of the same family."
         )
-    sides = [side(looked.run, looked.trace) for looked in (first, second)]
+    sides = [output_data(looked.run, looked.trace) for looked in (first, second)]
     return {"pair": True, "fits": fits(one, other), "sides": sides}
 
 
-def of_stages(stages: Sequence[tuple[LoadedRun, Trace]]) -> dict[str, Any]:
+def compare_checkpoints(stages: Sequence[tuple[LoadedRun, Trace]]) -> dict[str, Any]:
     """Return the data to compare any two checkpoints of one training; all of them read the same
     tokens."""
-    found = [side(run, trace) for run, trace in stages]
+    found = [output_data(run, trace) for run, trace in stages]
     first = stages[0][1]
     return {"pair": False, "fits": fits(first, first), "sides": found}
 
@@ -67,7 +67,7 @@ def fits(one: Trace, other: Trace) -> Fits:
     return found
 
 
-def side(run: LoadedRun | None, trace: Trace) -> dict[str, Any]:
+def output_data(run: LoadedRun | None, trace: Trace) -> dict[str, Any]:
     """The outputs of one look with their log-probabilities and their most probable alternatives."""
     scores_RC, outputs = trace.scores_RC, trace.reading.outputs
     if scores_RC is None or not outputs or any(output.id < 0 for output in outputs):
@@ -77,7 +77,7 @@ def side(run: LoadedRun | None, trace: Trace) -> dict[str, Any]:
     return {
         "outputs": [
             {
-                "name": shown(output.name),
+                "name": display_piece(output.name),
                 "id": output.id,
                 "log_prob": float(logs_C[output.id]),
                 "top": _named(run, trace, values_K, ids_K),
@@ -96,7 +96,7 @@ def _named(run: LoadedRun | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -
         labels = trace.meta.get("labels", [])
         names = [labels[id] if id < len(labels) else str(id) for id in ids]
     elif run is not None:
-        names = [shown(name) for name in run.vocab.target.tokens(ids)]
+        names = [display_piece(name) for name in run.vocab.target.tokens(ids)]
     shares = torch.exp(logs_K).tolist()
     return [[name, share] for name, share in zip(names, shares, strict=True)]
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from headway.errors import FolderError, UserError
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.interventions import NO_CHANGE, Change
-from headway.inside.capture.media import Media, check_given, open_media
-from headway.inside.capture.reading import PLAINLY, Ask
+from headway.inside.capture.interventions import NO_INTERVENTION, Intervention
+from headway.inside.capture.media import MediaInput, check_input_kind, open_media
+from headway.inside.capture.reading import DEFAULT_OPTIONS, GenerationOptions
 from headway.inside.capture.trace import Trace, trace
-from headway.inside.measure.checkpoints import Stage, checkpoints_of, stages
+from headway.inside.measure.checkpoints import CheckpointStage, checkpoints_of, stages
 from headway.inside.page.compare import check_pair
-from headway.inside.page.compare import of_stages as compare_stages
-from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS, look_of
+from headway.inside.page.compare import compare_checkpoints as compare_stages
+from headway.inside.page.sections import COMPARISON_SECTIONS, MEDIA_SECTIONS, SECTIONS, look_data
 from headway.inside.page.sections import training as training_section
 from headway.settings.folder import IMPORTED
 from headway.storage import read_json, replace_text
@@ -40,7 +40,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extras:
+class LookOptions:
     """Optional inputs of a page: files and choices of the user."""
 
     corpus: Corpus | str | Path | Sequence[str] | None = None
@@ -50,7 +50,7 @@ class Extras:
     """Folder written by `headway factors`."""
 
     tuned: Path | None = None
-    """File of a tuned lens, written by `Tuned.save`."""
+    """File of a tuned lens, written by `TunedLens.save`."""
 
     truth: Path | None = None
     """File written by `headway truth`; None: the one in the run folder, if any."""
@@ -69,7 +69,7 @@ class Extras:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
+class LookInputs:
     """Inputs of the sections of one look."""
 
     trace: Trace
@@ -79,8 +79,8 @@ class Looked:
     final: bool = True
     """Whether these are the final weights of the run, not those of a checkpoint."""
 
-    ask: Ask = PLAINLY
-    change: Change = NO_CHANGE
+    ask: GenerationOptions = DEFAULT_OPTIONS
+    change: Intervention = NO_INTERVENTION
     corpus: Corpus | None = None
     factors: Path | None = None
     tuned: Path | None = None
@@ -113,8 +113,10 @@ class Page:
         """HTML for a page that is served. It also has the panels that later answers may need: for a
         text all that a single look can have, for media also the beam search."""
         panels = self._panels
-        media = panels.intersection(OF_MEDIA)
-        panels |= {"beam"} if media else set(SECTIONS).difference(OF_MEDIA, OF_SEVERAL)
+        media = panels.intersection(MEDIA_SECTIONS)
+        panels |= (
+            {"beam"} if media else set(SECTIONS).difference(MEDIA_SECTIONS, COMPARISON_SECTIONS)
+        )
         return page_html(self.title, self.packed, panels, live=True)
 
     @property
@@ -141,13 +143,13 @@ class Page:
 
 def look(
     run: str | Path | LoadedRun | Trace,
-    text: str | Media = "",
-    ask: Ask = PLAINLY,
-    change: Change = NO_CHANGE,
+    text: str | MediaInput = "",
+    ask: GenerationOptions = DEFAULT_OPTIONS,
+    change: Intervention = NO_INTERVENTION,
     *,
     file: str | Path | None = None,
     against: str | Path | LoadedRun | None = None,
-    against_text: str | Media | None = None,
+    against_text: str | MediaInput | None = None,
     note: Note = lambda line: None,
     **extras: Any,
 ) -> Page:
@@ -155,18 +157,18 @@ def look(
 
     `run` is a folder, the name of a shipped model or an opened run. `against` and `against_text`
     compare it with another run, or with another text (or `open_media` of another file). `extras`
-    are the fields of `Extras`. `note` receives a message for everything that is left out.
+    are the fields of `LookOptions`. `note` receives a message for everything that is left out.
     """
     if isinstance(run, Trace):
         return _of_trace(run)
-    own, more = _opened(run), Extras(**extras)
+    own, more = _opened(run), LookOptions(**extras)
     if file is not None:
         if text:
             raise UserError("give either a text or a file, not both.")
-        check_given(own, None, file)
+        check_input_kind(own, None, file)
         text = open_media(own, file)
     corpus = _corpus(more.corpus, own)
-    first = looked_at(own, text, ask, change, replace(more, corpus=corpus))
+    first = prepare_look(own, text, ask, change, replace(more, corpus=corpus))
     looks: list[dict[str, Any]]
     shared: dict[str, Any] = {}
     if against is not None or against_text is not None:
@@ -176,20 +178,21 @@ def look(
             )
         other = own if against is None else _opened(against)
         alone = replace(more, corpus=corpus if against is None else None, factors=None)
-        second = looked_at(other, against_text or text, ask, change, alone)
+        second = prepare_look(other, against_text or text, ask, change, alone)
         shared["compare"] = check_pair(first, second)
         labels = _labels(own, other, text, against_text)
-        looks = [look_of(labels[0], first), look_of(labels[1], second)]
+        looks = [look_data(labels[0], first), look_data(labels[1], second)]
     else:
         looks, of_training = _along(own, first, more, note)
         shared |= of_training
-    return Page(_title(own, text), looks, shared, facts_of(own))
+    return Page(_title(own, text), looks, shared, run_facts(own))
 
 
-def looked_at(
-    run: LoadedRun, text: str | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE,
-    extras: Extras = Extras(),  # noqa: B008 (it is frozen)
-) -> Looked:  # fmt: skip
+def prepare_look(
+    run: LoadedRun, text: str | MediaInput, ask: GenerationOptions = DEFAULT_OPTIONS,
+    change: Intervention = NO_INTERVENTION,
+    extras: LookOptions = LookOptions(),  # noqa: B008 (it is frozen)
+) -> LookInputs:  # fmt: skip
     """Trace one text or file in one run, and add the files that sections need."""
     found = trace(run, text, ask, change, beam=True)
     longest = max(map(len, found.reading.streams.values()))
@@ -198,7 +201,7 @@ def looked_at(
             raise UserError(
                 f"--pin {row + 1} is out of range: the longest stream has {longest} tokens."
             )
-    return Looked(
+    return LookInputs(
         run=run,
         trace=found,
         ask=ask,
@@ -207,14 +210,14 @@ def looked_at(
         factors=extras.factors,
         tuned=extras.tuned,
         # Accuracies were measured on the unchanged model.
-        truth=truth_of(run, extras.truth) if change == NO_CHANGE else None,
+        truth=load_map_accuracy(run, extras.truth) if change == NO_INTERVENTION else None,
         walk=extras.walk,
         pins=extras.pins,
         slow=extras.slow,
     )
 
 
-def truth_of(run: LoadedRun, path: Path | None = None) -> dict[str, Any] | None:
+def load_map_accuracy(run: LoadedRun, path: Path | None = None) -> dict[str, Any] | None:
     """Return the measured accuracy of the maps of this run; None if it was never measured."""
     place = run.folder / TRUTH if path is None else path
     if path is None and not place.is_file():
@@ -230,7 +233,7 @@ def truth_of(run: LoadedRun, path: Path | None = None) -> dict[str, Any] | None:
     return found
 
 
-def facts_of(run: LoadedRun) -> dict[str, Any]:
+def run_facts(run: LoadedRun) -> dict[str, Any]:
     """Name and facts of a run for the header of a page."""
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     facts = [run.settings.task, *run.shape.size_facts, f"{parameters:,} parameters"]
@@ -240,15 +243,15 @@ def facts_of(run: LoadedRun) -> dict[str, Any]:
 
 
 def _along(
-    run: LoadedRun, first: Looked, extras: Extras, note: Note
+    run: LoadedRun, first: LookInputs, extras: LookOptions, note: Note
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the looks of all stages of the training, the final one last, and their shared
     sections."""
     asked = bool(extras.checkpoints)
     if extras.checkpoints is False or not checkpoints_of(run, asked=asked):
-        return [look_of("final", first)], {}
+        return [look_data("final", first)], {}
     looks: list[dict[str, Any]] = []
-    traces: list[tuple[Stage, Trace]] = []
+    traces: list[tuple[CheckpointStage, Trace]] = []
     for stage in stages(run, note, asked=asked):
         if stage.run is run:
             found, sections = first, None
@@ -258,24 +261,24 @@ def _along(
             found = replace(first, run=stage.run, trace=then, final=False, truth=None, tuned=None)
             sections = LIGHT
         traces.append((stage, found.trace))
-        made = look_of(stage.label, found) if sections is None else look_of(
+        made = look_data(stage.label, found) if sections is None else look_data(
             stage.label, found, sections
         )  # fmt: skip
         looks.append({**made, "step": stage.step})
     if len(looks) == 1:
         return looks, {}
     return looks, {
-        "training": training_section.of_stages(run, traces),
+        "training": training_section.training_curves(run, traces),
         "compare": compare_stages([(stage.run, found) for stage, found in traces]),
     }
 
 
 def _of_trace(found: Trace) -> Page:
     """Make a page of a trace from elsewhere, with the panels that need no model."""
-    looked = Looked(trace=found)
+    looked = LookInputs(trace=found)
     title = str(found.meta.get("run", "trace"))
     facts = [str(found.meta[name]) for name in ("task", "family") if name in found.meta]
-    return Page(title, [look_of(title, looked)], {}, {"name": title, "facts": facts})
+    return Page(title, [look_data(title, looked)], {}, {"name": title, "facts": facts})
 
 
 def _opened(run: str | Path | LoadedRun) -> LoadedRun:
@@ -286,17 +289,17 @@ def _corpus(given: Any, run: LoadedRun) -> Corpus | None:
     return given if given is None or isinstance(given, Corpus) else Corpus.of(given, run)
 
 
-def _title(run: LoadedRun, text: str | Media) -> str:
+def _title(run: LoadedRun, text: str | MediaInput) -> str:
     short = " ".join(_said(text).split())
     return f"{run.folder.name}: {short[:60]}{'…' * (len(short) > 60)}"
 
 
-def _said(text: str | Media) -> str:
+def _said(text: str | MediaInput) -> str:
     return text if isinstance(text, str) else text.name
 
 
 def _labels(
-    one: LoadedRun, other: LoadedRun, text: str | Media, other_text: str | Media | None
+    one: LoadedRun, other: LoadedRun, text: str | MediaInput, other_text: str | MediaInput | None
 ) -> tuple[str, str]:
     if one.folder.name != other.folder.name:
         return one.folder.name, other.folder.name

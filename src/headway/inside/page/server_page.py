@@ -8,16 +8,16 @@ from typing import Any
 
 from headway.errors import UserError, suggest
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.beam import searches
+from headway.inside.capture.beam import has_search
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.media import Media
-from headway.inside.capture.reading import Ask, Reading
-from headway.inside.capture.streams import shown
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.reading import GenerationOptions, Reading
+from headway.inside.capture.streams import display_piece
 from headway.inside.measure.checkpoints import FINAL, checkpoints_of, label_of, stage_at
-from headway.inside.page.look import Extras, Looked, Page, facts_of, looked_at
-from headway.inside.page.sections import SECTIONS, look_of
-from headway.inside.page.server_request import Request
+from headway.inside.page.look import LookInputs, LookOptions, Page, prepare_look, run_facts
+from headway.inside.page.sections import SECTIONS, look_data
+from headway.inside.page.server_request import LookRequest
 from headway.settings.decode import DecodeSettings
 from headway.tasks.loaded_run import LoadedRun
 
@@ -28,21 +28,27 @@ GREEDY = "While tokens are hidden, the output is decoded greedily and the beam s
 
 
 @dataclass(frozen=True)
-class Live:
+class LivePage:
     """One run that answers requests; `usual` are its decoding settings where a request leaves them
     open."""
 
     run: LoadedRun
     usual: DecodeSettings
-    extras: Extras
-    media: Media | None = None
+    extras: LookOptions
+    media: MediaInput | None = None
     """Input of a run that reads media: requests cannot name files."""
 
     asked: Mapping[str, str] = field(default_factory=dict)
     """Address for further requests (`post`), and values that are sent with each of them."""
 
     @classmethod
-    def of(cls, run: LoadedRun, ask: Ask, extras: Extras, media: Media | None = None) -> Live:
+    def of(
+        cls,
+        run: LoadedRun,
+        ask: GenerationOptions,
+        extras: LookOptions,
+        media: MediaInput | None = None,
+    ) -> LivePage:
         writes = Anatomy.of(run.model).is_pair
         usual = run.settings.decode if writes else DecodeSettings(beam=1)
         corpus = extras.corpus
@@ -50,17 +56,17 @@ class Live:
             corpus = Corpus.of(corpus, run)  # read once for all requests
         return cls(run, ask.decode or usual, replace(extras, corpus=corpus), media)
 
-    def page(self, request: Request) -> Page:
+    def page(self, request: LookRequest) -> Page:
         run, label = self._at(request.checkpoint), request.checkpoint or FINAL
         extras = self.extras if request.walk is None else replace(self.extras, walk=request.walk)
         read = request.text if self.media is None else self.media
-        looked = looked_at(run, read, request.ask(self.usual), request.change(), extras)
+        looked = prepare_look(run, read, request.ask(self.usual), request.change(), extras)
         if label != FINAL:  # both were measured on the final weights
             looked = replace(looked, final=False, truth=None, tuned=None)
         looked = replace(looked, walk=_within(looked))
         shared = {"live": self._strip(request, looked.trace.reading)}
         names = [name for name in SECTIONS if request.maps or name != SLOW]
-        return Page(run.folder.name, [look_of(label, looked, names)], shared, facts_of(run))
+        return Page(run.folder.name, [look_data(label, looked, names)], shared, run_facts(run))
 
     def _at(self, label: str | None) -> LoadedRun:
         if label in (None, FINAL):
@@ -70,17 +76,17 @@ class Live:
             raise UserError(f"unknown checkpoint {label!r}.{suggest(label, [*paths, FINAL])}")
         return stage_at(self.run, paths[label]).run
 
-    def _strip(self, request: Request, reading: Reading) -> dict[str, Any]:
+    def _strip(self, request: LookRequest, reading: Reading) -> dict[str, Any]:
         """Data for `web/live.js`: the request, the available choices, and the defaults of empty
         fields."""
-        plain = asdict(Request(text=""))
+        plain = asdict(LookRequest(text=""))
         del plain["text"]
         return {
             "request": asdict(request),
             "asked": dict(self.asked),
             "plain": plain,
             "continues": reading.continues,
-            "writes": searches(self.run),
+            "writes": has_search(self.run),
             "media": self.media is not None,
             "usual": {"beam": self.usual.beam, "alpha": self.usual.alpha},
             "checkpoints": [*map(label_of, checkpoints_of(self.run)), FINAL],
@@ -90,7 +96,7 @@ class Live:
                 for kind in Anatomy.of(self.run.model).kinds
             },
             "answer": self._answer(reading),
-            "note": GREEDY if request.hidden and searches(self.run) else "",
+            "note": GREEDY if request.hidden and has_search(self.run) else "",
         }
 
     def _answer(self, reading: Reading) -> str:
@@ -100,10 +106,10 @@ class Live:
             return target.decode([i for i in reading.last.ids[1:] if i not in target.specials])
         if reading.continues:
             return self.run.vocab.target.decode(reading.last.ids[reading.n_given :])
-        return " ".join(shown(output.name) for output in reading.outputs if output.id >= 0)
+        return " ".join(display_piece(output.name) for output in reading.outputs if output.id >= 0)
 
 
-def _within(looked: Looked) -> tuple[str, int, int, int] | None:
+def _within(looked: LookInputs) -> tuple[str, int, int, int] | None:
     """The token to follow; None if the new output is too short to contain it."""
     if looked.walk is None:
         return None
@@ -112,16 +118,16 @@ def _within(looked: Looked) -> tuple[str, int, int, int] | None:
     return looked.walk if weights is None or row < weights[0].shape[1] else None
 
 
-def request_of(text: str, ask: Ask, change: Change) -> Request:
+def initial_request(text: str, ask: GenerationOptions, change: Intervention) -> LookRequest:
     """Convert the options of the command line to the first request."""
     output = ask.output
     if output is not None and not isinstance(output, str):
         raise UserError("the output of a served page must be a string, not token ids.")
-    return Request(
+    return LookRequest(
         text=text,
         output=output,
-        force=ask.begin,
+        force=ask.prefix,
         hidden=tuple(sorted(change.hidden)),
-        off=tuple(sorted(f"{kind}.{layer}.{head}" for kind, layer, head in change.off)),
-        new=ask.new,
+        off=tuple(sorted(f"{kind}.{layer}.{head}" for kind, layer, head in change.disabled_heads)),
+        new=ask.max_new_tokens,
     )

@@ -1,5 +1,5 @@
-"""Parse requests of a served page: JSON from the browser becomes a text, an `Ask` and a
-`Change`."""
+"""Parse requests of a served page: JSON from the browser becomes a text, an `GenerationOptions` and
+a `Intervention`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from headway.errors import UserError, suggest
-from headway.inside.capture.interventions import Change
-from headway.inside.capture.reading import NEW_TOKENS, Ask
+from headway.inside.capture.interventions import Intervention
+from headway.inside.capture.reading import NEW_TOKENS, GenerationOptions
 from headway.settings.decode import DecodeSettings
 
 MOST_TEXT = 20_000
@@ -23,7 +23,7 @@ minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class LookRequest:
     """A request as the page sends it. Positions, layers and heads count from 0."""
 
     text: str
@@ -56,8 +56,9 @@ class Request:
     maps: bool = False
     """Whether to make saliency maps, which run the model about a hundred times."""
 
-    def ask(self, usual: DecodeSettings) -> Ask:
-        """Convert the request to an `Ask`; `usual` are the decoding settings where it has none."""
+    def ask(self, usual: DecodeSettings) -> GenerationOptions:
+        """Convert the request to an `GenerationOptions`; `usual` are the decoding settings where
+        it has none."""
         given: dict[str, Any] = {"beam": self.beam, "alpha": self.alpha}
         given = {name: value for name, value in given.items() if value is not None}
         if self.temperature is not None:
@@ -65,15 +66,19 @@ class Request:
         if self.beam is not None:
             given |= {"n_best": 1, "groups": 1}  # a smaller beam may not allow more
         decode = replace(usual, **given)
-        return Ask(output=self.output, begin=self.force, decode=decode, new=self.new)
+        return GenerationOptions(
+            output=self.output, prefix=self.force, decode=decode, max_new_tokens=self.new
+        )
 
-    def change(self) -> Change:
-        return Change(hidden=frozenset(self.hidden), off=frozenset(map(head_named, self.off)))
+    def change(self) -> Intervention:
+        return Intervention(
+            hidden=frozenset(self.hidden), disabled_heads=frozenset(map(head_named, self.off))
+        )
 
 
-def parse(values: Mapping[str, object]) -> Request:
+def parse(values: Mapping[str, object]) -> LookRequest:
     """Parse and check a request; raise a `UserError` with a short message if a value is wrong."""
-    known = {field.name for field in fields(Request)}
+    known = {field.name for field in fields(LookRequest)}
     for name in values:
         if name not in known:
             raise UserError(
@@ -81,7 +86,7 @@ def parse(values: Mapping[str, object]) -> Request:
             )
     if "text" not in values:
         raise UserError("the request has no key 'text'.")
-    return Request(**{name: READERS[name](name, value) for name, value in values.items()})
+    return LookRequest(**{name: READERS[name](name, value) for name, value in values.items()})
 
 
 def head_named(name: str) -> tuple[str, int, int]:

@@ -11,18 +11,18 @@ from rich.cells import cell_len
 from torch import Tensor
 
 from headway.inside.capture.beam_tree import BeamTree, Node
-from headway.inside.capture.streams import Stream
+from headway.inside.capture.streams import TokenStream
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.alignments import aligning_layer
-from headway.inside.measure.lens import WITH_NGRAMS, Lens, lens
+from headway.inside.measure.lens import WITH_NGRAMS, LogitLens, lens
 from headway.inside.measure.maps.map import CAUTION
-from headway.inside.measure.ngrams import Votes, votes
+from headway.inside.measure.ngrams import NgramEffects, ngram_effects
 from headway.inside.page.sections.lens import names
 from headway.inside.page.terminal_rows import pieces_of, ticks
-from headway.inside.page.terminal_text import INKS, Ink, bands, ink_for, width_of
+from headway.inside.page.terminal_text import STYLES, TerminalStyle, bands, style_for, width_of
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 LABEL = 12
 """Most cells of a token beside and above a heatmap."""
@@ -36,12 +36,16 @@ GRAMS = 6
 """Most n-grams that are named."""
 
 
-def show(
-    found: Looked | Trace, stream: Any = None, *, width: int | None = None, ink: str | None = None
+def format_trace(
+    found: LookInputs | Trace,
+    stream: Any = None,
+    *,
+    width: int | None = None,
+    ink: str | None = None,
 ) -> str:
     """Format everything that fits a terminal. Colours and width follow the capabilities of `stream`
     unless given; `ink` is `colour`, `blocks` or `ascii`."""
-    hand = ink_for(stream) if ink is None else INKS[ink]
+    hand = style_for(stream) if ink is None else STYLES[ink]
     room = width_of(stream) if width is None else width
     trace = found if isinstance(found, Trace) else found.trace
     truth = None if isinstance(found, Trace) else found.truth
@@ -59,20 +63,20 @@ def show(
         words = dict(zip(ids, names(run, ids), strict=True))
         parts.append(layers(seen, words, hand, room))
         labels = run.settings.labels or ("",)
-        parts.append(ngrams(votes(run, trace), labels, hand, room))
+        parts.append(ngrams(ngram_effects(run, trace), labels, hand, room))
     lines = [line.rstrip() for part in parts if part for line in (*part, "")]
     return "\n".join(lines[:-1])
 
 
-def _title(name: str, rest: str, ink: Ink, width: int) -> str:
+def _title(name: str, rest: str, ink: TerminalStyle, width: int) -> str:
     text = ink.fit(f"{name}  {rest}", width).rstrip()
-    return ink.strong(text[: len(name)]) + ink.soft(text[len(name) :])
+    return ink.bold(text[: len(name)]) + ink.dim(text[len(name) :])
 
 
-def _head(trace: Trace, ink: Ink, width: int) -> list[str]:
+def _head(trace: Trace, ink: TerminalStyle, width: int) -> list[str]:
     reading, meta = trace.reading, trace.meta
     facts = [str(meta[key]) for key in ("run", "task", "family", "module") if key in meta]
-    lines = [ink.strong(ink.fit(ink.safe(f" {ink.dot} ".join(facts)) or "trace", width).rstrip())]
+    lines = [ink.bold(ink.fit(ink.safe(f" {ink.dot} ".join(facts)) or "trace", width).rstrip())]
     if reading.writes:
         last = reading.last
         written = zip(last.pieces, last.special, strict=True)
@@ -93,7 +97,9 @@ def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str,
     return kind, f"{kind}.{layer}.mean"
 
 
-def heatmap(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = None) -> list[str]:
+def heatmap(
+    trace: Trace, ink: TerminalStyle, width: int, truth: dict[str, Any] | None = None
+) -> list[str]:
     """Attention map: the mean over the heads of a layer. Rows are queries, columns are keys."""
     kind, name = default_map(trace, truth)
     layer = int(name.split(".")[1])
@@ -124,7 +130,7 @@ def heatmap(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = N
         right = f"P@1 {score['p1']:.2f} (random {score['random']:.2f})"
     lines.append(f"{'':{LABEL}} 0 {scale} {top:.2f}")
     notes = [f"accuracy: {right}", *wrap(CAUTION, width - LABEL - 1)]
-    lines += [ink.soft(f"{'':{LABEL}} {note}") for note in notes]
+    lines += [ink.dim(f"{'':{LABEL}} {note}") for note in notes]
     return lines
 
 
@@ -153,7 +159,7 @@ def _fitted(weights_TS: Tensor, room: int) -> tuple[Tensor, int]:
     return padded.unflatten(1, (-1, size)).amax(2), 1
 
 
-def _upright(pieces: Sequence[str], cell: int, ink: Ink) -> list[str]:
+def _upright(pieces: Sequence[str], cell: int, ink: TerminalStyle) -> list[str]:
     """Tokens written from top to bottom, aligned at the bottom."""
     words = [ink.word(piece) for piece in pieces]
     # A wide character would shift all columns after it.
@@ -164,7 +170,9 @@ def _upright(pieces: Sequence[str], cell: int, ink: Ink) -> list[str]:
     return ["".join(sign.ljust(cell) for sign in row).rstrip() for row in rows]
 
 
-def alignment(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = None) -> list[str]:
+def alignment(
+    trace: Trace, ink: TerminalStyle, width: int, truth: dict[str, Any] | None = None
+) -> list[str]:
     """Table of the target words and the source word that each attends to most."""
     source, target = trace.reading.first, trace.reading.last
     _, name = default_map(trace, truth)
@@ -195,7 +203,7 @@ def alignment(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None =
     return lines + _banded(table, ["target", "source", "share"], ink, width)
 
 
-def _words(stream: Stream) -> tuple[list[int], list[str]]:
+def _words(stream: TokenStream) -> tuple[list[int], list[str]]:
     """The number of each token's word, and the words. Punctuation is a separate word, because a
     full stop attends elsewhere than the word before it. Special tokens have the number -1."""
     numbers: list[int] = []
@@ -215,7 +223,11 @@ def _words(stream: Stream) -> tuple[list[int], list[str]]:
 
 
 def _banded(
-    table: Sequence[Sequence[str]], heads: Sequence[str], ink: Ink, width: int, most: int = 14
+    table: Sequence[Sequence[str]],
+    heads: Sequence[str],
+    ink: TerminalStyle,
+    width: int,
+    most: int = 14,
 ) -> list[str]:
     """Format a table of words in bands that fit the width."""
     first = max(map(cell_len, heads)) + 1
@@ -225,11 +237,11 @@ def _banded(
         lines += [""] if lines else []
         for head, row in zip(heads, table, strict=True):
             words = (ink.fit(row[place], widths[place] - 2) + "  " for place in places)
-            lines.append(ink.soft(ink.fit(head, first)) + "".join(words).rstrip())
+            lines.append(ink.dim(ink.fit(head, first)) + "".join(words).rstrip())
     return lines
 
 
-def search(tree: BeamTree, ink: Ink, width: int) -> list[str]:
+def search(tree: BeamTree, ink: TerminalStyle, width: int) -> list[str]:
     """Finished hypotheses, then the best path with kept and cut alternatives."""
     lines = [_title("beam", ink.safe(tree.summary), ink, width)]
     ends = sorted((n for n in tree.nodes if n.place), key=lambda n: (n.place or 0, n.group))
@@ -239,7 +251,7 @@ def search(tree: BeamTree, ink: Ink, width: int) -> list[str]:
         text = ink.fit(ink.safe(tree.text(node)), width - 13).rstrip()
         lines.append(f"{mark:>3} {node.score:7.2f}  {text}")
     head = f"{'step':>7} {'':{LABEL}} {'p':>5}  alternatives: + kept, {ink.cross} cut"
-    lines.append(ink.soft(ink.fit(head, width).rstrip()))
+    lines.append(ink.dim(ink.fit(head, width).rstrip()))
     for node in tree.path(tree.best):
         prob = f"{torch.tensor(node.token_log_prob).exp().item():.2f}"
         head = f"{node.step:>7} {ink.fit(ink.word(node.piece), LABEL)} {prob:>5}  "
@@ -248,7 +260,7 @@ def search(tree: BeamTree, ink: Ink, width: int) -> list[str]:
     return [*lines, *(f"{'':7} {line}" for line in why)]
 
 
-def _beside(tree: BeamTree, node: Node, ink: Ink) -> str:
+def _beside(tree: BeamTree, node: Node, ink: TerminalStyle) -> str:
     others = [tree.nodes[number] for number in tree.children[node.parent] if number != node.id]
     kept = [n for n in others if n.fate not in ("cut", "lost")]
     cut = [n for n in others if n.fate in ("cut", "lost")]
@@ -258,7 +270,7 @@ def _beside(tree: BeamTree, node: Node, ink: Ink) -> str:
     return " ".join(parts) + ink.safe(reason)
 
 
-def layers(seen: Lens, words: dict[int, str], ink: Ink, width: int) -> list[str]:
+def layers(seen: LogitLens, words: dict[int, str], ink: TerminalStyle, width: int) -> list[str]:
     """Logit lens: the prediction at each layer, and the layer from which it stays."""
     heads = list(seen.layers)
     if seen.is_vector:
@@ -277,7 +289,9 @@ def layers(seen: Lens, words: dict[int, str], ink: Ink, width: int) -> list[str]
     return lines + _banded(table, [*heads, "output", "decided"], ink, width, most=11)
 
 
-def ngrams(found: Sequence[Votes], labels: Sequence[str], ink: Ink, width: int) -> list[str]:
+def ngrams(
+    found: Sequence[NgramEffects], labels: Sequence[str], ink: TerminalStyle, width: int
+) -> list[str]:
     """Predictions of the layers and of the n-grams, and the strongest n-grams if there is one
     output."""
     if not found:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headway.inside.capture.media import Media
-from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.streams import Reading, TokenStream
 
 NOTES = {
     "picture": "each column is a patch: row,column",
@@ -13,15 +13,15 @@ NOTES = {
 EVERY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 
 
-def pieces_of(reading: Reading, stream: Stream) -> list[str]:
+def pieces_of(reading: Reading, stream: TokenStream) -> list[str]:
     """The tokens of a stream; patches are "3,5" (row, column), moments stay "0.24 s"."""
     media = reading.media
     if media is None or media.kind == "sound" or stream != reading.first:
         return list(stream.pieces)
-    return [name.replace("·", ",") for name in media.short()]
+    return [name.replace("·", ",") for name in media.short_names()]
 
 
-def ticks(media: Media, size: int, cell: int, room: int) -> list[str]:
+def ticks(media: MediaInput, size: int, cell: int, room: int) -> list[str]:
     """Column headings of a heatmap of media: the first patch of each row, or the seconds. `size` is
     the number of positions per column, `cell` the width of a column."""
     marks = _times(media, size, cell) if media.kind == "sound" else _patches(media)
@@ -35,13 +35,13 @@ def ticks(media: Media, size: int, cell: int, room: int) -> list[str]:
     return [NOTES[kind], line]
 
 
-def _patches(media: Media) -> list[tuple[int, str]]:
+def _patches(media: MediaInput) -> list[tuple[int, str]]:
     step = media.grid[2]
-    names = [name.replace("·", ",") for name in media.short()]
+    names = [name.replace("·", ",") for name in media.short_names()]
     return [(row, names[row]) for row in range(media.extra, media.n_rows, step)]
 
 
-def _times(media: Media, size: int, cell: int) -> list[tuple[int, str]]:
+def _times(media: MediaInput, size: int, cell: int) -> list[tuple[int, str]]:
     """Marks at round seconds, far enough apart for their labels."""
     a_cell = media.row_s * size / cell
     step = next((s for s in EVERY_S if s >= 8 * a_cell), EVERY_S[-1])

@@ -24,7 +24,7 @@ NARROWEST = 40
 
 
 @dataclass(frozen=True)
-class Ink:
+class TerminalStyle:
     """Signs and colours that a terminal can show."""
 
     shades: str
@@ -44,10 +44,10 @@ class Ink:
         cell = self.shades[round(share * (len(self.shades) - 1))] * width
         return f"\x1b[38;5;{BLUE}m{cell}\x1b[0m" if self.is_colour and cell.strip() else cell
 
-    def strong(self, text: str) -> str:
+    def bold(self, text: str) -> str:
         return f"\x1b[1m{text}\x1b[0m" if self.is_colour else text
 
-    def soft(self, text: str) -> str:
+    def dim(self, text: str) -> str:
         return f"\x1b[2m{text}\x1b[0m" if self.is_colour else text
 
     def safe(self, text: str) -> str:
@@ -72,13 +72,15 @@ class Ink:
         return text + " " * (width - cell_len(text))
 
 
-ASCII = Ink(" .:-=+*#%@", is_ascii=True, star="*", cross="-", dots="..", rule="-", dot="|")
-BLOCKS = Ink(" ░▒▓█")
-COLOUR = Ink(" ░▒▓█", is_colour=True)
-INKS = {"ascii": ASCII, "blocks": BLOCKS, "colour": COLOUR}
+ASCII = TerminalStyle(
+    " .:-=+*#%@", is_ascii=True, star="*", cross="-", dots="..", rule="-", dot="|"
+)
+BLOCKS = TerminalStyle(" ░▒▓█")
+COLOUR = TerminalStyle(" ░▒▓█", is_colour=True)
+STYLES = {"ascii": ASCII, "blocks": BLOCKS, "colour": COLOUR}
 
 
-def ink_for(stream: Any) -> Ink:
+def style_for(stream: Any) -> TerminalStyle:
     """Select colours for a terminal that has them, blocks for UTF-8, otherwise ASCII."""
     name = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
     if name != "utf8":

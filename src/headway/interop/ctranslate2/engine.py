@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from headway.decode.batching import batches
-from headway.decode.engine import BodyElsewhere, Engine, Tokens
-from headway.decode.search.hypothesis import Specials
+from headway.decode.engine import Engine, EngineEncoder, TokenLists
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import FolderError, needs
 from headway.interop.ctranslate2.exportable import positions_of
 from headway.interop.ctranslate2.options import AGAIN, ranks_again
@@ -81,7 +81,7 @@ class Ctranslate2Engine(Engine):
     def searcher(
         self,
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         *,
         context: int | None = None,
         detail: bool = False,
@@ -113,7 +113,7 @@ class Ctranslate2Engine(Engine):
         check_fits(path, len(words), "words", rows, "Export the model again.")
         return words
 
-    def attention(self, sources: Tokens, targets: Tokens, bos: int) -> list[Tensor]:
+    def attention(self, sources: TokenLists, targets: TokenLists, bos: int) -> list[Tensor]:
         found: dict[int, Tensor] = {}
         lengths = [len(a) + len(b) for a, b in zip(sources, targets, strict=True)]
         for group in batches(lengths, self.settings.decode.batch_tokens):
@@ -128,7 +128,7 @@ class Ctranslate2Engine(Engine):
         [result] = self._forced([source], [target], return_logits_vocab=True)
         return np.stack([np.array(row_V) for row_V in result.logits[0]])
 
-    def _forced(self, sources: Tokens, targets: Tokens, **wanted: bool) -> list[Any]:
+    def _forced(self, sources: TokenLists, targets: TokenLists, **wanted: bool) -> list[Any]:
         """Score given targets by forced decoding; `wanted` are the extra outputs to return."""
         words, tokens = self.vocabulary("source"), self.vocabulary("target")
         results: list[Any] = self.runner.translate_batch(
@@ -164,7 +164,7 @@ class Ctranslate2Engine(Engine):
             raise FolderError(
                 f"{path} is damaged or belongs to another model ({reason}). Export the model again."
             ) from error
-        return BodyElsewhere(self._read, whole.heads, whole.pooling, whole.ngrams)
+        return EngineEncoder(self._read, whole.heads, whole.pooling, whole.ngrams)
 
     def _read(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
         """Compute the hidden states of a batch; an implementation of `decode.engine.Read`."""

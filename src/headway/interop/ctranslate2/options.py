@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from headway.decode.filters import never
-from headway.decode.search.hypothesis import Specials
+from headway.decode.logits_processors import always_banned
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.length_penalty import length_penalty
 from headway.errors import ConfigError
 from headway.settings.decode import DecodeSettings
@@ -89,7 +89,7 @@ def divisors(settings: DecodeSettings, longest: int) -> list[float]:
 
 
 def search_options(
-    settings: DecodeSettings, specials: Specials, tokens: Sequence[str]
+    settings: DecodeSettings, specials: SpecialTokens, tokens: Sequence[str]
 ) -> dict[str, Any]:
     """Options for both `translate_batch` and `generate_batch`. `tokens`: the target vocabulary."""
     width, n_found = 1, 1
@@ -98,14 +98,14 @@ def search_options(
         width, n_found = settings.beam, settings.beam if power(settings) else settings.n_best
     elif settings.sample and settings.top_k != 1:  # with top_k=1 all samples would be equal
         n_found = settings.n_best
-    banned = set(never(settings, specials)) - {specials.unk}
+    banned = set(always_banned(settings, specials)) - {specials.unk}
     told: dict[str, Any] = {
         "beam_size": width,
         "num_hypotheses": n_found,
         "length_penalty": power(settings),
         "repetition_penalty": settings.repetition_penalty,
         "no_repeat_ngram_size": settings.no_repeat_ngram,
-        "disable_unk": specials.unk in never(settings, specials),
+        "disable_unk": specials.unk in always_banned(settings, specials),
         "suppress_sequences": [[tokens[token]] for token in sorted(banned)],
         "end_token": tokens[specials.eos],
         "return_end_token": True,

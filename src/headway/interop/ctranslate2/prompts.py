@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headway.decode.engine import Tokens
-from headway.decode.search.greedy import Watch
-from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.limits import Job
-from headway.decode.search.searcher import Prefix, check_prompted, check_prompts
+from headway.decode.engine import TokenLists
+from headway.decode.search.greedy import TokenCallback
+from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.search.job import Job
+from headway.decode.search.searcher import SharedPrefix, check_prompted, check_prompts
 from headway.interop.ctranslate2.options import check_options, search_options
 from headway.interop.ctranslate2.searcher import Ranking, spelled
 from headway.settings.decode import DecodeSettings
@@ -22,7 +22,7 @@ class PromptSearcher:
         self,
         runner: Any,
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         vocabulary: list[str],
         context: int | None,
         detail: bool,
@@ -43,12 +43,12 @@ class PromptSearcher:
 
     def __call__(
         self,
-        sources: Tokens,
-        wishes: Sequence[Wish] | None = None,
-        numbers: Tokens | None = None,
+        sources: TokenLists,
+        wishes: Sequence[TokenConstraints] | None = None,
+        numbers: TokenLists | None = None,
         *,
-        prefix: Prefix | None = None,
-        watch: Watch | None = None,
+        prefix: SharedPrefix | None = None,
+        watch: TokenCallback | None = None,
     ) -> list[list[Hypothesis]]:
         check_prompts(sources, self.context)
         limits = Job.completing(self.settings, self.specials, sources, self.context).limits
@@ -99,7 +99,7 @@ def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]
     return list(groups.values())
 
 
-def _callback(watch: Watch, group: Sequence[int]) -> Callable[[Any], bool]:
+def _callback(watch: TokenCallback, group: Sequence[int]) -> Callable[[Any], bool]:
     """Callback that passes each new token to `watch`. CTranslate2 calls it for greedy search and
     sampling only, as in our search."""
     return lambda step: watch(group[step.batch_id], step.hypothesis_id, step.token_id)

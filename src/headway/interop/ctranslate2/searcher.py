@@ -7,11 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headway.decode.engine import Batch, Tokens
-from headway.decode.search.greedy import Watch
-from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Phrase, Specials, Wish
-from headway.decode.search.limits import Job
-from headway.decode.search.searcher import Prefix, with_begin
+from headway.decode.engine import SearchedBatch, TokenLists
+from headway.decode.search.greedy import TokenCallback
+from headway.decode.search.hypothesis import (
+    NO_CONSTRAINTS,
+    Hypothesis,
+    Phrase,
+    SpecialTokens,
+    TokenConstraints,
+)
+from headway.decode.search.job import Job
+from headway.decode.search.searcher import SharedPrefix, with_begin
 from headway.errors import UserError
 from headway.interop.ctranslate2.options import check_options, divisors, power, search_options
 from headway.settings.decode import DecodeSettings
@@ -24,7 +30,7 @@ class Ranking:
     """Conversion of CTranslate2 outputs to hypotheses, ranked by our length penalty."""
 
     def __init__(
-        self, settings: DecodeSettings, specials: Specials, vocabulary: Sequence[str]
+        self, settings: DecodeSettings, specials: SpecialTokens, vocabulary: Sequence[str]
     ) -> None:
         self.settings, self.end = settings, vocabulary[specials.eos]
         self.number = {token: number for number, token in enumerate(vocabulary)}
@@ -61,7 +67,7 @@ class Asked(NamedTuple):
     outputs."""
 
     texts: list[list[str]]
-    wishes: Sequence[Wish]
+    wishes: Sequence[TokenConstraints]
     limits: Sequence[int]
 
 
@@ -76,7 +82,7 @@ class SourceSearcher:
         self,
         runner: Any,
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         vocabularies: tuple[list[str], list[str]],
         reach: int | None,
         detail: bool,
@@ -99,21 +105,23 @@ class SourceSearcher:
 
     def __call__(
         self,
-        sources: Tokens,
-        wishes: Sequence[Wish] | None = None,
-        numbers: Tokens | None = None,
+        sources: TokenLists,
+        wishes: Sequence[TokenConstraints] | None = None,
+        numbers: TokenLists | None = None,
         *,
-        prefix: Prefix | None = None,
-        watch: Watch | None = None,
+        prefix: SharedPrefix | None = None,
+        watch: TokenCallback | None = None,
     ) -> list[list[Hypothesis]]:
-        asked = self.begin(sources, [NO_WISH] * len(sources) if wishes is None else wishes)
+        asked = self.begin(sources, [NO_CONSTRAINTS] * len(sources) if wishes is None else wishes)
         found = {i: one for group, many in asked for i, one in zip(group, many, strict=True)}
         return [found[i] for i in range(len(sources))]
 
-    def begin(self, sources: Tokens, wishes: Sequence[Wish]) -> Iterator[Batch]:
+    def begin(
+        self, sources: TokenLists, wishes: Sequence[TokenConstraints]
+    ) -> Iterator[SearchedBatch]:
         self._check(sources, wishes)
         # CTranslate2's scores omit forced prefixes and renormalise without banned words.
-        inexact = {i for i, wish in enumerate(wishes) if self.detail or wish != NO_WISH}
+        inexact = {i for i, wish in enumerate(wishes) if self.detail or wish != NO_CONSTRAINTS}
         wishes = with_begin(wishes, self.specials.target_begin)
         lengths = [len(source) for source in sources]
         # One position is reserved for the end token, which is an input when outputs are scored.
@@ -125,7 +133,7 @@ class SourceSearcher:
 
     def _ended(
         self, asked: Asked, groups: list[list[int]], waiting: list[Any], inexact: set[int]
-    ) -> Iterator[Batch]:
+    ) -> Iterator[SearchedBatch]:
         """Yield finished batches in order. Outputs that must be searched again or scored come
         last."""
         last: dict[int, list[Hypothesis]] = {}
@@ -158,7 +166,7 @@ class SourceSearcher:
             **self._banning(wishes[0].banned),
         )
 
-    def _check(self, sources: Tokens, wishes: Sequence[Wish]) -> None:
+    def _check(self, sources: TokenLists, wishes: Sequence[TokenConstraints]) -> None:
         if any(wish.required for wish in wishes):
             raise UserError(
                 "required phrases are not supported by --engine ctranslate2, which cannot force "
@@ -171,7 +179,9 @@ class SourceSearcher:
                 "positions. Split the source."
             )
 
-    def _groups(self, lengths: Sequence[int], wishes: Sequence[Wish]) -> Iterator[list[int]]:
+    def _groups(
+        self, lengths: Sequence[int], wishes: Sequence[TokenConstraints]
+    ) -> Iterator[list[int]]:
         """Batches of similar length. Banned phrases apply to a whole batch, so its sources share
         them."""
         together: dict[tuple[Phrase, ...], list[int]] = {}
@@ -183,7 +193,7 @@ class SourceSearcher:
             for group in even_batches([lengths[i] for i in places], room, workers):
                 yield [places[i] for i in group]
 
-    def _prefixes(self, wishes: Sequence[Wish]) -> list[list[str]] | None:
+    def _prefixes(self, wishes: Sequence[TokenConstraints]) -> list[list[str]] | None:
         if not any(wish.prefix for wish in wishes):
             return None
         return [spelled(wish.prefix, self.target) for wish in wishes]

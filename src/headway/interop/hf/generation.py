@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import SpecialTokens
 from headway.interop.foreign_config import Given
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import ModelSettings
@@ -168,7 +168,7 @@ def generation_config(
 def whisper_generation(words: Tokenizer, model: ModelSettings) -> dict[str, Any]:
     """Return a `generation_config.json` for a transcriber: greedy search without timestamps, as in
     headway."""
-    specials = Specials.of(words)
+    specials = SpecialTokens.of(words)
     found: dict[str, Any] = {
         "bos_token_id": words.eos,
         "eos_token_id": words.eos,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.decode.batching import batches
-from headway.decode.engine import Tokens
+from headway.decode.engine import TokenLists
 from headway.errors import DataError
 from headway.interop.graphs.graph_inputs import MASK
 from headway.interop.graphs.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
@@ -72,7 +72,7 @@ class Answers(Encoder):
         tables = [found[i][: lengths[i]] for i in range(len(texts))]
         return torch.from_numpy(np.concatenate(tables))
 
-    def _read(self, texts: Tokens, segments: Tokens) -> dict[str, Array]:
+    def _read(self, texts: TokenLists, segments: TokenLists) -> dict[str, Array]:
         return self.graph.call(text_inputs(texts, segments))
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:

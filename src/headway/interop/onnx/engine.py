@@ -1,7 +1,8 @@
 """onnxruntime with headway's pre- and post-processing: `headway predict DIR --engine onnx`.
 
-Generating models (translators, captioners, transcribers, language models) implement `Steps`, so all
-our search algorithms run on them. For other tasks the graph computes the outputs itself.
+Generating models (translators, captioners, transcribers, language models) implement
+`DecodingSteps`, so all our search algorithms run on them. For other tasks the graph computes the
+outputs itself.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import torch
 from torch import Tensor
 
 from headway.decode.batching import batches
-from headway.decode.engine import Engine, Tokens
-from headway.decode.search.hypothesis import Specials
-from headway.decode.search.searcher import Beginning, Searcher, check_prompted
-from headway.decode.speech.ctc import joined
+from headway.decode.engine import Engine, TokenLists
+from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.search.searcher import Searcher, StepsConfig, check_prompted
+from headway.decode.speech.ctc import join_ctc_steps
 from headway.decode.speech.recognizer import CtcRecognizer, DecoderRecognizer, Recognizer
-from headway.decode.steps import Steps
+from headway.decode.steps import DecodingSteps
 from headway.errors import ConfigError
 from headway.interop.graphs.graphs import (
     ALONE,
@@ -85,7 +86,7 @@ class OnnxEngine(Engine):
     def searcher(
         self,
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         *,
         context: int | None = None,
         detail: bool = False,
@@ -117,12 +118,12 @@ class OnnxEngine(Engine):
         inputs = text_inputs(sources) if self.front is None else media_inputs(sources)
         return sources_of(self.graphs[READER].call, inputs)
 
-    def attention(self, sources: Sequence[Any], targets: Tokens, bos: int) -> list[Tensor]:
+    def attention(self, sources: Sequence[Any], targets: TokenLists, bos: int) -> list[Tensor]:
         found, _ = self.seen(CROSS, sources, [[bos, *target] for target in targets])
         return found
 
     def seen(
-        self, name: str, sources: Sequence[Any], texts: Tokens
+        self, name: str, sources: Sequence[Any], texts: TokenLists
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Cross-attention of each text, from the decoder output `name` ((T S), or (H T S) by head),
         and the logits of its first token (V)."""
@@ -154,7 +155,7 @@ class OnnxEngine(Engine):
 
 
 class GraphSteps:
-    """Decoding steps on a graph, as `Steps`.
+    """Decoding steps on a graph, as `DecodingSteps`.
 
     Each hypothesis is a row with its own cache. Until the first output token is chosen, all
     hypotheses of a source share one row.
@@ -212,15 +213,15 @@ class SourceSearcher(Searcher):
         self,
         engine: OnnxEngine,
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         weight: float = 0.0,
     ) -> None:
         self.engine, self.writer = engine, engine.graphs[WRITER]
         self.models, self.settings, self.specials = (), settings, specials
         self.context, self.continues = self.writer.n_positions, False
-        self.recorded, self.weight = None, weight
+        self.graph_searcher, self.weight = None, weight
 
-    def steps(self, sources: Sequence[Any], begin: Beginning) -> Steps:
+    def steps(self, sources: Sequence[Any], begin: StepsConfig) -> DecodingSteps:
         given = self.engine.read(sources)
         ctc_BTV = given.pop(CTC, None)
         steps = GraphSteps(_growing(self.writer, len(sources), given), len(sources), begin.width)
@@ -229,7 +230,7 @@ class SourceSearcher(Searcher):
         real_BT = given[SOURCE_MASK] > 0
         rows = Layout.of(real_BT.sum(1).tolist())
         scores_MV = torch.from_numpy(ctc_BTV[real_BT])
-        return joined(steps, scores_MV, rows, self.specials, self.weight, begin.width)
+        return join_ctc_steps(steps, scores_MV, rows, self.specials, self.weight, begin.width)
 
     def rows(self, source: Any) -> int:
         return self.engine.rows(source)
@@ -253,12 +254,14 @@ class GraphRecognizer(DecoderRecognizer):
     def search(self, settings: DecodeSettings, weight: float) -> SourceSearcher:
         return SourceSearcher(self.engine, settings, self.specials, weight)
 
-    def attention(self, waves: Sequence[Any], texts: Tokens) -> tuple[list[Tensor], list[Tensor]]:
+    def attention(
+        self, waves: Sequence[Any], texts: TokenLists
+    ) -> tuple[list[Tensor], list[Tensor]]:
         inputs = [[self.specials.bos, *self.begin, *text] for text in texts]
         found, first = self.engine.seen(CROSS_HEADS, waves, inputs)
         return [weights_HTS[:, len(self.begin) :] for weights_HTS in found], first
 
-    def first(self, wave: Any) -> Tensor:
+    def first_logits(self, wave: Any) -> Tensor:
         given = self.engine.read([wave])
         given.pop(CTC, None)
         read = _growing(self.engine.graphs[WRITER], 1, given).read(np.array([[self.specials.bos]]))
@@ -274,15 +277,15 @@ class TextSearcher(Searcher):
     """Search for language models on one graph."""
 
     def __init__(
-        self, graph: Session, settings: DecodeSettings, specials: Specials, context: int | None
+        self, graph: Session, settings: DecodeSettings, specials: SpecialTokens, context: int | None
     ) -> None:
         check_prompted(settings)
         self.graph, self.models, self.settings, self.specials = graph, (), settings, specials
         ends = [end for end in (context, graph.n_positions) if end is not None]
         self.context, self.continues = min(ends, default=None), True
-        self.recorded = None
+        self.graph_searcher = None
 
-    def steps(self, sources: Tokens, begin: Beginning) -> Steps:
+    def steps(self, sources: TokenLists, begin: StepsConfig) -> DecodingSteps:
         assert begin.prefix is None, "engines do not support a prefix"
         growing = _growing(self.graph, len(sources))
         ids_BT, real_BT = padded(sources, left=True)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from headway import __version__
-from headway.decode.continuous import Member
+from headway.decode.continuous import BatchMember
 from headway.serve.asking import Upload, checked_options, inputs_of, parse_json
 from headway.serve.chat import checked_messages, has_template
 from headway.serve.logprobs import Step, Steps, of_names, stopped
@@ -320,7 +320,7 @@ async def _chunks(
     yield b"data: [DONE]\n\n"
 
 
-def _outputs(answer: Answer, member: Member | None) -> list[tuple[int, TextAnswer]]:
+def _outputs(answer: Answer, member: BatchMember | None) -> list[tuple[int, TextAnswer]]:
     """Outputs of one prompt with their numbers in the continuous batch, in that order."""
     assert isinstance(answer, TextAnswer)
     found = [answer, *answer.others]
@@ -337,7 +337,7 @@ def _prompt_text(worker: Worker, prompt: Any) -> str:
 
 
 def _usage(
-    worker: Worker, answers: Sequence[Answer], members: Sequence[Member | None], copies: int
+    worker: Worker, answers: Sequence[Answer], members: Sequence[BatchMember | None], copies: int
 ) -> dict[str, int]:
     read = wrote = 0
     for answer, member in zip(answers, members, strict=True):

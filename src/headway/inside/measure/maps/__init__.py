@@ -28,11 +28,11 @@ __all__ = [
     "Map",
     "agreement",
     "baseline_TD",
+    "check_methods",
     "flow",
     "gradient_maps",
     "head_maps",
     "integrated_gradients",
-    "known",
     "layer_maps",
     "make",
     "norm_maps",
@@ -67,10 +67,10 @@ COSTLY = ("flow", "gradients", "integrated", "occlusion")
 
 def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:
     """Make the maps of these methods, in their order."""
-    return [map_ for name in known(names) for map_ in METHODS[name](run, trace)]
+    return [map_ for name in check_methods(names) for map_ in METHODS[name](run, trace)]
 
 
-def known(names: Iterable[str]) -> list[str]:
+def check_methods(names: Iterable[str]) -> list[str]:
     """Check the names of methods; raise an error for an unknown one."""
     found = list(ensure_list(names))
     for name in found:

@@ -26,7 +26,7 @@ TINY = 1e-6
 
 
 @dataclass(frozen=True)
-class Pipes:
+class LevelEdges:
     """Capacities of the edges from every node of one level to every node of a lower level."""
 
     above: int
@@ -35,11 +35,11 @@ class Pipes:
 
 
 @dataclass(frozen=True)
-class Network:
+class FlowNetwork:
     levels: tuple[int, ...]
     """Number of nodes of each level; the level of the outputs is the last."""
 
-    pipes: tuple[Pipes, ...]
+    pipes: tuple[LevelEdges, ...]
     """Edges between levels, the nearest to the tokens first."""
 
     ends: dict[str, int]
@@ -66,7 +66,7 @@ def check_length(reading: Reading) -> None:
         )
 
 
-def _from_outputs(network: Network, reads_RT: Tensor, level: int) -> Tensor:
+def _from_outputs(network: FlowNetwork, reads_RT: Tensor, level: int) -> Tensor:
     """Flow from each output to each token of a level, in batches of problems. The inflow at the top
     is the readout of the output."""
     n_outputs, n_ends = len(reads_RT), network.levels[level]
@@ -80,7 +80,7 @@ def _from_outputs(network: Network, reads_RT: Tensor, level: int) -> Tensor:
     return torch.cat(found).view(n_outputs, n_ends)
 
 
-def _network(trace: Trace) -> Network:
+def _network(trace: Trace) -> FlowNetwork:
     """Build the network. Half of every capacity is a token's own residual path, as in the
     rollout."""
     halves = {
@@ -89,26 +89,28 @@ def _network(trace: Trace) -> Network:
     }
     if "cross" not in halves:
         n_tokens = len(halves["self"][0])
-        pipes = [Pipes(n + 1, n, _with_own(half)) for n, half in enumerate(halves["self"])]
-        return Network((n_tokens,) * (len(pipes) + 1), tuple(pipes), {trace.reading.last.name: 0})
+        pipes = [LevelEdges(n + 1, n, _with_own(half)) for n, half in enumerate(halves["self"])]
+        return FlowNetwork(
+            (n_tokens,) * (len(pipes) + 1), tuple(pipes), {trace.reading.last.name: 0}
+        )
     n_target, n_source = halves["cross"][0].shape
-    pipes = [Pipes(n + 1, n, _with_own(half)) for n, half in enumerate(halves["encoder"])]
+    pipes = [LevelEdges(n + 1, n, _with_own(half)) for n, half in enumerate(halves["encoder"])]
     memory = len(pipes)
     levels = [n_source] * (memory + 1) + [n_target]
     own = torch.eye(n_target, dtype=torch.float) / 2
     for self_TT, cross_TS in zip(halves["decoder"], halves["cross"], strict=True):
         top = len(levels)
-        pipes.append(Pipes(top, top - 1, _with_own(self_TT)))
-        pipes += [Pipes(top + 1, memory, cross_TS), Pipes(top + 1, top, own)]
+        pipes.append(LevelEdges(top, top - 1, _with_own(self_TT)))
+        pipes += [LevelEdges(top + 1, memory, cross_TS), LevelEdges(top + 1, top, own)]
         levels += [n_target, n_target]
-    return Network(tuple(levels), tuple(pipes), {"source": 0, "target": memory + 1})
+    return FlowNetwork(tuple(levels), tuple(pipes), {"source": 0, "target": memory + 1})
 
 
 def _with_own(half_TT: Tensor) -> Tensor:
     return half_TT + torch.eye(len(half_TT), dtype=half_TT.dtype) / 2
 
 
-def max_flow(network: Network, given_BT: Tensor, level: int, ends_B: Tensor) -> Tensor:
+def max_flow(network: FlowNetwork, given_BT: Tensor, level: int, ends_B: Tensor) -> Tensor:
     """Maximum flow from the last level to the end node of each problem, limited by the inflow.
 
     Push-relabel (Goldberg and Tarjan, 1988) on all problems in parallel: the excess of a node moves
@@ -162,7 +164,7 @@ def _push(
 
 
 def _distances(
-    network: Network,
+    network: FlowNetwork,
     down: Sequence[Tensor],
     back: Sequence[Tensor],
     ends: tuple[int, Tensor],

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.inside.capture.anatomy import Anatomy, Calls
-from headway.inside.capture.forward import NO_CHANGE, Change, say
-from headway.inside.capture.ngrams import NGRAMS, added, table_of
+from headway.inside.capture.anatomy import Anatomy, RecordedTaps
+from headway.inside.capture.forward import NO_INTERVENTION, Intervention, run_reading
+from headway.inside.capture.ngrams import NGRAMS, ngram_table, token_contributions
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map, readout_RT
@@ -24,12 +24,12 @@ from headway.tasks.loaded_run import LoadedRun
 SEVERAL = 4
 """Number of gradients from which on computing them in one batch is faster."""
 
-Fronts = Mapping[str, Tensor]
+FrontOutputs = Mapping[str, Tensor]
 """Output of the front of each stack, one row per token."""
 
 
 @dataclass(frozen=True)
-class Slopes:
+class OutputGradients:
     """Gradients of one output."""
 
     fronts: dict[str, Tensor]
@@ -37,13 +37,15 @@ class Slopes:
     """Gradients by the attention weights, by kind and layer (H T S)."""
 
 
-def fronts_of(run: LoadedRun, trace: Trace, change: Change = NO_CHANGE) -> dict[str, Tensor]:
+def front_outputs(
+    run: LoadedRun, trace: Trace, change: Intervention = NO_INTERVENTION
+) -> dict[str, Tensor]:
     """Inputs of the answer, one row per token: embeddings from the fronts, and contributions of
     tokens to the scores of the n-gram member."""
     found = {name: states[0] for name, states in trace.states.items()}
-    table = table_of(run.model)
+    table = ngram_table(run.model)
     if table is not None:
-        found[NGRAMS] = added(table, trace.reading, change).flatten(1)
+        found[NGRAMS] = token_contributions(table, trace.reading, change).flatten(1)
     return found
 
 
@@ -63,7 +65,10 @@ def by_stream(run: LoadedRun, weights: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def gradient_maps(
-    run: LoadedRun, trace: Trace, fronts: Fronts | None = None, change: Change = NO_CHANGE
+    run: LoadedRun,
+    trace: Trace,
+    fronts: FrontOutputs | None = None,
+    change: Intervention = NO_INTERVENTION,
 ) -> list[Map]:
     """Make `gradxattention` and `gradxinput` from the same backward passes.
 
@@ -71,7 +76,7 @@ def gradient_maps(
     attention and count only in `gradxinput`. `fronts` replaces inputs by stack; zeros remove a
     stream.
     """
-    given = fronts_of(run, trace, change) | dict(fronts or {})
+    given = front_outputs(run, trace, change) | dict(fronts or {})
     reads_RT = readout_RT(run, trace.reading)
     anatomy = Anatomy.of(run.model)
     weighed: dict[str, list[Tensor]] = {part.stream: [] for part in anatomy.stacks}
@@ -100,8 +105,8 @@ def gradient_maps(
 
 
 def _each(
-    run: LoadedRun, reading: Reading, fronts: Fronts, change: Change
-) -> Iterator[tuple[Slopes, dict[str, list[Tensor]]]]:
+    run: LoadedRun, reading: Reading, fronts: FrontOutputs, change: Intervention
+) -> Iterator[tuple[OutputGradients, dict[str, list[Tensor]]]]:
     """Yield the gradients of each output, and the attention weights that they belong to."""
     inputs = {name: x_TD.detach().clone().requires_grad_() for name, x_TD in fronts.items()}
     anatomy = Anatomy.of(run.model)
@@ -109,14 +114,14 @@ def _each(
     with torch.enable_grad(), contextlib.ExitStack() as stack:
         if anatomy.kinds:
             got = stack.enter_context(record(run.model, ".weights", gradients=True))
-        worth_R = say(run, reading, change, fronts=inputs).log_probs_R
-    weights = Calls(run.model, got).weights(anatomy)
+        worth_R = run_reading(run, reading, change, fronts=inputs).log_probs_R
+    weights = RecordedTaps(run.model, got).weights(anatomy)
     leaves = [*inputs.values(), *(w for layers in weights.values() for w in layers)]
     held = {kind: [w.detach() for w in layers] for kind, layers in weights.items()}
     for row in range(len(worth_R)):
-        slopes = iter(slopes_of(worth_R[row : row + 1], leaves))
+        slopes = iter(gradients_of(worth_R[row : row + 1], leaves))
         yield (
-            Slopes(
+            OutputGradients(
                 {name: next(slopes)[0] for name in inputs},
                 {kind: [next(slopes)[0] for _ in layers] for kind, layers in weights.items()},
             ),
@@ -124,7 +129,7 @@ def _each(
         )
 
 
-def slopes_of(worth_R: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+def gradients_of(worth_R: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
     """Gradients of all the numbers by each leaf, stacked."""
     if len(worth_R) >= SEVERAL:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings():

@@ -13,11 +13,21 @@ from torch import Tensor
 
 from headway.errors import UserError, suggest
 from headway.inside.capture.anatomy import Anatomy, StackPart
-from headway.inside.capture.forward import NO_CHANGE, TOGETHER, Change, say_each
+from headway.inside.capture.forward import (
+    NO_INTERVENTION,
+    TOGETHER,
+    Intervention,
+    run_interventions,
+)
 from headway.inside.capture.ngrams import NGRAMS
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
-from headway.inside.measure.maps.gradients import Fronts, by_stream, fronts_of, slopes_of
+from headway.inside.measure.maps.gradients import (
+    FrontOutputs,
+    by_stream,
+    front_outputs,
+    gradients_of,
+)
 from headway.inside.measure.maps.map import Map
 from headway.models.parts.text import TextFront
 from headway.nn.layout import Layout
@@ -38,7 +48,7 @@ SAMPLE = 256
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _PathSegment:
     """A piece of the path for some of the outputs. The sum of its gradients should equal the
     difference of the outputs at its ends, so every piece knows its error."""
 
@@ -50,17 +60,17 @@ class _Piece:
 
     off_Q: Tensor
 
-    def only(self, chosen_Q: Tensor) -> _Piece:
+    def only(self, chosen_Q: Tensor) -> _PathSegment:
         parts = (x[chosen_Q] for x in (self.rows_Q, self.sums_QX, self.off_Q))
-        return _Piece(self.start, self.end, *parts)
+        return _PathSegment(self.start, self.end, *parts)
 
 
 def integrated_gradients(
     run: LoadedRun,
     trace: Trace,
     baseline: str = "mean",
-    fronts: Fronts | None = None,
-    change: Change = NO_CHANGE,
+    fronts: FrontOutputs | None = None,
+    change: Intervention = NO_INTERVENTION,
     most: int = MOST_STEPS,
 ) -> Map:
     """Integrate adaptively: pieces of the path are halved where their error is large.
@@ -69,21 +79,21 @@ def integrated_gradients(
     steps. `baseline`: `mean` is the mean of tokens at each position (see `baseline_TD`), `zero` is
     the zero vector. The facts of the map have the most steps of a row and the largest error.
     """
-    given = fronts_of(run, trace, change) | dict(fronts or {})
+    given = front_outputs(run, trace, change) | dict(fronts or {})
     nothing = {
         name: torch.zeros_like(x_TD) if name == NGRAMS  # the baseline has no n-grams
         else baseline_TD(run, trace.reading, name, baseline)
         for name, x_TD in given.items()
     }  # fmt: skip
-    way = _Way(run, trace.reading, change, given, nothing)
-    effect_R = (way.says_R(1.0) - way.says_R(0.0)).abs().clamp(min=LEAST_EFFECT)
+    way = _IntegrationPath(run, trace.reading, change, given, nothing)
+    effect_R = (way.outputs_R(1.0) - way.outputs_R(0.0)).abs().clamp(min=LEAST_EFFECT)
     sums_RX, error_R, steps_R = _walk(way, effect_R, most)
     parts = sums_RX.split([len(x_TD) for x_TD in given.values()], 1)
     facts = {"steps": int(steps_R.max()), "error": float(error_R.max())}
     return Map.of("integrated", by_stream(run, dict(zip(given, parts, strict=True))), facts)
 
 
-def _walk(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+def _walk(way: _IntegrationPath, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sums, remaining errors and numbers of steps of all rows."""
     everyone_R = torch.arange(len(effect_R))
     pieces = way.pieces((0.0, 0.5, 1.0), everyone_R)
@@ -113,23 +123,28 @@ def _walk(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tenso
     return sums_RX, error_R, steps_R
 
 
-class _Way:
+class _IntegrationPath:
     """The straight path from a baseline to the input."""
 
     def __init__(
-        self, run: LoadedRun, reading: Reading, change: Change, given: Fronts, nothing: Fronts
+        self,
+        run: LoadedRun,
+        reading: Reading,
+        change: Intervention,
+        given: FrontOutputs,
+        nothing: FrontOutputs,
     ) -> None:
         self.run, self.reading, self.change = run, reading, change
         self.given, self.nothing = given, nothing
         self.said: dict[float, Tensor] = {}
 
-    def says_R(self, place: float) -> Tensor:
+    def outputs_R(self, place: float) -> Tensor:
         if place not in self.said:
             with torch.no_grad():
                 [self.said[place]] = self._say_PR(self._at([place]), 1)
         return self.said[place]
 
-    def pieces(self, ends: Sequence[float], rows_Q: Tensor) -> list[_Piece]:
+    def pieces(self, ends: Sequence[float], rows_Q: Tensor) -> list[_PathSegment]:
         """Integrate the pieces between consecutive places."""
         nodes, weights = np.polynomial.legendre.leggauss(NODES)
         halves = [(start + end, end - start) for start, end in pairwise(ends)]
@@ -139,8 +154,8 @@ class _Way:
         found = []
         for start, end in pairwise(ends):
             sums_QX = torch.einsum("p,pqx->qx", weights_P * (end - start) / 2, next(slopes))
-            said_Q = (self.says_R(end) - self.says_R(start))[rows_Q]
-            found.append(_Piece(start, end, rows_Q, sums_QX, sums_QX.sum(1) - said_Q))
+            said_Q = (self.outputs_R(end) - self.outputs_R(start))[rows_Q]
+            found.append(_PathSegment(start, end, rows_Q, sums_QX, sums_QX.sum(1) - said_Q))
         return found
 
     def _slopes_PQX(self, places: Sequence[float], rows_Q: Tensor) -> Tensor:
@@ -157,7 +172,7 @@ class _Way:
             # Each place depends on its own input only, so gradients of the sum are those of all
             # places.
             said_Q = self._say_PR(inputs, n)[:, rows_Q].sum(0)
-            slopes = slopes_of(said_Q, list(inputs.values()))
+            slopes = gradients_of(said_Q, list(inputs.values()))
         ways = [self.given[name] - self.nothing[name] for name in inputs]
         touched = [
             (slope_QND.unflatten(1, (n, -1)) * way_TD).sum(3)
@@ -172,8 +187,8 @@ class _Way:
             for name, x_TD in self.given.items()
         }
 
-    def _say_PR(self, inputs: Fronts, n: int) -> Tensor:
-        said = say_each(self.run, self.reading, [self.change] * n, fronts=inputs)
+    def _say_PR(self, inputs: FrontOutputs, n: int) -> Tensor:
+        said = run_interventions(self.run, self.reading, [self.change] * n, fronts=inputs)
         return torch.stack([each.log_probs_R for each in said])
 
 

@@ -6,14 +6,19 @@ from dataclasses import replace
 
 import torch
 
-from headway.inside.capture.forward import NO_CHANGE, TOGETHER, Change, say_each
+from headway.inside.capture.forward import (
+    NO_INTERVENTION,
+    TOGETHER,
+    Intervention,
+    run_interventions,
+)
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map
 from headway.tasks.loaded_run import LoadedRun
 
 
 @torch.no_grad()
-def occlusion(run: LoadedRun, trace: Trace, change: Change = NO_CHANGE) -> Map:
+def occlusion(run: LoadedRun, trace: Trace, change: Intervention = NO_INTERVENTION) -> Map:
     """Decrease of each output's log-probability when no other token may attend to a token.
 
     Each token is hidden in turn. For a vector it is the decrease along its direction. A token still
@@ -32,7 +37,7 @@ def occlusion(run: LoadedRun, trace: Trace, change: Change = NO_CHANGE) -> Map:
     said = [
         each.log_probs_R
         for start in range(0, len(changes), at_once)
-        for each in say_each(run, reading, changes[start : start + at_once])
+        for each in run_interventions(run, reading, changes[start : start + at_once])
     ]
     said_with = dict(zip(changes, said, strict=True))
     falls = [said_with[change] - said_with[without] for without in hiding]

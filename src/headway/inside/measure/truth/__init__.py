@@ -1,46 +1,51 @@
 """Measured accuracy of maps: how often they point at the right place, where that is known.
 
-`measure(run, cases)` compares maps and heads with chance; the other functions make cases.
+`measure_accuracy(run, cases)` compares maps and heads with chance; the other functions make cases.
 """
 
-from headway.inside.measure.truth.atoms import atom_case, atom_maps
-from headway.inside.measure.truth.case import Case, Link, word_case
-from headway.inside.measure.truth.measure import (
-    Best,
-    Score,
-    Truth,
+from headway.inside.measure.truth.accuracy import (
+    BestHead,
+    MapAccuracy,
+    MapScore,
     centre_map,
     diagonal_map,
-    measure,
+    measure_accuracy,
     random_map,
 )
-from headway.inside.measure.truth.pointing import Spoken, recordings, scenes
-from headway.inside.measure.truth.repeats import repeats
+from headway.inside.measure.truth.atoms import atom_case, atom_cases
+from headway.inside.measure.truth.case import Case, GroundTruthLink, word_case
+from headway.inside.measure.truth.pointing import SpokenCase, recording_cases, scene_cases
+from headway.inside.measure.truth.repeats import repeat_cases
 from headway.inside.measure.truth.times import boundary_errors, even_times, measure_times
-from headway.inside.measure.truth.words import Known, aligned, copied_words, read_known
+from headway.inside.measure.truth.words import (
+    AlignedPair,
+    alignment_cases,
+    copied_word_cases,
+    read_aligned_pairs,
+)
 
 __all__ = [
-    "Best",
+    "AlignedPair",
+    "BestHead",
     "Case",
-    "Known",
-    "Link",
-    "Score",
-    "Spoken",
-    "Truth",
-    "aligned",
+    "GroundTruthLink",
+    "MapAccuracy",
+    "MapScore",
+    "SpokenCase",
+    "alignment_cases",
     "atom_case",
-    "atom_maps",
+    "atom_cases",
     "boundary_errors",
     "centre_map",
-    "copied_words",
+    "copied_word_cases",
     "diagonal_map",
     "even_times",
-    "measure",
+    "measure_accuracy",
     "measure_times",
     "random_map",
-    "read_known",
-    "recordings",
-    "repeats",
-    "scenes",
+    "read_aligned_pairs",
+    "recording_cases",
+    "repeat_cases",
+    "scene_cases",
     "word_case",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headway.errors import DataError, UserError
 from headway.inside.capture.reading import read
-from headway.inside.measure.truth.case import Case, Link
+from headway.inside.measure.truth.case import Case, GroundTruthLink
 from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.vocabtxt import SMILES_CUTS
 
@@ -23,7 +23,7 @@ PLAIN = re.compile(r"(?P<symbol>B|C|N|O|S|P|F|Cl|Br|I|b|c|n|o|s|p)(?P<hydrogens>
 """Atoms without brackets, except for a hydrogen on an aromatic nitrogen, which must be written."""
 
 
-def atom_maps(run: LoadedRun, path: Path) -> list[Case]:
+def atom_cases(run: LoadedRun, path: Path) -> list[Case]:
     """Make a case for each reaction of a file; the atoms before the arrow are the candidates."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -59,7 +59,7 @@ def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Cas
         right = frozenset(i for i, m in enumerate(before) if plain[m][1] == number)
         if n > arrow and number is not None and right:
             sure = right if len(right) == 1 else frozenset()
-            links.append(Link((rows[places[n]],), right, sure))
+            links.append(GroundTruthLink((rows[places[n]],), right, sure))
     columns = tuple((places[n],) for n in before)
     return Case(reading, "text", columns, tuple(links), "atoms") if links else None
 

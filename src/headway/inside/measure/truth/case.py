@@ -9,19 +9,19 @@ from headway.inside.measure.maps.map import written_words
 
 
 @dataclass(frozen=True)
-class Link:
+class GroundTruthLink:
     """A part of the output, and the positions it was taken from."""
 
     rows: tuple[int, ...]
     """Numbers of its outputs, such as the tokens of a word."""
 
-    right: frozenset[int]
+    correct: frozenset[int]
     """Numbers of the case's columns that count as right."""
 
     sure: frozenset[int]
     """Columns that an alignment must contain, for the error rate; a subset of `right`."""
 
-    among: tuple[int, ...] = ()
+    candidates: tuple[int, ...] = ()
     """Numbers of the candidate columns; empty: all columns."""
 
 
@@ -34,19 +34,19 @@ class Case:
     columns: tuple[tuple[int, ...], ...]
     """Candidates: groups of positions that count as one, such as the tokens of a word."""
 
-    links: tuple[Link, ...]
+    links: tuple[GroundTruthLink, ...]
     unit: str = "words"
     """Unit of a link: words, tokens or atoms."""
 
-    def candidates(self, link: Link) -> tuple[int, ...]:
-        return link.among or tuple(range(len(self.columns)))
+    def candidates(self, link: GroundTruthLink) -> tuple[int, ...]:
+        return link.candidates or tuple(range(len(self.columns)))
 
-    def chance(self, link: Link) -> float:
+    def chance(self, link: GroundTruthLink) -> float:
         """Probability that a random candidate is right."""
         among = self.candidates(link)
-        return len(link.right.intersection(among)) / len(among)
+        return len(link.correct.intersection(among)) / len(among)
 
-    def narrow(self) -> Case:
+    def with_judged_outputs(self) -> Case:
         """Keep only the outputs that are judged, which saves time."""
         kept = sorted({row for link in self.links for row in link.rows})
         numbers = {row: number for number, row in enumerate(kept)}
@@ -74,7 +74,7 @@ def word_case(reading: Reading, pairs: list[tuple[int, int]]) -> Case | None:
     for number, rows in targets.items():
         right = frozenset(s for s, t in pairs if t == number and s in sources)
         if right:
-            links.append(Link(rows, right, right))
+            links.append(GroundTruthLink(rows, right, right))
     if not links or list(sources) != list(range(len(sources))):
         return None
     return Case(reading, "source", tuple(sources.values()), tuple(links))

@@ -17,28 +17,28 @@ from headway.data.readers.jsonl import parse_object
 from headway.data.readers.media import is_list
 from headway.data.source import Example, media_examples
 from headway.errors import DataError, UserError
-from headway.inside.capture.media import Media
-from headway.inside.capture.reading import Ask, Output, Reading, read
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.reading import GenerationOptions, Reading, TracedOutput, read
 from headway.inside.measure.maps.map import written_words
-from headway.inside.measure.truth.case import Case, Link, word_groups
+from headway.inside.measure.truth.case import Case, GroundTruthLink, word_groups
 from headway.settings.run import media_settings
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_inputs import what_of
 from headway.tasks.preprocess.preprocessor import media_settings_of
 
-Box = tuple[float, float, float, float]
+RelativeBox = tuple[float, float, float, float]
 """Left, top, right and bottom, in fractions of the image that the model reads."""
 
 
 @dataclass(frozen=True)
-class Spoken:
+class SpokenCase:
     """A recording, its case, and the start and end of its words in seconds."""
 
     case: Case
     times: tuple[tuple[float, float], ...]
 
 
-def scenes(run: LoadedRun, manifest: Path, most: int) -> list[Case]:
+def scene_cases(run: LoadedRun, manifest: Path, most: int) -> list[Case]:
     """Make cases of images and videos with boxes.
 
     Each line of the manifest has `objects` with the `words` of the text that name an object,
@@ -55,7 +55,7 @@ def scenes(run: LoadedRun, manifest: Path, most: int) -> list[Case]:
 def _scene(run: LoadedRun, item: Example, facts: dict[str, Any], where: str) -> Case | None:
     settings = media_settings_of(run.settings)
     seen = item.medium.read(ItemFormat.of(what_of(settings), settings))
-    media = Media.of(item.place, seen.values, settings)
+    media = MediaInput.of(item.place, seen.values, settings)
     things = facts.get("objects")
     if not isinstance(things, list):
         raise DataError(
@@ -69,10 +69,10 @@ def _scene(run: LoadedRun, item: Example, facts: dict[str, Any], where: str) -> 
 
 
 def _caption_case(
-    run: LoadedRun, media: Media, facts: dict[str, Any], things: list[Any],
+    run: LoadedRun, media: MediaInput, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]], where: str,
 ) -> Case | None:  # fmt: skip
-    reading = read(run, media, Ask(output=str(facts.get("text", ""))))
+    reading = read(run, media, GenerationOptions(output=str(facts.get("text", ""))))
     written = word_groups(written_words(reading))
     links = []
     for thing, right in zip(things, patches, strict=True):
@@ -81,12 +81,12 @@ def _caption_case(
             raise DataError(f"{where}: an object needs `words`, a list of word numbers (from 0).")
         rows = [written[number] for number in numbers if number in written]
         if right and len(rows) == len(numbers):
-            links += [Link(of_word, right, right) for of_word in rows]
+            links += [GroundTruthLink(of_word, right, right) for of_word in rows]
     return _case(reading, "source", media, links) if links else None
 
 
 def _label_case(
-    run: LoadedRun, media: Media, facts: dict[str, Any], things: list[Any],
+    run: LoadedRun, media: MediaInput, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]],
 ) -> Case | None:  # fmt: skip
     """Make a case of a label that names an object, or of an image with a single object."""
@@ -96,19 +96,19 @@ def _label_case(
     if label not in run.settings.labels or len(named) != 1 or not named[0]:
         return None
     reading = read(run, media)
-    output = Output(None, run.settings.labels.index(label), str(label))
-    link = Link((0,), named[0], named[0])
+    output = TracedOutput(None, run.settings.labels.index(label), str(label))
+    link = GroundTruthLink((0,), named[0], named[0])
     return _case(replace(reading, outputs=(output,)), reading.last.name, media, [link])
 
 
-def _case(reading: Reading, stream: str, media: Media, links: list[Link]) -> Case:
+def _case(reading: Reading, stream: str, media: MediaInput, links: list[GroundTruthLink]) -> Case:
     columns = tuple((place,) for place in range(media.extra, media.n_rows))
     return Case(reading, stream, columns, tuple(links))
 
 
 def boxes_of(
-    thing: dict[str, Any], media: Media, size: tuple[int, int], where: str
-) -> list[Box | None]:
+    thing: dict[str, Any], media: MediaInput, size: tuple[int, int], where: str
+) -> list[RelativeBox | None]:
     """Box of an object for each time step of the patches; None if it is not visible then. `size`
     has the rows and columns of the image file."""
     every = thing.get("boxes") or [thing.get("box")]
@@ -122,7 +122,7 @@ def boxes_of(
     return found
 
 
-def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) -> Box:
+def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) -> RelativeBox:
     """Convert a box to the centre crop that the model reads, in fractions of it."""
     if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: a box must be four numbers: left, top, right, bottom.")
@@ -133,7 +133,7 @@ def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) ->
     return (x0 - left) / kept[1], (y0 - top) / kept[0], (x1 - left) / kept[1], (y1 - top) / kept[0]
 
 
-def right_patches(media: Media, boxes: list[Box | None]) -> frozenset[int]:
+def right_patches(media: MediaInput, boxes: list[RelativeBox | None]) -> frozenset[int]:
     """Patches, without the special positions, whose centre is in the box; for a small object the
     patch that contains its centre."""
     _, lines, columns = media.grid
@@ -159,7 +159,7 @@ def right_patches(media: Media, boxes: list[Box | None]) -> frozenset[int]:
     return frozenset(found)
 
 
-def recordings(run: LoadedRun, manifest: Path, most: int) -> list[Spoken]:
+def recording_cases(run: LoadedRun, manifest: Path, most: int) -> list[SpokenCase]:
     """Make cases of recordings with word times: each line of the manifest has `words`, each with
     `word`, `start` and `end`. The model reads the given text."""
     settings = media_settings_of(run.settings)
@@ -172,9 +172,9 @@ def recordings(run: LoadedRun, manifest: Path, most: int) -> list[Spoken]:
                 f"{where} has no `words` with times. See examples/make_digits.py for the format."
             )
         times = tuple(_time(word, where) for word in words)
-        media = Media.of(item.place, item.medium.read(form).values, settings)
+        media = MediaInput.of(item.place, item.medium.read(form).values, settings)
         text = " ".join(str(word.get("word", "")) for word in words)
-        reading = read(run, media, Ask(output=text))
+        reading = read(run, media, GenerationOptions(output=text))
         written = word_groups(written_words(reading))
         if len(written) != len(words):
             continue  # the tokenizer splits words differently
@@ -182,15 +182,15 @@ def recordings(run: LoadedRun, manifest: Path, most: int) -> list[Spoken]:
         for of_word, (start, end) in zip(written.values(), times, strict=True):
             right = right_rows(media, start, end)
             if right:
-                links.append(Link(of_word, right, right))
-        columns = tuple((row,) for row in range(media.heard_rows))
-        found.append(Spoken(Case(reading, "source", columns, tuple(links)), times))
+                links.append(GroundTruthLink(of_word, right, right))
+        columns = tuple((row,) for row in range(media.n_unpadded_rows))
+        found.append(SpokenCase(Case(reading, "source", columns, tuple(links)), times))
     return found
 
 
-def right_rows(media: Media, start: float, end: float) -> frozenset[int]:
+def right_rows(media: MediaInput, start: float, end: float) -> frozenset[int]:
     """Audio frames whose middle is in the time of a word."""
-    rows = range(media.heard_rows)
+    rows = range(media.n_unpadded_rows)
     return frozenset(row for row in rows if start <= (row + 0.5) * media.row_s < end)
 
 

@@ -7,9 +7,9 @@ import random
 import torch
 
 from headway.errors import UserError
-from headway.inside.capture.forward import say
-from headway.inside.capture.streams import Output, Reading, Stream
-from headway.inside.measure.truth.case import Case, Link
+from headway.inside.capture.forward import run_reading
+from headway.inside.capture.streams import Reading, TokenStream, TracedOutput
+from headway.inside.measure.truth.case import Case, GroundTruthLink
 from headway.tasks.loaded_run import LoadedRun
 
 TEXTS, HALF = 200, 32
@@ -17,7 +17,7 @@ TEXTS, HALF = 200, 32
 
 
 @torch.no_grad()
-def repeats(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
+def repeat_cases(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
     """Make cases of random tokens that are repeated once.
 
     A model that predicts the second half correctly has copied it from the place after the earlier
@@ -38,11 +38,11 @@ def repeats(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int = 1) -
         reading = Reading(
             text=tokenizer.decode(half),
             task=run.settings.task,
-            streams={"text": Stream.of("text", ids, tokenizer)},
-            outputs=tuple(Output(n - 1, ids[n], names[n]) for n in range(1, len(ids))),
+            streams={"text": TokenStream.of("text", ids, tokenizer)},
+            outputs=tuple(TracedOutput(n - 1, ids[n], names[n]) for n in range(1, len(ids))),
             n_given=len(ids),
         )
-        best_R = say(run, reading).scores_RC.argmax(-1)
+        best_R = run_reading(run, reading).scores_RC.argmax(-1)
         copying = [row for row in range(length + 1, 2 * length) if best_R[row] == ids[row + 1]]
         links = tuple(_link(row, length) for row in copying)
         if links:
@@ -51,8 +51,8 @@ def repeats(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int = 1) -
     return cases
 
 
-def _link(row: int, length: int) -> Link:
+def _link(row: int, length: int) -> GroundTruthLink:
     """Link of row `row`, which predicts token row + 1: that token occurred `length` places
     before."""
     right = frozenset({row + 1 - length})
-    return Link((row,), right, right, tuple(range(row + 1)))
+    return GroundTruthLink((row,), right, right, tuple(range(row + 1)))

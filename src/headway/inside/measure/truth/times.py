@@ -8,22 +8,22 @@ from typing import Any
 
 import torch
 
-from headway.decode.speech.word_times import Word
-from headway.inside.capture.media import Media
+from headway.decode.speech.word_times import WordTiming
+from headway.inside.capture.media import MediaInput
 from headway.inside.capture.trace import Trace, trace
-from headway.inside.measure.maps import COSTLY, Map, make
-from headway.inside.measure.media_maps import head_weights
-from headway.inside.measure.truth.case import Case
-from headway.inside.measure.truth.measure import Maker
-from headway.inside.measure.truth.pointing import Spoken
-from headway.inside.measure.word_times import (
-    Rows,
+from headway.inside.measure.audio_alignment import (
+    RowRanges,
     at_pauses,
     by_ctc,
     by_heads,
-    ctc_logs,
-    spoken_words,
+    ctc_log_probs,
+    find_word_timings,
 )
+from headway.inside.measure.maps import COSTLY, Map, make
+from headway.inside.measure.media_maps import head_weights
+from headway.inside.measure.truth.accuracy import MapFunction
+from headway.inside.measure.truth.case import Case
+from headway.inside.measure.truth.pointing import SpokenCase
 from headway.tasks.loaded_run import LoadedRun
 
 Times = Sequence[tuple[float, float]]
@@ -35,21 +35,21 @@ def boundary_errors(found: Times, known: Times) -> list[float]:
     return [abs(a - b) for mine, right in pairs for a, b in zip(mine, right, strict=True)]
 
 
-def even_times(media: Media, n_words: int) -> Times:
+def even_times(media: MediaInput, n_words: int) -> Times:
     """Words of equal length without pauses: a baseline that detects pauses but knows no words."""
     return _ends(at_pauses(media, _even_words(media, n_words)))
 
 
-def _even_words(media: Media, n_words: int) -> list[Word]:
+def _even_words(media: MediaInput, n_words: int) -> list[WordTiming]:
     step = media.seconds / n_words
-    return [Word("", n * step, (n + 1) * step, 1.0) for n in range(n_words)]
+    return [WordTiming("", n * step, (n + 1) * step, 1.0) for n in range(n_words)]
 
 
-def _ends(words: Sequence[Word]) -> Times:
+def _ends(words: Sequence[WordTiming]) -> Times:
     return [(word.start, word.end) for word in words]
 
 
-def measure_times(run: LoadedRun, cases: Sequence[Spoken]) -> dict[str, Any]:
+def measure_times(run: LoadedRun, cases: Sequence[SpokenCase]) -> dict[str, Any]:
     """Median error of word boundaries in milliseconds, by method.
 
     `own_ms` has the boundaries of the method, `median_ms` those moved to pauses. The method
@@ -63,7 +63,7 @@ def measure_times(run: LoadedRun, cases: Sequence[Spoken]) -> dict[str, Any]:
         seen = trace(run, spoken.case.reading)
         media = seen.reading.media
         assert media is not None
-        ways: dict[str, Rows | None] = {}
+        ways: dict[str, RowRanges | None] = {}
         aligned = by_heads(seen)
         if aligned is not None:
             ways["attention"] = aligned.rows
@@ -73,7 +73,7 @@ def measure_times(run: LoadedRun, cases: Sequence[Spoken]) -> dict[str, Any]:
                     assert one is not None
                     _, found = _errors(seen, one.rows, spoken)
                     of_heads.setdefault((layer, head), ([], []))[number % 2].extend(found)
-        logs_SV = ctc_logs(run, seen)
+        logs_SV = ctc_log_probs(run, seen)
         if logs_SV is not None:
             ways["CTC"] = by_ctc(logs_SV, seen.reading)
         for name, rows in ways.items():
@@ -92,7 +92,7 @@ def measure_times(run: LoadedRun, cases: Sequence[Spoken]) -> dict[str, Any]:
     }
 
 
-def with_aligning(methods: Sequence[str], few: int) -> Maker:
+def with_aligning(methods: Sequence[str], few: int) -> MapFunction:
     """Make a function that makes the maps of `measure` and `aligning`, the mean of the heads that
     follow the audio."""
     count = iter(range(1 << 30))
@@ -112,11 +112,11 @@ def with_aligning(methods: Sequence[str], few: int) -> Maker:
     return make_maps
 
 
-def _errors(seen: Trace, rows: Rows, spoken: Spoken) -> tuple[list[float], list[float]]:
+def _errors(seen: Trace, rows: RowRanges, spoken: SpokenCase) -> tuple[list[float], list[float]]:
     """Boundary errors of the method's words, and of the words moved to pauses."""
     media = seen.reading.media
     assert media is not None
-    words = spoken_words(seen.reading, rows, None)
+    words = find_word_timings(seen.reading, rows, None)
     before, behind = (
         boundary_errors(_ends(found), spoken.times) for found in (words, at_pauses(media, words))
     )

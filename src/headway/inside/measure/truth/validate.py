@@ -10,13 +10,17 @@ import torch
 
 from headway.errors import UserError
 from headway.inside.measure.maps import METHODS
-from headway.inside.measure.truth.atoms import atom_maps
+from headway.inside.measure.truth.accuracy import FEW, MapAccuracy, measure_accuracy
+from headway.inside.measure.truth.atoms import atom_cases
 from headway.inside.measure.truth.case import Case
-from headway.inside.measure.truth.measure import FEW, Truth, measure
-from headway.inside.measure.truth.pointing import Spoken, recordings, scenes
-from headway.inside.measure.truth.repeats import TEXTS, repeats
+from headway.inside.measure.truth.pointing import SpokenCase, recording_cases, scene_cases
+from headway.inside.measure.truth.repeats import TEXTS, repeat_cases
 from headway.inside.measure.truth.times import measure_times, with_aligning
-from headway.inside.measure.truth.words import aligned, copied_words, read_known
+from headway.inside.measure.truth.words import (
+    alignment_cases,
+    copied_word_cases,
+    read_aligned_pairs,
+)
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.progress import SILENT, Progress
@@ -29,7 +33,7 @@ class Cases:
     """Description of the ground truth."""
 
     cases: list[Case]
-    spoken: tuple[Spoken, ...] = ()
+    spoken: tuple[SpokenCase, ...] = ()
     """Recordings with the times of their words, if the cases are recordings."""
 
 
@@ -41,22 +45,22 @@ def find_cases(
     if media is not None:
         return _media_cases(run, media, most)
     if reactions is not None:
-        return Cases("atoms of reactions", atom_maps(run, reactions)[:most])
+        return Cases("atoms of reactions", atom_cases(run, reactions)[:most])
     if pairs is None:
-        return Cases("tokens copied from random text", repeats(run, min(most, TEXTS)))
-    known = read_known(pairs)
+        return Cases("tokens copied from random text", repeat_cases(run, min(most, TEXTS)))
+    known = read_aligned_pairs(pairs)
     if any(pair.links for pair in known):
-        return Cases("words with a known alignment", aligned(run, known[:most]))
-    copied = copied_words(run, [(pair.source, pair.target) for pair in known])
+        return Cases("words with a known alignment", alignment_cases(run, known[:most]))
+    copied = copied_word_cases(run, [(pair.source, pair.target) for pair in known])
     return Cases("names and numbers copied", copied[:most])
 
 
 def _media_cases(run: LoadedRun, manifest: Path, most: int) -> Cases:
     if run.spec.truth != "digits":
-        return Cases("things with known boxes", scenes(run, manifest, most))
+        return Cases("things with known boxes", scene_cases(run, manifest, most))
     if not isinstance(run.model, Seq2Seq):
         raise UserError("a CTC model without a decoder has no attention per word to measure.")
-    spoken = recordings(run, manifest, most)
+    spoken = recording_cases(run, manifest, most)
     cases = [each.case for each in spoken if each.case.links]
     return Cases("words with known times", cases, tuple(spoken))
 
@@ -64,11 +68,11 @@ def _media_cases(run: LoadedRun, manifest: Path, most: int) -> Cases:
 def validate(
     run: LoadedRun, found: Cases, methods: Sequence[str] = tuple(METHODS), *, few: int = FEW,
     progress: Progress = SILENT,
-) -> Truth:  # fmt: skip
+) -> MapAccuracy:  # fmt: skip
     """Measure every map on every case, and for recordings the errors of word times."""
     maker = with_aligning(methods, few) if found.spoken else None
     with progress.stage("measuring", len(found.cases), "texts") as stage:
-        truth = measure(
+        truth = measure_accuracy(
             run, found.cases, methods, task=found.kind, few=few, maker=maker, note=stage.update
         )
     if not found.spoken:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.errors import DataError, UserError
-from headway.inside.capture.reading import Ask, read
-from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.reading import GenerationOptions, read
+from headway.inside.capture.streams import Reading, TokenStream
 from headway.inside.measure.alignments import read_pharaoh
 from headway.inside.measure.maps.map import written_words
 from headway.inside.measure.truth.case import Case, word_case, word_groups
@@ -19,7 +19,7 @@ SIGNS = ".,;:!?\"'()[]«»„“”‚‘’…–—-"
 
 
 @dataclass(frozen=True)
-class Known:
+class AlignedPair:
     """A source, its translation and, if known, their word alignment."""
 
     source: str
@@ -27,7 +27,7 @@ class Known:
     links: tuple[tuple[int, int], ...] = ()
 
 
-def read_known(path: Path) -> list[Known]:
+def read_aligned_pairs(path: Path) -> list[AlignedPair]:
     """Read lines of source, tab, target and, optionally, another tab and pairs such as `0-0
     1-2`."""
     try:
@@ -47,22 +47,22 @@ def read_known(path: Path) -> list[Known]:
                 "field."
             )
         links = read_pharaoh(fields[2], where) if len(fields) == 3 else []
-        found.append(Known(fields[0], fields[1], tuple(links)))
+        found.append(AlignedPair(fields[0], fields[1], tuple(links)))
     return found
 
 
-def aligned(run: LoadedRun, pairs: Iterable[Known]) -> list[Case]:
+def alignment_cases(run: LoadedRun, pairs: Iterable[AlignedPair]) -> list[Case]:
     """Make cases of pairs with a known alignment. The model reads the given translation."""
     made = (_case(run, pair) for pair in pairs if pair.links)
     return [case for case in made if case is not None]
 
 
-def _case(run: LoadedRun, pair: Known) -> Case | None:
+def _case(run: LoadedRun, pair: AlignedPair) -> Case | None:
     reading = _read(run, pair.source, pair.target)
     return None if reading is None else word_case(reading, list(pair.links))
 
 
-def copied_words(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[Case]:
+def copied_word_cases(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[Case]:
     """Make cases of copied names and numbers, which occur once on each side.
 
     They need no manual alignment. Only words with a digit or a capital letter count, because other
@@ -89,12 +89,12 @@ def copied_words(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[Case]
 def _read(run: LoadedRun, source: str, target: str) -> Reading | None:
     """Read a pair; None if it is empty or too long for the model."""
     try:
-        return read(run, source, Ask(output=target)) if target.strip() else None
+        return read(run, source, GenerationOptions(output=target)) if target.strip() else None
     except UserError:
         return None
 
 
-def _words(stream: Stream, words: Sequence[int]) -> list[str]:
+def _words(stream: TokenStream, words: Sequence[int]) -> list[str]:
     return [
         "".join(stream.pieces[place] for place in places).replace(SPACE_MARK, " ").strip()
         for places in word_groups(list(words)).values()

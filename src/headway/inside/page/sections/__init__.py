@@ -10,45 +10,45 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headway.inside.capture.streams import shown
+from headway.inside.capture.streams import display_piece
 from headway.settings.listed import ensure_list
 
 if TYPE_CHECKING:
     from headway.inside.capture.streams import Reading
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 SECTIONS = (
     "overview", "picture", "sound", "walk", "attention", "beam", "saliency", "lens", "ngrams",
-    "neurons", "dictionary", "heads", "positions", "search", "training", "compare",
+    "neurons", "features", "heads", "positions", "neighbours", "training", "compare",
 )  # fmt: skip
 """All sections, in the order of the tabs."""
 
-OF_MEDIA = ("picture", "sound")
+MEDIA_SECTIONS = ("picture", "sound")
 """Sections of images, videos and recordings."""
 
-OF_SEVERAL = ("training", "compare")
+COMPARISON_SECTIONS = ("training", "compare")
 """Sections that compare looks: `look.py` adds them to pages with several looks."""
 
 
-Section = dict[str, object]
+PageSection = dict[str, object]
 """JSON values and `Array`s."""
 
 
-def sections(looked: Looked, names: Iterable[str] = SECTIONS) -> dict[str, Section]:
+def sections(looked: LookInputs, names: Iterable[str] = SECTIONS) -> dict[str, PageSection]:
     """Return the sections of this look by name."""
-    alone = [name for name in ensure_list(names) if name not in OF_SEVERAL]
+    alone = [name for name in ensure_list(names) if name not in COMPARISON_SECTIONS]
     made = {name: import_module(f"{__name__}.{name}").section(looked) for name in alone}
     return {name: section for name, section in made.items() if section is not None}
 
 
-def _short(reading: Reading, stream: str) -> Section:
+def _short(reading: Reading, stream: str) -> PageSection:
     """Short names of patches and moments, for the sides of maps."""
     if reading.media is None or stream == "target":
         return {}
-    return {"short": reading.media.short()}
+    return {"short": reading.media.short_names()}
 
 
-def look_of(label: str, looked: Looked, names: Iterable[str] = SECTIONS) -> dict[str, Any]:
+def look_data(label: str, looked: LookInputs, names: Iterable[str] = SECTIONS) -> dict[str, Any]:
     """Make the data of one look: the input, the outputs and the sections."""
     reading = looked.trace.reading
     return {
@@ -57,7 +57,7 @@ def look_of(label: str, looked: Looked, names: Iterable[str] = SECTIONS) -> dict
         "text": reading.text,
         "streams": {
             name: {
-                "pieces": [shown(piece) for piece in stream.pieces],
+                "pieces": [display_piece(piece) for piece in stream.pieces],
                 "words": list(stream.words),
                 "special": list(stream.special),
                 **_short(reading, name),
@@ -65,7 +65,7 @@ def look_of(label: str, looked: Looked, names: Iterable[str] = SECTIONS) -> dict
             for name, stream in reading.streams.items()
         },
         "outputs": [
-            {"row": output.row, "id": output.id, "name": shown(output.name)}
+            {"row": output.row, "id": output.id, "name": display_piece(output.name)}
             for output in reading.outputs
         ],
         "truth": looked.truth,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.inside.page.sections import Section
-from headway.web.pack import Array
+from headway.inside.page.sections import PageSection
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
     from headway.inside.capture.trace import Trace
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 MOST = 256
 
@@ -25,7 +25,7 @@ FIRST = {"cross": 0, "decoder": 1, "encoder": 2}
 output to the source."""
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     trace = looked.trace
     if not trace.attention:
         return None
@@ -33,7 +33,7 @@ def section(looked: Looked) -> Section | None:
     return {"kinds": [_kind(name, trace, tuple(looked.pins)) for name in names]}
 
 
-def _kind(name: str, trace: Trace, pins: tuple[int, ...]) -> Section:
+def _kind(name: str, trace: Trace, pins: tuple[int, ...]) -> PageSection:
     layers: list[Tensor] = trace.attention[name]
     rows, columns = trace.reading.sides(name)
     block = block_size(max(max(layer.shape[-2:]) for layer in layers))
@@ -42,12 +42,12 @@ def _kind(name: str, trace: Trace, pins: tuple[int, ...]) -> Section:
         "rows": rows,
         "columns": columns,
         "block": block,
-        "layers": [Array(block_max(layer, block), "u8", (0, 1)) for layer in layers],
+        "layers": [PackedArray(block_max(layer, block), "u8", (0, 1)) for layer in layers],
     }
     if block > 1:
         pinned = [row for row in pins if row < layers[0].shape[1]]
         found["pinned"] = pinned
-        found["exact"] = [Array(layer[:, pinned], "f16") for layer in layers]
+        found["exact"] = [PackedArray(layer[:, pinned], "f16") for layer in layers]
     return found
 
 

@@ -9,13 +9,13 @@ import torch
 
 from headway.inside.capture.beam import cross_rows
 from headway.inside.capture.beam_tree import BeamTree, Node, readable_pieces
-from headway.inside.capture.interventions import heads_off
+from headway.inside.capture.interventions import disable_heads
 from headway.inside.measure.alignments import aligning_layer
-from headway.inside.page.sections import Section
-from headway.web.pack import Array
+from headway.inside.page.sections import PageSection
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 PLACES = "①②③④⑤⑥⑦⑧⑨"
 COLUMNS = [
@@ -42,7 +42,7 @@ MOST_CELLS = 60_000
 hypotheses."""
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     tree = looked.trace.beam
     if tree is None:
         return None
@@ -80,19 +80,19 @@ def section(looked: Looked) -> Section | None:
         ),
         "outputs": list(tree.outputs),
         "label": [_label(tree, node) for node in nodes],
-        "row": Array(_whole(rows), "u16"),
-        "live": Array(_whole(lasting), "u16"),
-        "parent": Array(_whole(node.parent for node in nodes), "i32"),
+        "row": PackedArray(_whole(rows), "u16"),
+        "live": PackedArray(_whole(lasting), "u16"),
+        "parent": PackedArray(_whole(node.parent for node in nodes), "i32"),
         "piece": [node.piece for node in nodes],
-        "token_log_prob": Array(torch.tensor([node.token_log_prob for node in nodes]), "f32"),
-        "log_prob": Array(torch.tensor([node.log_prob for node in nodes]), "f32"),
-        "score": Array(torch.tensor([node.score for node in nodes]), "f32"),
-        "step": Array(_whole(node.step for node in nodes), "u16"),
-        "rank": Array(_whole(node.rank for node in nodes), "u16"),
-        "group": Array(_whole(node.group for node in nodes), "u16"),
+        "token_log_prob": PackedArray(torch.tensor([node.token_log_prob for node in nodes]), "f32"),
+        "log_prob": PackedArray(torch.tensor([node.log_prob for node in nodes]), "f32"),
+        "score": PackedArray(torch.tensor([node.score for node in nodes]), "f32"),
+        "step": PackedArray(_whole(node.step for node in nodes), "u16"),
+        "rank": PackedArray(_whole(node.rank for node in nodes), "u16"),
+        "group": PackedArray(_whole(node.group for node in nodes), "u16"),
         "fate": [node.fate for node in nodes],
         "why": [node.why for node in nodes],
-        "place": Array(_whole(node.place or 0 for node in nodes), "u16"),
+        "place": PackedArray(_whole(node.place or 0 for node in nodes), "u16"),
         "next": {str(node.id): _next(tree, node) for node in nodes if node.next},
         "columns": COLUMNS,
         "counts": [
@@ -177,7 +177,7 @@ def _next(tree: BeamTree, node: Node) -> list[list[Any]]:
     return [[o.piece, round(o.log_prob, 5), children.get(o.token, -1)] for o in node.next]
 
 
-def _shown(looked: Looked, tree: BeamTree) -> bool:
+def _shown(looked: LookInputs, tree: BeamTree) -> bool:
     """Whether the page is about the best hypothesis of this search: a language model decodes
     greedily."""
     reading = looked.trace.reading
@@ -187,11 +187,11 @@ def _shown(looked: Looked, tree: BeamTree) -> bool:
     return reading.last.ids[len(tree.given) :] == written
 
 
-def _layer(looked: Looked) -> tuple[int, str]:
+def _layer(looked: LookInputs) -> tuple[int, str]:
     return aligning_layer(len(looked.trace.attention.get("cross", ())), looked.truth)
 
 
-def _attention(looked: Looked, tree: BeamTree) -> Section | None:
+def _attention(looked: LookInputs, tree: BeamTree) -> PageSection | None:
     """Attention of each expanded node, and the row of each node (-1 without attention). None for
     images and recordings, whose attention has a tab with the input."""
     if looked.run is None or tree.kind != "source" or not tree.given:
@@ -202,10 +202,10 @@ def _attention(looked: Looked, tree: BeamTree) -> Section | None:
     if sum(bool(node.next) for node in tree.nodes) * len(tree.given) > MOST_CELLS:
         ends = [node for node in tree.nodes if node.fate in ("ended", "limit")]
         wanted = {0} | {one.id for end in ends for one in tree.path(end)}
-    with heads_off(looked.run.model, looked.change):
+    with disable_heads(looked.run.model, looked.change):
         rows = cross_rows(looked.run, tree, wanted, _layer(looked)[0])
     place = {number: place for place, number in enumerate(rows)}
     return {
-        "rows": Array(torch.stack(list(rows.values())), "u8"),
-        "row": Array(_whole(place.get(node.id, -1) for node in tree.nodes), "i32"),
+        "rows": PackedArray(torch.stack(list(rows.values())), "u8"),
+        "row": PackedArray(_whole(place.get(node.id, -1) for node in tree.nodes), "i32"),
     }

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.forward import gives_vector
-from headway.inside.capture.interventions import NO_CHANGE
+from headway.inside.capture.interventions import NO_INTERVENTION
 from headway.inside.measure import ablation as judging
 from headway.inside.measure.head_roles import LIFT, ROLES
-from headway.inside.measure.heads import HeadFacts, Heads, heads
-from headway.inside.measure.pruning_curve import Curve, load_found
-from headway.inside.page.sections import Section
+from headway.inside.measure.heads import HeadAnalysis, HeadMetrics, heads
+from headway.inside.measure.pruning_curve import PruningCurve, load_head_analysis
+from headway.inside.page.sections import PageSection
 from headway.tasks.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 FEW = 64
 """Most texts of a corpus for a page; more texts change little and take longer."""
@@ -35,15 +35,15 @@ MEASURES = {
 """Colours, unit and explanation of each measure by which heads can be coloured."""
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     run: LoadedRun | None = looked.run
     if run is None or not looked.trace.reading.outputs:
         return None
     if not Anatomy.of(run.model).by_attention:
         return None
     # Stored measurements apply to the final weights with all heads.
-    is_own = looked.final and looked.change == NO_CHANGE
-    saved = load_found(run.folder) if is_own else None
+    is_own = looked.final and looked.change == NO_INTERVENTION
+    saved = load_head_analysis(run.folder) if is_own else None
     if saved is not None and not _fits(saved[0], run):
         saved = None  # from another model that was in this folder
     if looked.corpus is not None:
@@ -79,7 +79,7 @@ def section(looked: Looked) -> Section | None:
     }
 
 
-def _scope(found: Heads, whole: bool) -> str:
+def _scope(found: HeadAnalysis, whole: bool) -> str:
     outputs = f"{found.n_outputs:,} output{'s' * (found.n_outputs != 1)}"
     if not whole:
         return f"Measured on this text only ({outputs}). Give a corpus for general results."
@@ -87,7 +87,7 @@ def _scope(found: Heads, whole: bool) -> str:
     return f"Measured on {found.n_texts:,} {found.unit} with {outputs}{where}."
 
 
-def _fits(found: Heads, run: LoadedRun) -> bool:
+def _fits(found: HeadAnalysis, run: LoadedRun) -> bool:
     known = {
         (kind.name, layer): attention.n_heads
         for kind in Anatomy.of(run.model).kinds
@@ -99,7 +99,7 @@ def _fits(found: Heads, run: LoadedRun) -> bool:
     return counted == known
 
 
-def _kinds(run: LoadedRun) -> list[Section]:
+def _kinds(run: LoadedRun) -> list[PageSection]:
     """Kinds of attention; `n_heads` counts all heads of a layer, including pruned ones."""
     return [
         {
@@ -114,7 +114,7 @@ def _kinds(run: LoadedRun) -> list[Section]:
     ]
 
 
-def _head(one: HeadFacts) -> Section:
+def _head(one: HeadMetrics) -> PageSection:
     return {
         "kind": one.kind,
         "layer": one.layer,
@@ -133,7 +133,7 @@ def _short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def _curve(curve: Curve) -> Section:
+def _curve(curve: PruningCurve) -> PageSection:
     series: dict[str, list[list[float]]] = {}
     for point in curve.points:
         name = point.kind if point.order == "importance" else f"{point.kind}, {point.order}"

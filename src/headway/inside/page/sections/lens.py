@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from headway.inside.capture.streams import shown
-from headway.inside.measure.lens import Lens, lens
-from headway.inside.measure.tuned_lens import Tuned
-from headway.inside.page.sections import Section
+from headway.inside.capture.streams import display_piece
+from headway.inside.measure.lens import LogitLens, lens
+from headway.inside.measure.tuned_lens import TunedLens
+from headway.inside.page.sections import PageSection
 from headway.inside.page.sections.overview import BLANK
 from headway.tasks.loaded_run import LoadedRun
-from headway.web.pack import Array
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
     from headway.inside.capture.trace import Trace
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     run, trace = looked.run, looked.trace
     if run is None or not trace.states or not trace.reading.outputs:
         return None
     if run.spec.answers == "number":  # a number has no alternatives and no direction
         return None
     plain = lens(run, trace)
-    found: Section = {
+    found: PageSection = {
         "how": plain.how,
         "outputs": [_visible(output.name) for output in plain.outputs],
         "reads": _reads(trace),
@@ -39,8 +39,13 @@ def section(looked: Looked) -> Section | None:
                 "This model reconstructs hidden parts. 1 means that the reconstruction read after "
                 "this layer is the same."
             )
-        return {**found, "cosine": Array(plain.chosen_LR.mean(1), "f32"), "words": [], "views": []}
-    tuned = None if looked.tuned is None else Tuned.load(looked.tuned)
+        return {
+            **found,
+            "cosine": PackedArray(plain.chosen_LR.mean(1), "f32"),
+            "words": [],
+            "views": [],
+        }
+    tuned = None if looked.tuned is None else TunedLens.load(looked.tuned)
     lenses = {"plain": plain} | ({} if tuned is None else {"tuned": lens(run, trace, tuned)})
     ids = sorted({int(i) for each in lenses.values() for i in each.top_LRK.unique()})
     found["words"] = [_visible(name) for name in names(run, ids)]
@@ -68,7 +73,7 @@ def names(run: LoadedRun, ids: list[int]) -> list[str]:
 
 def _visible(piece: str) -> str:
     """Make line breaks visible, so that a cell does not look empty."""
-    return shown(piece).replace("\n", "⏎")
+    return display_piece(piece).replace("\n", "⏎")
 
 
 def _reads(trace: Trace) -> list[str]:
@@ -78,15 +83,15 @@ def _reads(trace: Trace) -> list[str]:
     return ["" if row is None else _visible(pieces[row]) for row in rows]
 
 
-def _view(name: str, each: Lens, ids: list[int]) -> Section:
+def _view(name: str, each: LogitLens, ids: list[int]) -> PageSection:
     place = {id: number for number, id in enumerate(ids)}
     top_LRK: Tensor = each.top_LRK.clone().apply_(lambda id: place[int(id)])
     return {
         "name": name,
-        "top": Array(top_LRK, "u16" if len(ids) < 65536 else "i32"),
-        "probability": Array(each.probability_LRK, "f32"),
-        "rank": Array(each.rank_LR, "i32"),
-        "chosen": Array(each.chosen_LR, "f32"),
-        "kl": Array(each.kl_LR, "f32"),
+        "top": PackedArray(top_LRK, "u16" if len(ids) < 65536 else "i32"),
+        "probability": PackedArray(each.probability_LRK, "f32"),
+        "rank": PackedArray(each.rank_LR, "i32"),
+        "chosen": PackedArray(each.chosen_LR, "f32"),
+        "kl": PackedArray(each.kl_LR, "f32"),
         "decided": list(each.decided),
     }

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from headway.inside.measure.nmf import Nmf, nmf
-from headway.inside.page.sections import Section
-from headway.web.pack import Array
+from headway.inside.page.sections import PageSection
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 NUMBERS = (2, 3, 4, 6, 8, 12)
 """Numbers of factors that can be selected, besides the usual number."""
@@ -28,7 +28,7 @@ MOST_NUMBERS = 2_000_000
 TOP = 6
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     trace = looked.trace
     stacks = {}
     for part, layers in trace.hidden.items():
@@ -38,7 +38,7 @@ def section(looked: Looked) -> Section | None:
     return {"stacks": stacks} if stacks else None
 
 
-def _stack(layers: list[Tensor], stream: str) -> Section:
+def _stack(layers: list[Tensor], stream: str) -> PageSection:
     x_TF = torch.cat([layer.detach().float() for layer in layers], dim=1)
     n_tokens = len(x_TF)
     usual = max(1, min(USUAL, n_tokens // 3))
@@ -61,7 +61,7 @@ def _clipped(x_TF: Tensor) -> float:
     return round(float(x_TF.clamp(max=0).square().sum()) / total, 4) if total else 0.0
 
 
-def _facts(found: Nmf, widths: list[int]) -> Section:
+def _facts(found: Nmf, widths: list[int]) -> PageSection:
     """Data of one factorization: `weights` (factors by tokens), `layers` (sum of squares of each
     factor in each layer) and `top` (its strongest neurons as layer, number and loading)."""
     shares_KL = torch.stack([p.square().sum(1) for p in found.parts_KF.split(widths, 1)], 1)
@@ -70,8 +70,8 @@ def _facts(found: Nmf, widths: list[int]) -> Section:
     layer_KN = torch.bucketize(best.indices, starts[1:], right=True)
     number_KN = best.indices - starts[layer_KN]
     return {
-        "weights": Array(found.weights_TK.T.contiguous(), "f16"),
-        "layers": Array(shares_KL, "f16"),
+        "weights": PackedArray(found.weights_TK.T.contiguous(), "f16"),
+        "layers": PackedArray(shares_KL, "f16"),
         "explained": round(found.explained, 4),
         "top": [
             [[int(a), int(b), round(float(c), 3)] for a, b, c in zip(*row, strict=True)]

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headway.inside.capture.ngrams import table_of
-from headway.inside.measure.ngrams import Votes, votes
-from headway.inside.page.sections import Section
-from headway.web.pack import Array
+from headway.inside.capture.ngrams import ngram_table
+from headway.inside.measure.ngrams import NgramEffects, ngram_effects
+from headway.inside.page.sections import PageSection
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 MOST, LEAST = 24, 0.01
 """Most n-grams listed for an output, and the smallest effect listed, relative to the strongest; the
@@ -22,12 +22,12 @@ THE_NUMBER = "the number"
 """Name of the output of a regression, which has no label."""
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     run, trace = looked.run, looked.trace
-    table = None if run is None else table_of(run.model)
+    table = None if run is None else ngram_table(run.model)
     if run is None or table is None or not trace.reading.outputs:
         return None
-    found, labels = votes(run, trace), run.settings.labels or (THE_NUMBER,)
+    found, labels = ngram_effects(run, trace), run.settings.labels or (THE_NUMBER,)
     return {
         "kind": run.spec.answers,
         "share": float(table.share),
@@ -43,11 +43,11 @@ def section(looked: Looked) -> Section | None:
             }
             for output, one in zip(trace.reading.outputs, found, strict=True)
         ],
-        "tokens": Array(torch.stack([one.tokens_T for one in found]), "f32"),
+        "tokens": PackedArray(torch.stack([one.tokens_T for one in found]), "f32"),
     }  # fmt: skip
 
 
-def _effects(one: Votes) -> list[list[object]]:
+def _effects(one: NgramEffects) -> list[list[object]]:
     strongest = max((abs(effect) for _, effect in one.grams), default=0.0)
     n = sum(abs(effect) >= LEAST * strongest for _, effect in one.grams[:MOST])
     rest = [effect for _, effect in one.grams[n:]]

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.ngrams import table_of
-from headway.inside.capture.streams import shown
-from headway.inside.page.sections import Section
+from headway.inside.capture.ngrams import ngram_table
+from headway.inside.capture.streams import display_piece
+from headway.inside.page.sections import PageSection
 from headway.settings.model import ImageEncoderSettings
 from headway.tasks.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
     from headway.inside.capture.streams import Reading
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 SINK = 0.6
 """Share of attention on a single token from which a head counts as a sink."""
@@ -35,7 +35,7 @@ FEWEST = 6
 """Fewest visible tokens from which a share of attention is informative."""
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     return {
         "numbers": _numbers(looked),
         "answer": _answer(looked),
@@ -43,7 +43,7 @@ def section(looked: Looked) -> Section | None:
     }
 
 
-def _numbers(looked: Looked) -> list[Section]:
+def _numbers(looked: LookInputs) -> list[PageSection]:
     """Six numbers and the share of n-grams; fewer if only a trace is known."""
     trace, run = looked.trace, looked.run
     heads = sum(layer.shape[0] for layers in trace.attention.values() for layer in layers)
@@ -69,7 +69,7 @@ def _numbers(looked: Looked) -> list[Section]:
             ),
             _knows(run, trace.reading),
         ]
-        if (table := table_of(run.model)) is not None:
+        if (table := ngram_table(run.model)) is not None:
             share = f"{float(table.share):.0%}"
             found.append(("n-grams", share, "share of the prediction; the layers have the rest"))
     return [{"name": name, "value": value, "note": note} for name, value, note in found]
@@ -90,7 +90,7 @@ def _knows(run: LoadedRun, reading: Reading) -> tuple[str, int, str]:
     return "vocabulary", run.shape.vocab_size, "known tokens"
 
 
-def _answer(looked: Looked) -> Section:
+def _answer(looked: LookInputs) -> PageSection:
     """Probability of each output and its alternatives."""
     trace = looked.trace
     outputs = trace.reading.outputs
@@ -120,7 +120,7 @@ def _answer(looked: Looked) -> Section:
         rivals = zip(best.indices[row].tolist(), best.values[row].tolist(), strict=True)
         items.append(
             {
-                "name": shown(output.name),
+                "name": display_piece(output.name),
                 "row": output.row,
                 "p": float(probs_RC[row, output.id]),
                 "choices": [[_name(looked, id), p] for id, p in rivals],
@@ -136,17 +136,17 @@ def _answer(looked: Looked) -> Section:
     }
 
 
-def _name(looked: Looked, id: int) -> str:
+def _name(looked: LookInputs, id: int) -> str:
     labels = looked.trace.meta.get("labels") or []
     if labels and looked.trace.reading.labelled:
         return str(labels[id])
     if looked.run is None:
         return str(id)
     target = looked.run.vocab.target
-    return BLANK if id >= target.vocab_size else shown(target.tokens([id])[0])
+    return BLANK if id >= target.vocab_size else display_piece(target.tokens([id])[0])
 
 
-def _answer_warnings(looked: Looked) -> list[Section]:
+def _answer_warnings(looked: LookInputs) -> list[PageSection]:
     reading = looked.trace.reading
     found = []
     if not reading.finished and "target" in reading.streams:
@@ -167,12 +167,12 @@ def _answer_warnings(looked: Looked) -> list[Section]:
         found.append(_warning(f"Heads switched off: {', '.join(map(_counted, off))}."))
     if looked.trace.meta.get("hidden"):
         places = looked.trace.meta["hidden"]
-        pieces = [shown(reading.streams[name].pieces[at]) for name, at in places]
+        pieces = [display_piece(reading.streams[name].pieces[at]) for name, at in places]
         found.append(_warning(f"Hidden from the other tokens: {', '.join(pieces)}."))
     return found
 
 
-def _head_warnings(looked: Looked) -> list[Section]:
+def _head_warnings(looked: LookInputs) -> list[PageSection]:
     sinks, evens, silent = [], [], []
     total = 0
     for kind, layers in looked.trace.attention.items():
@@ -180,7 +180,7 @@ def _head_warnings(looked: Looked) -> list[Section]:
         for layer, weights_HTS in enumerate(layers):
             name = f"{kind}.{layer}"
             total += len(weights_HTS)
-            share_H, place_H = favourite(weights_HTS)
+            share_H, place_H = attention_sink(weights_HTS)
             sinks += [
                 (f"{name}.{head}", columns[int(place_H[head])], float(share))
                 for head, share in enumerate(share_H)
@@ -214,7 +214,7 @@ def _head_warnings(looked: Looked) -> list[Section]:
     return said
 
 
-def favourite(weights_HTS: Tensor) -> tuple[Tensor, Tensor]:
+def attention_sink(weights_HTS: Tensor) -> tuple[Tensor, Tensor]:
     """Largest mean share of one token for each head, over queries that see at least `FEWEST`
     tokens, and the position of that token. Shares are 0 for shorter texts."""
     seen_T = (weights_HTS > 0).any(0).sum(-1)
@@ -237,7 +237,7 @@ def evenness(weights_HTS: Tensor) -> Tensor:
     return (entropy_HT / seen_T[keep_T].log()).mean(1)
 
 
-def loudness(looked: Looked, kind: str, layer: int) -> list[float]:
+def loudness(looked: LookInputs, kind: str, layer: int) -> list[float]:
     """Mean norm of the output of each head, relative to the mean over the heads of its layer."""
     if looked.run is None or kind not in looked.trace.values:
         return []
@@ -257,10 +257,14 @@ def loudness(looked: Looked, kind: str, layer: int) -> list[float]:
 
 def _pieces(reading: Reading, kind: str, n: int) -> list[str]:
     stream = reading.streams.get(reading.sides(kind)[1])
-    return [str(place) for place in range(n)] if stream is None else [*map(shown, stream.pieces)]
+    return (
+        [str(place) for place in range(n)]
+        if stream is None
+        else [*map(display_piece, stream.pieces)]
+    )
 
 
-def _warning(text: str, heads: list[tuple[str, str, float]] | None = None) -> Section:
+def _warning(text: str, heads: list[tuple[str, str, float]] | None = None) -> PageSection:
     return {"text": text, "heads": [list(head) for head in heads or []]}
 
 

@@ -9,24 +9,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.inside.capture.media import Media
-from headway.inside.capture.streams import shown
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.streams import display_piece
 from headway.inside.measure.alignments import aligning_layer
 from headway.inside.measure.maps.map import CAUTION
 from headway.inside.measure.media_maps import (
     METHODS,
+    all_layer_maps,
     head_weights,
-    looking_kind,
-    whole_maps,
+    input_attention_kind,
     word_groups,
 )
-from headway.inside.page.sections import Section
+from headway.inside.page.sections import PageSection
 from headway.settings.run import media_settings
 from headway.settings.vision import GRID_STRIDE, ImageSettings
-from headway.web.pack import Array
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 LARGEST = 256
 """Longer side of an image in a page, in pixels."""
@@ -35,13 +35,13 @@ DARK = 0.45
 """Mean brightness below which an image counts as dark: a dark overlay would not be visible."""
 
 
-def section(looked: Looked) -> Section | None:
-    media: Media | None = looked.trace.reading.media
+def section(looked: LookInputs) -> PageSection | None:
+    media: MediaInput | None = looked.trace.reading.media
     if media is None or media.kind != "picture" or not looked.trace.reading.outputs:
         return None
     reading = looked.trace.reading
-    kind = looking_kind(reading)
-    maps, skipped = whole_maps(looked.run, looked.trace, looked.change, slow=looked.slow)
+    kind = input_attention_kind(reading)
+    maps, skipped = all_layer_maps(looked.run, looked.trace, looked.change, slow=looked.slow)
     if not maps and kind not in looked.trace.attention:
         return None
     return {
@@ -50,16 +50,18 @@ def section(looked: Looked) -> Section | None:
         "extra": media.extra,
         "tubelet": media.tubelet,
         # Checkpoints share the image with the final look, which holds it.
-        "frames": Array(frames(media), "u8", (0, 255)) if looked.final else None,
+        "frames": PackedArray(frames(media), "u8", (0, 255)) if looked.final else None,
         "cells": cells(looked, media),
-        "groups": [{**group, "name": shown(group["name"])} for group in word_groups(reading)],
-        "heads": [Array(x_HRS, "f16") for x_HRS in head_weights(looked.run, looked.trace)],
+        "groups": [
+            {**group, "name": display_piece(group["name"])} for group in word_groups(reading)
+        ],
+        "heads": [PackedArray(x_HRS, "f16") for x_HRS in head_weights(looked.run, looked.trace)],
         "maps": [
             {
                 "key": key,
                 "label": METHODS[key].label,
                 "how": METHODS[key].how,
-                "weights": Array(sized(key, x_RS), "f16"),
+                "weights": PackedArray(sized(key, x_RS), "f16"),
             }
             for key, x_RS in maps.items()
         ],
@@ -76,7 +78,9 @@ def sized(key: str, x_RS: Tensor) -> Tensor:
     return x_RS.abs() if key in ("gradxinput", "integrated") else x_RS.clamp(min=0)
 
 
-def first_map(looked: Looked, kind: str, whole: Sequence[str], of_heads: Sequence[str]) -> Section:
+def first_map(
+    looked: LookInputs, kind: str, whole: Sequence[str], of_heads: Sequence[str]
+) -> PageSection:
     """Select the map that is shown first: the one on the page with the highest measured accuracy.
 
     Of single heads only the best one is a candidate. It was selected on other items than it was
@@ -101,11 +105,11 @@ def first_map(looked: Looked, kind: str, whole: Sequence[str], of_heads: Sequenc
     return {"map": map_, "layer": layer, "head": head, "measured": bool(right)}
 
 
-def brightness(media: Media) -> float:
+def brightness(media: MediaInput) -> float:
     return float(media.item.mean()) / 255
 
 
-def frames(media: Media) -> Tensor:
+def frames(media: MediaInput) -> Tensor:
     """Frames to show: the middle frame of each tubelet, reduced to `LARGEST` pixels (T Y X C)."""
     middle = torch.arange(media.grid[0]) * media.tubelet + media.tubelet // 2
     x_TCYX = torch.from_numpy(media.item.copy())[middle.clamp(max=len(media.item) - 1)].float()
@@ -116,7 +120,7 @@ def frames(media: Media) -> Tensor:
     return x_TCYX.permute(0, 2, 3, 1).contiguous()
 
 
-def cells(looked: Looked, media: Media) -> dict[str, list[float]]:
+def cells(looked: LookInputs, media: MediaInput) -> dict[str, list[float]]:
     """Position of the patches in fractions of height and width: `origin` of the first one and the
     `step` between two. Patches that overlap are shown by their middle parts."""
     height, width = media.item.shape[-2:]

@@ -11,16 +11,16 @@ from headway.inside.measure.position_codes import (
     PositionCode,
     codes,
     kernel,
+    position_use,
     rotation,
     shift,
     slow_share,
-    use,
 )
-from headway.inside.page.sections import Section
-from headway.web.pack import Array
+from headway.inside.page.sections import PageSection
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 PLACES = 64
 """Most positions in the image of an encoding; fewer if it is wide."""
@@ -34,7 +34,7 @@ CORNER = 24
 """Size of the image of a shift matrix: its fastest pairs."""
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     if looked.run is None:
         return None
     streams = looked.trace.reading.streams
@@ -43,41 +43,45 @@ def section(looked: Looked) -> Section | None:
     return {"codes": found, "n_tokens": n_tokens} if found else None
 
 
-def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> Section:
-    facts: Section = {"kind": code.kind, "stacks": list(code.stacks)}
+def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> PageSection:
+    facts: PageSection = {"kind": code.kind, "stacks": list(code.stacks)}
     if code.bias_HR is not None:
-        return {**facts, "bias": Array(code.bias_HR, "f32"), "distances": list(code.distances)}
+        return {
+            **facts,
+            "bias": PackedArray(code.bias_HR, "f32"),
+            "distances": list(code.distances),
+        }
     assert code.table_PD is not None
     n_table, width = code.table_PD.shape
     # Encodings hardly change over a few words; fifty positions are about a sentence.
     n_places = min(n_table, max(n_tokens, 50))
     picture_PD = code.table_PD[: max(16, min(PLACES, CELLS // width))]
-    found, used = kernel(code.table_PD), use(model, code, n_places)
+    found, used = kernel(code.table_PD), position_use(model, code, n_places)
     assert used is not None
     facts |= {
         "n_places": n_places,
         "n_table": n_table,
-        "picture": Array(picture_PD, "f16" if code.rate_I is None else "u8"),
+        "picture": PackedArray(picture_PD, "f16" if code.rate_I is None else "u8"),
         # One huge value of a trained encoding would make all others grey.
         "colours": float(picture_PD.abs().flatten().quantile(0.995)),
-        "kernel": Array(found.value_R, "f32"),
-        "spread": Array(found.spread_R, "f32"),
+        "kernel": PackedArray(found.value_R, "f32"),
+        "spread": PackedArray(found.spread_R, "f32"),
         "twin": found.twin,
         "twin_apart": found.twin_apart,
         "kernel_spearman": found.spearman,
         "shifts": [_shift(code, k) for k in SHIFTS if 4 * k < n_table],
         "slow": [[n, slow_share(code, n)] for n in (20, 50, 100, 512) if n <= n_table],
         "slow_here": slow_share(code, n_places),
-        "code_use": Array(_share(used.code_D), "f32"),
-        "use": Array(_share(used.use_D), "f32"),
+        "code_use": PackedArray(_share(used.code_D), "f32"),
+        "use": PackedArray(_share(used.use_D), "f32"),
         "use_spearman": used.spearman,
     }
     if code.rate_I is not None:
-        facts["turn"] = Array(_corner(code), "f32")
+        facts["turn"] = PackedArray(_corner(code), "f32")
     return facts
 
 
-def _shift(code: PositionCode, k: int) -> Section:
+def _shift(code: PositionCode, k: int) -> PageSection:
     found = shift(code.of_length(SHIFTED), k)
     return {name: getattr(found, name) for name in ("k", "exact", "fitted", "tested", "blocks")}
 

@@ -19,11 +19,11 @@ from headway.inside.measure.maps.integrated import integrated_gradients
 from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
-from headway.inside.page.sections import Section
-from headway.web.pack import Array
+from headway.inside.page.sections import PageSection
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 LONGEST = 64
 """Most tokens of all streams for maps that take time."""
@@ -41,7 +41,7 @@ MOST_TOKENS = 256
 
 
 @dataclass(frozen=True)
-class Method:
+class SaliencyMethod:
     key: str
     label: str
     how: str
@@ -54,15 +54,31 @@ class Method:
 METHODS = {
     method.key: method
     for method in (
-        Method("mean", "Mean of heads", "Mean over all attention heads of a layer."),
-        Method("max", "Max of heads", "Largest weight over the attention heads of a layer."),
-        Method("norm", "Norm", "Norm of the weighted value vectors that are actually added.", True),
-        Method("rollout", "Rollout", "Attention multiplied through all layers down to the tokens."),
-        Method("flow", "Flow", "Maximum flow through the attention graph from output to token."),
-        Method("gradxattention", "Gradient × attention", "Attention that helps the output.", True),
-        Method("gradxinput", "Gradient × input", "Gradient of the log-probability × input.", True),
-        Method("integrated", "Integrated gradients", "Gradients from no text to this text.", True),
-        Method("occlusion", "Occlusion", "The log-probability lost when a token is hidden.", True),
+        SaliencyMethod("mean", "Mean of heads", "Mean over all attention heads of a layer."),
+        SaliencyMethod(
+            "max", "Max of heads", "Largest weight over the attention heads of a layer."
+        ),
+        SaliencyMethod(
+            "norm", "Norm", "Norm of the weighted value vectors that are actually added.", True
+        ),
+        SaliencyMethod(
+            "rollout", "Rollout", "Attention multiplied through all layers down to the tokens."
+        ),
+        SaliencyMethod(
+            "flow", "Flow", "Maximum flow through the attention graph from output to token."
+        ),
+        SaliencyMethod(
+            "gradxattention", "Gradient × attention", "Attention that helps the output.", True
+        ),
+        SaliencyMethod(
+            "gradxinput", "Gradient × input", "Gradient of the log-probability × input.", True
+        ),
+        SaliencyMethod(
+            "integrated", "Integrated gradients", "Gradients from no text to this text.", True
+        ),
+        SaliencyMethod(
+            "occlusion", "Occlusion", "The log-probability lost when a token is hidden.", True
+        ),
     )
 }
 SIGNED = ("gradxinput", "integrated", "occlusion")
@@ -74,7 +90,7 @@ OF_VECTORS = {
 """Explanations for embeddings: a vector has no probability, so its length is what changes."""
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     reading: Reading = looked.trace.reading
     if reading.media is not None:
         return None  # its maps are drawn over the image or the audio
@@ -100,7 +116,7 @@ def section(looked: Looked) -> Section | None:
     }
 
 
-def _by_attention(looked: Looked) -> bool:
+def _by_attention(looked: LookInputs) -> bool:
     """Whether tokens interact by attention only."""
     return looked.run is None or Anatomy.of(looked.run.model).by_attention
 
@@ -109,7 +125,7 @@ OF_MODELS = ("gradxinput", "integrated", "occlusion")
 """Maps that need the model, not only a trace."""
 
 
-def _made(looked: Looked) -> tuple[dict[str, list[Map]], dict[str, str]]:
+def _made(looked: LookInputs) -> tuple[dict[str, list[Map]], dict[str, str]]:
     """Maps of each method, one per layer if it has layers, and the methods left out with the
     reason."""
     run, trace, change = looked.run, looked.trace, looked.change
@@ -167,7 +183,9 @@ def _joined(maps: Iterable[Map], reading: Reading) -> list[Map]:
     return joined
 
 
-def _packed(method: Method, maps: list[Map], judge: Map | None, reading: Reading) -> Section:
+def _packed(
+    method: SaliencyMethod, maps: list[Map], judge: Map | None, reading: Reading
+) -> PageSection:
     first = 0
     if sum(map_.weights_RS.numel() for map_ in maps) > MOST_CELLS:
         first, maps = len(maps) - 1, maps[-1:]
@@ -183,7 +201,7 @@ def _packed(method: Method, maps: list[Map], judge: Map | None, reading: Reading
         "first": first,
         "names": [map_.name for map_ in maps],
         "signed": method.key in SIGNED,
-        "weights": Array(weights, "u8", (0, 1)) if is_plain else Array(weights, "f16"),
+        "weights": PackedArray(weights, "u8", (0, 1)) if is_plain else PackedArray(weights, "f16"),
         "shares": [None if share is None else _numbers(share) for share in shares],
         "agree": [
             None if judge is None or method.key == "occlusion" else agreement(map_, judge, reading)

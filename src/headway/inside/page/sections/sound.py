@@ -13,33 +13,33 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.media import Media
-from headway.inside.capture.streams import shown
-from headway.inside.measure.maps.map import CAUTION
-from headway.inside.measure.media_maps import (
-    METHODS,
-    head_weights,
-    looking_kind,
-    whole_maps,
-    word_groups,
-)
-from headway.inside.measure.word_times import (
-    Aligned,
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.streams import display_piece
+from headway.inside.measure.audio_alignment import (
+    AudioAlignment,
     at_pauses,
     by_ctc,
     by_heads,
-    ctc_logs,
-    spoken_words,
-    wave_of,
+    ctc_log_probs,
+    find_word_timings,
+    waveform_of,
 )
-from headway.inside.page.sections import Section
+from headway.inside.measure.maps.map import CAUTION
+from headway.inside.measure.media_maps import (
+    METHODS,
+    all_layer_maps,
+    head_weights,
+    input_attention_kind,
+    word_groups,
+)
+from headway.inside.page.sections import PageSection
 from headway.inside.page.sections.overview import BLANK
 from headway.inside.page.sections.picture import first_map, sized
 from headway.models.parts.audio import AudioFront
-from headway.web.pack import Array
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 MOST_FRAMES = 1200
 """Most columns of the spectrogram in a page; neighbouring columns are averaged to fit."""
@@ -52,24 +52,26 @@ MOST_CELLS = 1_500_000
 """Most weights of all heads on a page; beyond it only aligning heads and the means are included."""
 
 
-def section(looked: Looked) -> Section | None:
-    media: Media | None = looked.trace.reading.media
+def section(looked: LookInputs) -> PageSection | None:
+    media: MediaInput | None = looked.trace.reading.media
     if media is None or media.kind != "sound":
         return None
     reading = looked.trace.reading
-    kind, n = looking_kind(reading), media.heard_rows
+    kind, n = input_attention_kind(reading), media.n_unpadded_rows
     aligned = by_heads(looked.trace)
-    logs_SV = None if looked.run is None else ctc_logs(looked.run, looked.trace)
+    logs_SV = None if looked.run is None else ctc_log_probs(looked.run, looked.trace)
     maps: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
     if reading.outputs:
-        maps, skipped = whole_maps(looked.run, looked.trace, looked.change, slow=looked.slow)
+        maps, skipped = all_layer_maps(looked.run, looked.trace, looked.change, slow=looked.slow)
     return {
         "kind": kind,
         "seconds": media.seconds,
         "row_s": media.row_s,
         "n_rows": n,
-        "groups": [{**group, "name": shown(group["name"])} for group in word_groups(reading)]
+        "groups": [
+            {**group, "name": display_piece(group["name"])} for group in word_groups(reading)
+        ]
         if maps or kind in looked.trace.attention
         else [],
         **(_heard(looked, media) if looked.final else {}),
@@ -79,7 +81,7 @@ def section(looked: Looked) -> Section | None:
                 "key": key,
                 "label": METHODS[key].label,
                 "how": METHODS[key].how,
-                "weights": Array(sized(key, x_RS)[:, :n], "f16"),
+                "weights": PackedArray(sized(key, x_RS)[:, :n], "f16"),
             }
             for key, x_RS in maps.items()
         ],
@@ -91,38 +93,40 @@ def section(looked: Looked) -> Section | None:
     }
 
 
-def _heads(looked: Looked, aligned: Aligned | None, n: int) -> Section:
+def _heads(looked: LookInputs, aligned: AudioAlignment | None, n: int) -> PageSection:
     """Weights of all heads, or of the aligning heads if there are too many, and the means of
     layers."""
     layers = head_weights(looked.run, looked.trace)
-    found: Section = {
+    found: PageSection = {
         "aligning": [] if aligned is None else [list(place) for place in aligned.heads],
         "shares": None if aligned is None else aligned.shares,
         "rows": None if aligned is None else [list(pair) for pair in aligned.rows],
-        "follows": aligned is not None and aligned.held.follows,
-        "says": "" if aligned is None else aligned.says(),
-        "means": [Array(x_HRS.mean(0)[:, :n], "f16") for x_HRS in layers],
+        "follows": aligned is not None and aligned.coverage.follows_audio,
+        "says": "" if aligned is None else aligned.describe(),
+        "means": [PackedArray(x_HRS.mean(0)[:, :n], "f16") for x_HRS in layers],
     }
     if not layers:
         return {**found, "heads": None, "some": {}}
     if sum(x_HRS[:, :, :n].numel() for x_HRS in layers) <= MOST_CELLS:
-        return {**found, "heads": [Array(x_HRS[:, :, :n], "f16") for x_HRS in layers]}
+        return {**found, "heads": [PackedArray(x_HRS[:, :, :n], "f16") for x_HRS in layers]}
     kept = [] if aligned is None else aligned.heads
-    some = {f"{layer}.{head}": Array(layers[layer][head][:, :n], "f16") for layer, head in kept}
+    some = {
+        f"{layer}.{head}": PackedArray(layers[layer][head][:, :n], "f16") for layer, head in kept
+    }
     return {**found, "heads": None, "some": some}
 
 
-def _heard(looked: Looked, media: Media) -> Section:
+def _heard(looked: LookInputs, media: MediaInput) -> PageSection:
     """The waveform, the spectrogram, and the recording itself if it is short."""
     return {
         "mel": _mel(looked, media),
-        "wave": Array(_outline(media), "f16"),
+        "wave": PackedArray(_outline(media), "f16"),
         "audio": _playable(media),
     }
 
 
 @torch.no_grad()
-def _mel(looked: Looked, media: Media) -> Array | None:
+def _mel(looked: LookInputs, media: MediaInput) -> PackedArray | None:
     """Log-mel frames by bands, as the front computes them, without the padding."""
     if looked.run is None:
         return None
@@ -134,23 +138,23 @@ def _mel(looked: Looked, media: Media) -> Array | None:
     by = -(-len(mel_AF) // MOST_FRAMES)
     if by > 1:
         mel_AF = F.avg_pool1d(mel_AF.T[None], by, ceil_mode=True)[0].T
-    return Array(mel_AF.contiguous(), "u8")
+    return PackedArray(mel_AF.contiguous(), "u8")
 
 
-def _outline(media: Media) -> Tensor:
+def _outline(media: MediaInput) -> Tensor:
     """Lowest and highest sample of each column, scaled to -1 … 1 (2 W)."""
-    samples = wave_of(media)
+    samples = waveform_of(media)
     parts = np.array_split(samples, min(WAVE_COLUMNS, len(samples)))
     loudest = max(float(np.abs(samples).max(initial=0.0)), 1e-9)
     ends = np.array([[part.min() for part in parts], [part.max() for part in parts]])
     return torch.from_numpy(ends / loudest)
 
 
-def _playable(media: Media) -> str | None:
+def _playable(media: MediaInput) -> str | None:
     """The recording as a `data:` address of a 16-bit WAV file; None if it is too long."""
     if 2 * len(media.item) > MOST_AUDIO:
         return None
-    values = np.clip(np.rint(wave_of(media) * 32767.0), -32768, 32767).astype("<i2")
+    values = np.clip(np.rint(waveform_of(media) * 32767.0), -32768, 32767).astype("<i2")
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(1)
@@ -160,7 +164,9 @@ def _playable(media: Media) -> str | None:
     return "data:audio/wav;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def _times(looked: Looked, aligned: Aligned | None, logs_SV: Tensor | None) -> list[Section]:
+def _times(
+    looked: LookInputs, aligned: AudioAlignment | None, logs_SV: Tensor | None
+) -> list[PageSection]:
     """Word times by each method, CTC first if the model has it: the method's own boundaries, and
     the boundaries moved to pauses."""
     reading, ways = looked.trace.reading, []
@@ -169,11 +175,11 @@ def _times(looked: Looked, aligned: Aligned | None, logs_SV: Tensor | None) -> l
     if heard is not None:
         ways.append(("CTC", "the best CTC path through the audio frames", heard))
     if aligned is not None:
-        follow = "follow" if aligned.held.follows else "come closest to following"
+        follow = "follow" if aligned.coverage.follows_audio else "come closest to following"
         ways.append(("attention", f"the heads that {follow} the audio", aligned.rows))
     found = []
     for key, how, rows in ways:
-        words = spoken_words(reading, rows, looked.trace.scores_RC)
+        words = find_word_timings(reading, rows, looked.trace.scores_RC)
         assert reading.media is not None
         moved = at_pauses(reading.media, words)
         found.append(
@@ -192,14 +198,14 @@ def _times(looked: Looked, aligned: Aligned | None, logs_SV: Tensor | None) -> l
     return found
 
 
-def _ctc(looked: Looked, logs_SV: Tensor) -> Section:
+def _ctc(looked: LookInputs, logs_SV: Tensor) -> PageSection:
     """Probabilities of the symbols of the answer and of the blank over time."""
     assert looked.run is not None
     target, blank = looked.run.vocab.target, logs_SV.shape[1] - 1
     outputs = looked.trace.reading.outputs
     ids = list(dict.fromkeys(output.id for output in outputs if output.id not in target.specials))
-    names = [shown(name) for name in target.tokens(ids)]
+    names = [display_piece(name) for name in target.tokens(ids)]
     return {
         "names": [*names, BLANK],
-        "probabilities": Array(logs_SV[:, [*ids, blank]].exp().T.contiguous(), "f16"),
+        "probabilities": PackedArray(logs_SV[:, [*ids, blank]].exp().T.contiguous(), "f16"),
     }

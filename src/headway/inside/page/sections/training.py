@@ -6,9 +6,15 @@ import math
 from collections.abc import Sequence
 
 from headway.inside.capture.trace import Trace
-from headway.inside.measure.checkpoints import Measures, Stage, describe_kept, history, measures
+from headway.inside.measure.checkpoints import (
+    CheckpointStage,
+    Measures,
+    describe_kept,
+    history,
+    measures,
+)
 from headway.inside.measure.lens import lens
-from headway.inside.page.sections import Section
+from headway.inside.page.sections import PageSection
 from headway.tasks.history import mean
 from headway.tasks.loaded_run import LoadedRun
 
@@ -36,7 +42,7 @@ TITLES = {
 """Heading, unit and explanation of each figure."""
 
 
-def of_stages(run: LoadedRun, stages: Sequence[tuple[Stage, Trace]]) -> Section:
+def training_curves(run: LoadedRun, stages: Sequence[tuple[CheckpointStage, Trace]]) -> PageSection:
     """Make the curves from the traces of all stages; the last stage is the finished run."""
     final = stages[-1][1]
     found = [_measured(stage, trace, final) for stage, trace in stages]
@@ -67,7 +73,7 @@ def of_stages(run: LoadedRun, stages: Sequence[tuple[Stage, Trace]]) -> Section:
     }
 
 
-def _measured(stage: Stage, trace: Trace, final: Trace) -> Measures:
+def _measured(stage: CheckpointStage, trace: Trace, final: Trace) -> Measures:
     found = measures(trace, final)
     loss = found.pop("loss", {})
     is_vector = any(output.id < 0 for output in trace.reading.outputs)
@@ -81,7 +87,7 @@ def _measured(stage: Stage, trace: Trace, final: Trace) -> Measures:
     return {**first, **found}
 
 
-def _own(run: LoadedRun) -> Section | None:
+def _own(run: LoadedRun) -> PageSection | None:
     """Curves of `metrics.jsonl`, thinned for a small chart."""
     lines, past = [], history(run)
     for name, kind in (("training", "train"), ("validation", "valid")):

@@ -10,41 +10,41 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.streams import shown
-from headway.inside.measure.layer_steps import Step
+from headway.inside.capture.streams import display_piece
+from headway.inside.measure.layer_steps import WalkStep
 from headway.inside.measure.layer_walk import walk
-from headway.inside.page.sections import Section
-from headway.web.pack import Array
+from headway.inside.page.sections import PageSection
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     run, trace = looked.run, looked.trace
     if run is None or not trace.states or not Anatomy.of(run.model).by_attention:
         return None
     found = walk(run, trace, looked.walk)
     kinds = Anatomy.of(run.model).kinds
     streams = {kind.name: [kind.rows, kind.columns] for kind in kinds}
-    outputs = {output.row: shown(output.name) for output in trace.reading.outputs}
+    outputs = {output.row: display_piece(output.name) for output in trace.reading.outputs}
     rows = streams[found.at.kind][0]
     return {
         "at": asdict(found.at),
         "stack": found.stack,
-        "token": shown(trace.reading.streams[rows].pieces[found.at.row]),
+        "token": display_piece(trace.reading.streams[rows].pieces[found.at.row]),
         "says": outputs.get(found.at.row) if rows == trace.reading.last.name else None,
         "heads": found.heads,
         "focus": found.focus,
         "streams": streams,
         "n_heads": {kind.name: [layer.n_heads for layer in kind.layers] for kind in kinds},
-        "vectors": {name: Array(values, "f32") for name, values in found.vectors.items()},
+        "vectors": {name: PackedArray(values, "f32") for name, values in found.vectors.items()},
         "labels": found.labels,
         "steps": [_step(step) for step in found.steps],
     }
 
 
-def _step(step: Step) -> Section:
+def _step(step: WalkStep) -> PageSection:
     return {
         "kind": step.kind,
         "title": step.title,
@@ -59,5 +59,5 @@ def _packed(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     if not value.is_floating_point():
-        return Array(value, "i32")
-    return Array(value, "f16" if value.dtype == torch.float16 else "f32")
+        return PackedArray(value, "i32")
+    return PackedArray(value, "f16" if value.dtype == torch.float16 else "f32")

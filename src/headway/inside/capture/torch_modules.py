@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy, StackPart
-from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.streams import Reading, TokenStream
 from headway.inside.capture.trace import Trace, record_layers
 from headway.models.parts.front import Front
 from headway.nn.attention.attention import Attention, Memory
@@ -33,7 +33,7 @@ above 1."""
 TASK = "vectors"
 """The `task` of a reading that ends in one vector per token, without words or labels."""
 
-Labels = Sequence[str] | Sequence[Sequence[str]]
+TokenLabels = Sequence[str] | Sequence[Sequence[str]]
 
 INPUTS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.TransformerEncoderLayer: ("text",),
@@ -53,13 +53,13 @@ ACTIVATIONS: dict[object, str] = {
 }
 """Our names of the activation functions that torch's layers can have."""
 
-Pair = tuple[Tensor | None, Tensor | None]
+ParameterPair = tuple[Tensor | None, Tensor | None]
 """Our weight and torch's. Where torch has None, ours is set to zero."""
 
 
 @torch.no_grad()
 def from_torch(
-    module: nn.Module, *inputs: Tensor, labels: Labels | None = None, causal: bool = False
+    module: nn.Module, *inputs: Tensor, labels: TokenLabels | None = None, causal: bool = False
 ) -> Trace:
     """Trace a module of torch on one sequence, with the arguments that torch takes.
 
@@ -182,7 +182,7 @@ def _prove(module: nn.Module, xs: list[Tensor], ours_TD: Tensor, *, causal: bool
 
 
 def _labels(
-    labels: Labels | None, names: Sequence[str], xs: dict[str, Tensor]
+    labels: TokenLabels | None, names: Sequence[str], xs: dict[str, Tensor]
 ) -> dict[str, tuple[str, ...]]:
     if labels is None:
         return {name: tuple(str(n) for n in range(1, len(x) + 1)) for name, x in xs.items()}
@@ -198,7 +198,7 @@ def _labels(
 
 def _reading(xs: dict[str, Tensor], labels: dict[str, tuple[str, ...]]) -> Reading:
     order = [name for name in ("text", "source", "target") if name in xs]
-    streams: dict[str, Stream] = {name: _stream(name, labels[name]) for name in order}
+    streams: dict[str, TokenStream] = {name: _stream(name, labels[name]) for name in order}
     return Reading(
         text=" ".join(labels[order[0]]),
         task=TASK,
@@ -207,10 +207,10 @@ def _reading(xs: dict[str, Tensor], labels: dict[str, tuple[str, ...]]) -> Readi
     )
 
 
-def _stream(name: str, pieces: tuple[str, ...]) -> Stream:
+def _stream(name: str, pieces: tuple[str, ...]) -> TokenStream:
     """Make a stream in which every token is a separate word."""
     n = len(pieces)
-    return Stream(
+    return TokenStream(
         name=name,
         ids=tuple(range(n)),
         pieces=pieces,
@@ -311,7 +311,7 @@ def _norm(theirs: nn.Module, where: str) -> nn.Module:
     return ours
 
 
-def _copy(*pairs: Pair) -> None:
+def _copy(*pairs: ParameterPair) -> None:
     for ours, theirs in pairs:
         if ours is not None:
             ours.zero_() if theirs is None else ours.copy_(theirs)

@@ -51,14 +51,14 @@ class SparseCoder:
             code_NA, speed = new_NA, faster
         return code_NA
 
-    def rebuilt(self, code_NA: Tensor) -> Tensor:
+    def reconstruct(self, code_NA: Tensor) -> Tensor:
         return code_NA @ self.atoms_AD
 
     @torch.no_grad()
     def learn(self, x_ND: Tensor, rate: float) -> Tensor:
         """Take one step and return the codes before it. `rate` falls from 1 to 0."""
         code_NA = self.codes(x_ND, QUICK)
-        left_ND = x_ND - self.rebuilt(code_NA)
+        left_ND = x_ND - self.reconstruct(code_NA)
         seen_A = code_NA.square().mean(0)
         if not len(self.hessian_A):
             self.hessian_A = seen_A.clone()
@@ -68,14 +68,14 @@ class SparseCoder:
         self.atoms_AD = F.normalize(self.atoms_AD + (0.3 * rate / size_A)[:, None] * move_AD, dim=1)
         return code_NA
 
-    def aim(self, n_active: float, wanted: float) -> None:
+    def adjust_sparsity(self, n_active: float, wanted: float) -> None:
         """Adjust the L1 weight slightly, so that rows approach `wanted` active codes."""
         self.l1 *= min(1.1, max(0.9, (max(n_active, 0.1) / wanted) ** 0.1))
 
     def to(self, device: torch.device | str) -> SparseCoder:
         return SparseCoder(self.atoms_AD.to(device), self.l1)
 
-    def put(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
+    def restart_atoms(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
         """Restart atoms that are never active at rows with a large reconstruction error."""
         self.atoms_AD[numbers_R] = F.normalize(rows_RD, dim=1)
         self.hessian_A[numbers_R] = self.hessian_A.mean()
@@ -100,7 +100,7 @@ class TopKCoder:
     def codes(self, x_ND: Tensor) -> Tensor:
         return self._kept(self._before(x_ND), self.k)
 
-    def rebuilt(self, code_NA: Tensor) -> Tensor:
+    def reconstruct(self, code_NA: Tensor) -> Tensor:
         return code_NA @ self.atoms_AD.detach()
 
     def learn(self, x_ND: Tensor, rate: float) -> Tensor:
@@ -142,7 +142,7 @@ class TopKCoder:
         top = code_NA.topk(min(k, code_NA.shape[1]), dim=1)
         return torch.zeros_like(code_NA).scatter(1, top.indices, top.values)
 
-    def aim(self, n_active: float, wanted: float) -> None:
+    def adjust_sparsity(self, n_active: float, wanted: float) -> None:
         """Do nothing: exactly k codes are active by design."""
 
     def to(self, device: torch.device | str) -> TopKCoder:
@@ -157,7 +157,7 @@ class TopKCoder:
         return made
 
     @torch.no_grad()
-    def put(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
+    def restart_atoms(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
         """Restart atoms that the auxiliary loss could not revive, with reset optimizer moments."""
         rows_RD = F.normalize(rows_RD, dim=1)
         self.atoms_AD[numbers_R] = rows_RD
@@ -202,7 +202,7 @@ def fit_coder(
         code_BA = made.learn(x_BD, min(1.0, 1.5 * (1 - step / steps)))
         active_BA = code_BA > 0
         if k is not None and step < 0.7 * steps:
-            made.aim(float(active_BA.sum(1).float().mean()), k)
+            made.adjust_sparsity(float(active_BA.sum(1).float().mean()), k)
         idle_A = torch.where(active_BA.any(0).cpu(), 0, idle_A + 1)
         if step % 25 == 24 and step < 0.8 * steps:
             _revive(made, x_BD, code_BA, torch.nonzero(idle_A >= 25).flatten())
@@ -216,11 +216,11 @@ def _revive(made: Coder, x_BD: Tensor, code_BA: Tensor, dead_R: Tensor) -> None:
     """Restart dead atoms at the rows with the largest reconstruction error, at most one per row."""
     if not len(dead_R):
         return
-    left_BD = x_BD - made.rebuilt(code_BA)
+    left_BD = x_BD - made.reconstruct(code_BA)
     worst_B = left_BD.square().sum(1).argsort(descending=True, stable=True)[: len(dead_R)]
     dead_R = dead_R[: len(worst_B)].to(x_BD.device)
     with torch.no_grad():
-        made.put(dead_R, left_BD[worst_B])
+        made.restart_atoms(dead_R, left_BD[worst_B])
 
 
 def largest_eigenvalue(gram_AA: Tensor, steps: int = 20) -> float:

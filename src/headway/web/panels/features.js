@@ -32,7 +32,7 @@ function listed(host, s, page, order, picked) {
     return [el("span", { class: "num", "data-factor": s.numbers[i] }, String(s.numbers[i])), 100 * f.fires, f.effect ? f.effect.kl : null, where];
   });
   table(host, ["factor", { name: "fires %", digits: 2 }, { name: "effect", digits: 3, title: "change of the output distribution when the factor is removed (KL, in nats)" }, "strongest activation"], rows,
-    { onclick: (_, at) => page.set({ dictionaryFactor: s.numbers[order[at]] }), picked: order.indexOf(picked) });
+    { onclick: (_, at) => page.set({ featuresFactor: s.numbers[order[at]] }), picked: order.indexOf(picked) });
   if (order.length > LISTED) host.append(el("p", { class: "small soft" }, `and ${order.length - LISTED} more: search or change the order to see them`));
   if (!order.length) host.append(el("p", { class: "empty" }, "No factor on this page has this word in its contexts."));
 }
@@ -57,42 +57,42 @@ function about(host, s, page, at) {
   if (!f.promotes) right.append(el("p", { class: "small soft" }, "No output head maps these states to words, so there is no list of promoted words."));
 }
 
-PANELS.dictionary = {
+PANELS.features = {
   title: "Features (dictionary learning)",
   draw(host, s, page) {
-    const streams = Object.keys(s.here), n = s.factors.length, word = String(page.state.dictionaryFind ?? "").toLowerCase();
+    const streams = Object.keys(s.here), n = s.factors.length, word = String(page.state.featuresFind ?? "").toLowerCase();
     const peaks = Array.from({ length: n }, (_, i) => Math.max(...streams.map((name) => Math.max(...sub(s.here[name], i)))));
-    const by = SORTS.find(([k]) => k === page.state.dictionarySort)?.[0] || "here";
+    const by = SORTS.find(([k]) => k === page.state.featuresSort)?.[0] || "here";
     const key = { here: (i) => peaks[i], fires: (i) => s.factors[i].fires, strength: (i) => s.factors[i].strength, effect: (i) => (s.factors[i].effect ? s.factors[i].effect.kl : -1) }[by];
     const order = [...Array(n).keys()].filter((i) => !word || matches(s.factors[i], word)).sort((a, b) => key(b) - key(a) || a - b);
-    const asked = s.numbers.indexOf(page.state.dictionaryFactor), picked = asked >= 0 ? asked : order[0] ?? 0;
+    const asked = s.numbers.indexOf(page.state.featuresFactor), picked = asked >= 0 ? asked : order[0] ?? 0;
     const fg = s.figures, top = Math.max(...peaks) || 1;
-    const text = frame(host, { title: "On this text", name: "dictionary-text",
+    const text = frame(host, { title: "On this text", name: "features-text",
       hint: "The text, coloured by the activation of the selected factor. Click a token to list the factors that are active there, strongest first.",
       csv: () => [["factor", ...streams.flatMap((name) => page.stream(name).pieces)], ...s.numbers.map((f, i) => [f, ...streams.flatMap((name) => [...sub(s.here[name], i)])])] });
     for (const name of streams) {
       const values = sub(s.here[name], picked), stream = page.stream(name);
       if (streams.length > 1) text.append(el("span", { class: "small soft" }, name));
       tokens(text, stream, { value: (i) => values[i], low: 0, high: Math.max(peaks[picked], 0.3 * top), map: "oranges",
-        picked: page.state.dictionaryStream === name ? page.state.dictionaryToken : null,
-        onclick: (i) => page.set({ dictionaryStream: name, dictionaryToken: page.state.dictionaryToken === i && page.state.dictionaryStream === name ? null : i }) });
+        picked: page.state.featuresStream === name ? page.state.featuresToken : null,
+        onclick: (i) => page.set({ featuresStream: name, featuresToken: page.state.featuresToken === i && page.state.featuresStream === name ? null : i }) });
     }
-    const place = page.state.dictionaryToken, line = s.here[page.state.dictionaryStream] ? page.state.dictionaryStream : streams.at(-1);
+    const place = page.state.featuresToken, line = s.here[page.state.featuresStream] ? page.state.featuresStream : streams.at(-1);
     if (place >= 0 && place < page.stream(line).pieces.length) {
       const there = [...Array(n).keys()].map((i) => [i, sub(s.here[line], i, place)]).filter((pair) => pair[1] > 0).sort((a, b) => b[1] - a[1]).slice(0, 10);
       text.append(el("p", { class: "small soft" }, `Factors active at “${page.stream(line).pieces[place]}” (largest activation over all layers):`));
       bars(text, there.map(([i, value]) => ({ label: `factor ${s.numbers[i]}`, value, picked: i === picked, factor: s.numbers[i],
-        note: s.factors[i].contexts.slice(0, 3).map((c) => c[2][c[1]].trim()).join(" · ") })), { onclick: (item) => page.set({ dictionaryFactor: item.factor }) });
+        note: s.factors[i].contexts.slice(0, 3).map((c) => c[2][c[1]].trim()).join(" · ") })), { onclick: (item) => page.set({ featuresFactor: item.factor }) });
     }
     const two = el("div", { class: "grid2" }), left = el("div"), right = el("div");
     two.append(left, right);
     host.append(two);
-    const list = frame(left, { title: `${s.total} factors`, name: "dictionary", hint: `Learned directions whose sparse sums reconstruct the hidden states of all layers (${fg.method === "topk" ? "TopK autoencoder" : "sparse coding"} on a corpus).` +
+    const list = frame(left, { title: `${s.total} factors`, name: "features", hint: `Learned directions whose sparse sums reconstruct the hidden states of all layers (${fg.method === "topk" ? "TopK autoencoder" : "sparse coding"} on a corpus).` +
       (s.total > n ? ` This page shows ${n}: those that are active on this text, then the most frequent.` : ""),
       csv: () => [["factor", "fires", "strength", "layer", "kl", "nats"], ...s.factors.map((f, i) => [s.numbers[i], f.fires, f.strength, siteName(s.sites[f.site]), f.effect?.kl, f.effect?.nats])] });
     list.append(el("input", { type: "search", placeholder: "search contexts for a word", value: word || null, "data-search": "", "aria-label": "search factors by a word",
-      onchange: (event) => page.set({ dictionaryFind: event.target.value.trim() || null, dictionaryFactor: null }) }));
-    chips(list, SORTS.map(([k, label]) => ({ key: k, label })), by, (k) => page.set({ dictionarySort: k, dictionaryFactor: null }));
+      onchange: (event) => page.set({ featuresFind: event.target.value.trim() || null, featuresFactor: null }) }));
+    chips(list, SORTS.map(([k, label]) => ({ key: k, label })), by, (k) => page.set({ featuresSort: k, featuresFactor: null }));
     listed(list, s, page, order, picked);
     list.append(el("p", { class: "small soft" }, `On held-out text the factors explain ${percent(fg.explained)} of the variance with ${number(fg.l0, 2)} active factors per token; ` +
       (fg.recovered === null ? "" : `with reconstructed states the model recovers ${percent(fg.recovered)} of its loss (0 %: states set to zero); `) + `${percent(fg.dead)} of the factors are never active.`));

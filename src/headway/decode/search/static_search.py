@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.decode.filters import never
-from headway.decode.search.beam_step import Beams, Continuations, grow
-from headway.decode.search.fixed_models import Shape, body_of
+from headway.decode.logits_processors import always_banned
+from headway.decode.search.beam_step import BeamCandidates, Beams, grow
 from headway.decode.search.greedy import Paths
-from headway.decode.search.limits import Job
-from headway.decode.search.sample import chances, drawer
+from headway.decode.search.job import Job
+from headway.decode.search.sample import make_random_numbers, make_token_drawer
+from headway.decode.search.static_models import StaticShape, static_model_of
 from headway.decode.search.top_k import top_k
 from headway.models.decoder import Decoder
 from headway.models.parts.output_heads import LMHead
@@ -26,10 +26,10 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout, Tree
 
-__all__ = ["FixedSearch", "Shape", "fits", "width_of"]
+__all__ = ["StaticSearch", "StaticShape", "supports_static_search", "width_of"]
 
 
-class FixedCache(Cache):
+class StaticCache(Cache):
     """Cache of fixed size. A tensor determines where new keys are written; the mask is in the
     tree."""
 
@@ -54,7 +54,7 @@ class FixedCache(Cache):
     def advance(self, new: Layout) -> None:
         pass
 
-    def take_over(self, other: FixedCache, index_B: Tensor) -> None:
+    def take_over(self, other: StaticCache, index_B: Tensor) -> None:
         """Copy the entries of some sources from another cache."""
         self.at_1.copy_(other.at_1)
         for mine, theirs in zip(self.layers, other.layers, strict=True):
@@ -68,25 +68,25 @@ class FixedCache(Cache):
                 mine.memory = (_into(old[0], fresh[0]), _into(old[1], fresh[1]))
 
 
-class FixedSearch:
+class StaticSearch:
     """Greedy search, sampling or beam search with fixed shapes: call `begin`, then `advance` until
     all sources are done."""
 
-    def __init__(self, model: Seq2Seq | Decoder, shape: Shape, job: Job) -> None:
+    def __init__(self, model: Seq2Seq | Decoder, shape: StaticShape, job: Job) -> None:
         self.model, self.shape, self.job = model, shape, job
         self.device = next(model.parameters()).device
         n_sources, width = shape.n_sources, shape.width
-        self.body = body_of(model, shape, job.specials.bos, self.device)
+        self.body = static_model_of(model, shape, job.specials.bos, self.device)
         self.front = self.body.front
         size = self.front + shape.room * width
-        self.cache = FixedCache(len(self.body.blocks), n_sources, size, self.device)
+        self.cache = StaticCache(len(self.body.blocks), n_sources, size, self.device)
         self.tokens_BW = torch.zeros(n_sources, width, dtype=torch.long, device=self.device)
         self.may_BWS = torch.zeros(n_sources, width, size, dtype=torch.bool, device=self.device)
         self.offset_B = torch.zeros(n_sources, dtype=torch.long, device=self.device)
         self.position_B1S = torch.zeros(n_sources, 1, size, dtype=torch.long, device=self.device)
         self.own_WW = torch.eye(width, dtype=torch.bool, device=self.device)
         self.new_W = torch.arange(width, device=self.device)
-        self.draw = drawer(job.settings) if job.settings.sample else None
+        self.draw = make_token_drawer(job.settings) if job.settings.sample else None
         self.chances_BWT = torch.zeros(
             (n_sources, width, shape.room if self.draw else 0),
             dtype=torch.double, device=self.device,
@@ -135,7 +135,7 @@ class FixedSearch:
             for place, prompt in enumerate(sources):
                 self.used_BWV[place, :, torch.tensor(prompt, device=self.device)] = True
         if self.draw is not None and numbers is not None:
-            drawn_NWT = chances(self.job.settings, numbers, self.shape.room)
+            drawn_NWT = make_random_numbers(self.job.settings, numbers, self.shape.room)
             self.chances_BWT[: len(sources)] = drawn_NWT.to(self.device)
         limit_B = torch.tensor([*limits, *[1] * lack], device=self.device)
         copy_state(self.state, self._start(limit_B))
@@ -155,7 +155,7 @@ class FixedSearch:
         else:
             candidates = top_k(scores_RV, min(2 * self.shape.width, scores_RV.shape[1]))
             values, tokens = (x.unflatten(0, self.tokens_BW.shape) for x in candidates)
-            found = Continuations.of(state.log_prob_BW, values, tokens, None)
+            found = BeamCandidates.of(state.log_prob_BW, values, tokens, None)
             grown, parents_BW = grow(
                 state, found, at_1, eos=eos, penalty=self.job.penalty,
                 stop_at=self.job.settings.n_best,
@@ -197,12 +197,12 @@ class FixedSearch:
             position_B, reach = position_B.clamp(max=self.body.reach - 1), self.body.reach
         position_N = position_B[:, None].expand_as(self.tokens_BW).flatten()
         layout = replace(self.base, positions_N=position_N, reach=reach, memo={})
-        x_ND = self.body.vectors(self.tokens_BW.flatten(), layout, self.cache)
+        x_ND = self.body.hidden_states(self.tokens_BW.flatten(), layout, self.cache)
         return self.model.scores(x_ND).float().log_softmax(-1)
 
     def _rules(self, scores_RV: Tensor) -> None:
         settings, specials = self.job.settings, self.job.specials
-        for token in never(settings, specials):
+        for token in always_banned(settings, specials):
             scores_RV[:, token] = -torch.inf
         if settings.min_len:
             too_early_1 = self.cache.at_1 < settings.min_len
@@ -231,7 +231,7 @@ class FixedSearch:
         """All tensors with one row per source that no step changes."""
         return [self.offset_B, self.position_B1S, self.chances_BWT, *self.body.per_source()]
 
-    def take_over(self, other: FixedSearch, places: Sequence[int]) -> None:
+    def take_over(self, other: StaticSearch, places: Sequence[int]) -> None:
         """Continue some sources of another search, which differs only in its number of sources."""
         lack = self.shape.n_sources - len(places)
         index_B = torch.tensor([*places, *[places[0]] * lack], device=self.device)
@@ -246,14 +246,14 @@ class FixedSearch:
         return self.state.done_BW if isinstance(self.state, Paths) else self.state.done_B
 
 
-def fits(job: Job) -> bool:
+def supports_static_search(job: Job) -> bool:
     """Whether a job can run with fixed shapes, as a search of one model."""
     settings = job.settings
     plain = settings.sample or (settings.groups == 1 and not settings.coverage)
     begin = begin_of(job)
     asked = any(
         wish.required or wish.banned or wish.prefix != (() if begin is None else (begin,))
-        for wish in job.wishes
+        for wish in job.constraints
     )
     return plain and not settings.no_repeat_ngram and not asked
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from headway.inside.capture.examples import Passage
 from headway.inside.capture.states import batches, states_of, stream_of
-from headway.inside.measure.factors.dictionary import Factors
-from headway.inside.measure.factors.effects import effects, promoted_words
-from headway.inside.measure.factors.recovery import figures
+from headway.inside.measure.features.dictionary import FeatureDictionary
+from headway.inside.measure.features.effects import effects, promoted_words
+from headway.inside.measure.features.recovery import measure_fidelity
 from headway.tasks.loaded_run import LoadedRun
 
 BEFORE, BEHIND = 10, 6
@@ -30,7 +30,7 @@ CONTEXTS = 8
 
 
 @dataclass(frozen=True)
-class Context:
+class ActivationContext:
     """A place where a factor is active."""
 
     passage: int
@@ -44,7 +44,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Fired:
+class FeatureActivations:
     """All activations in the searched text, as a table sorted by factor, then by row."""
 
     factor_E: NDArray[np.int64]
@@ -67,18 +67,18 @@ class Fired:
 
 def browse(
     run: LoadedRun,
-    found: Factors,
+    found: FeatureDictionary,
     texts: Sequence[Passage],
     test: Sequence[Passage],
     note: Callable[[str], None],
-) -> Factors:
+) -> FeatureDictionary:
     """Return the factors with measured figures and browsable entries."""
     note("finding where the factors are active")
     looked = _some(texts, found.settings.n_browse)
-    fired = fire(run, found, looked)
+    fired = collect_activations(run, found, looked)
     contexts = [contexts_of(fired, factor, list(looked[0].streams)) for factor in range(found.n)]
     note("measuring the loss with reconstructed states")
-    measured = figures(run, found, test)
+    measured = measure_fidelity(run, found, test)
     profile_SA, fires_A = fired.totals.profile_SA, fired.totals.fires_A
     measured |= {
         "dead": float((fired.totals.sum_SA.sum(0) == 0).mean()),
@@ -105,7 +105,9 @@ def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
 
 
 @torch.no_grad()
-def fire(run: LoadedRun, found: Factors, texts: Sequence[Passage]) -> Fired:
+def collect_activations(
+    run: LoadedRun, found: FeatureDictionary, texts: Sequence[Passage]
+) -> FeatureActivations:
     """Run the texts and collect every activation. Memory grows with the activations, not with n."""
     device = next(run.model.parameters()).device
     totals = _Totals(len(found.sites), found.n)
@@ -133,7 +135,9 @@ def fire(run: LoadedRun, found: Factors, texts: Sequence[Passage]) -> Fired:
     factors, rows, values = (np.concatenate(part) for part in zip(*parts, strict=True))
     order = np.lexsort((rows, factors))
     passage_N, place_N, stream_N = np.concatenate(places).T
-    return Fired(factors[order], rows[order], values[order], passage_N, place_N, stream_N, totals)
+    return FeatureActivations(
+        factors[order], rows[order], values[order], passage_N, place_N, stream_N, totals
+    )
 
 
 class _Totals:
@@ -162,10 +166,12 @@ class _Totals:
         return np.take_along_axis(share_SA, site_1A, 0)[0]
 
 
-def contexts_of(fired: Fired, factor: int, streams: Sequence[str]) -> list[Context]:
+def contexts_of(
+    fired: FeatureActivations, factor: int, streams: Sequence[str]
+) -> list[ActivationContext]:
     """Places where a factor is strongest, at most one per passage."""
     rows, values = fired.of(factor)
-    found: list[Context] = []
+    found: list[ActivationContext] = []
     taken = set[tuple[int, int]]()
     for best in np.argsort(-values, kind="stable"):
         row = rows[best]
@@ -180,7 +186,7 @@ def contexts_of(fired: Fired, factor: int, streams: Sequence[str]) -> list[Conte
         for other, value in zip(fired.place_N[rows[near]], values[near], strict=True):
             if first <= other <= place + BEHIND:
                 window[int(other) - first] = float(value)
-        found.append(Context(passage, streams[stream], place, first, tuple(window)))
+        found.append(ActivationContext(passage, streams[stream], place, first, tuple(window)))
         if len(found) == CONTEXTS:
             break
     return found
@@ -189,7 +195,7 @@ def contexts_of(fired: Fired, factor: int, streams: Sequence[str]) -> list[Conte
 def _entry(
     run: LoadedRun,
     texts: Sequence[Passage],
-    contexts: Sequence[Context],
+    contexts: Sequence[ActivationContext],
     profile_S: NDArray[np.float64],
     fires: float,
 ) -> dict[str, Any]:
@@ -205,9 +211,9 @@ def _entry(
     }
 
 
-def _show(run: LoadedRun, text: Passage, context: Context) -> dict[str, Any]:
+def _show(run: LoadedRun, text: Passage, context: ActivationContext) -> dict[str, Any]:
     end = context.first + len(context.values)
-    shown = text.shown(context.stream, context.place, context.first, end)
+    shown = text.token_context(context.stream, context.place, context.first, end)
     values = [round(value, 3) for value in context.values[: len(shown["pieces"])]]
     if text.is_media(context.stream):  # media have no context: name of the position and of the file
         values = [round(context.values[context.place - context.first], 3), 0.0]

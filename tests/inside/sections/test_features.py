@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from headway.errors import FolderError
-from headway.inside.capture.reading import Ask
+from headway.inside.capture.reading import GenerationOptions
 from headway.inside.capture.trace import trace
-from headway.inside.measure.factors.dictionary import Factors, factors
-from headway.inside.page.look import Looked
-from headway.inside.page.sections import look_of
-from headway.inside.page.sections.dictionary import section
+from headway.inside.measure.features.dictionary import FeatureDictionary, factors
+from headway.inside.page.look import LookInputs
+from headway.inside.page.sections import look_data
+from headway.inside.page.sections.features import section
 from headway.tasks.loaded_run import LoadedRun, open_plain
-from headway.web.pack import Array, pack, unpack
+from headway.web.pack import PackedArray, pack, unpack
 
 from ..browser import open_page, page
 
@@ -43,21 +43,23 @@ def folder(run: LoadedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def looked(run: LoadedRun, folder: Path) -> Looked:
-    return Looked(run=run, trace=trace(run, TEXT, Ask(new=2)), factors=folder)
+def looked(run: LoadedRun, folder: Path) -> LookInputs:
+    return LookInputs(
+        run=run, trace=trace(run, TEXT, GenerationOptions(max_new_tokens=2)), factors=folder
+    )
 
 
 @pytest.fixture(scope="module")
-def html(looked: Looked) -> str:
-    return page("dictionary", [look_of("final", looked, ["dictionary"])])
+def html(looked: LookInputs) -> str:
+    return page("features", [look_data("final", looked, ["features"])])
 
 
 @pytest.fixture(scope="module")
 def data(html: str) -> Any:
-    return unpack(html)["looks"][0]["sections"]["dictionary"]
+    return unpack(html)["looks"][0]["sections"]["features"]
 
 
-def codes_of(looked: Looked, found: Factors, factor: int) -> np.ndarray:
+def codes_of(looked: LookInputs, found: FeatureDictionary, factor: int) -> np.ndarray:
     """By hand: states from the trace, the largest code over the layers."""
     best: np.ndarray | None = None
     for site in found.sites:
@@ -70,9 +72,9 @@ def codes_of(looked: Looked, found: Factors, factor: int) -> np.ndarray:
 
 
 def test_activations_on_the_text_are_those_of_its_states(
-    looked: Looked, folder: Path, data: Any
+    looked: LookInputs, folder: Path, data: Any
 ) -> None:
-    found = Factors.load(folder)
+    found = FeatureDictionary.load(folder)
     for row, number in enumerate(data["numbers"]):
         expected = codes_of(looked, found, number)
         np.testing.assert_allclose(data["here"]["text"][row], expected, rtol=1e-3, atol=1e-3)
@@ -81,7 +83,7 @@ def test_activations_on_the_text_are_those_of_its_states(
 def test_those_that_fire_here_come_first_and_contexts_are_as_they_were_learned(
     folder: Path, data: Any
 ) -> None:
-    entries = Factors.load(folder).entries
+    entries = FeatureDictionary.load(folder).entries
     peaks = data["here"]["text"].max(1)
     assert (np.diff(peaks) <= 1e-3).all()
     first, entry = data["factors"][0], entries[data["numbers"][0]]
@@ -92,15 +94,15 @@ def test_those_that_fire_here_come_first_and_contexts_are_as_they_were_learned(
 
 
 def test_no_folder_means_no_panel_and_another_model_is_an_error(
-    looked: Looked, folder: Path
+    looked: LookInputs, folder: Path
 ) -> None:
-    assert section(Looked(run=looked.run, trace=looked.trace)) is None
+    assert section(LookInputs(run=looked.run, trace=looked.trace)) is None
     other = open_plain("tatoeba-de-en")
     with pytest.raises(FolderError, match=r"(?=.*stories)(?=.*tatoeba-de-en)"):
-        section(Looked(run=other, trace=trace(other, "Hallo."), factors=folder))
+        section(LookInputs(run=other, trace=trace(other, "Hallo."), factors=folder))
 
 
-def test_256_factors_stay_within_250_kB(looked: Looked, folder: Path) -> None:
+def test_256_factors_stay_within_250_kB(looked: LookInputs, folder: Path) -> None:
     """As many contexts as a factor can have, each as long as it can be, all different."""
     made = section(looked)
     assert made is not None
@@ -112,27 +114,29 @@ def test_256_factors_stay_within_250_kB(looked: Looked, folder: Path) -> None:
         for i in range(256)
     ]
     made["numbers"] = list(range(256))
-    made["values"] = Array(random.random((256, 5, 17)) * (random.random((256, 5, 17)) < 0.4), "f16")
+    made["values"] = PackedArray(
+        random.random((256, 5, 17)) * (random.random((256, 5, 17)) < 0.4), "f16"
+    )
     made["here"] = {
-        "text": Array(random.random((256, 60)) * (random.random((256, 60)) < 0.1), "f16")
+        "text": PackedArray(random.random((256, 60)) * (random.random((256, 60)) < 0.1), "f16")
     }
     assert len(pack(made)) < 250_000
 
 
 def test_the_browser_lists_sorts_searches_and_shows_factors(
-    browser: Any, tmp_path: Path, html: str, data: Any, looked: Looked, folder: Path
+    browser: Any, tmp_path: Path, html: str, data: Any, looked: LookInputs, folder: Path
 ) -> None:
-    shown = open_page(browser, html, tmp_path, state="tab=dictionary")
+    shown = open_page(browser, html, tmp_path, state="tab=features")
     # By layer, and the words that it raises and lowers.
     assert shown.locator("[data-card=factor] .bars").count() == 3
-    rows = "[data-card=dictionary] tbody tr"
+    rows = "[data-card=features] tbody tr"
     listed = lambda: [  # noqa: E731
         int(node.get_attribute("data-factor"))
         for node in shown.locator(f"{rows} [data-factor]").all()
     ]
     assert listed() == data["numbers"]
-    texts = shown.locator("[data-card=dictionary-text] .token").all()
-    expected = codes_of(looked, Factors.load(folder), data["numbers"][0])
+    texts = shown.locator("[data-card=features-text] .token").all()
+    expected = codes_of(looked, FeatureDictionary.load(folder), data["numbers"][0])
     values = [float(node.get_attribute("data-value")) for node in texts]
     np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3)
 
@@ -161,7 +165,7 @@ def test_the_browser_lists_sorts_searches_and_shows_factors(
     search = shown.locator("input[data-search]")
     search.fill("zebra")
     search.press("Enter")
-    assert shown.locator("[data-card=dictionary] .empty").count() == 1
+    assert shown.locator("[data-card=features] .empty").count() == 1
     shown.locator("input[data-search]").fill("ball")
     shown.locator("input[data-search]").press("Enter")
     assert 0 < len(listed()) <= 24
@@ -171,9 +175,9 @@ def test_the_browser_lists_sorts_searches_and_shows_factors(
 def test_a_token_shows_which_factors_fire_there(
     browser: Any, tmp_path: Path, html: str, data: Any
 ) -> None:
-    shown = open_page(browser, html, tmp_path, state="tab=dictionary")
-    shown.locator("[data-card=dictionary-text] .token").nth(3).click()
-    bars = shown.locator("[data-card=dictionary-text] .bar").all()
+    shown = open_page(browser, html, tmp_path, state="tab=features")
+    shown.locator("[data-card=features-text] .token").nth(3).click()
+    bars = shown.locator("[data-card=features-text] .bar").all()
     values = [float(bar.get_attribute("data-value")) for bar in bars]
     column = np.sort(data["here"]["text"][:, 3])[::-1]
     np.testing.assert_allclose(values, column[column > 0][:10], rtol=1e-5)
@@ -184,7 +188,7 @@ def test_a_token_shows_which_factors_fire_there(
 def test_an_order_or_a_place_that_does_not_exist_is_passed_over(
     browser: Any, tmp_path: Path, html: str
 ) -> None:
-    state = "tab=dictionary&dictionarySort=size&dictionaryToken=-1&dictionaryStream=valueOf"
+    state = "tab=features&featuresSort=size&featuresToken=-1&featuresStream=valueOf"
     shown = open_page(browser, html, tmp_path, state=state)
     assert shown.locator("[data-key=here][aria-pressed=true]").count() == 1
     assert "undefined" not in shown.locator("main").inner_text()

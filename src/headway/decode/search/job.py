@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from headway.decode.filters import Filters
-from headway.decode.search.hypothesis import NO_WISH, Specials, Wish
+from headway.decode.logits_processors import LogitsProcessors
+from headway.decode.search.hypothesis import NO_CONSTRAINTS, SpecialTokens, TokenConstraints
 from headway.decode.search.length_penalty import Penalty, length_penalty
 from headway.settings.decode import DecodeSettings
 
@@ -24,14 +24,14 @@ NEW_TOKENS = 256
 """Maximum number of output tokens if neither a setting nor the model limits it."""
 
 
-GivenUp = Callable[[int], bool]
+IsCancelled = Callable[[int], bool]
 """Function from the number of a source to whether its request was cancelled."""
 
 UNNUMBERED = -1
-"""Number of sources without one: `GivenUp` then returns whether all requests were cancelled."""
+"""Number of sources without one: `IsCancelled` then returns whether all requests were cancelled."""
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Default of `Interruption.between_steps`."""
 
 
@@ -40,8 +40,8 @@ class Interruption:
     """Callbacks with which a server cancels a running search, or computes something else between
     two of its steps."""
 
-    given_up: GivenUp
-    between_steps: Callable[[], None] = nothing
+    is_cancelled: IsCancelled
+    between_steps: Callable[[], None] = do_nothing
     """Called in the thread of the search. It may run another search of the same models: a search
     keeps its state in its own objects. An exception ends the search."""
 
@@ -53,27 +53,27 @@ INTERRUPTION: ContextVar[Interruption | None] = ContextVar("interruption", defau
 @dataclass(frozen=True)
 class Job:
     settings: DecodeSettings
-    specials: Specials
+    specials: SpecialTokens
     limits: Sequence[int]
     """Maximum number of tokens of each output, including the end token."""
 
-    wishes: Sequence[Wish]
-    filters: Filters
+    constraints: Sequence[TokenConstraints]
+    logits_processors: LogitsProcessors
     penalty: Penalty
     prompts: Sequence[Sequence[int]] | None = None
     """Prompts that the outputs continue, for language models."""
 
-    given_up: GivenUp | None = None
+    is_cancelled: IsCancelled | None = None
     """Whether a source was cancelled; it is removed at the next step."""
 
-    between_steps: Callable[[], None] = nothing
+    between_steps: Callable[[], None] = do_nothing
     """As in `Interruption`; every search calls it once per step."""
 
     @classmethod
     def completing(
         cls,
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         prompts: Sequence[Sequence[int]],
         context: int | None,
     ) -> Job:
@@ -85,17 +85,17 @@ class Job:
         for prompt in prompts:
             room = NEW_TOKENS if context is None else context - len(prompt) + 1
             limits.append(room if settings.max_len is None else min(room, settings.max_len))
-        wishes = [NO_WISH] * len(prompts)
-        filters = Filters(settings, specials, wishes, prompts)
+        wishes = [NO_CONSTRAINTS] * len(prompts)
+        filters = LogitsProcessors(settings, specials, wishes, prompts)
         return cls(settings, specials, limits, wishes, filters, length_penalty(settings), prompts)
 
     @classmethod
     def of(
         cls,
         settings: DecodeSettings,
-        specials: Specials,
+        specials: SpecialTokens,
         lengths: Sequence[int],
-        wishes: Sequence[Wish],
+        wishes: Sequence[TokenConstraints],
         reach: int | None,
     ) -> Job:
         """Job of an encoder-decoder. `reach`: maximum number of positions, or None without a
@@ -108,31 +108,31 @@ class Job:
             asked = len(wish.prefix) + sum(map(len, wish.required)) + 1
             limit = max(limit, asked)
             limits.append(limit if reach is None else min(limit, reach))
-        filters = Filters(settings, specials, wishes)
+        filters = LogitsProcessors(settings, specials, wishes)
         return cls(settings, specials, limits, wishes, filters, length_penalty(settings))
 
     def pick(self, places: Sequence[int]) -> Job:
         """The job restricted to these sources."""
-        wishes = [self.wishes[place] for place in places]
+        wishes = [self.constraints[place] for place in places]
         return replace(
             self,
             limits=[self.limits[place] for place in places],
-            wishes=wishes,
-            filters=Filters(self.settings, self.specials, wishes),
-            given_up=self._given_up_of(places),
+            constraints=wishes,
+            logits_processors=LogitsProcessors(self.settings, self.specials, wishes),
+            is_cancelled=self._is_cancelled_of(places),
         )
 
-    def _given_up_of(self, places: Sequence[int]) -> GivenUp | None:
-        given_up = self.given_up
+    def _is_cancelled_of(self, places: Sequence[int]) -> IsCancelled | None:
+        given_up = self.is_cancelled
         return None if given_up is None else lambda place: given_up(places[place])
 
-    def leaving(self, done_B: Tensor, at: int, sources: Sequence[int]) -> list[int]:
+    def finished_sources(self, done_B: Tensor, at: int, sources: Sequence[int]) -> list[int]:
         """Indices of the sources to remove now, if it is worth it. `sources`: those in the
         batch."""
         last, n_sources = at + 1 >= max(self.limits), len(sources)
         gone: set[int] = set()
-        if self.given_up is not None:
-            gone = {place for place, source in enumerate(sources) if self.given_up(source)}
+        if self.is_cancelled is not None:
+            gone = {place for place, source in enumerate(sources) if self.is_cancelled(source)}
         if done_B.is_cuda and not last and not gone and (at + 1) % LOOK_EVERY:
             return []
         places: list[int] = done_B.nonzero().squeeze(1).tolist()

@@ -1,18 +1,18 @@
 // For the selected token: the tokens of a corpus with the nearest hidden states, one column per layer.
 const stackOf = (layer) => (layer.layer ? `layer ${layer.layer}` : "embedding");
 
-PANELS.search = {
+PANELS.neighbours = {
   title: "Neighbours",
   draw(host, s, page) {
-    const streams = [...new Set(s.layers.map((l) => l.stream))], name = streams.includes(page.state.searchStream) ? page.state.searchStream : streams[0];
+    const streams = [...new Set(s.layers.map((l) => l.stream))], name = streams.includes(page.state.neighboursStream) ? page.state.neighboursStream : streams[0];
     const layers = s.layers.filter((l) => l.stream === name), stream = page.stream(name), places = layers[0].places;
     const asked = places.indexOf(page.state.row), row = asked >= 0 ? asked : Math.floor(places.length / 2), place = places[row];
-    const body = frame(host, { title: "Nearest tokens in a corpus", name: "search",
+    const body = frame(host, { title: "Nearest tokens in a corpus", name: "neighbours",
       hint: `Select a token to see the tokens of ${s.corpus} (${s.tokens[name].toLocaleString("en")} tokens) with the most similar hidden states, by cosine similarity after the mean state is subtracted. In the embedding they are mostly the same word; in higher layers they have the same role or meaning.`,
       csv: () => [["token", "layer", "rank", "cosine", "found", "context"], ...layers.flatMap((l) => l.places.flatMap((p, r) => l.hits[r].map((t, k) =>
         [stream.pieces[p], l.layer, k + 1, sub(l.cosines, r, k), s.texts[t][1][s.texts[t][0]].trim(), s.texts[t][1].join("").trim()])))] });
-    if (streams.length > 1) chips(body, streams.map((key) => ({ key, label: key })), name, (key) => page.set({ searchStream: key, row: null }));
-    tokens(body, stream, { picked: place, onclick: (i) => places.includes(i) && page.set({ searchStream: name, row: i }) });
+    if (streams.length > 1) chips(body, streams.map((key) => ({ key, label: key })), name, (key) => page.set({ neighboursStream: key, row: null }));
+    tokens(body, stream, { picked: place, onclick: (i) => places.includes(i) && page.set({ neighboursStream: name, row: i }) });
     const columns = el("div", { class: "hits" });
     body.append(columns);
     for (const l of layers) {

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.beam_step import Beams, hypotheses
-from headway.decode.search.greedy import Paths, Watch
+from headway.decode.search.greedy import Paths, TokenCallback
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.limits import Job
-from headway.decode.search.static import FixedSearch, Shape, width_of
+from headway.decode.search.job import Job
+from headway.decode.search.static_search import StaticSearch, StaticShape, width_of
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.cache import Cache
@@ -46,7 +46,7 @@ WARM_UPS = 2
 """Calls before capturing a graph, in which libraries allocate persistent memory."""
 
 
-class Recorded:
+class CudaGraphSearcher:
     """Searches of one model with one set of decoding settings. On a CPU no graphs are used."""
 
     def __init__(self, model: Seq2Seq | Decoder) -> None:
@@ -59,9 +59,9 @@ class Recorded:
         """False while a search runs. Its state is shared, so a search started from its `watch`
         callback must not use CUDA graphs."""
 
-        self.searches: dict[Shape, FixedSearch] = {}
-        self.graphs: dict[tuple[Shape, int], torch.cuda.CUDAGraph] = {}
-        self.pool = new_pool()
+        self.searches: dict[StaticShape, StaticSearch] = {}
+        self.graphs: dict[tuple[StaticShape, int], torch.cuda.CUDAGraph] = {}
+        self.pool = new_graph_pool()
 
     def search(
         self,
@@ -70,7 +70,7 @@ class Recorded:
         numbers: Sequence[Sequence[int]] | None = None,
         *,
         prefix: Cache | None = None,
-        watch: Watch | None = None,
+        watch: TokenCallback | None = None,
     ) -> list[list[Hypothesis]]:
         """Decode a batch; `numbers`, `prefix` and `watch` are those of `Searcher`."""
         self.free = False
@@ -85,13 +85,13 @@ class Recorded:
         job: Job,
         numbers: Sequence[Sequence[int]] | None,
         prefix: Cache | None,
-        watch: Watch | None,
+        watch: TokenCallback | None,
     ) -> list[list[Hypothesis]]:
-        shape = Shape(
-            n_sources=room_in(SOURCES, len(sources)),
+        shape = StaticShape(
+            n_sources=round_up_to_size(SOURCES, len(sources)),
             width=width_of(job),
-            source_room=room_in(SOURCE_LENGTHS, max(map(self.front.rows, sources))),
-            room=room_in(LENGTHS, max(job.limits)),
+            source_room=round_up_to_size(SOURCE_LENGTHS, max(map(self.front.rows, sources))),
+            room=round_up_to_size(LENGTHS, max(job.limits)),
         )
         extend_positions(self.model, shape.source_room + shape.room)
         held = [*self.model.parameters(), *self.model.buffers()]
@@ -100,24 +100,24 @@ class Recorded:
             self.weights = weights
             self.searches.clear()
             self.graphs.clear()
-            self.pool = new_pool()  # a pool without graphs cannot be reused
+            self.pool = new_graph_pool()  # a pool without graphs cannot be reused
         search = self._search(shape, job)
         search.begin(sources, job.limits, numbers, prefix)
         going = list(range(len(sources)))
         results: dict[int, list[Hypothesis]] = {}
         last, seen = max(job.limits), 0
         for n in range(1, last + 1):
-            self._advance(search, room_in(LENGTHS, n))
+            self._advance(search, round_up_to_size(LENGTHS, n))
             if n % LOOK_EVERY and n != last:
                 continue
             if watch is not None:
-                show(search, going, seen, watch)
+                notify_callback(search, going, seen, watch)
                 seen = n
             done = search.state.done_B.tolist()
             staying = [place for place in range(len(going)) if not done[place]]
             if not staying or n == last:
                 break
-            smaller = room_in(SOURCES, max(len(staying), FEWEST))
+            smaller = round_up_to_size(SOURCES, max(len(staying), FEWEST))
             if 2 * smaller <= search.shape.n_sources:
                 results |= _taken(search, going, job)
                 going = [going[place] for place in staying]
@@ -125,21 +125,21 @@ class Recorded:
         results |= _taken(search, going, job)
         return [results[number] for number in range(len(sources))]
 
-    def _search(self, shape: Shape, job: Job) -> FixedSearch:
+    def _search(self, shape: StaticShape, job: Job) -> StaticSearch:
         if shape not in self.searches:
-            self.searches[shape] = FixedSearch(self.model, shape, job)
+            self.searches[shape] = StaticSearch(self.model, shape, job)
         return self.searches[shape]
 
     def _moved(
-        self, search: FixedSearch, n_sources: int, going: Sequence[int], job: Job
-    ) -> FixedSearch:
+        self, search: StaticSearch, n_sources: int, going: Sequence[int], job: Job
+    ) -> StaticSearch:
         """Continue the remaining sources in a search with a smaller batch."""
         old = search.shape
-        smaller = self._search(Shape(n_sources, old.width, old.source_room, old.room), job)
+        smaller = self._search(StaticShape(n_sources, old.width, old.source_room, old.room), job)
         smaller.take_over(search, going)
         return smaller
 
-    def _advance(self, search: FixedSearch, used: int) -> None:
+    def _advance(self, search: StaticSearch, used: int) -> None:
         used = min(used, search.shape.room)
         if search.device.type != "cuda":
             search.advance(used)
@@ -147,11 +147,11 @@ class Recorded:
         key = (search.shape, used)
         if key not in self.graphs:
             places = [*search.changing(), search.cache.at_1]
-            self.graphs[key] = record(lambda: search.advance(used), places, self.pool)
+            self.graphs[key] = capture_graph(lambda: search.advance(used), places, self.pool)
         self.graphs[key].replay()
 
 
-def record(
+def capture_graph(
     advance: Callable[[], None], places: Sequence[Tensor], pool: Any
 ) -> torch.cuda.CUDAGraph:
     """Capture the next step as a CUDA graph. The values in `places` are restored after warm-up."""
@@ -170,12 +170,14 @@ def record(
     return graph
 
 
-def new_pool() -> Any:
+def new_graph_pool() -> Any:
     """Create a memory pool that the graphs share."""
     return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
 
-def show(search: FixedSearch, numbers: Sequence[int], seen: int, watch: Watch) -> None:
+def notify_callback(
+    search: StaticSearch, numbers: Sequence[int], seen: int, watch: TokenCallback
+) -> None:
     """Call `watch` for the tokens after `seen`; a hypothesis that it stops is truncated and
     done."""
     state = search.state
@@ -190,7 +192,7 @@ def show(search: FixedSearch, numbers: Sequence[int], seen: int, watch: Watch) -
                 state.done_BW[place, w] = True
 
 
-def _taken(search: FixedSearch, numbers: Sequence[int], job: Job) -> dict[int, list[Hypothesis]]:
+def _taken(search: StaticSearch, numbers: Sequence[int], job: Job) -> dict[int, list[Hypothesis]]:
     """Current outputs; those of sources that continue are replaced later."""
     state = search.state.cpu()
     if isinstance(state, Beams):
@@ -202,7 +204,7 @@ def _taken(search: FixedSearch, numbers: Sequence[int], job: Job) -> dict[int, l
     return {number: state.hypotheses(place, job) for place, number in enumerate(numbers)}
 
 
-def room_in(sizes: Sequence[int], wanted: int) -> int:
+def round_up_to_size(sizes: Sequence[int], wanted: int) -> int:
     """Return the smallest sufficient size, or `wanted` itself if it exceeds all of them."""
     place = bisect_left(sizes, wanted)
     return sizes[place] if place < len(sizes) else wanted

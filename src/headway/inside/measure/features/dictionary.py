@@ -24,8 +24,13 @@ from headway.errors import DataError, FolderError
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import Passage, passages
 from headway.inside.capture.states import Site
-from headway.inside.measure.factors.learn import PER_FACTOR, Learning, chosen_sites, sample_states
-from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, fit_coder
+from headway.inside.measure.features.learn import (
+    TOKENS_PER_FEATURE,
+    DictionaryLearning,
+    chosen_sites,
+    sample_states,
+)
+from headway.inside.measure.features.solvers import Coder, SparseCoder, TopKCoder, fit_coder
 from headway.settings.load import from_dict
 from headway.storage import replace_file, replace_text
 from headway.tasks.loaded_run import LoadedRun
@@ -39,8 +44,8 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Factors:
-    settings: Learning
+class FeatureDictionary:
+    settings: DictionaryLearning
     sites: tuple[Site, ...]
     """Sites from which states were taken; profiles have one number for each."""
 
@@ -69,16 +74,16 @@ class Factors:
         s = self.sites.index(site)
         return self.coder.codes((x_ND.float() - self.mean_SD[s]) / self.scale_S[s])
 
-    def rebuilt(self, code_NA: Tensor, site: Site) -> Tensor:
+    def reconstruct(self, code_NA: Tensor, site: Site) -> Tensor:
         s = self.sites.index(site)
-        return self.coder.rebuilt(code_NA) * self.scale_S[s] + self.mean_SD[s]
+        return self.coder.reconstruct(code_NA) * self.scale_S[s] + self.mean_SD[s]
 
-    def part(self, factor: int, code_N: Tensor, site: Site) -> Tensor:
+    def contribution(self, factor: int, code_N: Tensor, site: Site) -> Tensor:
         """Contribution of one factor to the states of a site."""
         s = self.sites.index(site)
         return code_N[:, None] * self.atoms_AD[factor] * self.scale_S[s]
 
-    def to_cpu(self) -> Factors:
+    def to_cpu(self) -> FeatureDictionary:
         mean_SD, scale_S = self.mean_SD.cpu(), self.scale_S.cpu()
         return replace(self, coder=self.coder.to("cpu"), mean_SD=mean_SD, scale_S=scale_S)
 
@@ -90,7 +95,7 @@ class Factors:
                 f"{run.folder.name}. Learn new ones: headway factors {run.folder.name} FILES"
             )
 
-    def telling(self, n: int) -> list[int]:
+    def most_effective(self, n: int) -> list[int]:
         """Factors with the largest effect on the output: the best of each layer, then the second of
         each layer, and so on."""
         strong = [a for a, entry in enumerate(self.entries) if entry["effect"] is not None]
@@ -126,11 +131,11 @@ class Factors:
             raise FolderError(f"cannot write factors to {folder}: {error.strerror}.") from error
 
     @classmethod
-    def load(cls, folder: Path) -> Factors:
+    def load(cls, folder: Path) -> FeatureDictionary:
         try:
             facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
             tensors = load_file(folder / TENSORS)
-            settings = Learning(**facts["settings"])
+            settings = DictionaryLearning(**facts["settings"])
             coder: Coder
             if settings.method == "sparse":
                 coder = SparseCoder(tensors["atoms"], facts["l1"])
@@ -173,15 +178,16 @@ def factors(
     device: torch.device | str = "cpu",
     note: Note = lambda text: None,
     **settings: Any,
-) -> Factors:
+) -> FeatureDictionary:
     """Learn a dictionary of a run's hidden states, measure it, and find where its factors are
     active.
 
-    `settings` are those of `Learning`: method, n, k, l1, layers, steps, minutes, seed and more.
+    `settings` are those of `DictionaryLearning`: method, n, k, l1, layers, steps, minutes, seed and
+    more.
     """
-    from headway.inside.measure.factors.browse import browse
+    from headway.inside.measure.features.browse import browse
 
-    learning = from_dict(Learning, settings)
+    learning = from_dict(DictionaryLearning, settings)
     corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
     if torch.device(device).type != "cpu":
         run = run.with_model(copy.deepcopy(run.model).to(device))
@@ -195,12 +201,14 @@ def factors(
     note(f"{n_tokens:,} {rows} in {len(texts):,} {corpus.unit}; {layers}")
     test = texts[HELD_OUT - 1 :: HELD_OUT]
     train = [text for number, text in enumerate(texts) if number % HELD_OUT != HELD_OUT - 1]
-    found = learn(run, train, sites, learning, note)
+    found = learn_dictionary(run, train, sites, learning, note)
     return browse(run, found, texts, test, note).to_cpu()
 
 
-def _too_small(corpus: Corpus, n_tokens: int, n_texts: int, learning: Learning) -> DataError:
-    fewer = n_tokens // (2 * PER_FACTOR)
+def _too_small(
+    corpus: Corpus, n_tokens: int, n_texts: int, learning: DictionaryLearning
+) -> DataError:
+    fewer = n_tokens // (2 * TOKENS_PER_FEATURE)
     way = f", or use fewer factors: n={fewer}" if fewer >= 8 and n_texts >= HELD_OUT else ""
     rows, unit = ("tokens", "texts") if corpus.lines else ("positions", corpus.unit)
     more = "text" if corpus.lines else unit
@@ -211,13 +219,13 @@ def _too_small(corpus: Corpus, n_tokens: int, n_texts: int, learning: Learning) 
     )
 
 
-def learn(
+def learn_dictionary(
     run: LoadedRun,
     texts: Sequence[Passage],
     sites: Sequence[Site],
-    learning: Learning,
+    learning: DictionaryLearning,
     note: Note = lambda text: None,
-) -> Factors:
+) -> FeatureDictionary:
     """Learn only the dictionary, without figures and browsable entries."""
     rows_RD, site_R = sample_states(run, texts, sites, learning)
     mean_SD, scale_S = moments(rows_RD, site_R, len(sites))
@@ -249,7 +257,7 @@ def learn(
         batch=256 if learning.method == "sparse" else 512,
         note=heard,
     )
-    return Factors(
+    return FeatureDictionary(
         learning, tuple(sites), coder, mean_SD.to(device), scale_S.to(device), run=identity(run)
     )
 

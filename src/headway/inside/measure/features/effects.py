@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.forward import Batch, gives_vector
-from headway.inside.capture.ngrams import table_of
-from headway.inside.capture.states import READ_AT_ONCE, Site, edit_states, stream_of, watch_states
-from headway.inside.measure.ablation import AT_ONCE, Answers, answers, losses
+from headway.inside.capture.forward import ReadingBatch, gives_vector
+from headway.inside.capture.ngrams import ngram_table
+from headway.inside.capture.states import READ_AT_ONCE, Site, edit_states, record_states, stream_of
+from headway.inside.measure.ablation import AT_ONCE, BatchOutputs, batch_outputs, losses
 from headway.models.parts.output_heads import HiddenStates
 from headway.nn.layout import Layout
 from headway.tasks.loaded_run import LoadedRun
@@ -21,8 +21,8 @@ from headway.tasks.readout import readout_of
 
 if TYPE_CHECKING:
     from headway.inside.capture.examples import Passage
-    from headway.inside.measure.factors.browse import Context
-    from headway.inside.measure.factors.dictionary import Factors
+    from headway.inside.measure.features.browse import ActivationContext
+    from headway.inside.measure.features.dictionary import FeatureDictionary
 
 REMOVED = 3
 """Contexts from which each factor is removed."""
@@ -30,19 +30,19 @@ REMOVED = 3
 WORDS = 8
 
 
-class Job(NamedTuple):
+class FeatureRemoval(NamedTuple):
     factor: int
     site: Site
-    context: Context
+    context: ActivationContext
     passage: Passage
 
 
 @torch.no_grad()
 def effects(
     run: LoadedRun,
-    found: Factors,
+    found: FeatureDictionary,
     texts: Sequence[Passage],
-    contexts: Sequence[Sequence[Context]],
+    contexts: Sequence[Sequence[ActivationContext]],
     sites: Sequence[int],
 ) -> list[dict[str, float] | None]:
     """Measure the effect of removing each factor from its best contexts, in the layer where it is
@@ -52,13 +52,13 @@ def effects(
     a factor that is never active.
     """
     jobs = [
-        Job(factor, found.sites[sites[factor]], context, texts[context.passage])
+        FeatureRemoval(factor, found.sites[sites[factor]], context, texts[context.passage])
         for factor, many in enumerate(contexts)
         for context in many[:REMOVED]
         if stream_of(run.model, found.sites[sites[factor]]) == context.stream
     ]
     sums: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    held: list[Job] = []
+    held: list[FeatureRemoval] = []
     for number, job in enumerate(jobs):
         held.append(job)
         size = sum(one.passage.n_tokens for one in held)
@@ -74,10 +74,12 @@ def _mean(values: list[tuple[float, float]]) -> dict[str, float]:
     return {"nats": round(nats, 4), "kl": round(kl, 4)}
 
 
-def _remove(run: LoadedRun, found: Factors, jobs: list[Job]) -> list[tuple[float, float]]:
-    batch = Batch.of(run, [job.passage for job in jobs])
-    with watch_states(run.model) as states:
-        clean = answers(run, batch)
+def _remove(
+    run: LoadedRun, found: FeatureDictionary, jobs: list[FeatureRemoval]
+) -> list[tuple[float, float]]:
+    batch = ReadingBatch.of(run, [job.passage for job in jobs])
+    with record_states(run.model) as states:
+        clean = batch_outputs(run, batch)
     parts: dict[Site, tuple[Tensor, Tensor]] = {}
     for site in {job.site for job in jobs}:
         parts[site] = _parts(run, found, batch, jobs, site, states[site])
@@ -89,7 +91,7 @@ def _remove(run: LoadedRun, found: Factors, jobs: list[Job]) -> list[tuple[float
         return x_ND.index_add(0, rows_R, -part_RD.to(x_ND.dtype))
 
     with edit_states(run.model, without):
-        changed = answers(run, batch)
+        changed = batch_outputs(run, batch)
     before_R, behind_R, kl_R = losses(clean, changed)
     found_values = []
     for number, job in enumerate(jobs):
@@ -101,7 +103,12 @@ def _remove(run: LoadedRun, found: Factors, jobs: list[Job]) -> list[tuple[float
 
 
 def _parts(
-    run: LoadedRun, found: Factors, batch: Batch, jobs: list[Job], site: Site, x_ND: Tensor
+    run: LoadedRun,
+    found: FeatureDictionary,
+    batch: ReadingBatch,
+    jobs: list[FeatureRemoval],
+    site: Site,
+    x_ND: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Rows of a site, and the contributions of the jobs' factors to them."""
     starts = batch.streams[stream_of(run.model, site)].layout.starts_B.tolist()
@@ -118,7 +125,7 @@ def _parts(
     return rows_R, code_R * found.atoms_AD[factor_R] * scale
 
 
-def _read_there(clean: Answers, number: int, job: Job, last: str) -> Tensor:
+def _read_there(clean: BatchOutputs, number: int, job: FeatureRemoval, last: str) -> Tensor:
     """Mask of the outputs in a context, or of the whole text if they are read from all of it or are
     in another stream."""
     own_R = clean.owner_R == number
@@ -129,7 +136,7 @@ def _read_there(clean: Answers, number: int, job: Job, last: str) -> Tensor:
 
 
 @torch.no_grad()
-def promoted_words(run: LoadedRun, found: Factors) -> list[dict[str, Any]]:
+def promoted_words(run: LoadedRun, found: FeatureDictionary) -> list[dict[str, Any]]:
     """Words (or labels) whose score rises or falls most with each factor.
 
     The factor is added with activation 1 to the mean state of the last layer. Empty if no head
@@ -144,7 +151,7 @@ def promoted_words(run: LoadedRun, found: Factors) -> list[dict[str, Any]]:
     s = found.sites.index(own[-1])
 
     n_first = getattr(run.model, "n_first", None) or 1
-    table = table_of(run.model)
+    table = ngram_table(run.model)
     share = 1.0 if table is None else 1.0 - float(table.share)
 
     def read(x_RD: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from headway.errors import UserError
-from headway.inside.capture.foreign_modules import from_torch
+from headway.inside.capture.torch_modules import from_torch
 from headway.inside.capture.trace import FACTS, TENSORS, Trace
 from headway.inside.page.look import look
 from headway.web.pack import unpack

@@ -7,47 +7,49 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Phrase, Specials, Wish
+from headway.decode.search.hypothesis import Phrase, SpecialTokens, TokenConstraints
 from headway.settings.decode import DecodeSettings
 
-Filter = Callable[[Tensor, Tensor, Sequence[int]], None]
+LogitsProcessor = Callable[[Tensor, Tensor, Sequence[int]], None]
 """Changes log-probabilities (R V) in place, given the tokens so far (R T) and the numbers of the
 sources, whose hypotheses are R / B rows each."""
 
 
-class Filters:
+class LogitsProcessors:
     """All logits processors of a batch. A forced prefix overrides every ban."""
 
     def __init__(
         self,
         settings: DecodeSettings,
-        specials: Specials,
-        wishes: Sequence[Wish],
+        specials: SpecialTokens,
+        wishes: Sequence[TokenConstraints],
         prompts: Sequence[Sequence[int]] | None = None,
     ) -> None:
         """`prompts` precede the outputs; the rules against repetition count their tokens as
         used."""
-        self.filters = [ban_tokens(never(settings, specials))]
+        self.processors = [ban_tokens(always_banned(settings, specials))]
         if settings.min_len:
-            self.filters.append(min_length(settings.min_len, specials.eos))
+            self.processors.append(min_length(settings.min_len, specials.eos))
         if specials.never_first:
             begun = 0 if specials.target_begin is None else 1
-            self.filters.append(only_at(begun, ban_tokens(specials.never_first)))
-        before = Before(prompts)
+            self.processors.append(only_at(begun, ban_tokens(specials.never_first)))
+        before = PromptHistory(prompts)
         if settings.repetition_penalty != 1.0:
-            self.filters.append(before.counted(penalise_repetition(settings.repetition_penalty)))
+            self.processors.append(
+                before.with_history(penalise_repetition(settings.repetition_penalty))
+            )
         if settings.no_repeat_ngram:
-            self.filters.append(before.counted(ban_repeated(settings.no_repeat_ngram)))
+            self.processors.append(before.with_history(ban_repeated(settings.no_repeat_ngram)))
         if any(wish.banned for wish in wishes):
-            self.filters.append(ban_phrases([wish.banned for wish in wishes]))
+            self.processors.append(ban_phrases([wish.banned for wish in wishes]))
         self.first = specials.target_begin
         self.prefixes = [wish.prefix for wish in wishes]
         self.longest_prefix = max(map(len, self.prefixes), default=0)
 
     def __call__(self, scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
-        """`Filter`."""
+        """`LogitsProcessor`."""
         forced = list(self._forced(scores_RV, tokens_RT, sources))
-        for one in self.filters:
+        for one in self.processors:
             one(scores_RV, tokens_RT, sources)
         for rows, token, kept_W in forced:
             scores_RV[rows] = -torch.inf
@@ -69,21 +71,21 @@ class Filters:
                 yield rows, token, kept_W.zero_() if at == 0 and token == self.first else kept_W
 
 
-NOTHING = -1
+NO_TOKEN = -1
 """Padding of prompts that are shorter than the longest; not a token id."""
 
 
-class Before:
+class PromptHistory:
     """Prepends the prompts to the tokens that a logits processor sees."""
 
     def __init__(self, prompts: Sequence[Sequence[int]] | None) -> None:
         self.prompts_BP: Tensor | None = None
         if prompts:
             longest = max(map(len, prompts))
-            rows = [[NOTHING] * (longest - len(prompt)) + [*prompt] for prompt in prompts]
+            rows = [[NO_TOKEN] * (longest - len(prompt)) + [*prompt] for prompt in prompts]
             self.prompts_BP = torch.tensor(rows)
 
-    def counted(self, inner: Filter) -> Filter:
+    def with_history(self, inner: LogitsProcessor) -> LogitsProcessor:
         if self.prompts_BP is None:
             return inner
         prompts_BP = self.prompts_BP
@@ -96,7 +98,7 @@ class Before:
         return rule
 
 
-def never(settings: DecodeSettings, specials: Specials) -> list[int]:
+def always_banned(settings: DecodeSettings, specials: SpecialTokens) -> list[int]:
     """Tokens that no output may contain. The end token is allowed even if it is also `bos` and
     `unk`
     (as in GPT-2)."""
@@ -105,7 +107,7 @@ def never(settings: DecodeSettings, specials: Specials) -> list[int]:
     return sorted(found - {specials.eos})
 
 
-def ban_tokens(tokens: Sequence[int]) -> Filter:
+def ban_tokens(tokens: Sequence[int]) -> LogitsProcessor:
     index_K = torch.tensor(tokens, dtype=torch.long)
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
@@ -116,7 +118,7 @@ def ban_tokens(tokens: Sequence[int]) -> Filter:
     return rule
 
 
-def only_at(place: int, inner: Filter) -> Filter:
+def only_at(place: int, inner: LogitsProcessor) -> LogitsProcessor:
     """Apply a rule only to the token at this position, counted from 0."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
@@ -126,7 +128,7 @@ def only_at(place: int, inner: Filter) -> Filter:
     return rule
 
 
-def min_length(length: int, eos: int) -> Filter:
+def min_length(length: int, eos: int) -> LogitsProcessor:
     """Ban the end token before this many tokens."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
@@ -136,19 +138,19 @@ def min_length(length: int, eos: int) -> Filter:
     return rule
 
 
-def penalise_repetition(penalty: float) -> Filter:
+def penalise_repetition(penalty: float) -> LogitsProcessor:
     """Multiply the log-probability of every token that was used by the penalty."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         # Replace padding by the last token, which counts once however often it occurs.
-        tokens_RT = tokens_RT.where(tokens_RT != NOTHING, tokens_RT[:, -1:])
+        tokens_RT = tokens_RT.where(tokens_RT != NO_TOKEN, tokens_RT[:, -1:])
         used_RT = scores_RV.gather(1, tokens_RT)
         scores_RV.scatter_(1, tokens_RT, used_RT * penalty)
 
     return rule
 
 
-def ban_repeated(length: int) -> Filter:
+def ban_repeated(length: int) -> LogitsProcessor:
     """Ban tokens that would repeat an n-gram of this length."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
@@ -156,14 +158,14 @@ def ban_repeated(length: int) -> Filter:
             return
         seen_RNL = tokens_RT.unfold(1, length, 1)
         last_R1L = tokens_RT[:, None, tokens_RT.shape[1] - length + 1 :]
-        again_RN = (seen_RNL[:, :, :-1] == last_R1L).all(-1) & (seen_RNL != NOTHING).all(-1)
+        again_RN = (seen_RNL[:, :, :-1] == last_R1L).all(-1) & (seen_RNL != NO_TOKEN).all(-1)
         row, place = again_RN.nonzero(as_tuple=True)
         scores_RV[row, seen_RNL[row, place, -1]] = -torch.inf
 
     return rule
 
 
-def ban_phrases(phrases: Sequence[Sequence[Phrase]]) -> Filter:
+def ban_phrases(phrases: Sequence[Sequence[Phrase]]) -> LogitsProcessor:
     """Ban the last token of each phrase wherever the rest of it was just written, per source."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:

@@ -16,13 +16,24 @@ from headway.errors import ConfigError, DataError, FolderError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import Passage, passages
-from headway.inside.capture.forward import Batch, vectors
+from headway.inside.capture.forward import ReadingBatch, last_hidden_states
 from headway.inside.capture.states import sites_of, states_of
-from headway.inside.measure.factors.browse import browse
-from headway.inside.measure.factors.dictionary import Factors, factors, identity, learn, moments
-from headway.inside.measure.factors.learn import Learning, Reservoir, chosen_sites, sample_states
-from headway.inside.measure.factors.recovery import figures
-from headway.inside.measure.factors.solvers import TopKCoder, fit_coder
+from headway.inside.measure.features.browse import browse
+from headway.inside.measure.features.dictionary import (
+    FeatureDictionary,
+    factors,
+    identity,
+    learn_dictionary,
+    moments,
+)
+from headway.inside.measure.features.learn import (
+    DictionaryLearning,
+    Reservoir,
+    chosen_sites,
+    sample_states,
+)
+from headway.inside.measure.features.recovery import measure_fidelity
+from headway.inside.measure.features.solvers import TopKCoder, fit_coder
 from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import RUNS, WORDS, tiny_run
@@ -37,18 +48,18 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
 
 
 @pytest.fixture(scope="module")
-def found(writer: LoadedRun) -> Factors:
+def found(writer: LoadedRun) -> FeatureDictionary:
     return factors(writer, LINES, method="topk", **SMALL)
 
 
-def whole(run: LoadedRun, texts: list[Passage]) -> Factors:
+def whole(run: LoadedRun, texts: list[Passage]) -> FeatureDictionary:
     """A dictionary that leaves nothing out: every axis, in both directions."""
     sites = sites_of(run.model)
-    learning = Learning(method="topk", n=2 * run.shape.d_model, k=2 * run.shape.d_model)
+    learning = DictionaryLearning(method="topk", n=2 * run.shape.d_model, k=2 * run.shape.d_model)
     mean_SD, scale_S = moments(*sample_states(run, texts, sites, learning), len(sites))
     axes_DD = torch.eye(run.shape.d_model)
     coder = TopKCoder(torch.cat([axes_DD, -axes_DD]), learning.n)
-    return Factors(learning, tuple(sites), coder, mean_SD, scale_S, run=identity(run))
+    return FeatureDictionary(learning, tuple(sites), coder, mean_SD, scale_S, run=identity(run))
 
 
 @pytest.mark.parametrize("task", list(RUNS))
@@ -76,7 +87,7 @@ def test_a_dictionary_that_holds_everything_recovers_everything() -> None:
     run = open_plain("stories")
     lines = [f"Once there was a {thing} named Tim." for thing in ("boy", "dog", "red bird", "cat")]
     texts = passages(run, Corpus.of_lines(lines), 600)
-    facts = figures(run, whole(run, texts), texts)
+    facts = measure_fidelity(run, whole(run, texts), texts)
     assert facts["explained"] == pytest.approx(1.0, abs=1e-3)
     assert facts["recovered"] == pytest.approx(1.0, abs=1e-2)
     for layer in facts["layers"]:
@@ -87,7 +98,7 @@ def test_a_dictionary_that_holds_everything_recovers_everything() -> None:
 @torch.no_grad()
 def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: LoadedRun) -> None:
     texts = passages(writer, Corpus.of_lines(LINES), 300)
-    facts = figures(writer, whole(writer, texts), texts)
+    facts = measure_fidelity(writer, whole(writer, texts), texts)
     part = Anatomy.of(writer.model).stacks[-1]
 
     def zero(module: nn.Module, given: Any, out: Tensor) -> Tensor:
@@ -99,8 +110,8 @@ def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: LoadedRun
         hook = part.blocks[0].register_forward_hook(zero) if name == "zero" else None
         for text in texts:
             ids_N = torch.tensor(text.last.ids)
-            batch = Batch.of(writer, [text])
-            scores_TV = writer.model.scores(vectors(writer.model, batch))
+            batch = ReadingBatch.of(writer, [text])
+            scores_TV = writer.model.scores(last_hidden_states(writer.model, batch))
             losses[name] += F.cross_entropy(scores_TV[:-1], ids_N[1:], reduction="none").tolist()
         if hook is not None:
             hook.remove()
@@ -111,23 +122,23 @@ def test_the_loss_is_the_loss_of_the_model_and_zeros_are_zeros(writer: LoadedRun
 
 @torch.no_grad()
 def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
-    writer: LoadedRun, found: Factors
+    writer: LoadedRun, found: FeatureDictionary
 ) -> None:
     """Of one factor and one context, done by hand with a hook on one block."""
     texts = passages(writer, Corpus.of_lines(LINES), 600)
     number = max(range(found.n), key=lambda a: (found.entries[a]["effect"] or {"kl": -1})["kl"])
     one = browse(writer, found, texts[:1], texts[:1], lambda line: None).entries[number]
     stack, layer = found.sites[one["site"]]
-    batch = Batch.of(writer, texts[:1])
+    batch = ReadingBatch.of(writer, texts[:1])
     states_TD = states_of(writer.model, batch)[stack, layer]
     code_T = found.codes(states_TD, (stack, layer))[:, number]
     code_T[~batch.ordinary(writer, "text")] = 0.0
-    part_TD = found.part(number, code_T, (stack, layer))
+    part_TD = found.contribution(number, code_T, (stack, layer))
     module = Anatomy.of(writer.model).stacks[0]
     place = module.front if layer == 0 else module.blocks[layer - 1]
-    before_TV = writer.model.scores(vectors(writer.model, batch)).log_softmax(-1)
+    before_TV = writer.model.scores(last_hidden_states(writer.model, batch)).log_softmax(-1)
     hook = place.register_forward_hook(lambda block, given, out: out - part_TD)
-    after_TV = writer.model.scores(vectors(writer.model, batch)).log_softmax(-1)
+    after_TV = writer.model.scores(last_hidden_states(writer.model, batch)).log_softmax(-1)
     hook.remove()
     kl_T = (before_TV.exp() * (before_TV - after_TV)).sum(-1)[:-1]
     next_T1 = batch.streams["text"].values[1:, None]
@@ -137,7 +148,9 @@ def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
     assert abs(one["effect"]["nats"]) > 1e-3
 
 
-def test_what_a_factor_speaks_for_rises_when_it_is_added(writer: LoadedRun, found: Factors) -> None:
+def test_what_a_factor_speaks_for_rises_when_it_is_added(
+    writer: LoadedRun, found: FeatureDictionary
+) -> None:
     part = Anatomy.of(writer.model).stacks[-1]
     middle_D, scale = found.mean_SD[-1], found.scale_S[-1]
     both_2D = torch.stack([middle_D, middle_D + found.atoms_AD[5] * scale])
@@ -151,10 +164,10 @@ def test_what_a_factor_speaks_for_rises_when_it_is_added(writer: LoadedRun, foun
 
 
 def test_saved_factors_are_the_same_factors(
-    writer: LoadedRun, found: Factors, tmp_path: Path
+    writer: LoadedRun, found: FeatureDictionary, tmp_path: Path
 ) -> None:
     found.save(tmp_path / "f")
-    again = Factors.load(tmp_path / "f")
+    again = FeatureDictionary.load(tmp_path / "f")
     x_ND = torch.randn(7, writer.shape.d_model)
     site = found.sites[1]
     assert torch.equal(again.codes(x_ND, site), found.codes(x_ND, site))
@@ -163,20 +176,20 @@ def test_saved_factors_are_the_same_factors(
     again.check_fits(writer)
 
 
-def test_the_same_seed_gives_the_same_factors(writer: LoadedRun, found: Factors) -> None:
+def test_the_same_seed_gives_the_same_factors(writer: LoadedRun, found: FeatureDictionary) -> None:
     again = factors(writer, LINES, method="topk", **SMALL)
     assert torch.equal(again.atoms_AD, found.atoms_AD)
     assert again.entries == found.entries
 
 
-def test_factors_of_another_model_are_an_error(found: Factors) -> None:
+def test_factors_of_another_model_are_an_error(found: FeatureDictionary) -> None:
     with pytest.raises(FolderError, match=r"(?=.*\b32\b)(?=.*stories)"):
         found.check_fits(open_plain("stories"))
 
 
 def test_a_folder_without_factors_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="headway factors"):
-        Factors.load(tmp_path)
+        FeatureDictionary.load(tmp_path)
 
 
 def test_a_too_small_corpus_is_reported_with_its_size_and_the_least(writer: LoadedRun) -> None:
@@ -221,7 +234,7 @@ def test_a_reservoir_is_a_fair_sample_and_never_larger_than_it_may_be() -> None:
     reservoir = Reservoir(200, seed=1)
     for first in range(0, 4000, 100):
         reservoir.add(torch.arange(first, first + 100.0)[:, None], first // 2000)
-    rows_RD, site_R = reservoir.held()
+    rows_RD, site_R = reservoir.sample()
     assert rows_RD.shape == (200, 1)
     assert len(set(rows_RD.flatten().tolist())) == 200
     assert float(rows_RD.mean()) == pytest.approx(2000, abs=4 * 1155 / 200**0.5)
@@ -239,11 +252,11 @@ def test_what_is_learned_from_is_centred(
 
     # The package has a function of that name, too.
     monkeypatch.setattr(
-        import_module("headway.inside.measure.factors.dictionary"), "fit_coder", spy
+        import_module("headway.inside.measure.features.dictionary"), "fit_coder", spy
     )
-    learning = Learning(**SMALL, layers="2")
+    learning = DictionaryLearning(**SMALL, layers="2")
     texts = passages(writer, Corpus.of_lines(LINES), 600)
-    learn(writer, texts, chosen_sites(writer, "2"), learning)
+    learn_dictionary(writer, texts, chosen_sites(writer, "2"), learning)
     assert float(seen[0].mean(0).abs().max()) < 1e-5
     assert float(seen[0].norm(dim=1).mean()) == pytest.approx(1.0, abs=1e-5)
 

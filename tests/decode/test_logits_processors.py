@@ -10,14 +10,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.decode.filters import (
-    Filters,
+from headway.decode.logits_processors import (
+    LogitsProcessors,
     ban_phrases,
     ban_repeated,
     min_length,
     penalise_repetition,
 )
-from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
+from headway.decode.search.hypothesis import (
+    NO_CONSTRAINTS,
+    Hypothesis,
+    SpecialTokens,
+    TokenConstraints,
+)
 from headway.decode.search.searcher import Searcher, search
 from headway.errors import ConfigError
 from headway.settings.decode import DecodeSettings
@@ -35,7 +40,7 @@ every_way = pytest.mark.parametrize("way", WAYS)
 
 
 def find(
-    settings: DecodeSettings, sources: list[list[int]], wishes: list[Wish] | None = None
+    settings: DecodeSettings, sources: list[list[int]], wishes: list[TokenConstraints] | None = None
 ) -> list[list[Hypothesis]]:
     return search([copier()], sources, settings, bos=BOS, eos=EOS, unk=UNK, wishes=wishes)
 
@@ -80,8 +85,10 @@ def test_a_banned_phrase_never_becomes_complete(
 def test_tokens_that_no_output_begins_with_are_banned_there_alone(
     begin: int | None, place: int
 ) -> None:
-    specials = Specials(bos=0, eos=1, unk=1, target_begin=begin, banned=(5,), never_first=(1, 3))
-    filters = Filters(DecodeSettings(unknown="keep"), specials, [NO_WISH])
+    specials = SpecialTokens(
+        bos=0, eos=1, unk=1, target_begin=begin, banned=(5,), never_first=(1, 3)
+    )
+    filters = LogitsProcessors(DecodeSettings(unknown="keep"), specials, [NO_CONSTRAINTS])
     for length in range(4):
         scores_RV = torch.zeros(1, 9)
         filters(scores_RV, torch.full((1, length), 4), [0])
@@ -121,7 +128,7 @@ def test_searches_repeat_no_pair_of_tokens_where_that_is_banned(way: str) -> Non
 def test_an_output_begins_with_its_prefix_and_the_others_do_not_care(way: str) -> None:
     sources = copying.sources(8)
     prefixes: list[tuple[int, ...]] = [(9, 9, 4), (), (3,), (UNK, 5)]
-    wishes = [Wish(prefix=prefix) for prefix in [*prefixes, *[()] * 4]]
+    wishes = [TokenConstraints(prefix=prefix) for prefix in [*prefixes, *[()] * 4]]
     found = find(WAYS[way], sources, wishes)
     for of_source, wish in zip(found, wishes, strict=True):
         for h in of_source:
@@ -135,7 +142,7 @@ def test_an_output_begins_with_its_prefix_and_the_others_do_not_care(way: str) -
 
 def test_a_prefix_longer_than_the_limit_is_written_whole() -> None:
     long = tuple(range(3, 20))
-    [[h]] = find(DecodeSettings(max_len=4), [[5, EOS]], [Wish(prefix=long)])
+    [[h]] = find(DecodeSettings(max_len=4), [[5, EOS]], [TokenConstraints(prefix=long)])
     assert tuple(h.tokens[: len(long)]) == long
 
 
@@ -144,7 +151,7 @@ def test_banned_phrases_do_not_come(way: str) -> None:
     sources, settings = copying.sources(20), replace(WAYS[way], min_len=3)
     plain = find(settings, sources)
     banned = [tuple(of_source[0].tokens[1:3]) for of_source in plain]
-    found = find(settings, sources, [Wish(banned=(phrase,)) for phrase in banned])
+    found = find(settings, sources, [TokenConstraints(banned=(phrase,)) for phrase in banned])
     for of_source, phrase in zip(found, banned, strict=True):
         assert not any(contains(h.tokens, phrase) for h in of_source)
 
@@ -162,10 +169,10 @@ def test_required_phrases_always_come(beam: int) -> None:
     """Also where there is hardly room for them, and each in a place of its own."""
     draw = torch.Generator().manual_seed(beam)
     sources = copying.sources(16, seed=3)
-    wishes = [Wish(required=phrases(draw, n % 4)) for n in range(16)]
-    wishes[5] = Wish(required=((7, 8), (7, 8), (8, 7)))  # one may not serve for two
-    wishes[6] = Wish(required=((4, 4, 5),), prefix=(4,))
-    wishes[7] = Wish(required=((UNK, 3),), banned=((9,),))
+    wishes = [TokenConstraints(required=phrases(draw, n % 4)) for n in range(16)]
+    wishes[5] = TokenConstraints(required=((7, 8), (7, 8), (8, 7)))  # one may not serve for two
+    wishes[6] = TokenConstraints(required=((4, 4, 5),), prefix=(4,))
+    wishes[7] = TokenConstraints(required=((UNK, 3),), banned=((9,),))
     for limit in (6, 20):
         settings = DecodeSettings(beam=beam, n_best=min(beam, 3), max_len=limit)
         found = find(settings, sources, wishes)
@@ -194,14 +201,14 @@ def holds_apart(tokens: list[int], needed: list[tuple[int, ...]]) -> bool:
 def test_what_is_required_but_comes_anyway_changes_nothing() -> None:
     sources, settings = copying.sources(20), DecodeSettings(beam=8, max_len=12, min_len=3)
     plain = find(settings, sources)
-    wishes = [Wish(required=(tuple(of_source[0].tokens[1:3]),)) for of_source in plain]
+    wishes = [TokenConstraints(required=(tuple(of_source[0].tokens[1:3]),)) for of_source in plain]
     found = find(settings, sources, wishes)
     same = [a[0].tokens == b[0].tokens for a, b in zip(plain, found, strict=True)]
     assert sum(same) >= 0.8 * len(same)  # seldom does a search of other outputs find a better one
 
 
 def test_required_phrases_need_plain_beam_search() -> None:
-    wish = [Wish(required=((4,),))]
+    wish = [TokenConstraints(required=((4,),))]
     for changes, named in (
         ({"sample": True}, r"decode\.sample=true"),
         ({"groups": 2}, r"decode\.groups=2"),
@@ -229,8 +236,8 @@ def test_every_output_begins_with_the_forced_token_which_costs_nothing(
     if required and way in ("draws", "diverse"):
         return
     sources = copying.sources(6)
-    wishes = [Wish(prefix=(7,), required=((9,),) if required else ())] * 6
-    searcher = Searcher([copier()], WAYS[way], Specials(BOS, EOS, UNK, target_begin=4))
+    wishes = [TokenConstraints(prefix=(7,), required=((9,),) if required else ())] * 6
+    searcher = Searcher([copier()], WAYS[way], SpecialTokens(BOS, EOS, UNK, target_begin=4))
     for of_source in [*searcher(sources), *searcher(sources, wishes)]:
         for h in of_source:
             assert h.tokens[0] == 4
@@ -244,7 +251,7 @@ def test_banned_tokens_are_in_no_output(way: str) -> None:
     sources, settings = copying.sources(12), replace(WAYS[way], min_len=3)
     used = {t for found in find(settings, sources) for h in found for t in h.tokens}
     assert {5, 8, 11} <= used
-    specials = Specials(BOS, EOS, UNK, banned=(5, 8, 11, EOS))  # the end is never banned
+    specials = SpecialTokens(BOS, EOS, UNK, banned=(5, 8, 11, EOS))  # the end is never banned
     found = Searcher([copier()], settings, specials)(sources)
     assert not {5, 8, 11} & {t for of_source in found for h in of_source for t in h.tokens}
     assert any(h.finished for of_source in found for h in of_source)

@@ -15,12 +15,12 @@ from headway.inside.capture.states import Site, batches, sites_of, states_of, st
 from headway.settings.model import check_values
 from headway.tasks.loaded_run import LoadedRun
 
-PER_FACTOR = 8
+TOKENS_PER_FEATURE = 8
 """Minimum number of corpus tokens per factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class DictionaryLearning:
     method: Literal["sparse", "topk"] = "sparse"
     """`sparse`: sparse coding as Yun et al. 2021. `topk`: a TopK sparse autoencoder."""
 
@@ -78,7 +78,7 @@ class Learning:
     @property
     def needed(self) -> int:
         """Minimum number of tokens in a corpus."""
-        return PER_FACTOR * self.n
+        return TOKENS_PER_FEATURE * self.n
 
 
 def chosen_sites(run: LoadedRun, layers: str) -> list[Site]:
@@ -135,14 +135,14 @@ class Reservoir:
             self.site_R[place] = site
         self.seen += len(x_ND)
 
-    def held(self) -> tuple[Tensor, Tensor]:
+    def sample(self) -> tuple[Tensor, Tensor]:
         n = min(self.seen, self.size)
         return self.rows_RD[:n], self.site_R[:n]
 
 
 @torch.no_grad()
 def sample_states(
-    run: LoadedRun, texts: Sequence[Passage], sites: Sequence[Site], learning: Learning
+    run: LoadedRun, texts: Sequence[Passage], sites: Sequence[Site], learning: DictionaryLearning
 ) -> tuple[Tensor, Tensor]:
     """Sample states of ordinary tokens at these sites, with the number of the site of each."""
     reservoir = Reservoir(learning.rows, learning.seed)
@@ -152,4 +152,4 @@ def sample_states(
             stream = stream_of(run.model, site)
             words_N = batch.ordinary(run, stream)
             reservoir.add(states[site][words_N], number)
-    return reservoir.held()
+    return reservoir.sample()

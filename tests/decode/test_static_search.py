@@ -9,11 +9,16 @@ import pytest
 import torch
 
 from headway.decode.precision import compute_in_type
-from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
-from headway.decode.search.limits import Job
-from headway.decode.search.recorded import Recorded
-from headway.decode.search.searcher import Prefix, Searcher, search
-from headway.decode.search.static import fits
+from headway.decode.search.cuda_graphs import CudaGraphSearcher
+from headway.decode.search.hypothesis import (
+    NO_CONSTRAINTS,
+    Hypothesis,
+    SpecialTokens,
+    TokenConstraints,
+)
+from headway.decode.search.job import Job
+from headway.decode.search.searcher import Searcher, SharedPrefix, search
+from headway.decode.search.static_search import supports_static_search
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
@@ -34,8 +39,8 @@ SETTINGS = {
 
 
 def recorded(model: Seq2Seq, settings: DecodeSettings) -> Searcher:
-    searcher = Searcher([model], settings, Specials(BOS, EOS, UNK))
-    searcher.recorded = Recorded(model)
+    searcher = Searcher([model], settings, SpecialTokens(BOS, EOS, UNK))
+    searcher.graph_searcher = CudaGraphSearcher(model)
     return searcher
 
 
@@ -59,8 +64,8 @@ def test_fixed_shapes_find_what_the_plain_search_finds(name: str, device: torch.
         sources = copying.sources(size, seed=seed)
         expected = search([model], sources, settings, bos=BOS, eos=EOS, unk=UNK)
         check_same(on_device(sources), expected)
-    assert on_device.recorded is not None
-    sizes = {shape.n_sources for shape in on_device.recorded.searches}
+    assert on_device.graph_searcher is not None
+    sizes = {shape.n_sources for shape in on_device.graph_searcher.searches}
     assert 48 in sizes
     if name == "beam":
         assert len(sizes) > 1  # the last sources moved to a smaller batch
@@ -80,16 +85,16 @@ def test_outputs_that_begin_alike_have_fixed_shapes_too(name: str, device: torch
     """A first token for all, and tokens that may not come behind it."""
     model, settings = copier(), SETTINGS[name]
     sources = copying.sources(12, seed=8)
-    begun = Specials(BOS, EOS, UNK, target_begin=5)
+    begun = SpecialTokens(BOS, EOS, UNK, target_begin=5)
     freely = Searcher([model], settings, begun)(sources)
     second = next(found[0].tokens[1] for found in freely if len(found[0].tokens) > 1)
     specials = begun._replace(never_first=(second, EOS))
     expected = Searcher([model], settings, specials)(sources)
     assert all(h.tokens[0] == 5 and h.tokens[1] != second for found in expected for h in found)
     on_device = Searcher([deepcopy(model).to(device)], settings, specials)
-    on_device.recorded = Recorded(on_device.models[0])
+    on_device.graph_searcher = CudaGraphSearcher(on_device.models[0])
     check_same(on_device(sources), expected)
-    assert on_device.recorded.searches
+    assert on_device.graph_searcher.searches
 
 
 def test_weights_that_moved_are_not_read_where_they_were(device: torch.device) -> None:
@@ -131,9 +136,9 @@ def both_ways(
     model: Decoder, settings: DecodeSettings, device: torch.device, eos: int = EOS
 ) -> tuple[Searcher, Searcher]:
     """Plain on the CPU, and with fixed shapes on the device."""
-    specials = Specials(BOS, eos, UNK)
+    specials = SpecialTokens(BOS, eos, UNK)
     fixed = Searcher([deepcopy(model).to(device)], settings, specials)
-    fixed.recorded = Recorded(fixed.models[0])
+    fixed.graph_searcher = CudaGraphSearcher(fixed.models[0])
     return Searcher([model], settings, specials), fixed
 
 
@@ -143,13 +148,13 @@ def test_prompts_are_continued_with_fixed_shapes_as_without(
 ) -> None:
     """Whatever token is the end; batches take each other's place, and the last ones move."""
     model = language_model()
-    frequent = Searcher([model], LANGUAGE[name], Specials(BOS, EOS, UNK))(PROMPTS)
+    frequent = Searcher([model], LANGUAGE[name], SpecialTokens(BOS, EOS, UNK))(PROMPTS)
     for eos in {EOS, *(found[0].tokens[2] for found in frequent[:2])}:
         plain, fixed = both_ways(model, LANGUAGE[name], device, eos)
         for prompts in (PROMPTS, PROMPTS[3:0:-1], [[9] * 20]):
             check_same(fixed(prompts), plain(prompts))
-        assert fixed.recorded is not None
-        assert len(fixed.recorded.searches) >= 3
+        assert fixed.graph_searcher is not None
+        assert len(fixed.graph_searcher.searches) >= 3
 
 
 @pytest.mark.parametrize("variant", EVERY)
@@ -168,7 +173,7 @@ def test_a_prefix_and_stops_serve_fixed_shapes(device: torch.device) -> None:
     model = language_model()
     plain, fixed = both_ways(model, LANGUAGE["greedy"], device)
     prompts = [[5, 9, 17, *prompt] for prompt in PROMPTS[:4]]
-    prefix = Prefix(fixed.models, [5, 9, 17])
+    prefix = SharedPrefix(fixed.models, [5, 9, 17])
     check_same(fixed(prompts, prefix=prefix), plain(prompts))
     seen: dict[int, list[int]] = {}
 
@@ -202,19 +207,23 @@ def test_an_observer_may_start_another_search(device: torch.device) -> None:
 
 def test_only_plain_searches_have_fixed_shapes() -> None:
     plain = DecodeSettings()
-    assert fits(_job(plain))
+    assert supports_static_search(_job(plain))
     for changes in (
         {"groups": 2},
         {"coverage": 0.2},
         {"no_repeat_ngram": 3},
     ):
-        assert not fits(_job(replace(plain, **changes)))  # type: ignore[arg-type]
-    for wish in (Wish(prefix=(4,)), Wish(required=((4,),)), Wish(banned=((4,),))):
-        assert not fits(_job(plain, wish))
+        assert not supports_static_search(_job(replace(plain, **changes)))  # type: ignore[arg-type]
+    for wish in (
+        TokenConstraints(prefix=(4,)),
+        TokenConstraints(required=((4,),)),
+        TokenConstraints(banned=((4,),)),
+    ):
+        assert not supports_static_search(_job(plain, wish))
 
 
-def _job(settings: DecodeSettings, wish: Wish = NO_WISH) -> Job:
-    return Job.of(settings, Specials(BOS, EOS, UNK), [4], [wish], None)
+def _job(settings: DecodeSettings, wish: TokenConstraints = NO_CONSTRAINTS) -> Job:
+    return Job.of(settings, SpecialTokens(BOS, EOS, UNK), [4], [wish], None)
 
 
 @pytest.mark.parametrize("variant", ["as-published", "llama-like"])

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from headway.decode.steps import encoded, fill
+from headway.decode.steps import encode_sources, prefill
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
@@ -19,7 +19,7 @@ from headway.nn.positions import max_positions
 
 
 @dataclass(frozen=True)
-class Shape:
+class StaticShape:
     """Sizes of all tensors in the CUDA graph of a decoding step."""
 
     n_sources: int
@@ -32,7 +32,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Start:
+class FirstTokens:
     """First tokens of a batch and their positions, by source."""
 
     tokens: list[int]
@@ -42,7 +42,7 @@ class Start:
     """Position of that token: the number of tokens already processed."""
 
 
-class Body(Protocol):
+class StaticModel(Protocol):
     blocks: list[Any]
     front: int
     """Number of cache entries before those of the outputs."""
@@ -50,19 +50,19 @@ class Body(Protocol):
     reach: int | None
     """Maximum number of positions, or None if there is no limit."""
 
-    def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> Start:
+    def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> FirstTokens:
         """Process a batch of sources or prompts and fill the cache."""
 
-    def vectors(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor: ...
+    def hidden_states(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor: ...
 
     def per_source(self) -> list[Tensor]:
         """Tensors with one row per source, apart from the cache."""
 
 
-class Seq2SeqBody:
+class StaticSeq2Seq:
     """Encoder-decoder: sources are encoded, and their keys for cross-attention are cached."""
 
-    def __init__(self, model: Seq2Seq, shape: Shape, bos: int, device: torch.device) -> None:
+    def __init__(self, model: Seq2Seq, shape: StaticShape, bos: int, device: torch.device) -> None:
         self.model, self.shape, self.bos, self.device = model, shape, bos, device
         self.blocks = list(model.decoder.blocks)  # type: ignore[arg-type]
         self.front, self.reach = 0, max_positions(model.target_front)
@@ -72,9 +72,9 @@ class Seq2SeqBody:
         in_memory = Layout.in_cache([room] * n_sources, room, device, tree)
         self.memory = Memory(torch.empty(0, device=device), replace(in_memory, lengths=None))
 
-    def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> Start:
+    def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> FirstTokens:
         room, n_sources = self.shape.source_room, self.shape.n_sources
-        memory = encoded(self.model, sources, self.device, room)
+        memory = encode_sources(self.model, sources, self.device, room)
         lack = n_sources - len(sources)
         lengths = memory.layout.known_lengths()
         lengths_B = torch.tensor([*lengths, *[1] * lack], device=self.device)
@@ -90,25 +90,27 @@ class Seq2SeqBody:
                 layer.memory = (k_MGK, v_MGK)
             for old, new in zip(layer.memory, fresh, strict=True):
                 old[: len(new)] = new
-        return Start([self.bos] * n_sources, [0] * n_sources)
+        return FirstTokens([self.bos] * n_sources, [0] * n_sources)
 
-    def vectors(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor:
+    def hidden_states(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor:
         return self.model.decode(tokens_N, layout, self.memory, cache)
 
     def per_source(self) -> list[Tensor]:
         return [self.sees_BWS]
 
 
-class DecoderBody:
+class StaticDecoder:
     """Language model: the keys of a prompt come first in the cache; its last token is the first to
     be processed."""
 
-    def __init__(self, model: Decoder, shape: Shape, device: torch.device) -> None:
+    def __init__(self, model: Decoder, shape: StaticShape, device: torch.device) -> None:
         self.model, self.shape, self.device = model, shape, device
         self.blocks = list(model.stack.blocks)  # type: ignore[arg-type]
         self.front, self.reach = shape.source_room, max_positions(model.front)
 
-    def load(self, sources: Sequence[Sequence[int]], cache: Cache, prefix: Cache | None) -> Start:
+    def load(
+        self, sources: Sequence[Sequence[int]], cache: Cache, prefix: Cache | None
+    ) -> FirstTokens:
         lack = self.shape.n_sources - len(sources)
         lengths = [len(source) - 1 for source in sources]
         longest = max(lengths)
@@ -116,7 +118,7 @@ class DecoderBody:
             prompts = Cache(len(self.blocks), len(sources), max(longest, 1))
         else:
             prompts = prefix.repeated(len(sources), longest)
-        fill(self.model, [source[:-1] for source in sources], prompts, self.device)
+        prefill(self.model, [source[:-1] for source in sources], prompts, self.device)
         for mine, read in zip(cache.layers, prompts.layers, strict=True):
             for name, fresh_BS in read.cells.items():
                 begins = fresh_BS.shape[1] - prompts.capacity
@@ -126,16 +128,20 @@ class DecoderBody:
                 mine.cells[name][: len(sources), : longest + begins] = fresh_BS[
                     :, : longest + begins
                 ]
-        return Start([*(source[-1] for source in sources), *[0] * lack], [*lengths, *[0] * lack])
+        return FirstTokens(
+            [*(source[-1] for source in sources), *[0] * lack], [*lengths, *[0] * lack]
+        )
 
-    def vectors(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor:
+    def hidden_states(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor:
         return self.model(tokens_N, layout, cache)
 
     def per_source(self) -> list[Tensor]:
         return []
 
 
-def body_of(model: Seq2Seq | Decoder, shape: Shape, bos: int, device: torch.device) -> Body:
+def static_model_of(
+    model: Seq2Seq | Decoder, shape: StaticShape, bos: int, device: torch.device
+) -> StaticModel:
     if isinstance(model, Decoder):
-        return DecoderBody(model, shape, device)
-    return Seq2SeqBody(model, shape, bos, device)
+        return StaticDecoder(model, shape, device)
+    return StaticSeq2Seq(model, shape, bos, device)

@@ -10,29 +10,29 @@ import torch
 from torch import Tensor
 
 from headway.decode.speech.word_times import (
-    Held,
-    Word,
+    AttentionCoverage,
+    WordTiming,
     alignment_heads,
-    held_by,
-    snapped,
+    make_word_timings,
+    measure_coverage,
+    snap_to_pauses,
     token_rows,
-    words_of,
 )
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.media import Media
-from headway.inside.capture.streams import Reading, shown
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.streams import Reading, display_piece
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import written_words
 from headway.nn.ctc import align
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import as_model
 
-Rows = list[tuple[int, int]]
+RowRanges = list[tuple[int, int]]
 """First audio frame of each output, and the end of its range (exclusive)."""
 
 
 @dataclass(frozen=True)
-class Aligned:
+class AudioAlignment:
     """Alignment of outputs with the audio, by the heads that follow it best."""
 
     heads: list[tuple[int, int]]
@@ -42,27 +42,27 @@ class Aligned:
     """Fraction of the attention of every head of every layer that is on a single path through
     time."""
 
-    rows: Rows
+    rows: RowRanges
 
-    held: Held
+    coverage: AttentionCoverage
     """Measured share of the attention of these heads on their path."""
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Describe how well the heads follow the audio, from the measurements."""
-        held = self.held
+        held = self.coverage
         shares = (
-            f"{held.line:.0%} of the attention of these heads is on the line, and "
-            f"{held.words:.0%} in the interval of the word that is written (chance: "
+            f"{held.on_path:.0%} of the attention of these heads is on the line, and "
+            f"{held.in_words:.0%} in the interval of the word that is written (chance: "
             f"{held.chance:.0%}). "
         )
-        if not held.tells:
+        if not held.is_conclusive:
             return shares + "There are too few words to tell whether these heads follow the audio."
-        if held.follows:
+        if held.follows_audio:
             return shares + "These heads follow the audio."
         return shares + "These heads do not follow the audio, so the line gives no word times."
 
 
-def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligned | None:
+def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> AudioAlignment | None:
     """Align by cross attention; None without it. `given` are heads that are known to align."""
     media = trace.reading.media
     layers = trace.attention.get("cross")
@@ -70,7 +70,7 @@ def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligne
         return None
     n_first = _n_begin(trace.reading)
     places = [(layer, head) for layer, x in enumerate(layers) for head in range(len(x))]
-    every_HTS = torch.cat([x.float() for x in layers])[:, n_first:, : media.heard_rows].numpy()
+    every_HTS = torch.cat([x.float() for x in layers])[:, n_first:, : media.n_unpadded_rows].numpy()
     numbers, shares = alignment_heads([every_HTS], len(layers[-1]))
     if given is not None:
         numbers = [places.index(place) for place in given]
@@ -78,9 +78,9 @@ def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligne
     of_words = zip(trace.reading.outputs, word_of_each(trace.reading), strict=True)
     words = {output.row: number for output, number in of_words}
     of_rows = [words.get(n_first + t, -1) for t in range(len(rows))]
-    held = held_by(rows, every_HTS[numbers].mean(0), of_rows)
+    held = measure_coverage(rows, every_HTS[numbers].mean(0), of_rows)
     by_layer = iter(shares)
-    return Aligned(
+    return AudioAlignment(
         [places[number] for number in numbers],
         [[next(by_layer) for _ in layer] for layer in layers],
         [(0, 0)] * n_first + rows,
@@ -99,7 +99,7 @@ def _n_begin(reading: Reading) -> int:
 
 
 @torch.no_grad()
-def ctc_logs(run: LoadedRun, trace: Trace) -> Tensor | None:
+def ctc_log_probs(run: LoadedRun, trace: Trace) -> Tensor | None:
     """Log-probabilities of all symbols and, last, of the blank, for each audio frame without
     padding (S V); None if the model has no CTC head."""
     model, media = run.model, trace.reading.media
@@ -110,10 +110,10 @@ def ctc_logs(run: LoadedRun, trace: Trace) -> Tensor | None:
     part = Anatomy.of(model).stacks[0]
     x_SD, norm = trace.states[part.name][-1], part.stack.final_norm
     logs_SV: Tensor = head(x_SD if norm is None else norm(x_SD)).float().log_softmax(-1)
-    return logs_SV[: media.heard_rows]
+    return logs_SV[: media.n_unpadded_rows]
 
 
-def by_ctc(logs_SV: Tensor, reading: Reading) -> Rows | None:
+def by_ctc(logs_SV: Tensor, reading: Reading) -> RowRanges | None:
     """Align each output that is a word by CTC; None if the text does not fit into the audio."""
     numbers = written_words(reading)
     spoken = [place for place, number in enumerate(numbers) if number >= 0]
@@ -123,13 +123,15 @@ def by_ctc(logs_SV: Tensor, reading: Reading) -> Rows | None:
     found = align(logs_SV, symbols, logs_SV.shape[1] - 1) if symbols else None
     if found is None:
         return None
-    rows: Rows = [(0, 0)] * len(reading.outputs)
+    rows: RowRanges = [(0, 0)] * len(reading.outputs)
     for place, first, last in zip(spoken, found.first, found.last, strict=True):
         rows[place] = (first, last + 1)
     return rows
 
 
-def spoken_words(reading: Reading, rows: Rows, scores_RC: Tensor | None) -> list[Word]:
+def find_word_timings(
+    reading: Reading, rows: RowRanges, scores_RC: Tensor | None
+) -> list[WordTiming]:
     """Words of the output with their start and end in seconds, from the ranges of frames."""
     media = reading.media
     assert media is not None
@@ -138,16 +140,18 @@ def spoken_words(reading: Reading, rows: Rows, scores_RC: Tensor | None) -> list
     for number, output in zip(numbers, reading.outputs, strict=True):
         if number >= 0:
             pieces[number] = pieces.get(number, "") + output.name
-    texts = [shown(pieces.get(number, "")) for number in range(max(numbers, default=-1) + 1)]
+    texts = [
+        display_piece(pieces.get(number, "")) for number in range(max(numbers, default=-1) + 1)
+    ]
     logs = _log_probs(reading, scores_RC)
     names = [output.name for output in reading.outputs]
-    return words_of(texts, names, numbers, rows, logs, media.row_s)
+    return make_word_timings(texts, names, numbers, rows, logs, media.row_s)
 
 
-def at_pauses(media: Media, words: Sequence[Word]) -> list[Word]:
+def at_pauses(media: MediaInput, words: Sequence[WordTiming]) -> list[WordTiming]:
     """Move the boundaries of words to pauses. Clear pauses determine the times, so that two methods
     then agree."""
-    return snapped(words, wave_of(media), media.rate)
+    return snap_to_pauses(words, waveform_of(media), media.rate)
 
 
 def word_of_each(reading: Reading) -> list[int]:
@@ -167,7 +171,7 @@ def _log_probs(reading: Reading, scores_RC: Tensor | None) -> list[float]:
     return [float(x) for x in logs_R]
 
 
-def wave_of(media: Media) -> np.ndarray:
+def waveform_of(media: MediaInput) -> np.ndarray:
     """Samples of a recording between -1 and 1."""
     samples = media.item
     if samples.dtype == np.int16:

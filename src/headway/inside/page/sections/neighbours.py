@@ -11,13 +11,13 @@ from torch import nn
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.states import Site
-from headway.inside.measure.nearest_tokens import Index, indexes
-from headway.inside.page.sections import Section
+from headway.inside.measure.nearest_tokens import TokenIndex, build_indexes
+from headway.inside.page.sections import PageSection
 from headway.tasks.loaded_run import LoadedRun
-from headway.web.pack import Array, pack
+from headway.web.pack import PackedArray, pack
 
 if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 TOKENS = 12_000
 """Most tokens of a corpus for a page."""
@@ -29,22 +29,22 @@ and the last layer."""
 MOST = 64
 """Most tokens of the text that are looked up, in each stream."""
 
-BUDGET, WITH_PICTURES = 200_000, 600_000
+BUDGET, BUDGET_WITH_IMAGES = 200_000, 600_000
 TRIED = [(6, True), (4, True), (2, True), *((hits, False) for hits in range(6, 0, -1))]
 """Number of neighbours, and whether patches are shown; the first choice within the budget is
 used."""
 
-_KNOWN: WeakKeyDictionary[nn.Module, tuple[Corpus, dict[Site, Index]]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[Corpus, dict[Site, TokenIndex]]] = WeakKeyDictionary()
 """Cache of indexes by model, because a served page searches the same corpus for every request."""
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     if looked.corpus is None or looked.run is None:
         return None
     found = _indexes(looked.run, looked.corpus)
     for hits, pictures in TRIED:
         made = _made(looked, found, hits, pictures)
-        if len(pack(made)) <= (WITH_PICTURES if pictures else BUDGET):
+        if len(pack(made)) <= (BUDGET_WITH_IMAGES if pictures else BUDGET):
             return made
     return None
 
@@ -63,15 +63,17 @@ def _spaced(n_layers: int) -> list[int]:
     return [1 + (2 * step * (n_layers - 1) + n - 1) // (2 * max(n - 1, 1)) for step in range(n)]
 
 
-def _indexes(run: LoadedRun, corpus: Corpus) -> dict[Site, Index]:
+def _indexes(run: LoadedRun, corpus: Corpus) -> dict[Site, TokenIndex]:
     known = _KNOWN.get(run.model)
     if known is None or known[0] is not corpus:
-        known = corpus, indexes(run, corpus, chosen(run, corpus), max_tokens=TOKENS)
+        known = corpus, build_indexes(run, corpus, chosen(run, corpus), max_tokens=TOKENS)
         _KNOWN[run.model] = known
     return known[1]
 
 
-def _made(looked: Looked, found: dict[Site, Index], n_hits: int, pictures: bool) -> Section:
+def _made(
+    looked: LookInputs, found: dict[Site, TokenIndex], n_hits: int, pictures: bool
+) -> PageSection:
     contexts: dict[tuple[str, int, int], int] = {}
     texts: list[list[Any]] = []
     layers = []
@@ -87,7 +89,7 @@ def _made(looked: Looked, found: dict[Site, Index], n_hits: int, pictures: bool)
                 key = (index.stream, hit.passage, hit.place)
                 if key not in contexts:
                     contexts[key] = len(texts)
-                    context = index.shown(hit.passage, hit.place)
+                    context = index.token_context(hit.passage, hit.place)
                     looks = [context["picture"]] if pictures and "picture" in context else []
                     texts.append([context["at"], context["pieces"], *looks])
                 numbers.append(contexts[key])
@@ -100,7 +102,7 @@ def _made(looked: Looked, found: dict[Site, Index], n_hits: int, pictures: bool)
                 "stream": index.stream,
                 "places": places,
                 "hits": rows,
-                "cosines": Array(cosines, "f16"),
+                "cosines": PackedArray(cosines, "f16"),
             }
         )
     assert looked.corpus is not None

@@ -16,7 +16,7 @@ from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.trace import trace
 from headway.inside.measure.maps import COSTLY, METHODS, Map, make
 from headway.inside.measure.maps.flow import LONGEST
-from headway.inside.measure.truth.case import Case, Link
+from headway.inside.measure.truth.case import Case, GroundTruthLink
 from headway.storage import read_json, replace_text, seal_json
 from headway.tasks.loaded_run import LoadedRun
 
@@ -29,11 +29,11 @@ ENOUGH = 50
 BASELINES = ("random", "diagonal", "centre")
 """Maps that do not depend on the input."""
 
-Maker = Callable[[LoadedRun, Case], list[Map]]
+MapFunction = Callable[[LoadedRun, Case], list[Map]]
 
 
 @dataclass(frozen=True)
-class Score:
+class MapScore:
     p1: float
     """Precision at 1: how often the candidate with the largest weight is right."""
 
@@ -48,7 +48,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestHead:
     """A head selected on one half of the cases and evaluated on the other."""
 
     name: str
@@ -59,19 +59,19 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Truth:
+class MapAccuracy:
     task: str
     """Description of the ground truth: copied words, alignments, atoms of reactions and so on."""
 
     n: int
-    maps: dict[str, Score]
-    best: Best | None = None
+    maps: dict[str, MapScore]
+    best: BestHead | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     unit: str = "words"
     """Unit of what was judged: words, tokens or atoms."""
 
     @property
-    def is_telling(self) -> bool:
+    def is_conclusive(self) -> bool:
         return self.n >= ENOUGH
 
     @property
@@ -107,16 +107,16 @@ class Truth:
             raise FolderError(f"cannot write {path}: {error.strerror}.") from error
 
     @classmethod
-    def load(cls, path: Path) -> Truth:
+    def load(cls, path: Path) -> MapAccuracy:
         try:
             facts = read_json(path)
-            maps = {name: Score(**score) for name, score in facts["maps"].items()}
+            maps = {name: MapScore(**score) for name, score in facts["maps"].items()}
             best = facts.get("best")
             return cls(
                 facts["task"],
                 facts["n"],
                 maps,
-                None if best is None else Best(**best),
+                None if best is None else BestHead(**best),
                 facts.get("facts", {}),
                 facts.get("unit", "words"),
             )
@@ -126,16 +126,16 @@ class Truth:
             ) from error
 
 
-def measure(
+def measure_accuracy(
     run: LoadedRun,
     cases: Sequence[Case],
     methods: Sequence[str] = tuple(METHODS),
     *,
     task: str = "",
     few: int = FEW,
-    maker: Maker | None = None,
+    maker: MapFunction | None = None,
     note: Callable[[int], None] = lambda done: None,
-) -> Truth:
+) -> MapAccuracy:
     """Measure every map of these methods on every case; costly ones on the first `few` cases.
 
     All cases are of one kind: their `unit` is that of the first. `maker` replaces the methods for
@@ -145,8 +145,8 @@ def measure(
         raise UserError(
             "nothing to measure: headway truth needs at least one input with known positions."
         )
-    hits: dict[str, list[_Hit]] = {}
-    for number, case in enumerate(case.narrow() for case in cases):
+    hits: dict[str, list[_Judgement]] = {}
+    for number, case in enumerate(case.with_judged_outputs() for case in cases):
         wanted = [m for m in methods if m not in COSTLY or number < few]
         made = maker(run, case) if maker else _make(run, case, wanted)
         for map_ in [*made, random_map(case, number), plain_map(case)]:
@@ -154,7 +154,7 @@ def measure(
                 hits.setdefault(map_.name, []).extend(_judge(map_, case, number))
         note(number + 1)
     maps = {name: _score(found) for name, found in hits.items()}
-    return Truth(
+    return MapAccuracy(
         task, sum(len(case.links) for case in cases), maps, _best(hits), unit=cases[0].unit
     )
 
@@ -166,7 +166,7 @@ def _make(run: LoadedRun, case: Case, methods: Sequence[str]) -> list[Map]:
 
 
 @dataclass(frozen=True)
-class _Hit:
+class _Judgement:
     case: int
     is_right: bool
     is_sure: bool
@@ -174,16 +174,16 @@ class _Hit:
     chance: float
 
 
-def _judge(map_: Map, case: Case, number: int) -> Iterator[_Hit]:
+def _judge(map_: Map, case: Case, number: int) -> Iterator[_Judgement]:
     weights_RS = map_.parts()[case.stream].abs()
     for link in case.links:
         place = heaviest(weights_RS, case, link)
-        yield _Hit(
-            number, place in link.right, place in link.sure, len(link.sure), case.chance(link)
+        yield _Judgement(
+            number, place in link.correct, place in link.sure, len(link.sure), case.chance(link)
         )
 
 
-def heaviest(weights_RS: Tensor, case: Case, link: Link) -> int:
+def heaviest(weights_RS: Tensor, case: Case, link: GroundTruthLink) -> int:
     """Select the candidate with the most weight; of equal ones the first."""
     row_S = weights_RS[list(link.rows)].sum(0)
     among = case.candidates(link)
@@ -191,14 +191,14 @@ def heaviest(weights_RS: Tensor, case: Case, link: Link) -> int:
     return among[int(sums.argmax())]
 
 
-def _score(found: Sequence[_Hit]) -> Score:
+def _score(found: Sequence[_Judgement]) -> MapScore:
     n = len(found)
     rights, sure = sum(hit.is_right for hit in found), sum(hit.is_sure for hit in found)
     error = 1 - (sure + rights) / (n + sum(hit.n_sure for hit in found))
-    return Score(rights / n, error, n, sum(hit.chance for hit in found) / n)
+    return MapScore(rights / n, error, n, sum(hit.chance for hit in found) / n)
 
 
-def _best(hits: dict[str, list[_Hit]]) -> Best | None:
+def _best(hits: dict[str, list[_Judgement]]) -> BestHead | None:
     """Select the best head on the even cases and evaluate it on the odd ones, because the best of
     many is partly lucky."""
     heads = {name: found for name, found in hits.items() if is_head(name)}
@@ -211,7 +211,7 @@ def _best(hits: dict[str, list[_Hit]]) -> Best | None:
     chosen = {name: _score(even).p1 for name, (even, _) in halves.items()}
     name = max(chosen, key=lambda head: chosen[head])
     judged = _score(halves[name][1])
-    return Best(name, chosen[name], judged.p1, judged.aer, judged.n)
+    return BestHead(name, chosen[name], judged.p1, judged.aer, judged.n)
 
 
 def is_head(name: str) -> bool:

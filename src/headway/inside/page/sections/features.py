@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headway.inside.capture.streams import shown
-from headway.inside.measure.factors.dictionary import Factors
-from headway.inside.page.sections import Section
-from headway.web.pack import Array
+from headway.inside.capture.streams import display_piece
+from headway.inside.measure.features.dictionary import FeatureDictionary
+from headway.inside.page.sections import PageSection
+from headway.web.pack import PackedArray
 
 if TYPE_CHECKING:
     from headway.inside.capture.trace import Trace
-    from headway.inside.page.look import Looked
+    from headway.inside.page.look import LookInputs
 
 MOST = 256
 """Most factors on a page: those active on this text first, then the most frequent."""
@@ -24,12 +24,12 @@ CONTEXTS = 5
 SHOWN = ("stream", "at", "pieces", "picture")
 
 
-def section(looked: Looked) -> Section | None:
+def section(looked: LookInputs) -> PageSection | None:
     if looked.factors is None or looked.run is None:
         return None
-    found = Factors.load(looked.factors)
+    found = FeatureDictionary.load(looked.factors)
     found.check_fits(looked.run)
-    here = on_text(found, looked.trace)
+    here = activations_on_text(found, looked.trace)
     strongest_A = np.max([values.max(1) for values in here.values()], axis=0)
     often_A = np.array([entry["fires"] for entry in found.entries])
     order = np.lexsort((-often_A, -strongest_A))[:MOST]
@@ -39,13 +39,13 @@ def section(looked: Looked) -> Section | None:
         "total": found.n,
         "numbers": order.tolist(),
         "factors": [_entry(found.entries[a]) for a in order],
-        "values": Array(_windows([found.entries[a] for a in order]), "f16"),
-        "here": {name: Array(values[order], "f16") for name, values in here.items()},
+        "values": PackedArray(_windows([found.entries[a] for a in order]), "f16"),
+        "here": {name: PackedArray(values[order], "f16") for name, values in here.items()},
     }
 
 
 @torch.no_grad()
-def on_text(found: Factors, trace: Trace) -> dict[str, NDArray[np.float32]]:
+def activations_on_text(found: FeatureDictionary, trace: Trace) -> dict[str, NDArray[np.float32]]:
     """Activation of every factor (rows) at every token of each stream: the largest over the layers,
     and zero at special tokens."""
     here: dict[str, NDArray[np.float32]] = {}
@@ -58,7 +58,7 @@ def on_text(found: Factors, trace: Trace) -> dict[str, NDArray[np.float32]]:
     return here
 
 
-def _figures(found: Factors) -> Section:
+def _figures(found: FeatureDictionary) -> PageSection:
     return found.figures | {
         "method": found.settings.method,
         "n": found.n,
@@ -67,9 +67,9 @@ def _figures(found: Factors) -> Section:
     }
 
 
-def _entry(entry: dict[str, Any]) -> Section:
-    words: Section = {
-        name: [[shown(word), value] for word, value in entry[name]]
+def _entry(entry: dict[str, Any]) -> PageSection:
+    words: PageSection = {
+        name: [[display_piece(word), value] for word, value in entry[name]]
         for name in ("promotes", "suppresses")
         if name in entry
     }

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.reading import Ask
+from headway.inside.capture.reading import GenerationOptions
 from headway.inside.capture.trace import trace
-from headway.inside.measure.nearest_tokens import Index
-from headway.inside.page.look import Looked
-from headway.inside.page.sections import look_of
-from headway.inside.page.sections.search import BUDGET, chosen, section
+from headway.inside.measure.nearest_tokens import TokenIndex
+from headway.inside.page.look import LookInputs
+from headway.inside.page.sections import look_data
+from headway.inside.page.sections.neighbours import BUDGET, chosen, section
 from headway.tasks.loaded_run import open_plain
 from headway.web.pack import pack, unpack
 
@@ -28,32 +28,32 @@ LINES = ["The little dog ran to the park.", "A cat sat on a mat.", "Tom went to 
 
 
 @cache
-def looked() -> Looked:
+def looked() -> LookInputs:
     run = open_plain("stories")
     corpus = Corpus.of_lines(LINES)
-    return Looked(run=run, trace=trace(run, TEXT, Ask(output="")), corpus=corpus)
+    return LookInputs(run=run, trace=trace(run, TEXT, GenerationOptions(output="")), corpus=corpus)
 
 
 def html() -> str:
-    return page("search", [look_of("final", looked(), ["search"])])
+    return page("neighbours", [look_data("final", looked(), ["neighbours"])])
 
 
 def data() -> Any:
-    return unpack(html())["looks"][0]["sections"]["search"]
+    return unpack(html())["looks"][0]["sections"]["neighbours"]
 
 
 def test_the_page_has_the_hits_of_the_index_for_all_layers() -> None:
     found, here = data(), looked()
     assert [layer["layer"] for layer in found["layers"]] == [0, 1, 2, 3, 4, 5]
     for layer in found["layers"]:
-        index = Index.of(here.run, LINES, layer["layer"])  # type: ignore[arg-type]
+        index = TokenIndex.of(here.run, LINES, layer["layer"])  # type: ignore[arg-type]
         for row, place in enumerate(layer["places"]):
             hits = index.nearest(here.trace, "text", place, 6)
             np.testing.assert_allclose(
                 layer["cosines"][row], [hit.cosine for hit in hits], atol=2e-3
             )
             shown = [found["texts"][number] for number in layer["hits"][row]]
-            expected = [index.shown(hit.passage, hit.place) for hit in hits]
+            expected = [index.token_context(hit.passage, hit.place) for hit in hits]
             assert shown == [[one["at"], one["pieces"]] for one in expected]
 
 
@@ -67,12 +67,12 @@ def test_of_many_layers_six_are_searched_the_first_and_the_last_among_them(
 
 
 def test_without_a_corpus_there_is_no_panel() -> None:
-    assert section(Looked(run=looked().run, trace=looked().trace)) is None
+    assert section(LookInputs(run=looked().run, trace=looked().trace)) is None
 
 
 def test_it_stays_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(pack(section(looked()))) < BUDGET / 10
-    monkeypatch.setattr("headway.inside.page.sections.search.BUDGET", 2_000)
+    monkeypatch.setattr("headway.inside.page.sections.neighbours.BUDGET", 2_000)
     made = section(looked())
     assert made is None or len(pack(made)) <= 2_000
 
@@ -80,20 +80,20 @@ def test_it_stays_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_translator_without_targets_searches_its_source() -> None:
     run = open_plain("tatoeba-de-en")
     corpus = Corpus.of_lines(["Guten Morgen.", "Ich habe einen Hund."])
-    made = section(Looked(run=run, trace=trace(run, "Mein Hund."), corpus=corpus))
+    made = section(LookInputs(run=run, trace=trace(run, "Mein Hund."), corpus=corpus))
     assert made is not None
     assert {layer["stream"] for layer in made["layers"]} == {"source"}
     both = Corpus.of_lines(["Ich habe einen Hund."], ["I have a dog."])
-    made = section(Looked(run=run, trace=trace(run, "Mein Hund."), corpus=both))
+    made = section(LookInputs(run=run, trace=trace(run, "Mein Hund."), corpus=both))
     assert made is not None
     assert {layer["stream"] for layer in made["layers"]} == {"source", "target"}
 
 
 def test_a_click_on_a_token_shows_its_neighbours(browser: Any, tmp_path: Path) -> None:
     found = data()
-    shown = open_page(browser, html(), tmp_path, state="tab=search")
+    shown = open_page(browser, html(), tmp_path, state="tab=neighbours")
     for place in (3, 5):
-        shown.locator("[data-card=search] .token").nth(place).click()
+        shown.locator("[data-card=neighbours] .token").nth(place).click()
         for layer in found["layers"]:
             row = layer["places"].index(place)
             column = shown.locator(f"[data-layer='{layer['layer']}']")

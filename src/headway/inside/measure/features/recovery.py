@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headway.inside.capture.examples import Passage, hide_tokens
-from headway.inside.capture.states import Site, batches, edit_states, stream_of, watch_states
-from headway.inside.measure.ablation import answers, losses, unit
+from headway.inside.capture.examples import Passage, mask_tokens
+from headway.inside.capture.states import Site, batches, edit_states, record_states, stream_of
+from headway.inside.measure.ablation import batch_outputs, losses, unit
 from headway.tasks.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
-    from headway.inside.measure.factors.dictionary import Factors
+    from headway.inside.measure.features.dictionary import FeatureDictionary
 
 MAX_TOKENS = 4_000
 MASKED = 0.15
 
 
 @torch.no_grad()
-def figures(run: LoadedRun, found: Factors, texts: Sequence[Passage]) -> dict[str, Any]:
+def measure_fidelity(
+    run: LoadedRun, found: FeatureDictionary, texts: Sequence[Passage]
+) -> dict[str, Any]:
     """Measure how well states are reconstructed from factors, and the loss of the model with them.
 
     `explained` is the fraction of the variance and `l0` the number of active factors per token,
@@ -34,14 +36,14 @@ def figures(run: LoadedRun, found: Factors, texts: Sequence[Passage]) -> dict[st
     texts = _first(_mask(run, texts, found.settings.seed), MAX_TOKENS)
     sums = [_Sums() for _ in found.sites]
     for batch in batches(run, texts):
-        with watch_states(run.model) as states:
-            clean = answers(run, batch)
+        with record_states(run.model) as states:
+            clean = batch_outputs(run, batch)
         for number, site in enumerate(found.sites):
             stream = stream_of(run.model, site)
             words_N = batch.ordinary(run, stream)
             x_ND = states[site][words_N]
             code_NA = found.codes(x_ND, site)
-            rebuilt_ND = found.rebuilt(code_NA, site)
+            rebuilt_ND = found.reconstruct(code_NA, site)
             own = sums[number]
             own.left += float((x_ND - rebuilt_ND).square().sum() / found.scale_S[number] ** 2)
             middle_D = found.mean_SD[number]
@@ -51,7 +53,7 @@ def figures(run: LoadedRun, found: Factors, texts: Sequence[Passage]) -> dict[st
             others = {"rebuilt": rebuilt_ND, "mean": middle_D, "zero": torch.zeros_like(middle_D)}
             for name, value in others.items():
                 with edit_states(run.model, _instead(site, words_N, value)):
-                    changed = answers(run, batch)
+                    changed = batch_outputs(run, batch)
                 before_R, behind_R, _ = losses(clean, changed)
                 own.add("loss", before_R if name == "rebuilt" else None)
                 own.add(name, behind_R)
@@ -121,7 +123,7 @@ def _mask(run: LoadedRun, texts: Sequence[Passage], seed: int) -> list[Passage]:
         drawn = torch.rand(n, generator=random) < MASKED
         gaps = [row for row in range(1, n - 1) if drawn[row]]
         if gaps:
-            found.append(hide_tokens(run, text, gaps))
+            found.append(mask_tokens(run, text, gaps))
     return found or list(texts)
 
 
