@@ -163,13 +163,13 @@ def _place(url: str) -> tuple[str, int]:
 def headway_server(run: Run, inside: bool, *more: str) -> Iterator[tuple[str, int]]:
     """Its address and process. `inside`: a thread of this one, for a quick look."""
     if inside:
-        from headway.serve.application import make
+        from headway.serve.application import create_app
         from headway.serve.limits import Limits
         from headway.serve.server import running
 
         given = {word.partition("=")[0].removeprefix("serve."): int(word.partition("=")[2])
                  for word in more}  # fmt: skip
-        with running(make([run], limits=Limits(**given))) as url:  # type: ignore[arg-type]
+        with running(create_app([run], limits=Limits(**given))) as url:  # type: ignore[arg-type]
             yield url, os.getpid()
         return
     port = free_port()
@@ -723,11 +723,11 @@ def asked_worker(
     """All texts, each a request of its own, through the batching worker."""
     from headway.serve.limits import Limits
     from headway.serve.metrics import Metrics
-    from headway.serve.worker import Ticket, Worker
+    from headway.serve.worker import InferenceWorker, Ticket
 
-    worker = Worker(run, Limits(queue=len(texts)), Metrics())
+    worker = InferenceWorker(run, Limits(queue=len(texts)), Metrics())
     worker.start()
-    worker.is_open.wait(120)
+    worker.ready.wait(120)
 
     async def ask() -> None:
         loop, tickets = asyncio.get_running_loop(), []
@@ -735,7 +735,7 @@ def asked_worker(
             worker.reserve(1)
             use = run.use(options)
             tickets.append(Ticket([run.question(text)], use, "", loop, loop.create_future()))
-            worker.put(tickets[-1])
+            worker.enqueue(tickets[-1])
         await asyncio.gather(*(ticket.future for ticket in tickets))
 
     yield lambda: alone(ask())

@@ -132,7 +132,7 @@ def recorded_graphs(name: str, tokens: int) -> tuple[Work, Work]:
 
     def quickly() -> None:
         for graph in graphs:
-            record.recorded(graph)
+            record.export_program(graph)
 
     def plainly() -> None:
         with patch.object(record, "quickly", nullcontext):

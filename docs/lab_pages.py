@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.lab.experiments import EXPERIMENTS, Entry
+from headway.lab.catalogue import EXPERIMENTS, ExperimentEntry
 from headway.lab.page import write_page
-from headway.lab.verdict import Verdict, said
+from headway.lab.verdict import Verdict, rounded
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "lab"
@@ -157,7 +157,7 @@ def main(folder: str = "") -> None:
 def collect(folder: Path) -> None:
     """Keep the numbers of every experiment that was run, and a picture of each."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    taken: dict[str, Entry] = {}
+    taken: dict[str, ExperimentEntry] = {}
     for entry in EXPERIMENTS.values():
         for size in SIZES:
             place = folder / (entry.name if size == "quick" else f"{entry.name}-full")
@@ -174,7 +174,7 @@ def collect(folder: Path) -> None:
     take_pictures(taken.values())
 
 
-def take_pictures(entries: Iterable[Entry]) -> None:
+def take_pictures(entries: Iterable[ExperimentEntry]) -> None:
     from make_pictures import Picture, browsing, png, shot
 
     with browsing() as browser, tempfile.TemporaryDirectory() as scratch:
@@ -185,17 +185,17 @@ def take_pictures(entries: Iterable[Entry]) -> None:
                 picture_of(entry).write_bytes(png(shot(browser, picture, page)))
 
 
-def picture_of(entry: Entry) -> Path:
+def picture_of(entry: ExperimentEntry) -> Path:
     return FOLDER.parent / "pictures" / f"lab-{entry.name}.png"
 
 
-def results_of(entry: Entry) -> list[dict[str, Any]]:
+def results_of(entry: ExperimentEntry) -> list[dict[str, Any]]:
     """What was kept of an experiment, the full run first."""
     paths = [RESULTS / f"{entry.name}-{size}.json" for size in SIZES]
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
 
 
-def facts_of(entry: Entry, kept: dict[str, Any]) -> dict[str, Any]:
+def facts_of(entry: ExperimentEntry, kept: dict[str, Any]) -> dict[str, Any]:
     """As `verdict.json` has them, judged anew."""
     experiment = entry.load()
     verdict: Verdict = experiment.judge(kept["found"])
@@ -275,7 +275,7 @@ def ran(kept: dict[str, Any]) -> str:
     return f"{kept['size']}, seeds {first} to {last}, {kept['cpu_minutes']:.1f} CPU minutes"
 
 
-def page(entry: Entry) -> str:
+def page(entry: ExperimentEntry) -> str:
     experiment, results = entry.load(), results_of(entry)
     kept = results[0]
     verdict: Verdict = experiment.judge(kept["found"])
@@ -298,10 +298,12 @@ def page(entry: Entry) -> str:
         "|---|---:|---|---:|---:|---|",
     ]
     for effect in (verdict.effect, *verdict.more):
-        between = "exact" if effect.exact else f"{said(effect.low)} to {said(effect.high)}"
-        spread, least = ("", "") if effect.exact else map(said, (effect.spread, effect.detectable))
+        between = "exact" if effect.exact else f"{rounded(effect.low)} to {rounded(effect.high)}"
+        spread, least = (
+            ("", "") if effect.exact else map(rounded, (effect.spread, effect.detectable))
+        )
         lines.append(
-            f"| {effect.name} | {said(effect.value)} | {between} | {spread} | {least} | "
+            f"| {effect.name} | {rounded(effect.value)} | {between} | {spread} | {least} | "
             f"{effect.unit} |"
         )
     lines.append("")
@@ -340,7 +342,7 @@ def cell(value: Any) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 1 else said(value)
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 1 else rounded(value)
 
 
 def with_nav(text: str) -> str:

@@ -128,10 +128,10 @@ SERVED = "readme-serve"
 
 def served(browser: Any) -> NDArray[np.uint8]:
     import headway
-    from headway.serve.application import make
+    from headway.serve.application import create_app
     from headway.serve.server import running
 
-    with running(make([headway.load("tatoeba-de-en", device="cpu")])) as url:
+    with running(create_app([headway.load("tatoeba-de-en", device="cpu")])) as url:
         page = browser.new_page(viewport={"width": 900, "height": 640}, device_scale_factor=2)
         page.goto(f"{url}/")
         page.fill("[data-serve=input]", GERMAN)

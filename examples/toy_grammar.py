@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headway.inside.measure.truth import AlignedPair
-from headway.lab.beds import copies, grammar, reverses
+from headway.lab.datasets import copies, grammar, reverses
 
 SIZES = {"train": 8000, "valid": 200, "test": 200}
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from headway.errors import UserError
-from headway.interop.exporting import FULL_PRECISION, TAKE_ALL, TARGETS
+from headway.interop.exporting import FULL_PRECISION, TARGETS, UNIVERSAL_TARGETS
 from headway.interop.graphs.graphs import Graph, graphs_of
 from headway.interop.graphs.padded_batches import prove_padded
 from tests.facts import missing
 
 from .tiny import Tiny
 
-QUICK = [name for name in TARGETS if name not in TAKE_ALL]
+QUICK = [name for name in TARGETS if name not in UNIVERSAL_TARGETS]
 """The others record graphs, which takes seconds, however small they are."""
 
 
@@ -62,11 +62,13 @@ def test_it_is_exported_with_a_proof_or_the_error_names_a_format(
             others = [name for name in TARGETS if name != to and not missing(error, name)]
             assert bool(error) == bool(others), f"no other format: {error}"
             for other in others:  # those that take all runs do take this one, as below
-                assert other in TAKE_ALL or not error_of(tiny, other, tmp_path / "other", int8=int8)
+                assert other in UNIVERSAL_TARGETS or not error_of(
+                    tiny, other, tmp_path / "other", int8=int8
+                )
                 assert not (int8 and other in FULL_PRECISION), error
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", TAKE_ALL)
+@pytest.mark.parametrize("to", UNIVERSAL_TARGETS)
 def test_a_recorded_graph_is_written_with_a_proof(tiny: Tiny, to: str, tmp_path: Path) -> None:
     assert not error_of(tiny, to, tmp_path / "out")

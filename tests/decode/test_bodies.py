@@ -21,7 +21,7 @@ from headway.settings.decode import DecodeSettings
 from tests.models.variants import BODIES, tiny
 
 from .reference import BOS, EOS, UNK, next_given, small_model
-from .test_filters import contains
+from .test_logits_processors import contains
 
 SPECIALS = SpecialTokens(BOS, EOS, UNK)
 SOURCES = [[3, 4, 5, 6], [7, 8], [9, 3, 9, 3, 10]]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from headway.lab.beds import name
+from headway.lab.datasets import syllable
 from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
 from headway.settings.model import Seq2SeqSettings
@@ -23,7 +23,7 @@ SLOTS = 32
 """Half of the width: a number for each token; the other half has one for each position."""
 
 
-WORDS = [name(number) for number in range(20)]
+WORDS = [syllable(number) for number in range(20)]
 
 
 @torch.no_grad()

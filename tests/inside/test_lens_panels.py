@@ -21,8 +21,8 @@ from headway.inside.page.look import LookInputs, LookOptions
 from headway.inside.page.sections import look_data
 from headway.models.parts.output_heads import HiddenStates
 from headway.nn.tap import record
-from headway.serve.application import make
-from headway.serve.looking import Looks, live_page
+from headway.serve.application import create_app
+from headway.serve.look import LookService, live_page
 from headway.serve.server import running
 from headway.tasks.loaded_run import open_plain
 from headway.web.pack import PackedArray
@@ -200,7 +200,7 @@ def test_a_served_page_follows_another_token(browser: Any) -> None:
     html, live = live_page(
         held, "Der Hund schläft.", DEFAULT_OPTIONS, Intervention(), LookOptions()
     )
-    app = make([held], home=html, looks=Looks(4, {held.name: live}))
+    app = create_app([held], home=html, looks=LookService(4, {held.name: live}))
     with running(app) as url:
         opened = browser.new_page()
         opened.goto(f"{url}/#tab=walk")

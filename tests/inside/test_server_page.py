@@ -25,8 +25,8 @@ from headway.inside.measure.pruning_curve import save_head_analysis
 from headway.inside.page.look import LookOptions
 from headway.inside.page.server_page import LivePage, initial_request
 from headway.inside.page.server_request import LookRequest
-from headway.serve.application import make
-from headway.serve.looking import Looks, live_page
+from headway.serve.application import create_app
+from headway.serve.look import LookService, live_page
 from headway.serve.server import running
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import SHIPPED
@@ -48,7 +48,7 @@ def translator() -> LoadedRun:
 def served(run: LoadedRun, text: str = TEXT) -> Iterator[str]:
     held = headway.load(run.folder, device="cpu")
     html, live = live_page(held, text, DEFAULT_OPTIONS, Intervention(), LookOptions())
-    app = make([held], home=html, looks=Looks(4, {held.name: live}))
+    app = create_app([held], home=html, looks=LookService(4, {held.name: live}))
     with running(app) as url:
         yield url
 
@@ -322,7 +322,7 @@ def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_
     held = headway.load(kept_run(tmp_path / "tiny"), device="cpu")
     live = LivePage.of(held.opened.inspection_copy(), DEFAULT_OPTIONS, LookOptions())
     html = live.page(LookRequest(text="ba de fi ko", maps=True)).live_html
-    with running(make([held], home=html)) as server:
+    with running(create_app([held], home=html)) as server:
         there = Browsed(browser, server, "#tab=saliency&kind=encoder&saliencyMap=head&layer=0")
         assert there.page.locator(".chip[data-key=head]").inner_text().endswith("cross 1.1")
         assert there.text("off").endswith("cross 1.1")

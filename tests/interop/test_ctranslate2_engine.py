@@ -19,7 +19,7 @@ from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import ConfigError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
-from headway.interop.ctranslate2.options import MAPPED, REFUSED
+from headway.interop.ctranslate2.options import MAPPED, UNSUPPORTED
 from headway.interop.ctranslate2.searcher import Ranking, even_batches
 from headway.models.folder import model_weights, save_weights
 from headway.settings.data import DataSettings, TokenizerSettings
@@ -85,12 +85,12 @@ def by_engine(out: Path, lines: list[str], **more: Any) -> list[dict[str, Any]]:
 
 def test_every_decoding_setting_is_mapped_or_an_error() -> None:
     known = {field.name for field in fields(DecodeSettings)}
-    assert MAPPED.keys() | REFUSED.keys() | {"diversity"} == known
-    assert not MAPPED.keys() & REFUSED.keys()
+    assert MAPPED.keys() | UNSUPPORTED.keys() | {"diversity"} == known
+    assert not MAPPED.keys() & UNSUPPORTED.keys()
     page = (Path(__file__).parents[2] / "docs" / "weights" / "export.md").read_text()
     table = page.partition("## CTranslate2")[2].partition("## ONNX")[0]
     assert not [name for name in known if f"`{name}`" not in table]
-    for name, (nothing, _) in REFUSED.items():
+    for name, (nothing, _) in UNSUPPORTED.items():
         assert getattr(DecodeSettings(), name) == nothing
 
 

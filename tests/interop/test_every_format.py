@@ -14,7 +14,7 @@ from torch import nn
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded_batches import Array, prove_padded
+from headway.interop.graphs.padded_batches import GraphArray, prove_padded
 from headway.interop.proof import Proof
 from headway.settings.folder import load_run
 from headway.settings.run import media_settings
@@ -24,11 +24,11 @@ from headway.tasks.loaded_run import LoadedRun, open_plain
 from .padded_runs import MEDIA, media_run
 
 
-def eager(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+def eager(graph: Graph) -> Callable[[Mapping[str, GraphArray]], dict[str, GraphArray]]:
     """A graph as torch runs it, before anything is recorded."""
 
     @torch.no_grad()
-    def call(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def call(inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
         found = graph.module(*(torch.from_numpy(inputs[name]) for name in graph.example))
         return {name: x.numpy() for name, x in zip(graph.outputs, found, strict=True)}
 

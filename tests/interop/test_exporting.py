@@ -18,7 +18,7 @@ from headway.errors import FolderError
 from headway.interop import exporting
 from headway.interop.exporting import export_run
 from headway.interop.proof import Proof, compared
-from headway.interop.proof_inputs import proof_items, read_all
+from headway.interop.proof_inputs import compute_cases, proof_items
 from headway.tasks.loaded_run import LoadedRun, open_plain, open_run
 
 from ..facts import missing
@@ -44,7 +44,7 @@ class Copy(ModuleType):
     def prove(self, run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
         assert (out / "model").is_file()
         self.sentences, self.proved = sentences, run
-        ours = read_all(run, proof_items(run, sentences))
+        ours = compute_cases(run, proof_items(run, sentences))
         return compared("copy", ours, [np.array(r.scores + self.off) for r in ours])
 
 

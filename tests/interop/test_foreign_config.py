@@ -8,36 +8,36 @@ from typing import Any
 import pytest
 
 from headway.errors import ConfigError
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 
 
 @pytest.mark.parametrize("value", [0, -1, 10**9, 2.0, "3", True, [3], float("nan")])
 def test_a_whole_number_is_one_of_sensible_size(value: Any) -> None:
-    assert Given({"n": 3}).whole("n") == 3
+    assert ForeignConfig({"n": 3}).integer("n") == 3
     pattern = rf"^config\.json\b.*\bn\b.*{re.escape(repr(value))}.*\b1\b.*\b16777216\b"
     with pytest.raises(ConfigError, match=pattern):
-        Given({"n": value}).whole("n")
+        ForeignConfig({"n": value}).integer("n")
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), 10**400, "0.1", False])
 def test_a_number_is_finite_and_within_its_bounds(value: Any) -> None:
-    assert Given({"x": 1}).number("x") == 1.0
+    assert ForeignConfig({"x": 1}).number("x") == 1.0
     pattern = rf"^config\.json\b.*\bx\b.*{re.escape(repr(value)[:20])}.*\b0\b.*1e\+09"
     with pytest.raises(ConfigError, match=pattern):
-        Given({"x": value}).number("x")
+        ForeignConfig({"x": value}).number("x")
 
 
 @pytest.mark.parametrize("value", [None, 3])
 def test_what_is_absent_or_null_has_its_default(value: int | None) -> None:
-    given = Given({} if value is None else {"n": value})
-    assert given.whole("n", 3) == 3
-    assert Given({"n": None}).whole("n", 3) == 3
+    given = ForeignConfig({} if value is None else {"n": value})
+    assert given.integer("n", 3) == 3
+    assert ForeignConfig({"n": None}).integer("n", 3) == 3
     with pytest.raises(ConfigError, match=r"config\.json\b.*\bm\b"):
-        given.whole("m")
+        given.integer("m")
 
 
 def test_no_more_layers_than_tensors() -> None:
-    given = Given({"n": 5, "many": 3000})
+    given = ForeignConfig({"n": 5, "many": 3000})
     assert given.layers("n", ["a"] * 5) == 5
     with pytest.raises(ConfigError, match=r"config\.json\b.*\bn\b.*\b5\b.*\b4\b"):
         given.layers("n", ["a"] * 4)
@@ -46,19 +46,19 @@ def test_no_more_layers_than_tensors() -> None:
 
 
 def test_only_rejects_other_values_if_the_key_is_there() -> None:
-    given = Given({"a": 1, "b": {"x": 2}, "c": None})
-    given.only("a", 1, "reason")
-    given.only("a", (0, 1), "reason")
-    given.only("c", 5, "reason")
-    given.only("absent", 5, "reason")
+    given = ForeignConfig({"a": 1, "b": {"x": 2}, "c": None})
+    given.require("a", 1, "reason")
+    given.require("a", (0, 1), "reason")
+    given.require("c", 5, "reason")
+    given.require("absent", 5, "reason")
     for key, value, allowed in (("a", "1", 2), ("b", r"\{'x': 2\}", {})):
         with pytest.raises(ConfigError, match=rf"config\.json\b.*\b{key}\b.*{value}.*reason"):
-            given.only(key, allowed, "reason")
+            given.require(key, allowed, "reason")
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:
     with pytest.raises(ConfigError) as caught:
-        Given({"n": "x" * 10_000}).whole("n")
+        ForeignConfig({"n": "x" * 10_000}).integer("n")
     assert len(str(caught.value)) < 200
 
 
@@ -69,4 +69,4 @@ def test_a_long_value_is_cut_in_the_message() -> None:
 )  # fmt: skip
 def test_other_types_are_an_error(method: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"config\.json\b.*\bkey\b.*{re.escape(repr(value))}"):
-        getattr(Given({"key": value}), method)("key")
+        getattr(ForeignConfig({"key": value}), method)("key")

@@ -155,6 +155,6 @@ def test_the_attention_to_the_source_is_that_of_alignments() -> None:
 def test_tables_of_positions_reach_beyond_what_was_trained() -> None:
     for variant, reach in {"llama-like": 1024, "window": 1024, "as-published": 32}.items():
         _, [graph] = graphs("decoder", variant, "complete")
-        assert graph.reach == reach, variant
+        assert graph.max_positions == reach, variant
     _, [graph] = graphs("decoder", "alibi-three-heads", "complete")
-    assert graph.reach is None
+    assert graph.max_positions is None

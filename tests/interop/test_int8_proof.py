@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headway.interop.int8_proof import MOST_OFF, Int8Proof, judged_as_int8
 from headway.interop.proof import compared
-from headway.interop.proof_inputs import Reading
+from headway.interop.proof_inputs import ProofCase
 from headway.tasks.text_items import TextItem
 
 from ..facts import missing
@@ -25,7 +25,7 @@ def scores(seed: int) -> list[Scores]:
 
 
 def judged(theirs: list[Scores], what: str = "logits") -> Int8Proof:
-    ours = [Reading(TextItem([1]), [], table, table) for table in scores(1)]
+    ours = [ProofCase(TextItem([1]), [], table, table) for table in scores(1)]
     return judged_as_int8(compared("onnx", ours, theirs, what=what), ours, theirs)
 
 
@@ -85,7 +85,7 @@ def test_what_is_broken_fails(broken: str, tmp_path: Path) -> None:
 
 
 def test_a_number_alone_is_compared_with_how_far_numbers_are_apart() -> None:
-    ours = [Reading(TextItem([1]), [], table[:, :1], table[:, :1]) for table in scores(1)]
+    ours = [ProofCase(TextItem([1]), [], table[:, :1], table[:, :1]) for table in scores(1)]
     for off, passes in ((0.1, True), (1.0, False)):
         theirs = [one.scores + np.float32(off) for one in ours]
         proof = judged_as_int8(compared("onnx", ours, theirs, what="logits"), ours, theirs)

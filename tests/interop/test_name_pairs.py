@@ -9,14 +9,14 @@ import torch
 
 from headway.errors import UserError
 from headway.interop.name_pairs import (
-    TURNED,
-    Change,
-    Pair,
-    Taken,
-    both,
+    TRANSPOSED,
+    ConvertedTensors,
+    NamePair,
+    TensorTransform,
     stacked,
     to_ours,
     to_theirs,
+    weight_and_bias,
 )
 
 from ..facts import missing
@@ -25,9 +25,9 @@ from .theirs import architecture
 
 PAIRS = [
     *stacked(["a.q", "a.k", "a.v"], "x", [4, 2, 2], bias=False),
-    Pair("b.weight", "y.weight", change=TURNED),
-    Pair("table", "z", their_rows=slice(2, None)),
-    Pair("again", "z2", tied=True),
+    NamePair("b.weight", "y.weight", change=TRANSPOSED),
+    NamePair("table", "z", their_rows=slice(2, None)),
+    NamePair("again", "z2", tied=True),
 ]
 ALIASES = {"z2": "z"}
 
@@ -48,7 +48,7 @@ def tensors() -> dict[str, torch.Tensor]:
     }
 
 
-def taken(given: dict[str, torch.Tensor]) -> Taken:
+def taken(given: dict[str, torch.Tensor]) -> ConvertedTensors:
     return to_ours(given, PAIRS, {"mas.": "a mask"}, ALIASES)
 
 
@@ -112,7 +112,7 @@ def test_on_the_meta_device_it_finds_out_shapes_alone() -> None:
 
 def test_a_table_that_names_a_tensor_twice_is_a_bug() -> None:
     with pytest.raises(AssertionError):
-        to_ours({}, [*both("a", "b"), *both("a", "c")], {})
+        to_ours({}, [*weight_and_bias("a", "b"), *weight_and_bias("a", "c")], {})
 
 
 def test_a_layer_left_out_of_a_table_is_an_error(tmp_path: Path) -> None:
@@ -123,9 +123,12 @@ def test_a_layer_left_out_of_a_table_is_an_error(tmp_path: Path) -> None:
 
 
 def test_one_of_theirs_may_be_several_of_ours() -> None:
-    first = Change(lambda t: t[0, :1], lambda t: t[None])
-    rest = Change(lambda t: t[0, 1:], lambda t: t[None])
-    pairs = [Pair("places", "a", change=first, along=1), Pair("places", "b", change=rest, along=1)]
+    first = TensorTransform(lambda t: t[0, :1], lambda t: t[None])
+    rest = TensorTransform(lambda t: t[0, 1:], lambda t: t[None])
+    pairs = [
+        NamePair("places", "a", change=first, concat_axis=1),
+        NamePair("places", "b", change=rest, concat_axis=1),
+    ]
     theirs = {"places": torch.arange(10.0).view(1, 5, 2)}
     taken = to_ours(theirs, pairs, {})
     assert {name: tuple(tensor.shape) for name, tensor in taken.weights.items()} == {

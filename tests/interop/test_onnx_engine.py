@@ -19,7 +19,7 @@ from headway.decode.search.searcher import StepsConfig
 from headway.decode.steps import DecoderSteps, DecodingSteps, Seq2SeqSteps
 from headway.errors import UserError
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded_batches import Array
+from headway.interop.graphs.padded_batches import GraphArray
 from headway.interop.onnx.engine import OnnxEngine
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
@@ -51,11 +51,11 @@ class TorchSession:
         run = open_plain(str(path.parent))
         graphs = {graph.name: graph for graph in graphs_of(run.model, run.settings)}
         self.graph: Graph = graphs[path.stem]
-        self.n_positions = self.graph.reach
+        self.n_positions = self.graph.max_positions
         self.inputs, self.facts = self.graph.example, {"task": run.settings.task}
 
     @torch.no_grad()
-    def call(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def call(self, inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
         found = self.graph.module(*(torch.from_numpy(inputs[name]) for name in self.graph.example))
         return {name: x.numpy() for name, x in zip(self.graph.outputs, found, strict=True)}
 

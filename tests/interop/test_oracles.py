@@ -17,7 +17,7 @@ from headway.decode.logits_processors import (
     penalise_repetition,
 )
 from headway.decode.search.sample import probabilities
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.interop.hf.llama import rope_settings
 from headway.nn.positions import rope_rates, sinusoids
 from headway.settings.decode import DecodeSettings
@@ -52,7 +52,7 @@ def numbers(text: str) -> list[float]:
 
 def rates(parameters: dict[str, Any]) -> list[float]:
     """Of a Llama with heads 128 wide, as its configuration is read."""
-    rope = rope_settings(Given({"rope_parameters": {"rope_theta": 10_000.0, **parameters}}))
+    rope = rope_settings(ForeignConfig({"rope_parameters": {"rope_theta": 10_000.0, **parameters}}))
     found = rope_rates(128, rope.base, rope.scaling, rope.factor, rope.trained_len)
     return found.tolist()
 

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from headway.interop.proof import Proof, compared
-from headway.interop.proof_inputs import SENTENCES, Reading, proof_sentences, proof_texts, read_all
+from headway.interop.proof_inputs import (
+    SENTENCES,
+    ProofCase,
+    compute_cases,
+    proof_sentences,
+    proof_texts,
+)
 from headway.settings.run import RunSettings
 from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.tasks.text_items import TextItem
@@ -21,9 +27,9 @@ from .ours import save_run, settings_of
 SCORES = [[0.0, 1.0, 3.0], [2.0, 1.0, 0.0]]
 
 
-def reading(scores: list[list[float]] = SCORES) -> Reading:
+def reading(scores: list[list[float]] = SCORES) -> ProofCase:
     table = np.array(scores, np.float32)
-    return Reading(TextItem([1, 2]), [], table, table * 2)
+    return ProofCase(TextItem([1, 2]), [], table, table * 2)
 
 
 def against(theirs: list[list[float]], **options: Any) -> Proof:
@@ -117,7 +123,7 @@ class TestWhatIsRead:
         ids = [text.ids for text in texts]
         assert ids[0] == [words.bos, *words.encode(LINES[0])]
         assert len(ids[4]) == 64 - 16
-        said = read_all(run, texts)
+        said = compute_cases(run, texts)
         assert [len(reading.tokens) for reading in said][:2] == [len(ids[0]) + 16, len(ids[1]) + 16]
         for before, reading in zip(ids, said, strict=True):
             scores = reading.scores.copy()
@@ -131,7 +137,7 @@ class TestWhatIsRead:
         ids = [text.ids for text in texts]
         assert ids[0] == [*words.encode(LINES[0]), words.eos]
         assert len(ids[4]) == 64 - 1
-        for reading in read_all(run, texts):
+        for reading in compute_cases(run, texts):
             assert reading.target[0] == words.bos
             assert reading.scores.shape == (len(reading.target), run.shape.vocab_size)
             scores = reading.scores.copy()
@@ -153,22 +159,22 @@ class TestWhatIsRead:
         first = ids[3].index(words.eos)
         assert texts[3].segments == [0] * (first + 1) + [1] * (len(ids[3]) - first - 1)
         assert not any(texts[0].segments)
-        said = read_all(run, texts)
+        said = compute_cases(run, texts)
         assert said[3].scores.shape == (len(ids[3]), run.shape.vocab_size)
         assert said[3].hidden_TD.shape == (len(ids[3]), 32)
 
     def test_classes_and_vectors_are_one_row(self, tmp_path: Path) -> None:
         heads = ("pooled", "classes")
         run = loaded(tmp_path / "a", settings_of("encoder", "classify", heads=heads))
-        [said, *_] = read_all(run, proof_texts(run, LINES))
+        [said, *_] = compute_cases(run, proof_texts(run, LINES))
         assert said.scores.shape == (1, 3)
         assert words_are_whole(run, said)
         run = loaded(tmp_path / "b", settings_of("encoder", "embed", heads=(), n_segments=0))
-        [said, *_] = read_all(run, proof_texts(run, LINES))
+        [said, *_] = compute_cases(run, proof_texts(run, LINES))
         assert said.scores.shape == (1, 32)
         assert np.linalg.norm(said.scores) == pytest.approx(1)
 
 
-def words_are_whole(run: LoadedRun, said: Reading) -> bool:
+def words_are_whole(run: LoadedRun, said: ProofCase) -> bool:
     """No gap where none is filled."""
     return run.vocab.source.mask not in said.tokens

@@ -12,7 +12,7 @@ from headway.errors import UserError
 from headway.inside.measure.pruning import removable_groups, save_pruned, select_heads
 from headway.interop import to_ctranslate2, to_hf, to_onnx, to_torch
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded_batches import Array, Call, prove_padded
+from headway.interop.graphs.padded_batches import GraphArray, GraphCall, prove_padded
 from headway.interop.proof_inputs import proof_sentences
 from headway.tasks.loaded_run import LoadedRun, open_plain
 
@@ -46,9 +46,9 @@ def test_graphs_have_the_heads_that_are_left(task: str, tmp_path: Path) -> None:
     run = small_run(tmp_path, task)
     graphs = graphs_of(run.model, run.settings)
 
-    def call(graph: Graph) -> Call:
+    def call(graph: Graph) -> GraphCall:
         @torch.no_grad()
-        def called(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        def called(inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
             found = graph.module(*(torch.from_numpy(inputs[name]) for name in graph.example))
             return {name: x.numpy() for name, x in zip(graph.outputs, found, strict=True)}
 

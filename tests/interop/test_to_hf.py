@@ -21,7 +21,7 @@ from headway.interop.families import family_named
 from headway.interop.hf.proof import prove
 from headway.interop.importing import import_run
 from headway.interop.proof import Proof
-from headway.interop.proof_inputs import proof_items, proof_sentences, read_all
+from headway.interop.proof_inputs import compute_cases, proof_items, proof_sentences
 from headway.interop.sentence_transformers import SentenceFolder
 from headway.models.folder import save_weights
 from headway.settings.decode import DecodeSettings
@@ -188,7 +188,7 @@ def test_a_classifier_needs_what_transformers_has(tmp_path: Path) -> None:
     with torch.no_grad():
         together_BC = model(**tokenizer(lines, padding=True, return_tensors="pt")).logits
     loaded = open_plain(str(run))
-    ours = [torch.tensor(r.scores[0]) for r in read_all(loaded, proof_items(loaded, lines))]
+    ours = [torch.tensor(r.scores[0]) for r in compute_cases(loaded, proof_items(loaded, lines))]
     torch.testing.assert_close(together_BC, torch.stack(ours), atol=1e-5, rtol=0)
     mean = settings_of("encoder", "classify", heads=("pooled", "classes"), pooling="mean")
     save_run(tmp_path / "mean", mean)

@@ -22,7 +22,7 @@ from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
-from headway.interop.proof_inputs import proof_sounds
+from headway.interop.proof_inputs import proof_audio
 from headway.nn.layout import Layout
 from headway.settings.audio import AudioSeq2SeqSettings
 from headway.tasks.loaded_run import open_plain
@@ -369,7 +369,7 @@ def test_the_sounds_of_a_proof_are_no_longer_than_the_window(tmp_path: Path) -> 
     done = import_run(str(tmp_path / "theirs"), tmp_path / "run")
     assert isinstance(done.settings.model, AudioSeq2SeqSettings)
     assert done.settings.model.sound.pad_s == 1.0
-    longest = max(map(len, proof_sounds(done.settings.model.sound)))
+    longest = max(map(len, proof_audio(done.settings.model.sound)))
     assert longest == RATE
 
 

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from headway.interop.families import Architecture, family_named
-from headway.interop.importing import check_shapes, filled
+from headway.interop.importing import check_shapes, with_zeros
 from headway.interop.name_pairs import to_ours
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
@@ -91,7 +91,7 @@ def ours(folder: Path, **changes: Any) -> Any:
     found, weights = architecture(folder, **changes), open_weights(folder)
     check_shapes(found, weights)
     model = build_model(found.model)
-    load_weights(model, filled(to_ours(weights, found.pairs, found.ignored), found).weights)
+    load_weights(model, with_zeros(to_ours(weights, found.pairs, found.ignored), found).weights)
     return model.eval()
 
 

@@ -14,7 +14,16 @@ from torch import Tensor
 from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.inside.capture.beam_tree import BeamTree, Node, StepCounts
-from headway.lab.beam import EXPERIMENT, Exact, Seq2Seq, asker, behind, drawn, exact_best, judged
+from headway.lab.beam import (
+    EXPERIMENT,
+    ExactResult,
+    Seq2Seq,
+    count_pruned,
+    exact_best,
+    next_log_probs,
+    pruned_at_threshold,
+    sample_pairs,
+)
 from headway.models.build import build_model
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import Seq2SeqSettings
@@ -93,7 +102,7 @@ def test_the_exact_search_is_brute_force() -> None:
     decode = DecodeSettings(beam=2, length_penalty="none", max_len=4)
     source = [3, 4, 5, EOS]
     job = Searcher([model], decode, SpecialTokens(1, EOS, 0)).job([source])
-    ask = asker(model, source, job)
+    ask = next_log_probs(model, source, job)
     total: dict[tuple[int, ...], float] = {}
     for length in range(4):
         for tokens in product((3, 4, 5), repeat=length):
@@ -123,19 +132,19 @@ def test_a_tree_is_judged_by_the_best_output() -> None:
     )
     count = StepCounts(1, 0, 1, 6, 1, 3, 2, None)
     tree = BeamTree(nodes, (count,), (4,), 1, 1, "none", 0.0, 9, "")
-    found = judged([tree], [Exact([4], -1.0, 5, True)])
+    found = count_pruned([tree], [ExactResult([4], -1.0, 5, True)])
     assert found["cut"] == {"kept": 0.5, "hopeless": 0.5, "fatal": 0.5}
     assert found["accounted"]
     assert found["worst_rank"] == 1
-    assert behind([tree], 1.0) == {"spared": 0.0, "lost": 0.0}
+    assert pruned_at_threshold([tree], 1.0) == {"spared": 0.0, "lost": 0.0}
 
 
 def test_every_seed_has_sentences_and_neighbours_share_none() -> None:
     pairs = [(str(n), "") for n in range(12)]
-    seeds = [drawn(pairs, 4, seed) for seed in range(9)]
+    seeds = [sample_pairs(pairs, 4, seed) for seed in range(9)]
     assert all(len(set(some)) == 4 for some in seeds)
     assert seeds[1] == pairs[4:8]
     for first in (0, 3, 6):
         assert sorted(pair for some in seeds[first : first + 3] for pair in some) == sorted(pairs)
     assert len({tuple(sorted(some)) for some in seeds}) == 9
-    assert len(drawn(pairs, 20, 0)) == 12
+    assert len(sample_pairs(pairs, 20, 0)) == 12

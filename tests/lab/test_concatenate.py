@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from headway.lab.concatenate import ARMS, EXPERIMENT, Beside, Mixed, Turned, directions, overlap
+from headway.lab.concatenate import (
+    ARMS,
+    EXPERIMENT,
+    ConcatenatedPositions,
+    ProjectedPositions,
+    RotatedPositions,
+    directions,
+    overlap,
+)
 from headway.nn.layout import Layout
 from headway.nn.positions import sinusoids
 
@@ -46,10 +54,10 @@ def test_the_sentence_names_the_better_arm() -> None:
 
 def test_beside_leaves_words_as_they_are_and_turned_keeps_both_apart() -> None:
     x_ND, layout = torch.randn(5, 32, generator=torch.Generator().manual_seed(1)), Layout.of([3, 2])
-    told_ND = Beside(8)(x_ND, layout)
+    told_ND = ConcatenatedPositions(8)(x_ND, layout)
     assert told_ND[:, :24].equal(x_ND[:, :24])
     assert told_ND[3, 24:].equal(sinusoids(1, 8)[0])
-    turned = Turned(32, 8)
+    turned = RotatedPositions(32, 8)
     here_ND, there_ND = turned(x_ND, layout), turned(torch.zeros(5, 32), layout)
     # In the code's directions nothing of the words is left, and outside of them nothing of it.
     torch.testing.assert_close(here_ND @ turned.basis_CD.T, there_ND @ turned.basis_CD.T)
@@ -57,7 +65,10 @@ def test_beside_leaves_words_as_they_are_and_turned_keeps_both_apart() -> None:
 
 
 def test_a_matrix_can_add() -> None:
-    mixed, x_ND = Mixed(16), torch.randn(4, 16, generator=torch.Generator().manual_seed(1))
+    mixed, x_ND = (
+        ProjectedPositions(16),
+        torch.randn(4, 16, generator=torch.Generator().manual_seed(1)),
+    )
     with torch.no_grad():
         mixed.to_stream.weight.copy_(torch.cat([torch.eye(16), torch.eye(16)], dim=1))
     torch.testing.assert_close(mixed(x_ND, Layout.of([4])), x_ND + sinusoids(4, 16))

@@ -12,9 +12,9 @@ import torch
 
 from headway.lab.embeddings import (
     EXPERIMENT,
-    by_counting,
-    moved,
+    cooccurrence_vectors,
     read_back,
+    relative_change,
     shuffle,
     write_vectors,
 )
@@ -63,7 +63,7 @@ def test_words_in_the_same_places_get_similar_vectors() -> None:
     beasts, food = ["dog", "cat", "cow"], ["bread", "soup", "rice"]
     texts = [f"the {picks.choice(beasts)} runs home ." for _ in range(100)]
     texts += [f"some {picks.choice(food)} tastes good !" for _ in range(100)]
-    vectors = by_counting(texts, 4)
+    vectors = cooccurrence_vectors(texts, 4)
 
     def alike(one: str, other: str) -> float:
         return float(torch.cosine_similarity(vectors[one], vectors[other], dim=0))
@@ -90,5 +90,7 @@ def test_vectors_that_stay_have_not_moved() -> None:
     }
     spread = torch.stack(list(before.values())).std()
     kept = {word: vector / (4 * spread) for word, vector in before.items()}
-    assert moved(kept, before) == pytest.approx(0, abs=1e-6)
-    assert moved({word: -vector for word, vector in kept.items()}, before) == pytest.approx(2)
+    assert relative_change(kept, before) == pytest.approx(0, abs=1e-6)
+    assert relative_change(
+        {word: -vector for word, vector in kept.items()}, before
+    ) == pytest.approx(2)

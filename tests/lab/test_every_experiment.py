@@ -10,13 +10,13 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from headway.lab.bench import Bench
-from headway.lab.experiments import EXPERIMENTS
-from headway.lab.verdict import Word, plain
+from headway.lab.catalogue import EXPERIMENTS
+from headway.lab.verdict import VerdictLabel, plain
+from headway.lab.workspace import Workspace
 from headway.run import Run
 
 
-class Hurried(Bench):
+class Hurried(Workspace):
     """Trains for two steps, whatever is asked for, or for as many as checkpoints are wanted."""
 
     def train(self, *given: Any, settings: Mapping[str, Any] | None = None, **more: Any) -> Run:
@@ -41,7 +41,7 @@ def test_it_is_measured_judged_and_drawn(
 ) -> None:
     experiment = EXPERIMENTS[name].load()
     if name == "beam":
-        monkeypatch.setattr("headway.lab.beam.drawn", lambda pairs, some, seed: pairs[:6])
+        monkeypatch.setattr("headway.lab.beam.sample_pairs", lambda pairs, some, seed: pairs[:6])
     if name == "maps":
         monkeypatch.setattr("headway.lab.maps.alignment_cases", _few_aligned())
     threads = torch.get_num_threads()
@@ -50,7 +50,7 @@ def test_it_is_measured_judged_and_drawn(
         found = [plain(experiment.measure(bench))]
     finally:
         torch.set_num_threads(threads)
-    assert experiment.judge(found).verdict in get_args(Word)
+    assert experiment.judge(found).verdict in get_args(VerdictLabel)
     assert experiment.figures(found)
 
 

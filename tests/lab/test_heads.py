@@ -11,7 +11,7 @@ import pytest
 from headway.inside import GenerationOptions, read
 from headway.inside.capture.forward import ReadingBatch
 from headway.lab import heads as lab_heads
-from headway.lab.heads import EXPERIMENT, KINDS, _gates, at_quarter, free, loss, pruned
+from headway.lab.heads import EXPERIMENT, KINDS, _gates, at_quarter, loss, pruned, removable_share
 from tests.inside.copier import WORDS, copier
 
 
@@ -23,7 +23,8 @@ def study(
     worst = [0.1, *([0.1 + most] * n)]
     kinds = {"encoder": [0.1, 0.2], "decoder": [0.1, 0.3], "cross": [0.1, cross]}
     return {
-        "loss": 0.1, "free": free(least), "kinds": kinds, "speed": 1.1, "sliced_apart": sliced,
+        "loss": 0.1, "free": removable_share(least), "kinds": kinds, "speed": 1.1,
+        "sliced_apart": sliced,
         "orders": {"least": least, "chance": worst, "most": worst},
         "gates": {"0.01": {"open": 8.0, "loss": 0.2}}, "roles": [["a head", 1.0, "previous", 0.5]],
     }  # fmt: skip
@@ -60,10 +61,10 @@ def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verd
 
 
 def test_free_heads_are_those_before_the_first_that_is_needed() -> None:
-    assert free([1.0, 1.01, 1.02, 2.0, 1.0]) == pytest.approx(0.5, abs=0.01)
-    assert free([1.0, 1.025, 1.075]) == pytest.approx(0.75)
-    assert free([1.0, 51.0, 1.0]) == pytest.approx(0.0, abs=0.01)
-    assert free([1.0, 1.0, 0.9]) == 1.0
+    assert removable_share([1.0, 1.01, 1.02, 2.0, 1.0]) == pytest.approx(0.5, abs=0.01)
+    assert removable_share([1.0, 1.025, 1.075]) == pytest.approx(0.75)
+    assert removable_share([1.0, 51.0, 1.0]) == pytest.approx(0.0, abs=0.01)
+    assert removable_share([1.0, 1.0, 0.9]) == 1.0
     assert at_quarter(study(0.5), "least") == 0
     assert at_quarter(study(0.5), "most") == pytest.approx(3.0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway.inside.measure.truth import AlignedPair, alignment_cases
-from headway.lab.maps import BETTER, EXPERIMENT, NAMED, elsewhere, measured
+from headway.lab.maps import BETTER, EXPERIMENT, NAMED, measure_run, other_models
 from tests.inside.copier import WORDS, copier
 
 
@@ -56,11 +56,16 @@ def test_each_map_is_judged_by_itself() -> None:
     assert verdict.verdict == "refuted"
     assert verdict.parts == {"rollout": "refuted", "norm": "supported", "gradxinput": "supported",
                              "agreement": "supported"}  # fmt: skip
-    stances = {one.who: one.beside(verdict.verdict, verdict.parts) for one in EXPERIMENT.literature}
+    stances = {
+        one.who: one.stance_on_finding(verdict.verdict, verdict.parts)
+        for one in EXPERIMENT.literature
+    }
     assert stances["Kobayashi et al. 2020"] == "agrees"
     assert stances["Abnar, Zuidema 2020"] == "agrees"
     other = EXPERIMENT.judge([seed((0.2, -0.2, 0.2), 0.01 * i, ablated=-0.2) for i in range(5)])
-    stances = {one.who: one.beside(other.verdict, other.parts) for one in EXPERIMENT.literature}
+    stances = {
+        one.who: one.stance_on_finding(other.verdict, other.parts) for one in EXPERIMENT.literature
+    }
     assert stances["Kobayashi et al. 2020"] == "disagrees"
     assert stances["Abnar, Zuidema 2020"] == "disagrees"
 
@@ -70,7 +75,10 @@ def test_where_attention_is_perfect_no_map_can_be_better() -> None:
     verdict = EXPERIMENT.judge(found)
     assert verdict.parts["norm"] == "cannot tell"
     assert verdict.parts["rollout"] == "refuted"
-    stances = {one.who: one.beside(verdict.verdict, verdict.parts) for one in EXPERIMENT.literature}
+    stances = {
+        one.who: one.stance_on_finding(verdict.verdict, verdict.parts)
+        for one in EXPERIMENT.literature
+    }
     assert stances["Kobayashi et al. 2020"] == "open"
     all_perfect = [seed(-0.001, 1e-4 * i, last=0.999, picked=0.999) for i in range(5)]
     assert EXPERIMENT.judge(all_perfect).verdict == "cannot tell"
@@ -83,7 +91,7 @@ def test_of_a_copier_it_is_found_which_head_points_right(tmp_path: Path) -> None
     texts = [" ".join(WORDS[i : i + 6]) for i in range(10)]
     known = [AlignedPair(text, text, tuple((i, i) for i in range(6))) for text in texts]
     assert len(alignment_cases(run, known)) == 10
-    found = measured(run, known, few=2, seed=0)
+    found = measure_run(run, known, few=2, seed=0)
     assert found["picked"] == "cross.0.0"
     assert found["p1"]["picked"] == 1
     assert found["p1"]["last"] < 0.5
@@ -95,5 +103,5 @@ def test_of_a_copier_it_is_found_which_head_points_right(tmp_path: Path) -> None
 
 
 def test_models_that_come_along_were_measured() -> None:
-    assert {row[0] for row in elsewhere()} == {"tatoeba-de-en", "shapes", "digits"}
-    assert all(0 <= value <= 1 for row in elsewhere() for value in row[2:])
+    assert {row[0] for row in other_models()} == {"tatoeba-de-en", "shapes", "digits"}
+    assert all(0 <= value <= 1 for row in other_models() for value in row[2:])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headway.lab import beds, overfitting
-from headway.lab.bench import Bench
+from headway.lab import datasets, overfitting
 from headway.lab.overfitting import EXPERIMENT, cost, fall, other_text, some, turn
+from headway.lab.workspace import Workspace
 
 
 def curve(*valid: float, down: bool = True) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_a_turning_point_at_the_first_evaluation_is_not_divided_by() -> None:
     assert rows["96", "240,000"] == 20
 
 
-class Few(Bench):
+class Few(Workspace):
     """The first of each list of sizes, and eight steps."""
 
     def choose(self, quick: Any, full: Any) -> Any:
@@ -92,15 +92,15 @@ def test_all_that_is_measured_can_be_judged(
     """Also of a run that starts from another."""
     text = {"text": other_text()["text"][:5]}
     monkeypatch.setattr(overfitting, "other_text", lambda: text)
-    speeches = beds.speeches
-    monkeypatch.setattr(beds, "speeches", lambda _, __, size, text: speeches(10, 2, size, text))
+    speeches = datasets.speeches
+    monkeypatch.setattr(datasets, "speeches", lambda _, __, size, text: speeches(10, 2, size, text))
     found = EXPERIMENT.measure(Few(folder=tmp_path, seed=0, quick=True, device="cpu"))
     assert set(found["curves"]) == {"24-5", "dropout", "smoothing", "pretrained"}
     assert EXPERIMENT.judge([found]).verdict == "undecided"
 
 
 def test_text_to_learn_from_is_not_text_to_validate_on() -> None:
-    every, unseen = beds.speeches(700, 20, 400)
+    every, unseen = datasets.speeches(700, 20, 400)
     assert not set(unseen["text"]) & set(every["text"])
     assert some(every, 10, 1) == some(every, 10, 1) != some(every, 10, 2)
     assert len(set(some(every, 600, 1)["text"])) == 600

@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import pytest
 
-from headway.lab.experiment import Measured
-from headway.lab.experiments import Entry
-from headway.lab.figures import Bars, Figure, Heatmap, Lines, Table
+from headway.lab.catalogue import ExperimentEntry
+from headway.lab.experiment import SeedMeasurements
+from headway.lab.figures import BarChart, Figure, Heatmap, LineChart, TableFigure
 from headway.lab.page import write_index, write_page
-from headway.lab.verdict import Word
+from headway.lab.verdict import VerdictLabel
 from tests.inside.browser import browser, open_page
 
 __all__ = ["browser"]
@@ -33,18 +33,18 @@ FACTS: dict[str, Any] = {
     "machine": "2 cores", "versions": {"headway": "0.1.0"}, "date": "2026-01-01",
 }  # fmt: skip
 FIGURES: list[Figure] = [
-    Lines(title="L", hint="h", series=[("a", [(1.0, 2.0), (2.0, None), (3.0, 1e-12)])], x="x",
+    LineChart(title="L", hint="h", series=[("a", [(1.0, 2.0), (2.0, None), (3.0, 1e-12)])], x="x",
           y="how far it is off, all in all", log_x=True, log_y=True, levels=[("chance", 1.5)]),
-    Bars(title="B", hint="h", bars=[("a", 1.0, 0.5, 1.5), ("b", -1e-9, 0.0, 0.0)], unit="%"),
-    Table(title="T", hint="h", columns=["a", "b"], rows=[["x", 1.0]]),
+    BarChart(title="B", hint="h", bars=[("a", 1.0, 0.5, 1.5), ("b", -1e-9, 0.0, 0.0)], unit="%"),
+    TableFigure(title="T", hint="h", columns=["a", "b"], rows=[["x", 1.0]]),
     Heatmap(title="H", hint="h", values=[[0.0, 1.0]], rows=["r"], columns=["c", "d"]),
 ]  # fmt: skip
 
 
-class Drawn(Entry):
+class Drawn(ExperimentEntry):
     def load(self) -> Any:
         class Experiment:
-            def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+            def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
                 return FIGURES
 
         return Experiment()
@@ -98,5 +98,5 @@ def test_the_index_leads_to_each_page(browser: Any, tmp_path: Path) -> None:
 def test_the_pages_have_a_sign_for_every_verdict(panel: str) -> None:
     source = (files("headway.web") / "panels" / panel).read_text(encoding="utf-8")
     signs = next(line for line in source.splitlines() if "supported:" in line)
-    for word in get_args(Word):
+    for word in get_args(VerdictLabel):
         assert re.search(rf'(?:^|[ "]){word}"?: \["', signs), word

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from headway.lab import beds
-from headway.lab.residuals import DEEP, EXPERIMENT, apart, flow, fresh, unigram
+from headway.lab import datasets
+from headway.lab.residuals import DEEP, EXPERIMENT, flow, fresh, relative_spread, unigram
 
 
 def seed(
@@ -67,10 +67,10 @@ def test_without_norms_and_skips_hardly_any_gradient_comes_back() -> None:
 
 
 def test_tokens_are_apart_by_what_is_not_their_mean() -> None:
-    assert apart(torch.ones(4, 3)) == 0
-    assert apart(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])) == 1
+    assert relative_spread(torch.ones(4, 3)) == 0
+    assert relative_spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])) == 1
 
 
 def test_counting_letters_is_known() -> None:
-    columns: beds.Columns = {"text": ["ab" * 500]}
+    columns: datasets.TextColumns = {"text": ["ab" * 500]}
     assert unigram(columns, columns) == pytest.approx(math.log(2), abs=0.01)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from headway.lab import overfitting, parallelism
-from headway.lab.bench import Bench
-from headway.lab.experiment import Measured
-from headway.lab.experiments import EXPERIMENTS
+from headway.lab.catalogue import EXPERIMENTS
+from headway.lab.experiment import SeedMeasurements
 from headway.lab.verdict import Verdict, plain
+from headway.lab.workspace import Workspace
 from headway.nn.recurrence import Recurrence
 from headway.run import Run
 
@@ -39,10 +39,10 @@ class Same(Hurried):
         return self.runs[group]
 
 
-def judged(name: str, folder: Path, make: Callable[..., Bench], **more: Any) -> Verdict:
+def judged(name: str, folder: Path, make: Callable[..., Workspace], **more: Any) -> Verdict:
     """Of two seeds."""
     experiment = EXPERIMENTS[name].load()
-    found: list[Measured] = [
+    found: list[SeedMeasurements] = [
         plain(experiment.measure(make(folder=folder / str(seed), seed=seed, quick=True,
                                       device="cpu", **more)))
         for seed in range(2)
@@ -91,7 +91,7 @@ class Known(Same):
             return Hurried.train(self, name, *given, settings=settings, **more)
         group = self.group(name)
         if group not in self.runs:
-            learn = Bench.train if group in self.matter else Hurried.train
+            learn = Workspace.train if group in self.matter else Hurried.train
             self.runs[group] = learn(self, name, *given, settings=settings, **more)
         return self.runs[group]
 
@@ -139,6 +139,6 @@ def test_the_lead_is_that_of_a_planted_clock(
 
     monkeypatch.setattr(parallelism, "step_of", step_of)
     monkeypatch.setattr(parallelism, "now", lambda device: clock[0])
-    found = judged("parallelism", tmp_path, Bench)
+    found = judged("parallelism", tmp_path, Workspace)
     assert all(control.passed for control in found.controls)
     assert found.verdict == verdict

@@ -90,7 +90,10 @@ def test_sources_are_compared_with_the_part_that_they_are_about() -> None:
     verdict = EXPERIMENT.judge(seeds(values=0.4))
     assert verdict.verdict == "refuted"
     assert verdict.parts == {"queries": "supported", "values": "refuted"}
-    stances = {one.who: one.beside(verdict.verdict, verdict.parts) for one in EXPERIMENT.literature}
+    stances = {
+        one.who: one.stance_on_finding(verdict.verdict, verdict.parts)
+        for one in EXPERIMENT.literature
+    }
     assert stances["You, Sun, Iyyer 2020"] == stances["Bahdanau, Cho, Bengio 2015"] == "agrees"
 
 

@@ -13,7 +13,7 @@ from headway.lab.shift import (
     code,
     errors,
     fitted_turns,
-    of_model,
+    model_positions,
     rates,
     unshiftable,
 )
@@ -54,7 +54,7 @@ def test_the_code_that_models_add_is_what_is_judged(monkeypatch: pytest.MonkeyPa
 
 def test_the_code_of_a_model_is_the_formula_in_single_precision() -> None:
     expected = code(torch.arange(300), 16).flatten(1).float()
-    assert torch.allclose(of_model(300, 16), expected, atol=1e-6)
+    assert torch.allclose(model_positions(300, 16), expected, atol=1e-6)
 
 
 def test_if_random_codes_can_be_shifted_the_verdict_is_undecided(

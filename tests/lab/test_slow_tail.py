@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.lab.slow_tail import EXPERIMENT, order, profile, read_off
+from headway.lab.slow_tail import EXPERIMENT, order, probe_accuracy, profile
 from headway.nn.positions import sinusoids
 
 
@@ -62,5 +62,5 @@ def test_a_linear_map_reads_what_is_there_and_nothing_else() -> None:
     random = torch.Generator().manual_seed(1)
     right_M = torch.randint(4, (400,), generator=random)
     told_MC = torch.nn.functional.one_hot(right_M, 4).float()
-    assert read_off(told_MC, right_M, 200) == 1
-    assert read_off(torch.randn(400, 4, generator=random), right_M, 200) < 0.4
+    assert probe_accuracy(told_MC, right_M, 200) == 1
+    assert probe_accuracy(torch.randn(400, 4, generator=random), right_M, 200) < 0.4

@@ -8,23 +8,23 @@ import random
 
 import pytest
 
-from headway.lab.experiments import SEEDS
+from headway.lab.catalogue import SEEDS
 from headway.lab.verdict import (
-    Answers,
     Arm,
     Bounds,
     Control,
     Effect,
+    OutcomeSentences,
     Verdict,
-    Word,
+    VerdictLabel,
     all_of,
     decide,
     power,
-    said,
-    smallest,
+    rounded,
+    smallest_detectable,
 )
 
-ANSWERS = Answers(supported="yes: {effect}", refuted="no: {effect}", changes="more data")
+ANSWERS = OutcomeSentences(supported="yes: {effect}", refuted="no: {effect}", changes="more data")
 
 
 def judged(values: list[float], *controls: Control) -> Verdict:
@@ -111,7 +111,7 @@ def compared(one: float, other: float, noise: float = 0.1) -> Effect:
          "large all the same", "one at the ceiling, small", "one at the floor, small", "opposite"],
 )  # fmt: skip
 def test_a_small_difference_at_a_limit_of_the_scale_is_unknown(
-    one: float, other: float, above: Word, below: Word, within: Word
+    one: float, other: float, above: VerdictLabel, below: VerdictLabel, within: VerdictLabel
 ) -> None:
     effect = compared(one, other)
     assert (effect.above(10.0), effect.below(10.0), effect.within(10.0)) == (above, below, within)
@@ -146,24 +146,24 @@ def test_power_is_the_share_of_samples_whose_interval_excludes_the_bar() -> None
                  for _ in range(4000)]  # fmt: skip
         assert power(1.7, seeds) == pytest.approx(sum(found) / 4000, abs=0.025)
     assert power(0.0, 5) == pytest.approx(0.025, abs=1e-3)
-    assert power(smallest(5), 5) == pytest.approx(0.8, abs=1e-3)
-    assert power(smallest(5), 3) < 0.4
+    assert power(smallest_detectable(5), 5) == pytest.approx(0.8, abs=1e-3)
+    assert power(smallest_detectable(5), 3) < 0.4
     effect = Effect.over([1.0, 2.0, 3.0, 4.0, 5.0], "x")
-    assert effect.detectable == pytest.approx(smallest(5) * effect.spread)
+    assert effect.detectable == pytest.approx(smallest_detectable(5) * effect.spread)
     assert Effect.over([1.0], "x").detectable == math.inf
 
 
 def test_an_undecided_verdict_names_the_detectable_effect() -> None:
     verdict = judged([0.5, -0.3, 0.1])
     assert verdict.verdict == "undecided"
-    assert said(verdict.effect.detectable) in verdict.sentence
-    assert said(verdict.effect.detectable) not in judged([0.5, 0.52, 0.48]).sentence
+    assert rounded(verdict.effect.detectable) in verdict.sentence
+    assert rounded(verdict.effect.detectable) not in judged([0.5, 0.52, 0.48]).sentence
 
 
 def test_parts_of_a_claim_fall_with_a_failed_control() -> None:
     effect = Effect.over([0.5, 0.52, 0.48], "gap")
     failed = Control(name="learns", passed=False, said="it did not.")
-    parts: dict[str, Word] = {"first": "supported", "second": "refuted"}
+    parts: dict[str, VerdictLabel] = {"first": "supported", "second": "refuted"}
     assert decide("refuted", effect, ANSWERS, parts=parts).parts == parts
     assert set(decide("refuted", effect, ANSWERS, [failed], parts=parts).parts.values()) == {
         "undecided"
@@ -181,4 +181,4 @@ def test_missing_numbers_are_null_in_json() -> None:
      (0.0, "0.000"), (math.inf, "?")],
 )  # fmt: skip
 def test_numbers_are_formatted_for_people(value: float, text: str) -> None:
-    assert said(value) == text
+    assert rounded(value) == text

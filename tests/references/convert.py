@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from headway.interop.families import Architecture, family_named
 from headway.interop.foreign_config import ACTIVATIONS
-from headway.interop.importing import filled, take
-from headway.interop.name_pairs import SAME, Change, Pair, both
+from headway.interop.importing import convert_tensors, with_zeros
+from headway.interop.name_pairs import IDENTITY, NamePair, TensorTransform, weight_and_bias
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.settings.model import DecoderSettings, ModelSettings, RopeSettings
@@ -23,7 +23,7 @@ from headway.settings.model import DecoderSettings, ModelSettings, RopeSettings
 def converted(theirs: Any) -> nn.Module:
     """Our model with their weights: all of them, and none of ours left out."""
     found = architecture(theirs.config, theirs.state_dict())
-    taken = filled(take(found, theirs.state_dict()), found)
+    taken = with_zeros(convert_tensors(found, theirs.state_dict()), found)
     ours = build_model(found.model).eval()
     load_weights(ours, taken.weights)
     return ours
@@ -61,8 +61,8 @@ def _bloom(config: Any) -> Architecture:
         parts = tensor.unflatten(0, (config.n_head, 3, -1))
         return parts.transpose(0, 1).flatten(0, 2)
 
-    norm = both("transformer.word_embeddings_layernorm", "front.norm")
-    pairs = [*norm, *_pairs(model, Change(regrouped, regrouped))]
+    norm = weight_and_bias("transformer.word_embeddings_layernorm", "front.norm")
+    pairs = [*norm, *_pairs(model, TensorTransform(regrouped, regrouped))]
     return Architecture(task="complete", model=model, pairs=pairs)
 
 
@@ -86,24 +86,28 @@ def _falcon(config: Any) -> Architecture:
         attention_dropout=config.attention_dropout,
         tie=config.tie_word_embeddings,
     )
-    return Architecture(task="complete", model=model, pairs=_pairs(model, SAME))
+    return Architecture(task="complete", model=model, pairs=_pairs(model, IDENTITY))
 
 
-def _pairs(model: DecoderSettings, qkv: Change) -> list[Pair]:
+def _pairs(model: DecoderSettings, qkv: TensorTransform) -> list[NamePair]:
     """Both call their parts the same."""
-    pairs = [Pair("transformer.word_embeddings.weight", "front.tokens.weight")]
+    pairs = [NamePair("transformer.word_embeddings.weight", "front.tokens.weight")]
     biased = model.ff_bias
     for number in range(model.n_layers):
         layer, block = f"transformer.h.{number}", f"stack.blocks.{number}"
         own = f"{layer}.self_attention"
-        pairs += both(f"{layer}.input_layernorm", f"{block}.norm_attention")
-        pairs += both(f"{own}.query_key_value", f"{block}.attention.to_qkv", qkv, bias=biased)
-        pairs += both(f"{own}.dense", f"{block}.attention.to_out", bias=biased)
+        pairs += weight_and_bias(f"{layer}.input_layernorm", f"{block}.norm_attention")
+        pairs += weight_and_bias(
+            f"{own}.query_key_value", f"{block}.attention.to_qkv", qkv, bias=biased
+        )
+        pairs += weight_and_bias(f"{own}.dense", f"{block}.attention.to_out", bias=biased)
         if model.wiring != "parallel":
-            pairs += both(f"{layer}.post_attention_layernorm", f"{block}.norm_feed_forward")
+            pairs += weight_and_bias(
+                f"{layer}.post_attention_layernorm", f"{block}.norm_feed_forward"
+            )
         hidden, out = f"{block}.feed_forward.to_hidden", f"{block}.feed_forward.to_out"
-        pairs += both(f"{layer}.mlp.dense_h_to_4h", hidden, bias=biased)
-        pairs += both(f"{layer}.mlp.dense_4h_to_h", out, bias=biased)
-    pairs += both("transformer.ln_f", "stack.final_norm")
+        pairs += weight_and_bias(f"{layer}.mlp.dense_h_to_4h", hidden, bias=biased)
+        pairs += weight_and_bias(f"{layer}.mlp.dense_4h_to_h", out, bias=biased)
+    pairs += weight_and_bias("transformer.ln_f", "stack.final_norm")
     ours = "front.tokens.weight" if model.tie else "head.linear.weight"
-    return [*pairs, Pair("lm_head.weight", ours, tied=model.tie)]
+    return [*pairs, NamePair("lm_head.weight", ours, tied=model.tie)]

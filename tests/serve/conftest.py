@@ -50,10 +50,10 @@ class Here:
 
 @contextmanager
 def serving(*runs: Run, limits: Limits | None = None, **more: Any) -> Iterator[Here]:
-    from headway.serve.application import make, service_of
+    from headway.serve.application import create_app, service_of
     from headway.serve.server import running
 
-    app = make(list(runs), limits=limits, **more)
+    app = create_app(list(runs), limits=limits, **more)
     with running(app) as url:
         here = Here(url, service_of(app))
         with here.client:

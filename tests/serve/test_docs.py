@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.serve.limits import Limits
-from headway.serve.routes.operations import PAGE as FILES
+from headway.serve.routes.admin import PAGE as FILES
 from headway.settings.field_docs import documented
 from headway.settings.folder import SHIPPED
 

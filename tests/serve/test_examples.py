@@ -55,7 +55,7 @@ def test_the_container_starts_what_there_is() -> None:
     found = understood([*json.loads(entry), "/runs/de-en"])
     assert (found["host"], str(found["key_file"])) == ("0.0.0.0", "/keys.txt")
     [checked] = re.findall(r"127\.0\.0\.1:8080(/\w+)", CONTAINER)
-    assert any(route.path == checked and route.is_open for route in ROUTES)
+    assert any(route.path == checked and route.is_public for route in ROUTES)
     [stop] = re.findall(r"--stop-timeout (\d+)", CONTAINER)
     assert int(stop) > Limits().drain
 

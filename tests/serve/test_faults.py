@@ -24,11 +24,11 @@ from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.run import Run
-from headway.serve import door
-from headway.serve.application import Gate
+from headway.serve import access
+from headway.serve.application import RequestMiddleware
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
-from headway.serve.server import Patient, bind
+from headway.serve.server import TimeoutProtocol, bind
 from headway.tasks.answer_stream import AnswerStream
 
 from .conftest import Here, serving, wait_for
@@ -342,7 +342,7 @@ def test_a_full_queue_rejects_at_once_with_retry_after(
             assert said.status_code == 429
             assert 1 <= int(said.headers["retry-after"]) <= 30
             assert took < 0.5
-            here.service.workers["stories"]._pace = 0.2  # seconds a request
+            here.service.workers["stories"]._seconds_per_request = 0.2  # seconds a request
             crowd = [int(ask(here, "x").headers["retry-after"]) for _ in range(20)]
             assert crowd[0] == 1  # the three that are here, and two who were refused
             assert crowd[-1] >= 3  # twenty others come again before
@@ -384,13 +384,13 @@ def test_a_request_rejected_unread_gets_the_same_answer_and_keeps_its_connection
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    whole = Gate.__call__
+    whole = RequestMiddleware.__call__
 
-    async def watched(self: Gate, scope: Any, receive: Any, send: Any) -> None:
+    async def watched(self: RequestMiddleware, scope: Any, receive: Any, send: Any) -> None:
         read.extend([scope["path"]] if scope["type"] == "http" else [])
         await whole(self, scope, receive, send)
 
-    monkeypatch.setattr(Gate, "__call__", watched)
+    monkeypatch.setattr(RequestMiddleware, "__call__", watched)
     with serving(runs["stories"], limits=Limits(queue=1)) as here, connected(here) as raw:
         worker = here.service.workers["stories"]
         worker.reserve(1)
@@ -448,13 +448,13 @@ def test_of_many_that_come_at_once_as_many_are_read_as_there_is_room_for(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[str, asyncio.AbstractEventLoop]] = []
-    whole = Gate.__call__
+    whole = RequestMiddleware.__call__
 
-    async def watched(self: Gate, scope: Any, receive: Any, send: Any) -> None:
+    async def watched(self: RequestMiddleware, scope: Any, receive: Any, send: Any) -> None:
         read.append((scope["type"], asyncio.get_running_loop()))
         await whole(self, scope, receive, send)
 
-    monkeypatch.setattr(Gate, "__call__", watched)
+    monkeypatch.setattr(RequestMiddleware, "__call__", watched)
     body = b'{"input": "x", "options": {"max_len": 2}}'
     with serving(runs["stories"], limits=Limits(queue=2)) as here:
         raws = [connected(here) for _ in range(7)]
@@ -476,7 +476,7 @@ def test_of_many_that_come_at_once_as_many_are_read_as_there_is_room_for(
 def test_an_answer_ends_the_rest_between_rejections(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "REST", 300.0)
+    monkeypatch.setattr(access, "REST", 300.0)
     with (
         serving(runs["stories"], limits=Limits(queue=1)) as here,
         connected(here) as asks, connected(here) as refused,
@@ -484,7 +484,9 @@ def test_an_answer_ends_the_rest_between_rejections(
         go, real = threading.Event(), ContinuousBatch.step
         monkeypatch.setattr(ContinuousBatch, "step", lambda self: (go.wait(60), real(self))[1])
         asks.sendall(raw_request(body=b'{"input": "x", "options": {"max_len": 2}}'))
-        wait_for(lambda: here.service.workers["stories"].accepted and not here.service.being_read)
+        wait_for(
+            lambda: here.service.workers["stories"].accepted and not here.service.n_thread_calls
+        )
         refused.sendall(raw_request())
         assert heard(refused)[0] == 429
         go.set()
@@ -530,7 +532,7 @@ def test_bodies_have_a_limit_together_and_a_smaller_one_without_a_key(
         for number, raw in enumerate(raws):
             raw.sendall(head + b"Content-Length: 30000\r\n\r\n" + b" " * 12_000)
             if number < 2:
-                wait_for(lambda n=number: here.service.held == 12_000 * (n + 1))
+                wait_for(lambda n=number: here.service.body_bytes == 12_000 * (n + 1))
         assert raws[2].recv(12) == b"HTTP/1.1 429"
         body = json.dumps({"q": "Ja.", "source": "de", "target": "en", "api_key": "secret"})
         kind = {"Content-Type": "application/json"}
@@ -540,7 +542,7 @@ def test_bodies_have_a_limit_together_and_a_smaller_one_without_a_key(
         assert here.post("/translate", content=padded, headers=key).status_code == 200
         for raw in raws:
             raw.close()
-        wait_for(lambda: here.service.held == 0)
+        wait_for(lambda: here.service.body_bytes == 0)
         assert here.post("/translate", content=body, headers=kind).status_code == 200
 
 
@@ -672,10 +674,10 @@ def test_an_input_that_breaks_a_batch_is_found(
 def test_a_request_that_breaks_beside_the_steps_breaks_no_other(
     here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    from headway.serve.worker import Worker
+    from headway.serve.worker import InferenceWorker
     from headway.tasks.complete_answers import CausalLMPredictor
 
-    owner: Any = Worker if place == "predictor" else CausalLMPredictor
+    owner: Any = InferenceWorker if place == "predictor" else CausalLMPredictor
     name = "_predictor" if place == "predictor" else place
     real = getattr(owner, name)
 
@@ -712,7 +714,12 @@ def test_a_worker_that_dies_restarts_and_answers_waiting_requests(
             with monkeypatch.context() as patch:
                 patch.setattr(ContinuousBatch, "step", die)
                 first = pool.submit(ask, here, "The dog")
-                wait_for(lambda: worker._growing is not None and not worker._growing.is_empty)
+                wait_for(
+                    lambda: (
+                        worker._continuous_batch is not None
+                        and not worker._continuous_batch.is_empty
+                    )
+                )
                 waiting = [pool.submit(ask, here, text) for text in PROMPTS[:2]]
                 wait_for(lambda: worker.accepted == 3)
                 dies.set()
@@ -735,9 +742,13 @@ def test_what_is_not_answered_when_the_server_ends_hears_so(
             whole = pool.submit(ask, here, "The dog", options=long)
             stream = pool.submit(ask, here, "The dog", options=long, stream=True)
             worker = here.service.workers["stories"]
-            wait_for(lambda: worker._growing is not None and len(worker._growing.rows) == 2)
-            [ticket, _] = here.service._open
-            ticket.loop.call_soon_threadsafe(here.service.cut_off)
+            wait_for(
+                lambda: (
+                    worker._continuous_batch is not None and len(worker._continuous_batch.rows) == 2
+                )
+            )
+            [ticket, _] = here.service._open_tickets
+            ticket.loop.call_soon_threadsafe(here.service.abort_requests)
             assert whole.result().status_code == 503
             assert '"code":"draining"' in stream.result().text
         assert settled(here)
@@ -746,12 +757,12 @@ def test_what_is_not_answered_when_the_server_ends_hears_so(
 def test_a_bug_is_a_500_in_the_log_and_in_the_metrics(
     here: Here, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from headway.serve.routes import own
+    from headway.serve.routes import predict
 
     def bug(*given: Any) -> None:
         raise ZeroDivisionError("a text of someone")
 
-    monkeypatch.setattr(own, "model_facts", bug)
+    monkeypatch.setattr(predict, "model_json", bug)
     with caplog.at_level("INFO", "headway.serve"):
         said = here.get("/v1/models", headers={"X-Request-Id": "mine"})
         counted = here.get("/metrics").text  # by then the line is written, too
@@ -762,7 +773,7 @@ def test_a_bug_is_a_500_in_the_log_and_in_the_metrics(
 
 
 def test_a_stream_that_is_never_read_is_given_up() -> None:
-    from headway.serve.service import Events
+    from headway.serve.service import EventStreamResponse
 
     class Open:
         given_up = False
@@ -786,7 +797,7 @@ def test_a_stream_that_is_never_read_is_given_up() -> None:
         ticket: Any = Open()
         scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
         with suppress(asyncio.CancelledError):
-            await Events(events(), ticket)(scope, receive, send)
+            await EventStreamResponse(events(), ticket)(scope, receive, send)
         return bool(ticket.given_up)
 
     with ThreadPoolExecutor(1) as pool:
@@ -933,13 +944,13 @@ def test_a_client_that_never_reads_is_cut_off(runs: dict[str, Run]) -> None:
 def test_an_answer_that_is_not_read_does_not_keep_its_connection(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, lost = Patient.connection_lost, []
+    real, lost = TimeoutProtocol.connection_lost, []
 
-    def connection_lost(self: Patient, exc: Exception | None) -> None:
+    def connection_lost(self: TimeoutProtocol, exc: Exception | None) -> None:
         real(self, exc)
         lost.append(self.client and self.client[1])
 
-    monkeypatch.setattr(Patient, "connection_lost", connection_lost)
+    monkeypatch.setattr(TimeoutProtocol, "connection_lost", connection_lost)
     with serving(runs["stories"], limits=Limits(send_seconds=1.0)) as here:
         size = len(here.get("/assets/style.css").content)
         with reading_slowly(here) as raw:

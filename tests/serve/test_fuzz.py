@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import headway
-from headway.serve.application import ROUTES, make, service_of
+from headway.serve.application import ROUTES, create_app, service_of
 from headway.serve.limits import Limits
 
 CHECKS: list[Callable[..., Any]] = [
@@ -33,11 +33,11 @@ def fuzzed(n: int, path: str = "") -> None:
     """So many good and bad requests of each route, or of one."""
     limits = Limits(inputs=4, tokens=6, beams=2, n=2, characters=300)
     runs = [headway.load(name, device="cpu") for name in ("stories", "tatoeba-de-en", "base-en")]
-    app = make(runs, limits=limits)
+    app = create_app(runs, limits=limits)
     service = service_of(app)
     service.start()
     for worker in service.workers.values():
-        assert worker.is_open.wait(60)
+        assert worker.ready.wait(60)
     modes = [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE]
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     seen: dict[str, set[int]] = {}

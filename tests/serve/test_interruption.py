@@ -12,9 +12,9 @@ from torch import Tensor
 
 from headway.decode.steps import Seq2SeqSteps
 from headway.run import Run
-from headway.serve.cost import Pace, cost_of
+from headway.serve.cost import LatencyEstimator, cost_of
 from headway.serve.limits import Limits
-from headway.serve.worker import Worker
+from headway.serve.worker import InferenceWorker
 from headway.settings.decode import DecodeSettings
 from headway.tasks import dataset
 from headway.tasks.specs import spec_of
@@ -41,23 +41,23 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[l
         yield seen
 
 
-class FixedPace(Pace):
+class FixedPace(LatencyEstimator):
     def __init__(self, seconds_per_unit: float) -> None:
         super().__init__()
         self._measured.append(seconds_per_unit)
 
-    def add(self, cost: float, seconds: float) -> None:
+    def record(self, cost: float, seconds: float) -> None:
         pass
 
 
 @contextmanager
-def fixed_pace(worker: Worker, seconds_per_unit: float) -> Iterator[None]:
+def fixed_pace(worker: InferenceWorker, seconds_per_unit: float) -> Iterator[None]:
     """Estimates that do not depend on the machine that runs the tests."""
-    before, worker.pace = worker.pace, FixedPace(seconds_per_unit)
+    before, worker.latency = worker.latency, FixedPace(seconds_per_unit)
     try:
         yield
     finally:
-        worker.pace = before
+        worker.latency = before
 
 
 def test_a_small_request_is_answered_between_two_steps_of_a_large_one(
@@ -154,7 +154,7 @@ def test_what_cannot_be_done_before_the_deadline_is_rejected_at_once(
 ) -> None:
     with serving(runs[NAME], limits=Limits(seconds=20)) as here:
         worker = here.service.workers[NAME]
-        wait_for(worker.is_open.is_set)
+        wait_for(worker.ready.is_set)
         with fixed_pace(worker, 1e-3):
             for beam, status in ((1, 200), (16, 413)):
                 body = {"input": SENTENCE * 200, "options": {"beam": beam}}
@@ -162,7 +162,7 @@ def test_what_cannot_be_done_before_the_deadline_is_rejected_at_once(
                 assert said.status_code == status
             assert said.json()["error"]["code"] == "too_expensive"
             assert not worker.accepted
-        assert worker._expected == 0
+        assert worker._expected_seconds == 0
 
 
 def test_a_request_that_would_wait_beyond_the_deadline_gets_retry_after(
@@ -170,7 +170,7 @@ def test_a_request_that_would_wait_beyond_the_deadline_gets_retry_after(
 ) -> None:
     with serving(runs[NAME], limits=Limits(seconds=20)) as here:
         worker = here.service.workers[NAME]
-        wait_for(worker.is_open.is_set)
+        wait_for(worker.ready.is_set)
         body = {"input": SENTENCE * 150, "options": {"beam": 16}}  # 12.6 s by the estimate
         with fixed_pace(worker, 1e-3), counted_steps(monkeypatch, 0.05) as seen:
             raw = open_raw(here, body)
@@ -181,14 +181,14 @@ def test_a_request_that_would_wait_beyond_the_deadline_gets_retry_after(
             assert here.post("/v1/predict", {"input": "Ja."}).status_code == 200
             raw.close()
             assert settled(here)
-        assert worker._expected == 0
+        assert worker._expected_seconds == 0
 
 
 def test_a_model_whose_texts_grow_together_has_an_estimate_before_its_first_request(
     here: Here,
 ) -> None:
     """Its beam searches run alone, and the first one must let small requests in between."""
-    assert here.service.workers["stories"].pace.seconds(1e6) > 0
+    assert here.service.workers["stories"].latency.seconds(1e6) > 0
 
 
 def test_cost_is_tokens_times_beams(runs: dict[str, Run]) -> None:
@@ -203,16 +203,16 @@ def test_cost_is_tokens_times_beams(runs: dict[str, Run]) -> None:
 
 
 def test_the_quickest_of_the_last_batches_is_the_pace_of_the_machine() -> None:
-    pace = Pace()
-    pace.guess(1_000_000)
+    pace = LatencyEstimator()
+    pace.guess_from_size(1_000_000)
     assert not pace.is_measured
     assert pace.seconds(1000) > 0
-    pace.add(10, 5.0)  # too small to be measured
+    pace.record(10, 5.0)  # too small to be measured
     assert not pace.is_measured
     for seconds in (4.0, 2.0, 8.0):
-        pace.add(1000, seconds)
+        pace.record(1000, seconds)
     assert pace.seconds(1000) == pytest.approx(2.0)
     assert [pace.rank(cost) for cost in (1, 125, 400, 1600)] == [0, 0, 1, 2]
     for _ in range(20):
-        pace.add(1000, 6.0)
+        pace.record(1000, 6.0)
     assert pace.seconds(1000) == pytest.approx(6.0)

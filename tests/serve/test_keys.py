@@ -12,7 +12,7 @@ from headway.errors import UserError
 from headway.run import Run
 from headway.serve.application import ROUTES
 from headway.serve.keys import Keys, new_key
-from headway.serve.routes.operations import FILES, PAGE
+from headway.serve.routes.admin import FILES, PAGE
 
 from .conftest import Here, serving
 
@@ -29,7 +29,7 @@ def locked(runs: dict[str, Run]) -> Iterator[Here]:
 
 
 def test_the_open_routes_are_these_and_no_others() -> None:
-    assert {one.path for one in (*ROUTES, *FILES) if one.is_open} == OPEN
+    assert {one.path for one in (*ROUTES, *FILES) if one.is_public} == OPEN
 
 
 @pytest.mark.parametrize(("method", "path"), TABLE)

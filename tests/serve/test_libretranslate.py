@@ -15,7 +15,7 @@ import headway
 from headway.run import Run
 from headway.serve.keys import Keys
 from headway.serve.routes.libretranslate import languages_of
-from headway.serve.sentences import put_back, sentences
+from headway.serve.segmentation import replace_sentences, split_sentences
 
 from .conftest import Here, serving
 
@@ -88,9 +88,9 @@ def test_of_a_page_the_text_alone_is_translated(here: Here, runs: dict[str, Run]
     read = [html.unescape(" ".join(one.split())) for one in parts]
     made = [runs["tatoeba-de-en"](one).text for one in read]
     assert said == page.format(*made)
-    assert put_back("<b>a</b>", sentences("<b>a</b>", "html"), ["x < y"], "html") == (
-        "<b>x &lt; y</b>"
-    )
+    assert replace_sentences(
+        "<b>a</b>", split_sentences("<b>a</b>", "html"), ["x < y"], "html"
+    ) == ("<b>x &lt; y</b>")
 
 
 @pytest.mark.parametrize("part", ["<a ", "<!-- >", "<script", "</script a ", "<a b='>", "&#", ". "])
@@ -98,17 +98,17 @@ def test_broken_markup_is_read_once(part: str) -> None:
     """html.parser takes seconds for some of these, and everybody else waits meanwhile."""
     page = part * (20_000 // len(part))
     began = time.process_time()
-    found = sentences(page, "html")
-    assert put_back(page, found, [one.text for one in found], "html")
+    found = split_sentences(page, "html")
+    assert replace_sentences(page, found, [one.text for one in found], "html")
     assert time.process_time() - began < 0.5
 
 
 def test_sentences_without_a_space_between_them_get_one() -> None:
     text = "你好。再见！"
-    found = sentences(text)
+    found = split_sentences(text)
     assert [one.text for one in found] == ["你好。", "再见！"]
-    assert put_back(text, found, ["Hello.", "Bye!"], "text") == "Hello. Bye!"
-    assert put_back(text, found, ["今日は。", "またね！"], "text") == "今日は。またね！"
+    assert replace_sentences(text, found, ["Hello.", "Bye!"], "text") == "Hello. Bye!"
+    assert replace_sentences(text, found, ["今日は。", "またね！"], "text") == "今日は。またね！"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from headway.inside.page.server_page import LivePage
 from headway.inside.page.server_request import MOST_TEXT, LookRequest
 from headway.run import Run
 from headway.serve.limits import Limits
-from headway.serve.server import LOOPBACK, bind, is_loopback, own_names
+from headway.serve.server import LOOPBACK, bind, is_loopback, loopback_hosts
 from headway.settings.folder import SHIPPED
 from headway.web.pack import unpack
 
@@ -45,8 +45,8 @@ def test_only_this_machine_is_listened_on(closed: Here) -> None:
     assert all(map(is_loopback, ("127.0.0.2", "::1", "[::1]", "localhost")))
     odd = ("0.0.0.0", "::", "10.0.0.1", "example.org", "127.evil.example", "")
     assert not any(map(is_loopback, odd))
-    assert "127.0.0.2" in own_names("127.0.0.2")
-    assert "[::2]" in own_names("::2")
+    assert "127.0.0.2" in loopback_hosts("127.0.0.2")
+    assert "[::2]" in loopback_hosts("::2")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "evil:80"])

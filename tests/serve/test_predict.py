@@ -13,8 +13,8 @@ import pytest
 
 from headway.run import Run
 from headway.serve.application import service_of
-from headway.serve.asking import declared
 from headway.serve.limits import Limits
+from headway.serve.validation import option_specs
 from headway.settings.folder import SHIPPED
 
 from .conftest import Here, serving, wait_for
@@ -169,7 +169,7 @@ def test_every_option_is_declared_with_a_kind(here: Here, runs: dict[str, Run]) 
     listed = {one["id"]: one["headway"] for one in here.get("/v1/models").json()["data"]}
     assert listed.keys() == runs.keys()
     for name, run in runs.items():
-        known = declared(run, Limits())
+        known = option_specs(run, Limits())
         assert [one["name"] for one in listed[name]["options"]] == [*known]
         assert all(one["help"] for one in listed[name]["options"])
         for option in known.values():
@@ -267,7 +267,7 @@ def test_it_can_be_mounted_under_a_prefix(runs: dict[str, Run]) -> None:
         if at and not root:
             app = Starlette(routes=[Mount(at, inner)], lifespan=inner.router.lifespan_context)
         with TestClient(app, "http://127.0.0.1", root_path=root) as client:
-            wait_for(service_of(inner).workers["stories"].is_open.is_set)
+            wait_for(service_of(inner).workers["stories"].ready.is_set)
             page = client.get(f"{at}/")
             assert page.status_code == 200
             assert "script-src 'self'" in page.headers["content-security-policy"]

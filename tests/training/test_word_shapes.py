@@ -18,7 +18,7 @@ from headway.inside.capture.forward import ReadingBatch
 from headway.inside.capture.reading import read
 from headway.interop.graphs.graph_inputs import SEGMENTS, TextInputs
 from headway.interop.proof_inputs import proof_texts
-from headway.interop.to_hf import described
+from headway.interop.to_hf import describe_run
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
@@ -115,7 +115,7 @@ def test_looks_and_studies_and_proofs_read_the_same(run: Path) -> None:
 def test_word_shapes_without_support_are_an_error_or_described(run: Path, tmp_path: Path) -> None:
     opened: Any = open_run(run, device="cpu")
     with pytest.raises(UserError, match=r"model\.n_segments=0\b"):
-        described(opened)
+        describe_run(opened)
     about = TextInputs(opened.model.front).about[SEGMENTS]
     assert re.search(r"\b1\b.*\b2\b", about)
     text = str(run.parent / "train.conll")

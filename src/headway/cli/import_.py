@@ -12,7 +12,7 @@ from headway.progress import Progress
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
-    from headway.interop.importing import Imported
+    from headway.interop.importing import ImportSummary
 
 
 def import_(
@@ -51,7 +51,7 @@ def import_(
         print(line)
 
 
-def report(done: Imported) -> list[str]:
+def report(done: ImportSummary) -> list[str]:
     from headway.settings.model import family_of
 
     settings = done.settings

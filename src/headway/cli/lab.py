@@ -11,11 +11,11 @@ import typer
 from headway.cli.data_arguments import DeviceOption, JsonOption, print_to_stderr
 from headway.cli.print_table import show_table
 from headway.errors import Stopped, UserError
-from headway.lab.experiments import EXPERIMENTS, SEEDS, Entry, find
+from headway.lab.catalogue import EXPERIMENTS, SEEDS, ExperimentEntry, find
 from headway.progress import duration
 
 if TYPE_CHECKING:
-    from headway.lab.conduct import Result
+    from headway.lab.runner import Result
 
 
 def _names() -> list[str]:
@@ -76,7 +76,7 @@ def lab(
     elif experiment is None:
         _list(out or Path("lab"), as_json)
     else:
-        from headway.lab.conduct import run_experiment
+        from headway.lab.runner import run_experiment
 
         _show(_stoppable(run_experiment, find(experiment).name, out, data=data, **options), as_json)
 
@@ -104,7 +104,7 @@ def _minutes(minutes: float | None) -> str:
     return "" if minutes is None else duration(60 * minutes)
 
 
-def _experiment_row(folder: Path, entry: Entry) -> dict[str, Any]:
+def _experiment_row(folder: Path, entry: ExperimentEntry) -> dict[str, Any]:
     """The table row of an experiment with its saved verdict, a full one before a quick one."""
     row: dict[str, Any] = {
         "experiment": entry.name, "number": entry.number, "question": entry.question,
@@ -126,8 +126,8 @@ def _experiment_row(folder: Path, entry: Entry) -> dict[str, Any]:
 
 
 def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> None:
-    from headway.lab.conduct import default_folder, run_experiment
     from headway.lab.page import write_index
+    from headway.lab.runner import default_folder, run_experiment
 
     failed: dict[str, str] = {}
     for entry in EXPERIMENTS.values():

@@ -179,14 +179,14 @@ def _serve(
 ) -> None:
     """Serve the page on this machine only, until Ctrl-C: `headway serve` with this page at `/`."""
     from headway.serve import server
-    from headway.serve.application import make
+    from headway.serve.application import create_app
     from headway.serve.limits import Limits
-    from headway.serve.looking import Looks, live_page
+    from headway.serve.look import LookService, live_page
 
     listening = server.bind(server.LOOPBACK[0], port)
     html, live = live_page(run, text, ask, change, extras)
-    looks = Looks(Limits().looks, {run.name: live})
-    app = make([run], hosts=server.LOOPBACK, home=html, looks=looks)
+    looks = LookService(Limits().looks, {run.name: live})
+    app = create_app([run], hosts=server.LOOPBACK, home=html, looks=looks)
     url = server.url_of(server.LOOPBACK[0], listening)
     said = partial(_note, f"serving {run.name} at {url}/ (Ctrl-C to stop)")
     server.serve(app, listening, started=said)

@@ -84,7 +84,7 @@ def serve(
     for module in ("starlette", "uvicorn", "python_multipart"):
         needs(module, "serve")
     from headway.serve import server
-    from headway.serve.application import make, service_of
+    from headway.serve.application import create_app, service_of
     from headway.serve.keys import Keys
     from headway.serve.memory import share_arenas
 
@@ -99,9 +99,9 @@ def serve(
     decode = [word for word in changes if not word.startswith("serve.")]
     opened = [_opened(name, decode, engine, device, int8=int8) for name in names]
     known = _languages(languages or [], [run.name for run in opened])
-    app = make(
+    app = create_app(
         opened, keys, limits, languages=known,
-        hosts=server.own_names(host) if keys is None else None,
+        hosts=server.loopback_hosts(host) if keys is None else None,
     )  # fmt: skip
     share_arenas()
     listening = server.bind(host, port)
@@ -113,7 +113,7 @@ def serve(
         ready=partial(_ready, app, url, keys is not None),
     )  # fmt: skip
     _print_note("stopped.")
-    if not service_of(app).ends_within(0.1):
+    if not service_of(app).join(0.1):
         # A computation without a waiting client is still running; a normal exit would abort in it.
         os._exit(0)
 

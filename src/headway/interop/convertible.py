@@ -20,7 +20,8 @@ from headway.tasks.specs import spec_of
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
 """Our gated activations, and the activation function of the gate in `transformers`."""
 
-FREE = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout", "ff_dropout",
+UNCHECKED_SETTINGS = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout",
+"ff_dropout",
         "source_vocab_size", "heads", *DECODER_KEYS, *DECODER_KEYS.values()}  # fmt: skip
 """Settings that do not affect what a model computes, or that are compared by derived values."""
 
@@ -52,7 +53,7 @@ def check_kind(ours: ModelSettings | None, kind: type[ModelSettings], name: str)
         raise UserError(f"{name} is for another family of models, but this is {what}.")
 
 
-def check_said(
+def check_round_trip(
     ours: ModelSettings,
     said: ModelSettings,
     name: str,
@@ -65,7 +66,7 @@ def check_said(
     `ours`: the settings of the model. `said`: the settings after the round trip. `wider`: settings
     that may have more there (biases of zero). `free`: settings that the caller checks itself.
     """
-    names = [field.name for field in fields(ours) if field.name not in FREE]
+    names = [field.name for field in fields(ours) if field.name not in UNCHECKED_SETTINGS]
     names += [DERIVED] * hasattr(ours, DERIVED)
     values = [(key, key, getattr(ours, key), getattr(said, key)) for key in names]
     for side in ours.sides:
@@ -111,9 +112,7 @@ def label_config(settings: RunSettings) -> dict[str, Any]:
     return facts
 
 
-def in_units_of_answers(
-    weights: Mapping[str, Tensor], settings: RunSettings
-) -> Mapping[str, Tensor]:
+def in_answer_units(weights: Mapping[str, Tensor], settings: RunSettings) -> Mapping[str, Tensor]:
     """Rescale the head of a regression model to answers in their own units, not standardised."""
     if spec_of(settings).answers != "number":
         return weights

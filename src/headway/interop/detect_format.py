@@ -21,14 +21,14 @@ from headway.interop.folder_files import (
     inside,
     read_table,
 )
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.interop.hf.preprocessing import read_preprocessor, with_preprocessing
 from headway.interop.hub import download
 from headway.interop.llama2c import read_llama2c
 from headway.interop.named_tokenizer import files_named, files_of, load_beside, load_named
 from headway.interop.openai_whisper import read_openai_whisper
 from headway.interop.sentence_transformers import MODULES, SentenceFolder
-from headway.interop.weights import INDEX, WHOLE, Weights, open_weights
+from headway.interop.weights import INDEX, WHOLE, LazyWeights, open_weights
 from headway.settings.folder import CONFIG
 from headway.settings.model import ImageEncoderSettings, Seq2SeqSettings, TextSettings
 from headway.tokens.tokenizer import Vocabularies
@@ -50,7 +50,7 @@ class OpenedSource:
 
     model_type: str
     architecture: Architecture
-    weights: Weights
+    weights: LazyWeights
     vocabularies: Callable[[], Vocabularies] | None
     """Loads the tokenizers; None if the model does not use text."""
 
@@ -150,9 +150,9 @@ def _folder(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
 
 
 def _adapter(folder: Path) -> FolderError:
-    given = Given(read_table(inside(folder, ADAPTER_JSON)), ADAPTER_JSON)
-    kind = one_line(given.word("peft_type", "adapter"), "peft_type")
-    base = one_line(given.word("base_model_name_or_path", "BASE"), "base_model_name_or_path")
+    given = ForeignConfig(read_table(inside(folder, ADAPTER_JSON)), ADAPTER_JSON)
+    kind = one_line(given.string("peft_type", "adapter"), "peft_type")
+    base = one_line(given.string("base_model_name_or_path", "BASE"), "base_model_name_or_path")
     return FolderError(
         f"{folder} contains a PEFT adapter ({ADAPTER_JSON}: {kind}) for the model {base}, not a "
         "whole model. Merge it into that model, then import the result:\n"
@@ -179,8 +179,8 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
     generation = {}
     if (folder / GENERATION_JSON).is_file():
         generation = read_table(inside(folder, GENERATION_JSON))
-    given = Given(config)
-    model_type = given.word("model_type")
+    given = ForeignConfig(config)
+    model_type = given.string("model_type")
     family = family_named(model_type)
     if config.get("quantization_config") is not None:
         raise given.error(

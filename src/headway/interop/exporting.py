@@ -31,11 +31,11 @@ FULL_PRECISION = {
 }
 """Targets without int8, and the reason."""
 
-TAKE_ALL = ("onnx", "torch")
+UNIVERSAL_TARGETS = ("onnx", "torch")
 """Targets that support every run; error messages recommend them."""
 
 
-class Target(Protocol):
+class ExportTarget(Protocol):
     def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
         """Write all files into the folder, which exists and is empty."""
         ...
@@ -83,7 +83,7 @@ def export_run(
 
 def _check_media(to: str, family: str, sentences: Sequence[str], int8: bool) -> None:
     if to in TEXT_ALONE:
-        others = [name for name in TAKE_ALL if not int8 or name not in FULL_PRECISION]
+        others = [name for name in UNIVERSAL_TARGETS if not int8 or name not in FULL_PRECISION]
         raise UserError(
             f"--to {to} only supports text models, but this is a {family} model. Use "
             f"--to {' or '.join(others)}."
@@ -95,14 +95,14 @@ def _check_media(to: str, family: str, sentences: Sequence[str], int8: bool) -> 
         )
 
 
-def _target(to: str, int8: bool) -> Target:
+def _target(to: str, int8: bool) -> ExportTarget:
     if to not in TARGETS:
         raise UserError(f"unknown value {to!r} for --to.{suggest(to, TARGETS)}")
     if int8 and to in FULL_PRECISION:
-        others = " or ".join(name for name in TAKE_ALL if name not in FULL_PRECISION)
+        others = " or ".join(name for name in UNIVERSAL_TARGETS if name not in FULL_PRECISION)
         raise UserError(
             f"--int8 is not supported with --to {to}: {FULL_PRECISION[to]}. Remove --int8, or use "
             f"--to {others}."
         )
-    target: Target = importlib.import_module(TARGETS[to])
+    target: ExportTarget = importlib.import_module(TARGETS[to])
     return target

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headway.errors import UserError
-from headway.interop.foreign_config import Answer
-from headway.interop.name_pairs import Pair
+from headway.interop.foreign_config import ClassifyAnswer
+from headway.interop.name_pairs import NamePair
 from headway.settings.model import ModelSettings
 from headway.settings.run import RunSettings
 
@@ -54,7 +54,7 @@ class Architecture:
     transcribe."""
 
     model: ModelSettings
-    pairs: list[Pair]
+    pairs: list[NamePair]
     ignored: dict[str, str] = field(default_factory=dict)
     """Regular expressions of the full names of unused tensors, with reasons."""
 
@@ -63,7 +63,7 @@ class Architecture:
     classifier. An export raises if they are not."""
 
     labels: tuple[str, ...] = ()
-    answer: Answer = "label"
+    answer: ClassifyAnswer = "label"
     """Type of the answers of a classification head (`classify.answer`)."""
 
     data: dict[str, Any] = field(default_factory=dict)

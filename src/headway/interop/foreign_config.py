@@ -46,19 +46,19 @@ MOST_LAYERS = 2000
 
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
 
-Answer = Literal["label", "labels", "number"]
+ClassifyAnswer = Literal["label", "labels", "number"]
 """Values of `classify.answer`."""
 
-LABEL: Answer = "label"
+LABEL: ClassifyAnswer = "label"
 
 
-class Given:
+class ForeignConfig:
     """Values of a `config.json`, with validation. Methods return the default if a key is absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
         self.values, self.where = values, where
 
-    def whole(
+    def integer(
         self, key: str, default: int | None = None, *, least: int = 1, most: int = MOST
     ) -> int:
         value = self._value(key, default)
@@ -74,7 +74,7 @@ class Given:
             raise self.error(key, f"must be a number from {least:g} to {most:g}")
         return float(value)
 
-    def share(self, key: str, default: float | None = None) -> float:
+    def fraction(self, key: str, default: float | None = None) -> float:
         """Read a dropout rate."""
         return self.number(key, default, most=0.999)
 
@@ -84,14 +84,14 @@ class Given:
             raise self.error(key, "must be true or false")
         return value
 
-    def word(self, key: str, default: str | None = None) -> str:
+    def string(self, key: str, default: str | None = None) -> str:
         value = self._value(key, default)
         if type(value) is not str:
             raise self.error(key, "must be a string")
         return value
 
     def activation(self, key: str, default: str | None = None) -> Activation:
-        name = self.word(key, default)
+        name = self.string(key, default)
         if name not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
             raise self.error(key, f"is not a supported activation ({known})")
@@ -99,19 +99,19 @@ class Given:
 
     def layers(self, key: str, names: Collection[str], default: int | None = None) -> int:
         """Read a number of layers, each of which must have tensors in the file (`names`)."""
-        n = self.whole(key, default, most=MOST_LAYERS)
+        n = self.integer(key, default, most=MOST_LAYERS)
         if n > len(names):
             raise self.error(key, f"is more than the number of tensors in the file ({len(names)})")
         return n
 
-    def only(self, key: str, allowed: Any, reason: str) -> None:
+    def require(self, key: str, allowed: Any, reason: str) -> None:
         """Raise if the key is present with another value than `allowed` (a value or a tuple)."""
         value = self.values.get(key)
         fine = allowed if isinstance(allowed, tuple) else (allowed,)
         if value is not None and not any(value == one for one in fine):
             raise self.error(key, f"is not supported: {reason}")
 
-    def table(self, key: str) -> dict[str, Any]:
+    def nested(self, key: str) -> dict[str, Any]:
         """Read a nested object; an absent key gives an empty one."""
         value = self.values.get(key) or {}
         if not isinstance(value, dict):
@@ -120,9 +120,9 @@ class Given:
 
     def labels(self) -> tuple[str, ...]:
         """Read the names of classes or tags, in the order of their ids."""
-        table = self.table("id2label")
+        table = self.nested("id2label")
         if not table:
-            n = self.whole("num_labels", 2, most=1 << 20)
+            n = self.integer("num_labels", 2, most=1 << 20)
             return tuple(f"LABEL_{i}" for i in range(n))
         try:
             named = {int(number): str(label) for number, label in table.items()}
@@ -132,10 +132,10 @@ class Given:
             raise self.error("id2label", "must have ids 0, 1, 2 ... and a different name for each")
         return tuple(one_line(named[i], "id2label") for i in range(len(named)))
 
-    def classes(self) -> tuple[Answer, tuple[str, ...]]:
+    def answer_and_labels(self) -> tuple[ClassifyAnswer, tuple[str, ...]]:
         """Read the answer type of a classification head and its labels; regression has none."""
         labels, problem = self.labels(), self.values.get("problem_type")
-        self.only("problem_type", PROBLEMS, f"it must be one of {', '.join(PROBLEMS)}")
+        self.require("problem_type", PROBLEMS, f"it must be one of {', '.join(PROBLEMS)}")
         if problem == "multi_label_classification":
             return "labels", labels
         if len(labels) == 1:

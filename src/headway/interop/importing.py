@@ -23,9 +23,9 @@ from headway.errors import ConfigError, UserError
 from headway.interop.detect_format import OpenedSource, open_source
 from headway.interop.families import Architecture
 from headway.interop.folder_files import sha256
-from headway.interop.name_pairs import Taken, to_ours
+from headway.interop.name_pairs import ConvertedTensors, to_ours
 from headway.interop.named_tokenizer import chat_template
-from headway.interop.weights import Weights
+from headway.interop.weights import LazyWeights
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
 from headway.progress import SILENT, Progress
@@ -58,7 +58,7 @@ TOKENIZER_FILES = "tokenizer"
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportSummary:
     """Summary of an import."""
 
     folder: Path
@@ -81,7 +81,7 @@ def import_run(
     task: str | None = None,
     words: Sequence[str] = (),
     progress: Progress = SILENT,
-) -> Imported:
+) -> ImportSummary:
     """Read a folder, a file or a hub id, and write a run folder atomically.
 
     `words`: settings of input and decoding, such as `data.other_field=other`.
@@ -93,15 +93,15 @@ def import_run(
     if task is not None:
         opened = replace(opened, architecture=with_task(opened.architecture, task))
     found = opened.architecture
-    settings = changed(run_settings(found), words)
+    settings = with_overrides(run_settings(found), words)
     n_parameters = check_shapes(found, opened.weights)
     vocab = None if opened.vocabularies is None else opened.vocabularies()
     with progress.stage(f"reading {len(opened.weights):,} tensors"):
-        taken = filled(take(found, opened.weights), found)
+        taken = with_zeros(convert_tensors(found, opened.weights), found)
     with progress.stage(f"writing {out}"):
         _write(out, opened, taken, settings, vocab)
     used = len(opened.weights) - len(taken.ignored)
-    return Imported(
+    return ImportSummary(
         folder=out,
         kind=opened.kind,
         model_type=opened.model_type,
@@ -156,14 +156,14 @@ def with_task(found: Architecture, task: str) -> Architecture:
     )
 
 
-def check_shapes(found: Architecture, weights: Weights) -> int:
+def check_shapes(found: Architecture, weights: LazyWeights) -> int:
     """Check that the tensors of a file fit its configuration; return the number of parameters.
     Only shapes are compared, so no weights are read."""
     try:
         model = build_model(found.model, device="meta")
     except (RuntimeError, OverflowError) as error:
         raise UserError(f"cannot build a model with this configuration: {error}") from error
-    taken = filled(take(found, weights.on_meta()), found)
+    taken = with_zeros(convert_tensors(found, weights.on_meta()), found)
     theirs = {name: tuple(tensor.shape) for name, tensor in taken.weights.items()}
     same = aliases(found)
     ours = {
@@ -177,7 +177,7 @@ def check_shapes(found: Architecture, weights: Weights) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def take(found: Architecture, weights: Mapping[str, Tensor]) -> Taken:
+def convert_tensors(found: Architecture, weights: Mapping[str, Tensor]) -> ConvertedTensors:
     """Convert the tensors of a file to ours."""
     return to_ours(weights, found.pairs, found.ignored, aliases(found))
 
@@ -195,7 +195,7 @@ def aliases(found: Architecture) -> dict[str, str]:
     }
 
 
-def filled(taken: Taken, found: Architecture) -> Taken:
+def with_zeros(taken: ConvertedTensors, found: Architecture) -> ConvertedTensors:
     """Add zeros for the tensors that the file lacks."""
     if not found.zeros:
         return taken
@@ -219,7 +219,7 @@ def run_settings(found: Architecture) -> RunSettings:
     )
 
 
-def changed(settings: RunSettings, words: Sequence[str]) -> RunSettings:
+def with_overrides(settings: RunSettings, words: Sequence[str]) -> RunSettings:
     """Apply `key=value` words to the settings of the new run."""
     for word in words:
         if not word.startswith(MAY_CHANGE):
@@ -257,7 +257,11 @@ def _embed(found: Architecture) -> EmbedSettings:
 
 
 def _write(
-    out: Path, opened: OpenedSource, taken: Taken, settings: RunSettings, vocab: Vocabularies | None
+    out: Path,
+    opened: OpenedSource,
+    taken: ConvertedTensors,
+    settings: RunSettings,
+    vocab: Vocabularies | None,
 ) -> None:
     with new_folder(out) as beside:
         save_weights(beside, taken.weights)
@@ -284,7 +288,7 @@ def _save_kept(path: Path, kept: Mapping[str, Tensor]) -> None:
     path.chmod(0o644)  # the library makes it readable only for the owner
 
 
-def _facts(opened: OpenedSource, taken: Taken) -> dict[str, Any]:
+def _facts(opened: OpenedSource, taken: ConvertedTensors) -> dict[str, Any]:
     """Contents of import.json: the origin, and what an export needs to restore the files."""
     entries = opened.weights.entries
     return {

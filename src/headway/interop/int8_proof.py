@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.interop.proof import Proof
-from headway.interop.proof_inputs import Reading
+from headway.interop.proof_inputs import ProofCase
 
 MOST_OFF = {"logits": 0.12, "vectors": 0.16}
 """Limit on the root mean square error of all values, relative to their standard deviation. From
@@ -58,7 +58,7 @@ class Int8Proof(Proof):
 
 
 def judged_as_int8(
-    proof: Proof, ours: Sequence[Reading], theirs: Sequence[NDArray[Any]]
+    proof: Proof, ours: Sequence[ProofCase], theirs: Sequence[NDArray[Any]]
 ) -> Int8Proof:
     """Apply the limits of int8 to a proof, and count equal outputs by position.
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from headway.errors import FolderError
 from headway.interop.families import Architecture
-from headway.interop.foreign_config import LONGEST, MOST_LAYERS, Given
-from headway.interop.name_pairs import Change, Pair
-from headway.interop.weights import Entry, Weights
+from headway.interop.foreign_config import LONGEST, MOST_LAYERS, ForeignConfig
+from headway.interop.name_pairs import NamePair, TensorTransform
+from headway.interop.weights import LazyWeights, TensorEntry
 from headway.settings.model import DecoderSettings
 
 MAGIC = 0x616B3432
@@ -35,13 +35,13 @@ class Header(NamedTuple):
     """Number of bytes before the first weight."""
 
 
-def read_llama2c(path: Path) -> tuple[dict[str, Any], Architecture, Weights]:
+def read_llama2c(path: Path) -> tuple[dict[str, Any], Architecture, LazyWeights]:
     """Return the values of the header, the architecture, and the weights, which are read later."""
     header = _header(path)
-    model = _settings(Given(header.values, str(path)))
+    model = _settings(ForeignConfig(header.values, str(path)))
     entries, start = {}, header.size
     for name, shape in _shapes(model, header.values["version"]):
-        entries[name] = Entry(shape, torch.float32, partial(_load, path, start, shape))
+        entries[name] = TensorEntry(shape, torch.float32, partial(_load, path, start, shape))
         start += 4 * prod(shape)
     if start != path.stat().st_size:
         raise FolderError(
@@ -55,7 +55,7 @@ def read_llama2c(path: Path) -> tuple[dict[str, Any], Architecture, Weights]:
         ignored={r"freqs_(cos|sin)": "rotary position tables, which are computed"},
         decode={"beam": 1, "unknown": "keep"},
     )
-    return header.values, found, Weights(entries, [path])
+    return header.values, found, LazyWeights(entries, [path])
 
 
 def _header(path: Path) -> Header:
@@ -86,15 +86,15 @@ def _header(path: Path) -> Header:
     return Header(values | {"version": 1, "shared": bool(start[36])}, VERSIONED_HEADER)
 
 
-def _settings(given: Given) -> DecoderSettings:
+def _settings(given: ForeignConfig) -> DecoderSettings:
     return DecoderSettings(
-        vocab_size=given.whole("vocab_size"),
-        d_model=given.whole("dim"),
-        n_layers=given.whole("n_layers", most=MOST_LAYERS),
-        n_heads=given.whole("n_heads"),
-        n_kv_heads=given.whole("n_kv_heads"),
-        d_ff=given.whole("hidden_dim"),
-        max_len=given.whole("max_seq_len", most=LONGEST),
+        vocab_size=given.integer("vocab_size"),
+        d_model=given.integer("dim"),
+        n_layers=given.integer("n_layers", most=MOST_LAYERS),
+        n_heads=given.integer("n_heads"),
+        n_kv_heads=given.integer("n_kv_heads"),
+        d_ff=given.integer("hidden_dim"),
+        max_len=given.integer("max_seq_len", most=LONGEST),
         activation="swiglu",
         norm="rms",
         norm_eps=NORM_EPS,
@@ -143,7 +143,7 @@ def _load(path: Path, start: int, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(numbers).reshape(shape)
 
 
-def halves(n_heads: int) -> Change:
+def halves(n_heads: int) -> TensorTransform:
     """Change between rotary layouts: llama2.c rotates neighbours (0 with 1), we i with i + K/2."""
 
     def to_ours(rows: Tensor) -> Tensor:
@@ -152,27 +152,27 @@ def halves(n_heads: int) -> Change:
     def to_theirs(rows: Tensor) -> Tensor:
         return rows.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
-    return Change(to_ours, to_theirs)
+    return TensorTransform(to_ours, to_theirs)
 
 
-def _pairs(model: DecoderSettings) -> list[Pair]:
+def _pairs(model: DecoderSettings) -> list[NamePair]:
     width, n_kv = model.d_model, model.kv_heads * model.head_width
-    pairs = [Pair("tok_embeddings.weight", "front.tokens.weight")]
+    pairs = [NamePair("tok_embeddings.weight", "front.tokens.weight")]
     for number in range(model.n_layers):
         layer, block = f"layers.{number}", f"stack.blocks.{number}"
         qkv = f"{block}.attention.to_qkv.weight"
         hidden = f"{block}.feed_forward.to_hidden.weight"
         pairs += [
-            Pair(f"{layer}.attention_norm.weight", f"{block}.norm_attention.weight"),
-            Pair(f"{layer}.attention.wq.weight", qkv, slice(0, width), halves(model.n_heads)),
-            Pair(f"{layer}.attention.wk.weight", qkv, slice(width, width + n_kv),
+            NamePair(f"{layer}.attention_norm.weight", f"{block}.norm_attention.weight"),
+            NamePair(f"{layer}.attention.wq.weight", qkv, slice(0, width), halves(model.n_heads)),
+            NamePair(f"{layer}.attention.wk.weight", qkv, slice(width, width + n_kv),
                  halves(model.kv_heads)),
-            Pair(f"{layer}.attention.wv.weight", qkv, slice(width + n_kv, width + 2 * n_kv)),
-            Pair(f"{layer}.attention.wo.weight", f"{block}.attention.to_out.weight"),
-            Pair(f"{layer}.ffn_norm.weight", f"{block}.norm_feed_forward.weight"),
-            Pair(f"{layer}.feed_forward.w1.weight", hidden, slice(0, model.d_ff)),
-            Pair(f"{layer}.feed_forward.w3.weight", hidden, slice(model.d_ff, 2 * model.d_ff)),
-            Pair(f"{layer}.feed_forward.w2.weight", f"{block}.feed_forward.to_out.weight"),
+            NamePair(f"{layer}.attention.wv.weight", qkv, slice(width + n_kv, width + 2 * n_kv)),
+            NamePair(f"{layer}.attention.wo.weight", f"{block}.attention.to_out.weight"),
+            NamePair(f"{layer}.ffn_norm.weight", f"{block}.norm_feed_forward.weight"),
+            NamePair(f"{layer}.feed_forward.w1.weight", hidden, slice(0, model.d_ff)),
+            NamePair(f"{layer}.feed_forward.w3.weight", hidden, slice(model.d_ff, 2 * model.d_ff)),
+            NamePair(f"{layer}.feed_forward.w2.weight", f"{block}.feed_forward.to_out.weight"),
         ]  # fmt: skip
-    pairs.append(Pair("norm.weight", "stack.final_norm.weight"))
-    return pairs if model.tie else [*pairs, Pair("output.weight", "head.linear.weight")]
+    pairs.append(NamePair("norm.weight", "stack.final_norm.weight"))
+    return pairs if model.tie else [*pairs, NamePair("output.weight", "head.linear.weight")]

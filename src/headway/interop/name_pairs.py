@@ -17,7 +17,7 @@ from torch import Tensor
 from headway.errors import UserError
 
 
-class Change(NamedTuple):
+class TensorTransform(NamedTuple):
     """Conversion of a tensor in an import, and its exact inverse in an export."""
 
     to_ours: Callable[[Tensor], Tensor]
@@ -28,17 +28,17 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _turned(tensor: Tensor) -> Tensor:
+def _transposed(tensor: Tensor) -> Tensor:
     return tensor.T if tensor.ndim == 2 else tensor
 
 
-SAME = Change(_same, _same)
+IDENTITY = TensorTransform(_same, _same)
 
-TURNED = Change(_turned, _turned)
+TRANSPOSED = TensorTransform(_transposed, _transposed)
 """Transposition, for `Conv1D` of GPT and GPT-2, whose matrices are (in, out)."""
 
 
-class Pair(NamedTuple):
+class NamePair(NamedTuple):
     """A foreign tensor and its place in our model."""
 
     theirs: str
@@ -49,7 +49,7 @@ class Pair(NamedTuple):
     """Rows of our tensor that the foreign one fills: q, k and v of one matrix; a gate and a value.
     """
 
-    change: Change = SAME
+    change: TensorTransform = IDENTITY
     tied: bool = False
     """Whether this is another name of a tensor that has a pair. A file may lack it; if it has it,
     both must be equal."""
@@ -58,13 +58,13 @@ class Pair(NamedTuple):
     """`slice(n, None)`: our tensor begins at row n of the foreign one (positions of RoBERTa and
     BART, whose first two are for padding). The rows before are stored with the ignored tensors."""
 
-    along: int | None = None
+    concat_axis: int | None = None
     """Set if the foreign tensor is a concatenation of several of ours along this axis. The `change`
     of each pair selects its part (positions of ViT: special tokens, and the grid)."""
 
 
 @dataclass(frozen=True)
-class Taken:
+class ConvertedTensors:
     """Converted tensors of a file."""
 
     weights: dict[str, Tensor]
@@ -82,17 +82,17 @@ READABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 def to_ours(
     theirs: Mapping[str, Tensor],
-    pairs: Sequence[Pair],
+    pairs: Sequence[NamePair],
     ignored: Mapping[str, str],
     aliases: Mapping[str, str] | None = None,
-) -> Taken:
+) -> ConvertedTensors:
     """Convert all foreign tensors to ours. Tensors on the device "meta" only give shapes.
 
     `ignored`: regular expressions of full names, with reasons. `aliases`: other names of our
     tensors, which tied pairs may use, mapped to the names that have a pair.
     """
     reasons = check_names(theirs, pairs, ignored)
-    parts: dict[str, list[tuple[Pair, Tensor]]] = {}
+    parts: dict[str, list[tuple[NamePair, Tensor]]] = {}
     kept = {name: theirs[name] for name in reasons}
     for pair in (pair for pair in pairs if not pair.tied):
         tensor = theirs[pair.theirs]
@@ -108,11 +108,11 @@ def to_ours(
     for pair in (pair for pair in pairs if pair.tied and pair.theirs in theirs):
         ours = (aliases or {}).get(pair.ours, pair.ours)
         _check_tied(pair, theirs[pair.theirs], weights[ours])
-    return Taken(weights, reasons, kept)
+    return ConvertedTensors(weights, reasons, kept)
 
 
 def to_theirs(
-    ours: Mapping[str, Tensor], pairs: Iterable[Pair], kept: Mapping[str, Tensor] | None = None
+    ours: Mapping[str, Tensor], pairs: Iterable[NamePair], kept: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Convert our tensors to the foreign ones, with tied ones, in the order of the pairs. `kept`:
     tensors that the import did not use."""
@@ -125,20 +125,20 @@ def to_theirs(
             n = pair.their_rows.start
             before = kept.get(_cut(pair), tensor.new_zeros(n, *tensor.shape[1:]))
             tensor = torch.cat([before.to(tensor.dtype), tensor])
-        if pair.along is not None and pair.theirs in theirs:
-            tensor = torch.cat([theirs[pair.theirs], tensor], pair.along)
+        if pair.concat_axis is not None and pair.theirs in theirs:
+            tensor = torch.cat([theirs[pair.theirs], tensor], pair.concat_axis)
         theirs[pair.theirs] = tensor.contiguous()
     return theirs | {name: tensor for name, tensor in kept.items() if not name.endswith("]")}
 
 
 def check_names(
-    theirs: Collection[str], pairs: Iterable[Pair], ignored: Mapping[str, str]
+    theirs: Collection[str], pairs: Iterable[NamePair], ignored: Mapping[str, str]
 ) -> dict[str, str]:
     """Raise if tensors are missing or unknown; return the ignored names with reasons."""
     pairs = list(pairs)
     known = {pair.theirs for pair in pairs}
-    whole = [pair.theirs for pair in pairs if pair.along is None]
-    parts = {pair.theirs for pair in pairs if pair.along is not None}
+    whole = [pair.theirs for pair in pairs if pair.concat_axis is None]
+    parts = {pair.theirs for pair in pairs if pair.concat_axis is not None}
     assert len(known) == len(whole) + len(parts), "a table names a tensor twice"
     reasons: dict[str, str] = {}
     unknown = []
@@ -164,7 +164,7 @@ def _listed(what: str, names: list[str], limit: int = 8) -> list[str]:
     return [f"  {what}: {name}" for name in names[:limit]] + more
 
 
-def _changed(pair: Pair, tensor: Tensor) -> Tensor:
+def _changed(pair: NamePair, tensor: Tensor) -> Tensor:
     try:
         return pair.change.to_ours(tensor).float()
     except (RuntimeError, IndexError) as error:
@@ -174,7 +174,7 @@ def _changed(pair: Pair, tensor: Tensor) -> Tensor:
         ) from error
 
 
-def _joined(ours: str, found: list[tuple[Pair, Tensor]]) -> Tensor:
+def _joined(ours: str, found: list[tuple[NamePair, Tensor]]) -> Tensor:
     """Join the parts of one of our tensors in the order of their rows."""
     if len(found) == 1 and found[0][0].rows is None:
         return found[0][1].contiguous()
@@ -196,7 +196,7 @@ def _joined(ours: str, found: list[tuple[Pair, Tensor]]) -> Tensor:
         raise UserError(f"these tensors have shapes that do not fit together: {shapes}.") from error
 
 
-def _check_tied(pair: Pair, tensor: Tensor, first: Tensor) -> None:
+def _check_tied(pair: NamePair, tensor: Tensor, first: Tensor) -> None:
     first = first if pair.rows is None else first[pair.rows]
     again = _changed(pair, tensor)
     if again.shape != first.shape or not (again.is_meta or torch.equal(again, first)):
@@ -206,7 +206,7 @@ def _check_tied(pair: Pair, tensor: Tensor, first: Tensor) -> None:
         )
 
 
-def _cut(pair: Pair) -> str:
+def _cut(pair: NamePair) -> str:
     assert pair.their_rows is not None
     return f"{pair.theirs}[:{pair.their_rows.start}]"
 
@@ -229,7 +229,7 @@ def new_names(names: Collection[str]) -> list[str]:
     return found
 
 
-def with_old_names(pairs: Iterable[Pair], names: Collection[str]) -> list[Pair]:
+def with_old_names(pairs: Iterable[NamePair], names: Collection[str]) -> list[NamePair]:
     """Use the old names of norm tensors in pairs if the file has those."""
     found = []
     for pair in pairs:
@@ -240,21 +240,23 @@ def with_old_names(pairs: Iterable[Pair], names: Collection[str]) -> list[Pair]:
     return found
 
 
-def both(theirs: str, ours: str, change: Change = SAME, *, bias: bool = True) -> list[Pair]:
+def weight_and_bias(
+    theirs: str, ours: str, change: TensorTransform = IDENTITY, *, bias: bool = True
+) -> list[NamePair]:
     """Make the pairs for the weight and the bias of a layer or a norm."""
     kinds = ("weight", "bias") if bias else ("weight",)
-    return [Pair(f"{theirs}.{kind}", f"{ours}.{kind}", change=change) for kind in kinds]
+    return [NamePair(f"{theirs}.{kind}", f"{ours}.{kind}", change=change) for kind in kinds]
 
 
 def stacked(
     theirs: Sequence[str], ours: str, sizes: Sequence[int], *, bias: bool = True
-) -> list[Pair]:
+) -> list[NamePair]:
     """Make the pairs for layers that are joined by rows in one of ours; `sizes`: rows of each."""
     pairs = []
     for kind in ("weight", "bias") if bias else ("weight",):
         start = 0
         for name, size in zip(theirs, sizes, strict=True):
             rows = slice(start, start + size)
-            pairs.append(Pair(f"{name}.{kind}", f"{ours}.{kind}", rows))
+            pairs.append(NamePair(f"{name}.{kind}", f"{ours}.{kind}", rows))
             start += size
     return pairs

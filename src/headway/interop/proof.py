@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from headway import __version__
-from headway.interop.proof_inputs import Reading
+from headway.interop.proof_inputs import ProofCase
 from headway.storage import replace_text
 
 PROOF = "proof.json"
@@ -94,7 +94,7 @@ def versions() -> dict[str, str]:
 
 def compared(
     to: str,
-    ours: Sequence[Reading],
+    ours: Sequence[ProofCase],
     theirs: Sequence[NDArray[Any]],
     *,
     what: str = "logits",
@@ -125,7 +125,7 @@ def compared(
     return Proof(
         to=to,
         sentences=len(ours),
-        tokens=sum(reading.n_read for reading in ours),
+        tokens=sum(reading.n_positions for reading in ours),
         max_difference=worst,
         what=what,
         equal_outputs=equal / max(1, len(ours)),
@@ -136,7 +136,7 @@ def compared(
     )
 
 
-def _table(reading: Reading, what: str) -> NDArray[np.float32]:
+def _table(reading: ProofCase, what: str) -> NDArray[np.float32]:
     if what == "hidden states":
         return reading.hidden_TD
     if what == "log-probabilities":

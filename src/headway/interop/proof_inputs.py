@@ -49,15 +49,15 @@ NEW_TOKENS = 16
 LONGEST_OUTPUT = 48
 """Limit on the tokens of a translation; half of it for the text about an image or audio."""
 
-N_PICTURES = 8
+N_IMAGES = 8
 SECONDS = (0.4, 1.1, 2.5, 6.0)
 """Lengths of the audio clips; shorter if the model reads less."""
 
-Scores = NDArray[np.float32]
-Media = NDArray[Any]
+Float32Array = NDArray[np.float32]
+ProofMedia = NDArray[Any]
 """Pixels (T C Y X) or audio samples."""
 
-Item = TextItem | Media
+Item = TextItem | ProofMedia
 
 SENTENCES = (
     "A dog runs across the wet grass.",
@@ -85,24 +85,24 @@ their characters."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class ProofCase:
     """One input and the outputs of our model for it."""
 
     item: Item
     target: list[int]
     """Input of the decoder of an encoder-decoder: the start token, then our greedy output."""
 
-    scores: Scores
+    scores: Float32Array
     """Outputs for each position of the input (tokens, tags, CTC symbols) or of `target`, or a
     single row (classes, an embedding)."""
 
-    hidden_TD: Scores
+    hidden_TD: Float32Array
     """Hidden states before the head; those of the decoder if there is one."""
 
-    gone_P: NDArray[np.bool_] | None = None
+    masked_P: NDArray[np.bool_] | None = None
     """Marks the masked parts of an image or audio, for a model that reconstructs them."""
 
-    heard: Scores | None = None
+    ctc_scores: Float32Array | None = None
     """Outputs of a CTC head at each position of the source, if the model also has a decoder."""
 
     @property
@@ -111,7 +111,7 @@ class Reading:
         return self.item.ids if isinstance(self.item, TextItem) else []
 
     @property
-    def n_read(self) -> int:
+    def n_positions(self) -> int:
         """Number of tokens of the input text and the output, or else of positions."""
         return len(self.tokens) + len(self.target) or len(self.hidden_TD)
 
@@ -129,8 +129,8 @@ def proof_items(run: LoadedRun, sentences: Sequence[str], *, odd: bool = False) 
     if shape is None:
         return [*proof_texts(run, sentences)]
     if isinstance(shape, ImageSettings):
-        return [*proof_pictures(shape)]
-    sounds = proof_sounds(shape)
+        return [*proof_images(shape)]
+    sounds = proof_audio(shape)
     half = np.zeros_like(sounds[1])
     half[: len(half) // 3] = sounds[1][: len(half) // 3]
     return [*sounds, *([sounds[0][: shape.n_fft // 2], half] if odd else [])]
@@ -160,10 +160,10 @@ def proof_texts(run: LoadedRun, sentences: Sequence[str]) -> list[TextItem]:
             found += frame_tokens(run, [ids[number - 1][:room]], [text[:room]])
         else:
             found += frame_tokens(run, [text[: longest - 2]])
-    return [_with_gaps(run, text) for text in found]
+    return [_with_masked_tokens(run, text) for text in found]
 
 
-def _with_gaps(run: LoadedRun, text: TextItem) -> TextItem:
+def _with_masked_tokens(run: LoadedRun, text: TextItem) -> TextItem:
     mask = run.vocab.source.mask
     if run.spec.answers != "gaps" or mask is None:
         return text
@@ -173,12 +173,12 @@ def _with_gaps(run: LoadedRun, text: TextItem) -> TextItem:
     return text._replace(ids=hidden)
 
 
-def proof_pictures(shape: ImageSettings, n: int = N_PICTURES) -> list[Media]:
+def proof_images(shape: ImageSettings, n: int = N_IMAGES) -> list[ProofMedia]:
     """Generate images of noise, ramps, stripes and flat color in the model's size (T C Y X)."""
     draw = np.random.default_rng(7)
     size = (shape.frames, shape.channels, shape.height, shape.width)
     y, x = np.mgrid[: shape.height, : shape.width]
-    found: list[Media] = []
+    found: list[ProofMedia] = []
     for number in range(n):
         noise = draw.integers(0, 256, size, dtype=np.uint8)
         ramp = (y * (number + 1) * 7 + x * (n - number) * 5) % 256
@@ -188,10 +188,10 @@ def proof_pictures(shape: ImageSettings, n: int = N_PICTURES) -> list[Media]:
     return found
 
 
-def proof_sounds(shape: AudioSettings) -> list[Media]:
+def proof_audio(shape: AudioSettings) -> list[ProofMedia]:
     """Generate noise and rising tones of several lengths as 16-bit samples."""
     draw = np.random.default_rng(7)
-    found: list[Media] = []
+    found: list[ProofMedia] = []
     for number, seconds in enumerate(SECONDS):
         longest = shape.pad_s or seconds
         if shape.most_rows is not None:
@@ -204,20 +204,22 @@ def proof_sounds(shape: AudioSettings) -> list[Media]:
     return found
 
 
-def read_all(run: LoadedRun, items: Sequence[Item]) -> list[Reading]:
+def compute_cases(run: LoadedRun, items: Sequence[Item]) -> list[ProofCase]:
     """Run our model on each item separately, so that batching does not affect rounding."""
     if run.spec.continues:
-        items = _continued(run, [item.ids for item in items if isinstance(item, TextItem)])
+        items = _greedy_continuations(
+            run, [item.ids for item in items if isinstance(item, TextItem)]
+        )
     found = []
-    for number, (item, target) in enumerate(zip(items, _written(run, items), strict=True)):
-        found.append(read_one(run, item, target, _without(run, number, item)))
+    for number, (item, target) in enumerate(zip(items, _greedy_outputs(run, items), strict=True)):
+        found.append(compute_case(run, item, target, _masked_batch(run, number, item)))
     return found
 
 
 @torch.no_grad()
-def read_one(
+def compute_case(
     run: LoadedRun, item: Item, target: Sequence[int] = (), gone: Batch[MaskTargets] | None = None
-) -> Reading:
+) -> ProofCase:
     """Run the model on an item, or on a source and its output so far. `gone`: the item with its
     masked parts removed."""
     rows_R, gone_P = None, None
@@ -226,7 +228,7 @@ def read_one(
     else:
         [stream], hidden_N = gone.streams, gone.targets.masked_N
         first = sum(
-            unit.special for unit in _cuts(run, item).describe_positions(0)
+            unit.special for unit in _media_dataset(run, item).describe_positions(0)
         )  # special tokens
         assert hidden_N is not None
         streams, gone_P = [stream], hidden_N[first:].numpy()
@@ -237,17 +239,17 @@ def read_one(
     read = readout_of(run.settings).of(run.model, found, rows_R)
     heard = _array(read.extra_heads["ctc"].logits_RC) if "ctc" in read.extra_heads else None
     said = _array(read.averaged_logits())
-    return Reading(item, list(target), said, _array(found.x_ND), gone_P, heard)
+    return ProofCase(item, list(target), said, _array(found.x_ND), gone_P, heard)
 
 
-def what_is_said(run: LoadedRun) -> str:
+def output_name(run: LoadedRun) -> str:
     """Name of the outputs to compare, for `proof.compared`."""
     readout = readout_of(run.settings)
     numbers = isinstance(readout, OneVector) or readout == EachRow("rebuild")
     return "vectors" if numbers else "logits"
 
 
-def what_is_read(run: LoadedRun) -> tuple[str, str]:
+def unit_names(run: LoadedRun) -> tuple[str, str]:
     """Names of what a proof counts: `Proof.items` and `Proof.units`."""
     shape = media_settings(run.settings)
     if shape is None:
@@ -256,7 +258,7 @@ def what_is_read(run: LoadedRun) -> tuple[str, str]:
     return UNITS[what_of(shape)], units
 
 
-def _written(run: LoadedRun, items: Sequence[Item]) -> list[list[int]]:
+def _greedy_outputs(run: LoadedRun, items: Sequence[Item]) -> list[list[int]]:
     """Generate the output for each source, after the start token; empty without a decoder."""
     if not isinstance(run.model, Seq2Seq):
         return [[] for _ in items]
@@ -268,7 +270,7 @@ def _written(run: LoadedRun, items: Sequence[Item]) -> list[list[int]]:
     return [[run.vocab.target.bos, *best.tokens] for best, *_ in found]
 
 
-def _continued(run: LoadedRun, prompts: Sequence[Sequence[int]]) -> list[TextItem]:
+def _greedy_continuations(run: LoadedRun, prompts: Sequence[Sequence[int]]) -> list[TextItem]:
     assert isinstance(run.model, Decoder)
     settings = DecodeSettings(beam=1, max_len=NEW_TOKENS, unknown="keep")
     specials, most = SpecialTokens.of(run.vocab.target), run.shape.max_len
@@ -277,7 +279,7 @@ def _continued(run: LoadedRun, prompts: Sequence[Sequence[int]]) -> list[TextIte
     return [TextItem([*prompt, *best.tokens][:most]) for prompt, (best, *_) in pairs]
 
 
-def _without(run: LoadedRun, number: int, item: Item) -> Batch[MaskTargets] | None:
+def _masked_batch(run: LoadedRun, number: int, item: Item) -> Batch[MaskTargets] | None:
     """Remove the masked parts of an item, for a model that reconstructs them."""
     if "rebuild" not in getattr(run.shape, "heads", ()):
         return None
@@ -288,7 +290,7 @@ def _without(run: LoadedRun, number: int, item: Item) -> Batch[MaskTargets] | No
     return items.apply_mask(run.model, items.batch(np.array([number]), CPU), training=False)
 
 
-def _cuts(run: LoadedRun, item: Item) -> InputDataset:
+def _media_dataset(run: LoadedRun, item: Item) -> InputDataset:
     intake = preprocessor_of(run.settings)
     return intake.input_dataset(intake.columns([item]))
 
@@ -296,7 +298,7 @@ def _cuts(run: LoadedRun, item: Item) -> InputDataset:
 def _source(run: LoadedRun, item: Item) -> ModelInput:
     if isinstance(item, TextItem):
         return _flat(item.ids, item.segments or [0] * len(item.ids))
-    cuts = _cuts(run, item)
+    cuts = _media_dataset(run, item)
     return cuts.to_model_input(cuts.collate(np.arange(1)))
 
 
@@ -305,5 +307,5 @@ def _flat(tokens: Sequence[int], segments: Sequence[int] | None = None) -> Model
     return ModelInput(torch.tensor(tokens), Layout.of([len(tokens)]), segments_N)
 
 
-def _array(tensor: Tensor) -> Scores:
+def _array(tensor: Tensor) -> Float32Array:
     return tensor.float().numpy()

@@ -10,7 +10,7 @@ from typing import Any
 from headway.errors import FolderError, UserError
 from headway.interop.families import Architecture
 from headway.interop.folder_files import inside, read_json, read_table
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.settings.model import DecoderSettings, EncoderSettings
 
 MODULES = "modules.json"
@@ -107,8 +107,8 @@ def _part(folder: Path, name: str) -> Path:
 
 
 def _pooling(path: Path) -> str:
-    given = Given(read_table(inside(path.parent, path.name)), str(path))
-    given.only("include_prompt", True, "pooling always includes all tokens of a text")
+    given = ForeignConfig(read_table(inside(path.parent, path.name)), str(path))
+    given.require("include_prompt", True, "pooling always includes all tokens of a text")
     chosen = [key for key, value in given.values.items()
               if key.startswith("pooling_mode_") and value]  # fmt: skip
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
@@ -126,15 +126,15 @@ def _notes(folder: Path, home: Path) -> tuple[str, ...]:
                         (home, "sentence_bert_config.json")):  # fmt: skip
         if not (place / name).is_file():
             continue
-        given = Given(read_table(inside(place, name)), str(place / name))
-        given.only("do_lower_case", False, "only the tokenizer itself may lower-case text")
+        given = ForeignConfig(read_table(inside(place, name)), str(place / name))
+        given.require("do_lower_case", False, "only the tokenizer itself may lower-case text")
         prompt = given.values.get("default_prompt_name")
-        if prompt is not None and given.table("prompts").get(prompt):
+        if prompt is not None and given.nested("prompts").get(prompt):
             raise given.error(
                 "default_prompt_name", "is not supported: prompts cannot be added to texts"
             )
         if given.values.get("max_seq_length") is not None:
-            n = given.whole("max_seq_length")
+            n = given.integer("max_seq_length")
             notes.append(
                 f"sentence-transformers truncates texts to {n:,} tokens; headway reads all tokens "
                 "that the model supports"

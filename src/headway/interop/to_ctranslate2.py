@@ -20,7 +20,13 @@ from headway.interop.ctranslate2.spec import spec_of
 from headway.interop.hf.tokenizer import write_library_tokenizer
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared
-from headway.interop.proof_inputs import Reading, Scores, proof_items, read_all, what_is_said
+from headway.interop.proof_inputs import (
+    Float32Array,
+    ProofCase,
+    compute_cases,
+    output_name,
+    proof_items,
+)
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.folder import CONFIG
@@ -77,7 +83,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) ->
     decode = replace(run.settings.decode, sample=False, precision="fp32")
     engine = Ctranslate2Engine(out, replace(run.settings, decode=decode))
     texts = proof_items(run, sentences)
-    ours = read_all(run, texts)
+    ours = compute_cases(run, texts)
     if isinstance(run.shape, Seq2SeqSettings):
         theirs = [engine.logits(one.tokens, one.target[1:]) for one in ours]
         notes = _searched(run, engine, [one.tokens for one in ours])
@@ -85,15 +91,15 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) ->
     if isinstance(run.shape, DecoderSettings):
         theirs = [np.array(engine.runner.forward_batch([one.tokens]))[0] for one in ours]
         return _compared(ours, theirs, "logits", int8=int8)
-    other = read_all(run.with_model(engine.model().eval()), texts)
+    other = compute_cases(run.with_model(engine.model().eval()), texts)
     pairs = zip(ours, other, strict=True)
     worst = max(float(np.abs(a.hidden_TD - b.hidden_TD).max()) for a, b in pairs)
     note = f"hidden states: largest difference {worst:.2g}"
-    return _compared(ours, [one.scores for one in other], what_is_said(run), note, int8=int8)
+    return _compared(ours, [one.scores for one in other], output_name(run), note, int8=int8)
 
 
 def _compared(
-    ours: Sequence[Reading], theirs: Sequence[Scores], what: str, *notes: str, int8: bool
+    ours: Sequence[ProofCase], theirs: Sequence[Float32Array], what: str, *notes: str, int8: bool
 ) -> Proof:
     proof = compared("ctranslate2", ours, theirs, what=what, by=_program(), notes=notes)
     return judged_as_int8(proof, ours, theirs) if int8 else proof

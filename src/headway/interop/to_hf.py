@@ -20,7 +20,7 @@ from torch import Tensor
 from headway.decode.logits_processors import always_banned
 from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import FolderError, UserError
-from headway.interop.convertible import in_units_of_answers, widened
+from headway.interop.convertible import in_answer_units, widened
 from headway.interop.families import FAMILIES, Architecture, family_named
 from headway.interop.first_token import can_be_read_at_first, read_at_first
 from headway.interop.hf import esm as hf_esm
@@ -83,11 +83,11 @@ OTHERS = "To export this run unchanged, use --to onnx or --to torch, which suppo
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
     """Compare the neural model of the run with the exported folder."""
-    proof = hf_proof.prove(neural_alone(run), out, sentences, int8=int8)
-    return replace(proof, notes=[*proof.notes, *_left_behind(run)])
+    proof = hf_proof.prove(without_ngrams(run), out, sentences, int8=int8)
+    return replace(proof, notes=[*proof.notes, *_ngram_notes(run)])
 
 
-def _left_behind(run: LoadedRun) -> list[str]:
+def _ngram_notes(run: LoadedRun) -> list[str]:
     """Make a note about the n-gram model, with the validation scores with and without it."""
     if not getattr(run.shape, "ngrams", 0):
         return []
@@ -111,19 +111,19 @@ def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
             "layers have the same number of heads. Use --to onnx or --to torch, or export the run "
             "before pruning."
         )
-    run = neural_alone(run)
+    run = without_ngrams(run)
     if run.shape.parts is not None:
         raise UserError(
             f"a model with custom parts ({run.shape.parts}) cannot be exported to transformers, "
             "which does not have them. Use --to onnx."
         )
-    if _came_from_there(run):
+    if _is_from_transformers(run):
         _write_back(run, out)
     else:
         _write_ours(run, out)
 
 
-def neural_alone(run: LoadedRun) -> LoadedRun:
+def without_ngrams(run: LoadedRun) -> LoadedRun:
     """Return the run without its n-gram part, which `transformers` does not support."""
     if not getattr(run.shape, "ngrams", 0):
         return run
@@ -143,7 +143,7 @@ def _with_first_token(run: LoadedRun) -> LoadedRun:
     return run.with_model(made, replace(run.settings, model=shape))
 
 
-def _came_from_there(run: LoadedRun) -> bool:
+def _is_from_transformers(run: LoadedRun) -> bool:
     return run.imported is not None and run.imported["model_type"] in FAMILIES
 
 
@@ -200,8 +200,8 @@ def _kept(folder: Path) -> dict[str, Tensor]:
 
 def _write_ours(run: LoadedRun, out: Path) -> None:
     run = _with_first_token(run)
-    config, found = described(run)
-    weights = in_units_of_answers(widened(run.model, found.model), run.settings)
+    config, found = describe_run(run)
+    weights = in_answer_units(widened(run.model, found.model), run.settings)
     _check_zeros(weights, found)
     pairs = [pair for pair in found.pairs if not pair.tied]
     theirs = to_theirs(weights, pairs)
@@ -239,7 +239,7 @@ def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Ten
     return dict.fromkeys(names, bias)
 
 
-def described(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
+def describe_run(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
     """Describe a run as the first architecture that fits; raise with all reasons if none does."""
     kind = family_of(run.shape)
     if kind not in CANDIDATES:

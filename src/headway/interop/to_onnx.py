@@ -19,7 +19,7 @@ from headway import __version__
 from headway.errors import needs
 from headway.interop.graphs.graphs import Graph, graphs_of
 from headway.interop.graphs.padded_batches import prove_padded
-from headway.interop.graphs.record import describe, named, quickly, recorded
+from headway.interop.graphs.record import describe, export_program, named, quickly
 from headway.interop.hf.tokenizer import write_library_tokenizer
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
@@ -45,7 +45,7 @@ def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
     """Write one file per graph, and the settings and the tokenizer for `--engine onnx`."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         needs(package, "onnx")
-    made = [(graph, recorded(graph)) for graph in graphs_of(run.model, run.settings)]
+    made = [(graph, export_program(graph)) for graph in graphs_of(run.model, run.settings)]
     for graph, program in made:
         _write_graph(graph, program, _facts(run, graph), out / f"{graph.name}.onnx", int8)
     describe(out, made, run.settings)
@@ -75,8 +75,8 @@ def _facts(run: LoadedRun, graph: Graph) -> dict[str, str]:
         facts["threshold"] = f"{run.settings.classify.threshold or THRESHOLD:g}"
     if isinstance(run.shape, AudioEncoderSettings | AudioSeq2SeqSettings):
         facts["sample_rate"] = str(run.shape.sound.rate)
-    if graph.reach is not None:
-        facts["max_positions"] = str(graph.reach)
+    if graph.max_positions is not None:
+        facts["max_positions"] = str(graph.max_positions)
     return facts
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded_batches import Array, Call, prove_padded
-from headway.interop.graphs.record import describe, recorded
+from headway.interop.graphs.padded_batches import GraphArray, GraphCall, prove_padded
+from headway.interop.graphs.record import describe, export_program
 from headway.interop.hf.tokenizer import write_library_tokenizer
 from headway.interop.proof import Proof
 from headway.tasks.loaded_run import LoadedRun
@@ -20,7 +20,7 @@ from headway.tasks.loaded_run import LoadedRun
 
 def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
     assert not int8, "refused before"
-    made = [(graph, recorded(graph)) for graph in graphs_of(run.model, run.settings)]
+    made = [(graph, export_program(graph)) for graph in graphs_of(run.model, run.settings)]
     for graph, program in made:
         torch.export.save(program, out / f"{graph.name}.pt2")
     describe(out, made, run.settings)
@@ -33,11 +33,11 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) ->
     return prove_padded("torch", run, sentences, calls, by=f"torch {torch.__version__}")
 
 
-def _load(graph: Graph, folder: Path) -> Call:
+def _load(graph: Graph, folder: Path) -> GraphCall:
     module = torch.export.load(folder / f"{graph.name}.pt2").module()
 
     @torch.no_grad()
-    def call(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def call(inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
         found = module(*(torch.from_numpy(inputs[name]) for name in graph.example))
         return {name: x.numpy() for name, x in zip(graph.outputs, found, strict=True)}
 

@@ -40,16 +40,16 @@ WHOLE = ("model.safetensors", "pytorch_model.bin")
 INDEX = tuple(f"{name}.index.json" for name in WHOLE)
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     load: Callable[[], Tensor]
 
 
-class Weights(Mapping[str, Tensor]):
+class LazyWeights(Mapping[str, Tensor]):
     """Mapping of tensors by name, in the order of the files; values are read on access."""
 
-    def __init__(self, entries: dict[str, Entry], files: list[Path]) -> None:
+    def __init__(self, entries: dict[str, TensorEntry], files: list[Path]) -> None:
         self.entries, self.files = entries, files
 
     def __getitem__(self, name: str) -> Tensor:
@@ -72,12 +72,12 @@ class Weights(Mapping[str, Tensor]):
         }
 
 
-def open_weights(folder: Path) -> Weights:
+def open_weights(folder: Path) -> LazyWeights:
     """Open the weights of a folder: one file, or several with an index."""
     for whole, index in zip(WHOLE, INDEX, strict=True):
         if (folder / whole).exists():
             path = inside(folder, whole)
-            return Weights(_entries(path), [path])
+            return LazyWeights(_entries(path), [path])
         if (folder / index).exists():
             return _sharded(folder, index)
     others = [p.name for p in folder.glob("*.h5")] + [p.name for p in folder.glob("*.msgpack")]
@@ -107,11 +107,11 @@ def _weight_map(folder: Path, index: str) -> dict[str, str]:
     return table
 
 
-def _sharded(folder: Path, index: str) -> Weights:
+def _sharded(folder: Path, index: str) -> LazyWeights:
     table = _weight_map(folder, index)
     names = list(dict.fromkeys(table.values()))
     suffix = Path(index.removesuffix(".index.json")).suffix
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TensorEntry] = {}
     files = []
     for name in names:
         if Path(name).suffix != suffix:
@@ -131,17 +131,17 @@ def _sharded(folder: Path, index: str) -> Weights:
         raise FolderError(
             f"{folder / index} names the tensor {missing[0]}, which its file does not contain."
         )
-    return Weights(entries, files)
+    return LazyWeights(entries, files)
 
 
-def _entries(path: Path) -> dict[str, Entry]:
+def _entries(path: Path) -> dict[str, TensorEntry]:
     if not path.is_file():
         raise FolderError(f"the file {path} does not exist.")
     if path.suffix == ".safetensors":
         return _safetensors(path)
     tensors = read_pickle(path)
     return {
-        name: Entry(tuple(tensor.shape), tensor.dtype, partial(_detached, tensor))
+        name: TensorEntry(tuple(tensor.shape), tensor.dtype, partial(_detached, tensor))
         for name, tensor in tensors.items()
     }
 
@@ -150,7 +150,7 @@ def _detached(tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
-def _safetensors(path: Path) -> dict[str, Entry]:
+def _safetensors(path: Path) -> dict[str, TensorEntry]:
     """Open a safetensors file. The library checks that tensors fill it without gaps or overlaps."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -168,9 +168,9 @@ def _safetensors(path: Path) -> dict[str, Entry]:
         ) from error
 
 
-def _entry(file: Any, name: str, path: Path) -> Entry:
+def _entry(file: Any, name: str, path: Path) -> TensorEntry:
     view = file.get_slice(name)
     kind = view.get_dtype()
     if kind not in DTYPES:
         raise FolderError(f"{path}: {name} has the type {kind}, which is not supported.")
-    return Entry(tuple(view.get_shape()), DTYPES[kind], partial(file.get_tensor, name))
+    return TensorEntry(tuple(view.get_shape()), DTYPES[kind], partial(file.get_tensor, name))

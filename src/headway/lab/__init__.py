@@ -11,18 +11,18 @@ or from the layers of `headway.nn`.
 
 from __future__ import annotations
 
-from headway.lab.experiments import EXPERIMENTS, Entry
+from headway.lab.catalogue import EXPERIMENTS, ExperimentEntry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from headway.lab.conduct import Result, run_experiment
+    from headway.lab.runner import Result, run_experiment
 
-__all__ = ["EXPERIMENTS", "Entry", "Result", "run_experiment"]
+__all__ = ["EXPERIMENTS", "ExperimentEntry", "Result", "run_experiment"]
 
 
 def __getattr__(name: str) -> object:
     if name not in ("Result", "run_experiment"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from headway.lab import conduct
+    from headway.lab import runner
 
-    return getattr(conduct, name)
+    return getattr(runner, name)

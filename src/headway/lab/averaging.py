@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from headway.lab import beds
-from headway.lab.bench import Bench
+from headway.lab import datasets
 from headway.lab.concatenate import language
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Figure, Lines, Table
-from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
-from headway.lab.yardstick import Yardstick
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import Figure, LineChart, TableFigure
+from headway.lab.run_loss import RunLoss
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, all_of, decide, rounded
+from headway.lab.workspace import Workspace
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.training.average import average
@@ -30,7 +30,7 @@ from headway.training.checkpoint import Checkpoints
 if TYPE_CHECKING:
     from headway.run import Run
 
-Weights = Mapping[str, Tensor]
+StateDict = Mapping[str, Tensor]
 KEPT = 16
 TAKEN = 8
 """Number of averaged checkpoints that the verdict is about."""
@@ -44,7 +44,7 @@ LEAST = 0.005
 WAY = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-class Averaging(Experiment):
+class AveragingExperiment(Experiment):
     hypothesis = (
         "Averaging checkpoints helps because weights jitter while the learning rate is above zero: "
         "the gain is larger with a constant learning rate than with one that decays to zero."
@@ -68,20 +68,22 @@ class Averaging(Experiment):
         "both; otherwise averaging would help for another reason."
     )
     literature = (
-        Source("Vaswani et al. 2017", "The last 5 checkpoints are averaged, and the last 20 of the "
+        Citation("Vaswani et al. 2017",
+        "The last 5 checkpoints are averaged, and the last 20 of the "
                "big model; the learning rate is still falling slowly at that point.", "context"),
-        Source("Popel, tensor2tensor issue 473", "Averaging gains about 0.3 BLEU on average, and "
+        Citation("Popel, tensor2tensor issue 473", "Averaging gains about 0.3 BLEU on average, and "
                "more early in training."),
-        Source("fairseq issue 732", "Averaging gains nothing on a run whose learning rate was "
+        Citation("fairseq issue 732", "Averaging gains nothing on a run whose learning rate was "
             "decayed well."),
-        Source("Izmailov et al. 2018", "The mean of weights along the trajectory is in a flatter "
+        Citation("Izmailov et al. 2018", "The mean of weights along the trajectory is in a flatter "
                "part of the basin than the last weights."),
-        Source("Gao et al. 2022", "The loss surface is rather flat near the last checkpoints, and "
+        Citation("Gao et al. 2022",
+        "The loss surface is rather flat near the last checkpoints, and "
                "nothing beats the plain mean.", "context"),
     )  # fmt: skip
     pieces = (6, 6)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         task, train, valid, settings = material(bench)
         runs = {
             name: bench.train(name, task, train, valid=valid,
@@ -97,9 +99,9 @@ class Averaging(Experiment):
             "other-seed", task, train, valid=valid,
             settings={**constant, "train.seed": 1001 + bench.seed, "train.keep": 1},
         )  # fmt: skip
-        return bench.once("means", lambda: means(runs, ema, other))
+        return bench.cached("means", lambda: means(runs, ema, other))
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         eight = str(TAKEN)
         gains = {name: [one["mean"][name]["1"] - one["mean"][name][eight] for one in found]
                  for name in SCHEDULES}  # fmt: skip
@@ -140,17 +142,20 @@ class Averaging(Experiment):
             Effect.over([one["mean"]["constant"][eight] - one["mean"]["linear"]["1"]
                          for one in found], "loss of the mean with a constant learning rate minus "
                         "loss of the last checkpoint with decay to zero", "nats per token"),
-            Effect.over(over(found, "cosine", "constant"), "cosine of consecutive steps, constant "
+            Effect.over(per_seed(found, "cosine", "constant"),
+            "cosine of consecutive steps, constant "
                         "learning rate"),
         ]  # fmt: skip
         word = all_of(gain.above(LEAST), effect.above(LEAST))
         linear = sum(gains["linear"]) / len(gains["linear"])
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"Averaging helps because weights jitter: {TAKEN} checkpoints gain {gain} "
-            f"with a constant learning rate and {said(linear)} with one that decays to zero, which "
+            f"with a constant learning rate and {rounded(linear)} with one that decays to zero, "
+            f"which "
             f"is {{effect}} less.",
             refuted=f"Jitter does not explain it: averaging {TAKEN} checkpoints gains {gain} with "
-            f"a constant learning rate and {said(linear)} with one that decays to zero, which is "
+            f"a constant learning rate and {rounded(linear)} with one that decays to zero, which "
+            f"is "
             f"only {{effect}} less.",
             undecided=f"The gain of averaging {TAKEN} checkpoints is {gain} with a constant "
             "learning rate. The difference to a rate that decays to zero is too small or varies "
@@ -160,7 +165,7 @@ class Averaging(Experiment):
         )
         return decide(word, effect, answers, controls, more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         counts = sorted(found[0]["mean"]["constant"], key=int)
         gains = [
             (SCHEDULES[name],
@@ -186,25 +191,25 @@ class Averaging(Experiment):
             ("mean of two seeds", ("seeds", "mean")),
         ]
         return [
-            Lines(
+            LineChart(
                 title="Gain of averaging the last checkpoints", series=gains, log_x=True,
                 hint="Validation loss of the last checkpoint minus that of the mean; above 0 the "
                 "mean is better.",
                 x="checkpoints in the mean", y="nats per token", levels=[("no gain", 0.0)],
             ),
-            Lines(
+            LineChart(
                 title="Loss on the line between two models", series=lines,
                 x="share of the second model", y="nats per token",
                 hint="Loss of weights on the straight line between two models. Within one basin it "
                 "dips in the middle; between two seeds there is a barrier.",
             ),
-            Table(
+            TableFigure(
                 title="Three learning rate schedules",
                 hint="Validation loss. The cosine is below 0 if steps go back and forth, and above "
                 "0 if they still make progress.",
                 columns=["", "last", f"mean of {TAKEN}", "cosine of consecutive steps"], rows=rows,
             ),
-            Table(
+            TableFigure(
                 title="Other ways to average", columns=["constant learning rate", "nats per token"],
                 hint="All from the same training run.",
                 rows=[[name, f"{mean(found, *path):.3f}"] for name, path in ways],
@@ -212,10 +217,12 @@ class Averaging(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Averaging()
+EXPERIMENT = AveragingExperiment()
 
 
-def material(bench: Bench) -> tuple[str, beds.Columns, beds.Columns, dict[str, Any]]:
+def material(
+    bench: Workspace,
+) -> tuple[str, datasets.TextColumns, datasets.TextColumns, dict[str, Any]]:
     """Return a task, its data, and settings that keep the last checkpoints."""
     if bench.data is not None:
         train, valid, settings = language(bench)
@@ -224,7 +231,7 @@ def material(bench: Bench) -> tuple[str, beds.Columns, beds.Columns, dict[str, A
             **settings, "train.save_every": every, "train.keep": KEPT,
             "train.eval_every": settings["train.steps"],
         }  # fmt: skip
-    train, valid = beds.speeches(bench.choose(600, 700), 40)
+    train, valid = datasets.speeches(bench.choose(600, 700), 40)
     return "complete", train, valid, {
         "tokenizer.kind": "characters", "complete.context": 64, "model.positions": "rotary",
         "model.d_model": bench.choose(64, 128), "model.d_ff": bench.choose(128, 512),
@@ -240,7 +247,7 @@ def means(runs: Mapping[str, Run], ema: Run, other: Run) -> dict[str, Any]:
     found: dict[str, Any] = {"mean": {}, "members": {}, "cosine": {}}
     for name, run in runs.items():
         loss = Losses(run)
-        kept = [Checkpoints.weights(path) for path in kept_by(run)[-KEPT:]]
+        kept = [Checkpoints.weights(path) for path in checkpoints_of(run)[-KEPT:]]
         members = [loss(one) for one in kept[-TAKEN:]]
         found["members"][name] = members
         found["mean"][name] = {"1": members[-1]} | {
@@ -248,8 +255,8 @@ def means(runs: Mapping[str, Run], ema: Run, other: Run) -> dict[str, Any]:
         }
         found["cosine"][name] = cosine(kept)
         if name == "constant":
-            mine, theirs = kept[-1], Checkpoints.weights(kept_by(other)[-1])
-            found["ensemble"] = loss.together(kept[-TAKEN:])
+            mine, theirs = kept[-1], Checkpoints.weights(checkpoints_of(other)[-1])
+            found["ensemble"] = loss.ensemble(kept[-TAKEN:])
             found["line"] = {
                 "near": [loss(between(kept[-TAKEN], mine, at)) for at in WAY],
                 "seeds": [loss(between(mine, theirs, at)) for at in WAY],
@@ -264,30 +271,30 @@ class Losses:
     """Validation losses of a run with other weights than its own."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.yardstick = run, Yardstick(run)
+        self.run, self.run_loss = run, RunLoss(run)
 
-    def __call__(self, weights: Weights) -> float:
-        return self.yardstick.valid(self.model(weights))
+    def __call__(self, weights: StateDict) -> float:
+        return self.run_loss.validation(self.model(weights))
 
-    def together(self, all_weights: Sequence[Weights]) -> float:
-        return self.yardstick.together([self.model(weights) for weights in all_weights])
+    def ensemble(self, all_weights: Sequence[StateDict]) -> float:
+        return self.run_loss.ensemble([self.model(weights) for weights in all_weights])
 
-    def model(self, weights: Weights) -> nn.Module:
+    def model(self, weights: StateDict) -> nn.Module:
         model = build_model(self.run.settings.model, seed=None)
         load_weights(model, dict(weights))
         return model.to(self.run.device).eval()
 
 
-def kept_by(run: Run) -> list[Path]:
+def checkpoints_of(run: Run) -> list[Path]:
     """Checkpoints of a run, oldest first."""
     return Checkpoints(run.folder, 1, lambda line: None, owner=False).paths()
 
 
-def between(one: Weights, other: Weights, at: float) -> dict[str, Tensor]:
+def between(one: StateDict, other: StateDict, at: float) -> dict[str, Tensor]:
     return {name: torch.lerp(one[name], other[name], at) for name in one}
 
 
-def cosine(kept: Sequence[Weights]) -> float:
+def cosine(kept: Sequence[StateDict]) -> float:
     """Mean cosine of each step between checkpoints with the next one."""
     flat = [torch.cat([tensor.flatten() for tensor in one.values()]) for one in kept]
     steps = [b - a for a, b in pairwise(flat)]

@@ -22,21 +22,21 @@ from headway.decode.search.job import Job
 from headway.decode.search.searcher import Searcher
 from headway.inside.capture.beam import search
 from headway.inside.capture.beam_tree import BeamTree
-from headway.lab import beds
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import BarChart, Figure, LineChart, TableFigure, interval_bars
 from headway.lab.verdict import (
-    Answers,
     Arm,
     Bounds,
     Control,
     Effect,
+    OutcomeSentences,
     Verdict,
     all_of,
     decide,
-    said,
+    rounded,
 )
+from headway.lab.workspace import Workspace
 from headway.metrics.translation import bleu, chrf
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
@@ -51,10 +51,10 @@ BEAM = 4
 AT_ONCE = 64
 """Number of hypotheses that the exact search expands together."""
 
-LITTLE = 1.0
+MIN_DIFFERENCE = 1.0
 """Smallest difference in chrF that counts: less is invisible in a test set of 1,000 sentences."""
 
-CHRF = Bounds(low=0.0, high=100.0, margin=LITTLE)
+CHRF = Bounds(low=0.0, high=100.0, margin=MIN_DIFFERENCE)
 
 SAME = 1e-3
 """A beam missed the best output if that output is better by more than this, in nats."""
@@ -63,7 +63,7 @@ NAMED = {"1": "greedy", "exact": "exact", "gnmt-0.6": "beam 4, α 0.6", "gnmt-1"
 THRESHOLDS = (1.0, 2.0, 4.0, 8.0)
 
 
-class Beam(Experiment):
+class BeamExperiment(Experiment):
     hypothesis = (
         "A beam of 4 prunes by rank, but nearly everything that it prunes had no chance to win, "
         "and finding the most probable output does not make translations better: the remaining "
@@ -88,31 +88,34 @@ class Beam(Experiment):
         "otherwise one of the searches is broken."
     )
     literature = (
-        Source("Stahlberg, Byrne 2019", "The most probable output is empty for more than half of "
+        Citation("Stahlberg, Byrne 2019", "The most probable output is empty for more than half of "
                "long news sentences, and beams mostly miss it: good translations are due to search "
                "errors.", "differs"),
-        Source("Koehn, Knowles 2017", "Translation quality peaks at narrow beams and falls with "
+        Citation("Koehn, Knowles 2017", "Translation quality peaks at narrow beams and falls with "
             "wide ones."),
-        Source("Freitag, Al-Onaizan 2017", "Dropping hypotheses far behind the leader makes search "
+        Citation("Freitag, Al-Onaizan 2017",
+        "Dropping hypotheses far behind the leader makes search "
                "up to 43 % faster without loss of quality."),
     )  # fmt: skip
     pieces = (1, 1)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         run, pairs = self._model(bench)
         some = bench.choose(100, 400)
-        pairs = drawn(pairs, some, bench.seed)
+        pairs = sample_pairs(pairs, some, bench.seed)
         if len(pairs) < some:
             bench.doubt(f"seed {bench.seed + 1} has only {len(pairs)} of {some} sentences")
         widths = bench.choose((1, 2, 4, 16), (1, 2, 4, 8, 16, 64))
         most = bench.choose(2_000, 50_000)
-        found: Measured = bench.once("search", lambda: measured(run.opened, pairs, widths, most))
+        found: SeedMeasurements = bench.cached(
+            "search", lambda: measure_run(run.opened, pairs, widths, most)
+        )
         return found
 
-    def _model(self, bench: Bench) -> tuple[headway.Run, Sequence[tuple[str, str]]]:
+    def _model(self, bench: Workspace) -> tuple[headway.Run, Sequence[tuple[str, str]]]:
         if bench.data is None:
-            return headway.load(MODEL, device=bench.device), beds.unseen()
-        train, valid = beds.folder(bench.data)
+            return headway.load(MODEL, device=bench.device), datasets.test_set_pairs()
+        train, valid = datasets.read_folder(bench.data)
         if len(train["source"]) < 2_000:
             bench.doubt(f"{bench.data.name} has {len(train['source']):,} training pairs, but 2,000 "
                         "are needed")  # fmt: skip
@@ -126,10 +129,10 @@ class Beam(Experiment):
         )  # fmt: skip
         return run, list(zip(valid["source"], valid["target"], strict=True))
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         beam = str(BEAM)
         exact_search, usual = (
-            Arm(name=name, scores=over(found, "quality", key))
+            Arm(name=name, scores=per_seed(found, "quality", key))
             for name, key in (("the exact search", "exact"), (f"beam {BEAM}", beam))
         )
         effect = Effect.between(
@@ -137,14 +140,14 @@ class Beam(Experiment):
             f"chrF of the exact search minus that of beam {BEAM}", "points",
         )  # fmt: skip
         hopeless = Effect.over(
-            [100 * value for value in over(found, "cut", "hopeless")],
+            [100 * value for value in per_seed(found, "cut", "hopeless")],
             "share of pruned hypotheses that could not win", "%",
         )  # fmt: skip
         widths = sorted((k for k in found[0]["log_prob"] if k.isdecimal()), key=int)
         log_probs = [mean(found, "log_prob", width) for width in widths]
-        exact = min(over(found, "least_gain"))
+        exact = min(per_seed(found, "least_gain"))
         counted = all(one["accounted"] for one in found)
-        solved = min(over(found, "solved"))
+        solved = min(per_seed(found, "solved"))
         controls = [
             Control(
                 name="the exact search is never worse",
@@ -157,8 +160,8 @@ class Beam(Experiment):
             Control(
                 name="wider beams find more",
                 passed=all(b > a - 1e-3 for a, b in pairwise(log_probs)),
-                said=f"the mean log-probability of an output rises from {said(log_probs[0])} "
-                f"(greedy) to {said(log_probs[-1])} nats (beam {widths[-1]}).",
+                said=f"the mean log-probability of an output rises from {rounded(log_probs[0])} "
+                f"(greedy) to {rounded(log_probs[-1])} nats (beam {widths[-1]}).",
             ),
             Control(
                 name="the trees add up", passed=counted,
@@ -176,22 +179,23 @@ class Beam(Experiment):
             Effect.over([100 * (one["better"] - one["worse"]) for one in found],
                         "sentences that the exact search makes better (by chrF) minus those that "
                         "it makes worse", "%"),
-            Effect.over([100 * v for v in over(found, "missed", "1")],
+            Effect.over([100 * v for v in per_seed(found, "missed", "1")],
                         "sentences whose best output is missed by greedy search", "%"),
-            Effect.over([100 * v for v in over(found, "by_length", "shorter")],
+            Effect.over([100 * v for v in per_seed(found, "by_length", "shorter")],
                         "the same for the shorter half of the sentences", "%"),
-            Effect.over([100 * v for v in over(found, "by_length", "longer")],
+            Effect.over([100 * v for v in per_seed(found, "by_length", "longer")],
                         "the same for the longer half of the sentences", "%"),
-            Effect.over([100 * v for v in over(found, "missed", beam)],
+            Effect.over([100 * v for v in per_seed(found, "missed", beam)],
                         f"sentences whose best output is missed by beam {BEAM}", "%"),
-            Effect.over([100 * v for v in over(found, "empty")],
+            Effect.over([100 * v for v in per_seed(found, "empty")],
                         "sentences whose best output is empty", "%"),
-            Effect.over(over(found, "worst_rank"), "worst rank of the final winner in any step"),
+            Effect.over(per_seed(found, "worst_rank"),
+            "worst rank of the final winner in any step"),
             Effect.over([one["quality"]["gnmt-0.6"] - one["quality"][beam] for one in found],
                         "change in chrF with a length penalty (α 0.6)", "points"),
         ]  # fmt: skip
-        word = all_of(effect.below(LITTLE), hopeless.above(80.0))
-        answers = Answers(
+        word = all_of(effect.below(MIN_DIFFERENCE), hopeless.above(80.0))
+        answers = OutcomeSentences(
             supported=f"A beam of {BEAM} misses the best output of "
             f"{100 * mean(found, 'missed', beam):.0f} % of the sentences but loses no quality: the "
             f"exact search changes chrF by {{effect}}, and {hopeless.value:.0f} % of the pruned "
@@ -206,19 +210,20 @@ class Beam(Experiment):
         )
         return decide(word, effect, answers, controls, more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         widths = sorted((k for k in found[0]["log_prob"] if k.isdecimal()), key=int)
         arms = [*widths, "exact"]
         quality = [*arms, *(one for one in found[0]["quality"] if one.startswith("gnmt"))]
         return [
-            Bars(
+            BarChart(
                 title="Best outputs missed by each search", unit="% of sentences",
                 hint="Sentences that have a more probable output than the one found; low and high "
                 "are the range over seeds.",
-                bars=interval_bars([(label(width), [100 * v for v in over(found, "missed", width)])
+                bars=interval_bars([(label(width), [100 * v for v in per_seed(found, "missed",
+                width)])
                                     for width in widths]),
             ),
-            Table(
+            TableFigure(
                 title="Are more probable outputs better translations?",
                 hint="Means over seeds. Length: tokens of the outputs divided by tokens of the "
                 "references. α: outputs are ranked by log P divided by a power of their length.",
@@ -226,7 +231,7 @@ class Beam(Experiment):
                 rows=[[label(arm), mean(found, "log_prob", arm), mean(found, "quality", arm),
                        mean(found, "bleu", arm), mean(found, "length", arm)] for arm in quality],
             ),
-            Table(
+            TableFigure(
                 title="Kept and pruned hypotheses",
                 hint=f"Search trees of beam {BEAM}. Could not win: already less probable than the "
                 "best output. Fatal: a prefix of the best output.",
@@ -239,7 +244,7 @@ class Beam(Experiment):
                     ["pruned: fatal", mean(found, "cut", "fatal")],
                 ],
             ),
-            Lines(
+            LineChart(
                 title="Pruning by distance to the leader",
                 hint="Share of a beam of 4's hypotheses that are further behind the best of their "
                 "step than this, and share of final winners that would be dropped with them.",
@@ -250,7 +255,7 @@ class Beam(Experiment):
                 ],
                 x="nats behind the leader", y="%",
             ),
-            Table(
+            TableFigure(
                 title="Examples where the beam misses the best "
                     "output", columns=["source", f"beam {BEAM}", "exact"],
                 hint="The first few; a more probable output is not always a better one.",
@@ -260,14 +265,16 @@ class Beam(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Beam()
+EXPERIMENT = BeamExperiment()
 
 
 def label(arm: str) -> str:
     return NAMED.get(arm, f"beam {arm}")
 
 
-def drawn(pairs: Sequence[tuple[str, str]], some: int, seed: int) -> Sequence[tuple[str, str]]:
+def sample_pairs(
+    pairs: Sequence[tuple[str, str]], some: int, seed: int
+) -> Sequence[tuple[str, str]]:
     """Sentences of a seed. No two seeds share sentences until all are used; then they are shuffled
     and used again."""
     parts = max(1, len(pairs) // some)
@@ -277,7 +284,7 @@ def drawn(pairs: Sequence[tuple[str, str]], some: int, seed: int) -> Sequence[tu
     return order[seed % parts * some : (seed % parts + 1) * some]
 
 
-def measured(
+def measure_run(
     run: LoadedRun, pairs: Sequence[tuple[str, str]], widths: Sequence[int], most: int
 ) -> dict[str, Any]:
     """Compute all numbers for these sentences."""
@@ -299,7 +306,7 @@ def measured(
         known = [outputs[str(width)][number] for width in widths]
         first = max((h for h in known if h.finished), key=lambda h: h.log_prob, default=None)
         job = searcher.job([item])
-        ask = asker(seq2seq(run), item, job)
+        ask = next_log_probs(seq2seq(run), item, job)
         exact.append(exact_best(ask, specials.eos, job.limits[0], first, most))
     outputs["exact"] = [Hypothesis(one.tokens, one.log_prob, one.log_prob, [], True)
                         for one in exact]  # fmt: skip
@@ -340,7 +347,7 @@ def measured(
         "bleu": {name: bleu(found, references).value for name, found in texts.items()},
         "length": {name: sum(len(h.tokens) for h in found) / max(sum(lengths), 1)
                    for name, found in outputs.items()},
-        **judged([tree for tree in trees if tree is not None], [exact[n] for n in sure]),
+        **count_pruned([tree for tree in trees if tree is not None], [exact[n] for n in sure]),
         "examples": [[pairs[n][0], texts[str(BEAM)][n], texts["exact"][n] or "(empty)"]
                      for n in differ[:3]],
     }  # fmt: skip
@@ -360,7 +367,7 @@ def share(those: Sequence[bool]) -> float:
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactResult:
     tokens: list[int]
     """Tokens without the end token."""
 
@@ -372,11 +379,13 @@ class Exact:
     """Whether no better output is possible; False if the search stopped at its limit."""
 
 
-Ask = Callable[[Sequence[Sequence[int]]], Tensor]
+NextLogProbs = Callable[[Sequence[Sequence[int]]], Tensor]
 """Function from hypotheses of one length to the log-probabilities of every next token (W V)."""
 
 
-def exact_best(ask: Ask, eos: int, limit: int, first: Hypothesis | None, most: int) -> Exact:
+def exact_best(
+    ask: NextLogProbs, eos: int, limit: int, first: Hypothesis | None, most: int
+) -> ExactResult:
     """Find the most probable output by depth-first search. Hypotheses that are not above the best
     finished output are dropped.
 
@@ -409,10 +418,10 @@ def exact_best(ask: Ask, eos: int, limit: int, first: Hypothesis | None, most: i
             if next_level:
                 levels.append(next_level)
     left = any(-node[0] > best[0] for level in levels for node in level)
-    return Exact(best[1], best[0], expanded, not left)
+    return ExactResult(best[1], best[0], expanded, not left)
 
 
-def asker(model: Seq2Seq, source: Sequence[int], job: Job) -> Ask:
+def next_log_probs(model: Seq2Seq, source: Sequence[int], job: Job) -> NextLogProbs:
     """Make a function that returns the log-probabilities of every next token, with the rules of the
     search. The source is encoded once."""
     with torch.no_grad(), evaluating([model]):
@@ -446,7 +455,7 @@ def model_device(model: torch.nn.Module) -> torch.device:
 # -- search trees compared with the best output
 
 
-def judged(trees: Sequence[BeamTree], exact: Sequence[Exact]) -> dict[str, Any]:
+def count_pruned(trees: Sequence[BeamTree], exact: Sequence[ExactResult]) -> dict[str, Any]:
     """Count kept and pruned hypotheses, and those that could not have won."""
     kept = cut = hopeless = fatal = 0
     ranks = []
@@ -464,13 +473,13 @@ def judged(trees: Sequence[BeamTree], exact: Sequence[Exact]) -> dict[str, Any]:
         "cut": {"kept": kept / max(kept + cut, 1), "hopeless": hopeless / max(gone, 1),
                 "fatal": fatal / max(gone, 1)},
         "worst_rank": sum(ranks) / max(len(ranks), 1),
-        "threshold": {str(t): behind(trees, t) for t in THRESHOLDS},
+        "threshold": {str(t): pruned_at_threshold(trees, t) for t in THRESHOLDS},
         "accounted": all(count.scored == count.ruled_out + count.listed + count.rest
                          for tree in trees for count in tree.counts),
     }  # fmt: skip
 
 
-def behind(trees: Sequence[BeamTree], threshold: float) -> dict[str, float]:
+def pruned_at_threshold(trees: Sequence[BeamTree], threshold: float) -> dict[str, float]:
     """Share of hypotheses that pruning at this distance from the leader would drop, and share of
     winners that it would lose."""
     n = spared = lost = 0

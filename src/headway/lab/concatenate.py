@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from headway.lab import beds
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Bars, Figure, Table, interval_bars
-from headway.lab.verdict import Answers, Control, Effect, Verdict, decide
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import BarChart, Figure, TableFigure, interval_bars
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, decide
+from headway.lab.workspace import Workspace
 from headway.models.parts.custom import Parts
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
@@ -34,7 +34,7 @@ EQUAL = 0.1
 """Smallest difference that counts, as a share of the gain from positions."""
 
 
-class Coded(nn.Module):
+class FixedPositions(nn.Module):
     """Positional encodings from a fixed table, not learned."""
 
     code_PC: Tensor
@@ -47,7 +47,7 @@ class Coded(nn.Module):
         return self.code_PC[layout.positions_N].to(x_ND.dtype)
 
 
-class Beside(Coded):
+class ConcatenatedPositions(FixedPositions):
     """The last dimensions of a vector hold the positional encoding and nothing of the word."""
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
@@ -55,7 +55,7 @@ class Beside(Coded):
         return torch.cat([x_ND[:, : -code_NC.shape[1]], code_NC], dim=1)
 
 
-class Turned(Coded):
+class RotatedPositions(FixedPositions):
     """Positional encodings in random directions instead of the last dimensions. Word and position
     can still be separated exactly."""
 
@@ -73,7 +73,7 @@ class Turned(Coded):
         return x_ND @ self.free_DD + self.code(x_ND, layout) @ self.basis_CD
 
 
-class Mixed(Coded):
+class ProjectedPositions(FixedPositions):
     """Word and position concatenated, then projected to the model width by a trained matrix."""
 
     def __init__(self, width: int) -> None:
@@ -86,7 +86,7 @@ class Mixed(Coded):
 
 
 def beside(taken: int, settings: TextSettings, width: int) -> nn.Module:
-    return Beside(taken)
+    return ConcatenatedPositions(taken)
 
 
 ARMS: dict[str, tuple[str, Parts | None, dict[str, Any]]] = {
@@ -98,16 +98,17 @@ ARMS: dict[str, tuple[str, Parts | None, dict[str, Any]]] = {
     "beside-32": ("concatenated, 32 dimensions",
                   Parts(name="lab-beside-32", positions=partial(beside, 32)), {}),
     "turned": ("16 random directions",
-               Parts(name="lab-turned", positions=lambda _, width: Turned(width, 16)), {}),
+               Parts(name="lab-turned", positions=lambda _, width: RotatedPositions(width, 16)),
+               {}),
     "mixed": ("concatenated, then projected",
-              Parts(name="lab-mixed", positions=lambda _, width: Mixed(width)), {}),
+              Parts(name="lab-mixed", positions=lambda _, width: ProjectedPositions(width)), {}),
     "scores": ("only in attention scores", None, {"model.positions": "relative"}),
     "none": ("no positions", Parts(name="lab-nowhere", positions=lambda *_: None), {}),
 }  # fmt: skip
 QUICK = ("add", "beside-8", "beside-16", "mixed", "scores", "none")
 
 
-class Concatenate(Experiment):
+class ConcatenateExperiment(Experiment):
     hypothesis = (
         "At equal width it makes no difference whether positional encodings are added to "
         "embeddings or concatenated with them."
@@ -132,16 +133,17 @@ class Concatenate(Experiment):
         "them. Differences are measured as a share of this gain."
     )
     literature = (
-        Source("Ke, He, Liu 2021 (TUPE)", "Words and positions are better kept separate, with "
+        Citation("Ke, He, Liu 2021 (TUPE)", "Words and positions are better kept separate, with "
                "their own attention scores: a small gain on GLUE.", "differs"),
-        Source("tensor2tensor issue 1591", "A question about results got opinions in the authors' "
+        Citation("tensor2tensor issue 1591",
+        "A question about results got opinions in the authors' "
                "forum, and no publication.", "context"),
-        Source("nanoGPT issue 83", "Addition can do what concatenation does, because embeddings "
+        Citation("nanoGPT issue 83", "Addition can do what concatenation does, because embeddings "
                "can avoid the directions of the positional encoding."),
     )  # fmt: skip
     pieces = (len(QUICK) + 1, len(ARMS) + 1)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         train, valid, settings = language(bench)
         loss = {}
         found: dict[str, Any] = {}
@@ -152,10 +154,10 @@ class Concatenate(Experiment):
             )
             loss[arm] = run.scores["loss"]
             if arm == "add":
-                found = bench.once("shared", lambda run=run: shared(run, longest(train)))  # type: ignore[misc]
+                found = bench.cached("shared", lambda run=run: shared(run, longest(train)))  # type: ignore[misc]
         return {"loss": loss, "shared": found}
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         worth = [one["loss"]["none"] - one["loss"]["add"] for one in found]
         effect = Effect.over(
             [100 * one for one in share(found, "beside-16")],
@@ -173,14 +175,15 @@ class Concatenate(Experiment):
             *(Effect.over([one["loss"][arm] - one["loss"]["add"] for one in found],
                           f"loss, {ARMS[arm][0]}, minus added", "nats per token")
               for arm in found[0]["loss"] if arm not in ("add", "none")),
-            Effect.over(over(found, "shared", "learned"), "share of the embeddings' variance in "
+            Effect.over(per_seed(found, "shared", "learned"),
+            "share of the embeddings' variance in "
                         "the directions of the encoding"),
-            Effect.over(over(found, "shared", "chance"), "the same by chance"),
+            Effect.over(per_seed(found, "shared", "chance"), "the same by chance"),
         ]  # fmt: skip
         better = "addition" if effect.value > 0 else "concatenation"
         mixed = mean(found, "loss", "mixed") - mean(found, "loss", "add")
         way = f"{abs(mixed):.2f} nats {'lower' if mixed < 0 else 'higher'}"
-        answers = Answers(
+        answers = OutcomeSentences(
             supported="Added or concatenated in 16 dimensions makes almost no difference: the loss "
             f"differs by {{effect}} of the {sum(worth) / len(worth):.2f} nats that positions gain. "
             f"With a trained projection of both it is {way} than with addition.",
@@ -195,17 +198,17 @@ class Concatenate(Experiment):
         )
         return decide(effect.within(100 * EQUAL), effect, answers, [control], more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         arms = list(found[0]["loss"])
         spent = found[0]["shared"]
         return [
-            Bars(
+            BarChart(
                 title="Loss by way of adding positions", unit="nats per token",
                 hint="Validation loss after the same number of steps, mean and range over seeds; "
                 "lower is better.",
-                bars=interval_bars([(ARMS[arm][0], over(found, "loss", arm)) for arm in arms]),
+                bars=interval_bars([(ARMS[arm][0], per_seed(found, "loss", arm)) for arm in arms]),
             ),
-            Table(
+            TableFigure(
                 title="Directions of words and of "
                     "positions", columns=["model with added positions", ""],
                 hint="An encoding that spans few directions leaves the others to the words.",
@@ -221,10 +224,10 @@ class Concatenate(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Concatenate()
+EXPERIMENT = ConcatenateExperiment()
 
 
-def share(found: Sequence[Measured], arm: str) -> list[float]:
+def share(found: Sequence[SeedMeasurements], arm: str) -> list[float]:
     """Loss of an arm minus that of addition, as a share of the gain from positions."""
     return [
         (one["loss"][arm] - one["loss"]["add"]) / (one["loss"]["none"] - one["loss"]["add"])
@@ -234,22 +237,22 @@ def share(found: Sequence[Measured], arm: str) -> list[float]:
     ]
 
 
-def language(bench: Bench) -> tuple[beds.Columns, beds.Columns, dict[str, Any]]:
+def language(bench: Workspace) -> tuple[datasets.TextColumns, datasets.TextColumns, dict[str, Any]]:
     """Pairs to translate and settings for them: a toy grammar, or German and English."""
     if bench.quick and bench.data is None:
-        made = beds.bed(beds.grammar, 4000, 200, bench.seed)
+        made = datasets.make_pairs(datasets.grammar, 4000, 200, bench.seed)
         return *made.columns(), {
             "train.optimizer": "adam", "train.steps": 200, "train.lr": 4e-3,
             "train.batch_tokens": 512, "train.warmup": 20, "train.clip": 1.0,
         }  # fmt: skip
     if bench.data is not None:
-        train, valid = beds.folder(bench.data)
+        train, valid = datasets.read_folder(bench.data)
         if len(train["source"]) < 1000:
             bench.doubt(
                 f"{bench.data.name} has {len(train['source']):,} pairs, but 1,000 are needed"
             )
     else:
-        train, valid = beds.translations(5700, 300)
+        train, valid = datasets.translations(5700, 300)
     size = {} if bench.quick else {"model.d_model": 128, "model.d_ff": 512}
     return train, valid, {
         "tokenizer.kind": "bpe", "tokenizer.vocab_size": 4000, "train.optimizer": "adam",
@@ -259,7 +262,7 @@ def language(bench: Bench) -> tuple[beds.Columns, beds.Columns, dict[str, Any]]:
     }  # fmt: skip
 
 
-def longest(train: beds.Columns) -> int:
+def longest(train: datasets.TextColumns) -> int:
     return max(len(text.split()) for side in train.values() for text in side)
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headway.lab import beds
-from headway.lab.averaging import Losses, kept_by
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
-from headway.lab.verdict import Answers, Control, Effect, Verdict, decide
+from headway.lab import datasets
+from headway.lab.averaging import Losses, checkpoints_of
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import BarChart, Figure, LineChart, TableFigure, interval_bars
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, decide
+from headway.lab.workspace import Workspace
 from headway.models.parts.custom import Parts
 from headway.nn.layout import Layout
 from headway.nn.positions import Sinusoidal
@@ -30,7 +30,7 @@ from headway.training.checkpoint import Checkpoints
 if TYPE_CHECKING:
     from headway.run import Run
 
-Vectors = Mapping[str, Tensor]
+WordVectors = Mapping[str, Tensor]
 
 LEAST = 0.03
 """Smallest gain that counts, in nats per token."""
@@ -57,7 +57,7 @@ ARMS = {
 }  # fmt: skip
 
 
-class Embeddings(Experiment):
+class EmbeddingsExperiment(Experiment):
     hypothesis = (
         "Word vectors pretrained on monolingual text improve a translator that has few training "
         "pairs."
@@ -82,16 +82,16 @@ class Embeddings(Experiment):
         "no vectors could."
     )
     literature = (
-        Source("Qi et al. 2018", "Pretrained vectors gain up to 20 BLEU with little data, if the "
+        Citation("Qi et al. 2018", "Pretrained vectors gain up to 20 BLEU with little data, if the "
                "model learns anything at all, and little with much data."),
-        Source("Levy, Goldberg 2014", "Skip-gram vectors factorise shifted pointwise mutual "
+        Citation("Levy, Goldberg 2014", "Skip-gram vectors factorise shifted pointwise mutual "
                "information, so counting works as well.", "context"),
-        Source("Devlin et al. 2018", "Whole pretrained models are reused, not only their first "
+        Citation("Devlin et al. 2018", "Whole pretrained models are reused, not only their first "
                "layer.", "context"),
     )  # fmt: skip
     pieces = (19, 25)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         every, valid = pairs(bench)
         sizes = sorted(
             {min(n, len(every["source"])) for n in bench.choose((1000, 4000), (1000, 5000, 29_000))}
@@ -106,12 +106,12 @@ class Embeddings(Experiment):
 
         def learn() -> int:
             texts = [*every["source"], *every["target"]]
-            vectors = by_counting(texts, width)
+            vectors = cooccurrence_vectors(texts, width)
             write_vectors(counted, vectors)
             write_vectors(shuffled, shuffle(vectors, bench.seed))
             return len(vectors)
 
-        found: dict[str, Any] = {"words": bench.once("vectors", learn), "sizes": sizes}
+        found: dict[str, Any] = {"words": bench.cached("vectors", learn), "sizes": sizes}
         most, least = sizes[-1], sizes[0]
         loss: dict[str, dict[str, float]] = {}
         drift: dict[str, float] = {}
@@ -130,20 +130,23 @@ class Embeddings(Experiment):
                     settings=settings(bench, file, frozen=arm == "frozen"),
                 )
                 name = f"loss-{arm}-{n}"
-                loss[str(n)][arm] = bench.once(name, lambda run=run: lowest(run))  # type: ignore[misc]
+                loss[str(n)][arm] = bench.cached(name, lambda run=run: lowest(run))  # type: ignore[misc]
                 if arm == "random" and n == most:
                     write_vectors(taught, vectors_of(run))
                 if arm == "tuned":
-                    drift[str(n)] = moved(vectors_of(run), read_back(counted))
+                    drift[str(n)] = relative_change(vectors_of(run), read_back(counted))
         return {**found, "loss": loss, "drift": drift}
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         sizes = [str(n) for n in found[0]["sizes"]]
         few, all_ = sizes[0], sizes[-1]
-        gain = {n: gained(found, n, "tuned") for n in sizes}
+        gain = {n: gain_over_random(found, n, "tuned") for n in sizes}
         effect = Effect.over(gain[few], f"gain of pretrained vectors, {int(few):,} pairs",
                              "nats per token")  # fmt: skip
-        wrong, best = gained(found, few, "shuffled"), gained(found, few, "taught")
+        wrong, best = (
+            gain_over_random(found, few, "shuffled"),
+            gain_over_random(found, few, "taught"),
+        )
         controls = [
             Control(
                 name="vectors at wrong words do not help",
@@ -159,14 +162,16 @@ class Embeddings(Experiment):
             *(Effect.over(gain[n], f"gain of pretrained vectors, {int(n):,} "
                 "pairs", "nats per token")
               for n in sizes[1:]),
-            *(Effect.over(gained(found, n, "frozen"), f"gain of frozen vectors, {int(n):,} "
+            *(Effect.over(gain_over_random(found, n, "frozen"),
+            f"gain of frozen vectors, {int(n):,} "
                           "pairs", "nats per token") for n in sizes),
-            Effect.over(gained(found, few, "loud"), f"gain of vectors {LOUD:.0f} times too large",
+            Effect.over(gain_over_random(found, few, "loud"),
+            f"gain of vectors {LOUD:.0f} times too large",
                         "nats per token"),
         ]  # fmt: skip
         much = mean_of(gain[all_])
         fades = "fades" if much < mean_of(gain[few]) / 2 else "does not fade"
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"Yes: pretrained vectors gain {{effect}} with {int(few):,} pairs and "
             f"{much:.3f} with {int(all_):,} pairs, so the gain {fades} with more data.",
             refuted=f"Hardly: pretrained vectors gain {{effect}} with {int(few):,} pairs and "
@@ -179,25 +184,25 @@ class Embeddings(Experiment):
         )
         return decide(effect.above(LEAST), effect, answers, controls, more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         sizes = [str(n) for n in found[0]["sizes"]]
         few = sizes[0]
         return [
-            Lines(
+            LineChart(
                 title="Loss by number of training pairs", log_x=True, x="pairs", y="nats per token",
                 hint="Lowest validation loss of all checkpoints; lower is better.",
                 series=[(ARMS[arm], [(float(n), mean(found, "loss", n, arm)) for n in sizes])
                         for arm in ("random", "tuned", "frozen")],
             ),
-            Bars(
+            BarChart(
                 title=f"Gain of each kind of vectors with {int(few):,} "
                     "pairs", unit="nats per token",
                 hint="Loss with random initial vectors minus loss with these; mean and range over "
                 "seeds.",
-                bars=interval_bars([(ARMS[arm], gained(found, few, arm))
+                bars=interval_bars([(ARMS[arm], gain_over_random(found, few, arm))
                                     for arm in found[0]["loss"][few] if arm != "random"]),
             ),
-            Table(
+            TableFigure(
                 title="How far fine-tuned vectors move", columns=["pairs", "share of their length"],
                 hint="Distance from the pretrained vectors, relative to their length.",
                 rows=[[int(n), mean(found, "drift", n)] for n in sizes],
@@ -205,12 +210,12 @@ class Embeddings(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Embeddings()
+EXPERIMENT = EmbeddingsExperiment()
 
 
-def gained(found: Sequence[Measured], n: str, arm: str) -> list[float]:
+def gain_over_random(found: Sequence[SeedMeasurements], n: str, arm: str) -> list[float]:
     """Gain over random initial vectors for each seed."""
-    pairs = zip(over(found, "loss", n, "random"), over(found, "loss", n, arm), strict=True)
+    pairs = zip(per_seed(found, "loss", n, "random"), per_seed(found, "loss", n, arm), strict=True)
     return [chance - reused for chance, reused in pairs]
 
 
@@ -218,26 +223,26 @@ def mean_of(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def pairs(bench: Bench) -> tuple[beds.Columns, beds.Columns]:
+def pairs(bench: Workspace) -> tuple[datasets.TextColumns, datasets.TextColumns]:
     """All pairs, shuffled by the seed, so that the first few differ between seeds."""
     if bench.data is not None:
-        train, valid = beds.folder(bench.data)
+        train, valid = datasets.read_folder(bench.data)
         if len(train["source"]) < 1000:
             bench.doubt(
                 f"{bench.data.name} has {len(train['source']):,} pairs, but 1,000 are needed"
             )
     else:
-        train, valid = beds.translations(5700, 300)
+        train, valid = datasets.translations(5700, 300)
     order = list(range(len(train["source"])))
     Random(bench.seed).shuffle(order)
     return {side: [texts[i] for i in order] for side, texts in train.items()}, valid
 
 
-def first(every: beds.Columns, n: int) -> beds.Columns:
+def first(every: datasets.TextColumns, n: int) -> datasets.TextColumns:
     return {side: texts[:n] for side, texts in every.items()}
 
 
-def settings(bench: Bench, file: Path | None, *, frozen: bool) -> dict[str, Any]:
+def settings(bench: Workspace, file: Path | None, *, frozen: bool) -> dict[str, Any]:
     steps = bench.choose(120, 1500)
     given: dict[str, Any] = {} if file is None else {"model.embeddings": str(file)}
     if frozen:
@@ -256,7 +261,7 @@ def settings(bench: Bench, file: Path | None, *, frozen: bool) -> dict[str, Any]
 def lowest(run: Run) -> float:
     """The lowest validation loss of its checkpoints."""
     loss = Losses(run)
-    return min(loss(Checkpoints.weights(path)) for path in kept_by(run))
+    return min(loss(Checkpoints.weights(path)) for path in checkpoints_of(run))
 
 
 # -- vectors
@@ -268,7 +273,9 @@ def tokens(text: str) -> list[str]:
     return spaced.lower().split()
 
 
-def by_counting(texts: Iterable[str], width: int, window: int = 3, least: int = 2) -> Vectors:
+def cooccurrence_vectors(
+    texts: Iterable[str], width: int, window: int = 3, least: int = 2
+) -> WordVectors:
     """Word vectors from neighbouring words: the largest singular directions of positive pointwise
     mutual information."""
     sentences = [tokens(text) for text in texts]
@@ -301,14 +308,14 @@ def directions(near_VV: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(found_VC, (0, width - found_VC.shape[1]))
 
 
-def shuffle(vectors: Vectors, seed: int) -> Vectors:
+def shuffle(vectors: WordVectors, seed: int) -> WordVectors:
     """Assign the same vectors to other words."""
     words, others = list(vectors), list(vectors.values())
     Random(seed).shuffle(others)
     return dict(zip(words, others, strict=True))
 
 
-def write_vectors(path: Path, vectors: Vectors) -> None:
+def write_vectors(path: Path, vectors: WordVectors) -> None:
     """Write vectors in the text format of word2vec and GloVe."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = (f"{word} {' '.join(f'{x:.5g}' for x in vector.tolist())}\n"
@@ -316,12 +323,12 @@ def write_vectors(path: Path, vectors: Vectors) -> None:
     replace_text(path, "".join(lines))
 
 
-def read_back(path: Path) -> Vectors:
+def read_back(path: Path) -> WordVectors:
     rows = (line.split(" ") for line in path.read_text(encoding="utf-8").splitlines())
     return {word: torch.tensor([float(x) for x in numbers]) for word, *numbers in rows}
 
 
-def vectors_of(run: Run) -> Vectors:
+def vectors_of(run: Run) -> WordVectors:
     """The embeddings of a run by their words."""
     front: Any = run.model.get_submodule("source_front")
     table_VD, tokenizer = front.tokens.weight.detach().cpu(), run.tokenizer
@@ -330,7 +337,7 @@ def vectors_of(run: Run) -> Vectors:
     return {word: table_VD[i] for i, word in zip(known, words, strict=True) if word}
 
 
-def moved(now: Vectors, before: Vectors) -> float:
+def relative_change(now: WordVectors, before: WordVectors) -> float:
     """Distance of vectors from their initial values, relative to the length of these."""
     words = [word for word in now if word in before]
     now_WD, then_WD = (torch.stack([one[word] for word in words]) for one in (now, before))

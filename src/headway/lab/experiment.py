@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
-    from headway.lab.bench import Bench
     from headway.lab.figures import Figure
     from headway.lab.verdict import Verdict
+    from headway.lab.workspace import Workspace
 
-Measured = Mapping[str, Any]
+SeedMeasurements = Mapping[str, Any]
 """Measurements of one seed: numbers, texts, lists and mappings of them, as in JSON."""
 
 
-TURNED = {"agrees": "disagrees", "disagrees": "agrees"}
+OPPOSITE_STANCE = {"agrees": "disagrees", "disagrees": "agrees"}
 
 
 @dataclass(frozen=True)
-class Source:
+class Citation:
     """A claim from the literature, and how it relates to the hypothesis."""
 
     who: str
@@ -33,13 +33,13 @@ class Source:
     """Part of the hypothesis that the source is about, by its name in `Verdict.parts`; empty:
     all."""
 
-    def beside(self, verdict: str, parts: Mapping[str, str]) -> str:
+    def stance_on_finding(self, verdict: str, parts: Mapping[str, str]) -> str:
         """Return the source's stance towards the finding. A source that agrees with a refuted claim
         disagrees with the finding; one about an undecided claim is `open`."""
         found = parts.get(self.part, verdict)
-        if self.stance not in TURNED or found == "supported":
+        if self.stance not in OPPOSITE_STANCE or found == "supported":
             return self.stance
-        return TURNED[self.stance] if found == "refuted" else "open"
+        return OPPOSITE_STANCE[self.stance] if found == "refuted" else "open"
 
 
 class Experiment(ABC):
@@ -54,12 +54,12 @@ class Experiment(ABC):
     control: ClassVar[str]
     """The control: a result that must come out as expected, and why."""
 
-    literature: ClassVar[Sequence[Source]]
+    literature: ClassVar[Sequence[Citation]]
     pieces: ClassVar[tuple[int, int]] = (1, 1)
     """Number of trainings and measurements per seed, quick and full, for the progress bar."""
 
     @abstractmethod
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         """Measure all numbers of one seed (`bench.seed`).
 
         Trainings use `bench.train`, and slow measurements `bench.once`, so that neither is repeated
@@ -67,16 +67,16 @@ class Experiment(ABC):
         """
 
     @abstractmethod
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         """Derive the verdict from the numbers, one mapping per seed. A pure function."""
 
     @abstractmethod
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         """The plots and tables of the page; the first is its main plot."""
 
 
-def over(found: Sequence[Measured], *path: str | int) -> list[float]:
-    """One number per seed: `over(found, "loss", "skip", "4")`."""
+def per_seed(found: Sequence[SeedMeasurements], *path: str | int) -> list[float]:
+    """One number per seed: `per_seed(found, "loss", "skip", "4")`."""
     values = []
     for one in found:
         value: Any = one
@@ -86,6 +86,6 @@ def over(found: Sequence[Measured], *path: str | int) -> list[float]:
     return values
 
 
-def mean(found: Sequence[Measured], *path: str | int) -> float:
-    values = over(found, *path)
+def mean(found: Sequence[SeedMeasurements], *path: str | int) -> float:
+    values = per_seed(found, *path)
     return sum(values) / len(values)

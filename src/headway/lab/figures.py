@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Point = tuple[float, float | None]
+PlotPoint = tuple[float, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,8 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines(Figure):
-    series: Sequence[tuple[str, Sequence[Point]]]
+class LineChart(Figure):
+    series: Sequence[tuple[str, Sequence[PlotPoint]]]
     x: str
     y: str
     log_x: bool = False
@@ -53,7 +53,7 @@ class Lines(Figure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars(Figure):
+class BarChart(Figure):
     bars: Sequence[tuple[str, float, float, float]]
     """Name, value, and the ends of its range: low, high."""
 
@@ -80,7 +80,7 @@ class Bars(Figure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(Figure):
+class TableFigure(Figure):
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
 

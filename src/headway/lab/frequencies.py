@@ -15,22 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.lab import beds
-from headway.lab.bench import PAIRS, Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
-from headway.lab.nats import of_pairs
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import BarChart, Figure, LineChart, TableFigure, interval_bars
+from headway.lab.losses import score_pairs
 from headway.lab.verdict import (
-    Answers,
     Arm,
     Bounds,
     Control,
     Effect,
+    OutcomeSentences,
     Verdict,
-    Word,
+    VerdictLabel,
     all_of,
     decide,
 )
+from headway.lab.workspace import REVERSAL_SETTINGS, Workspace
 from headway.models.parts.custom import Parts
 from headway.nn.layout import Layout
 from headway.settings.model import TextSettings
@@ -46,9 +46,9 @@ LENGTHS = {"quick": ((3, 16), (17, 24)), "full": ((3, 40), (41, 60))}
 """Lengths of the training strings, and longer ones for testing only. With up to 8 words every
 family of frequencies reached 100 %."""
 
-Rates = Callable[[int, np.random.Generator], Any]
+FrequencyFamily = Callable[[int, np.random.Generator], Any]
 
-FAMILIES: dict[str, Rates] = {
+FAMILIES: dict[str, FrequencyFamily] = {
     "geometric": lambda pairs, _: 10_000.0 ** -(np.arange(pairs) / pairs),
     "log-uniform": lambda pairs, random: 10_000.0 ** -random.uniform(0, 1, pairs),
     "shuffled": lambda pairs, random: random.permutation(10_000.0 ** -(np.arange(pairs) / pairs)),
@@ -60,7 +60,7 @@ FAMILIES: dict[str, Rates] = {
 """Radians per position for each pair of dimensions, by family of frequencies."""
 
 
-class Waves(nn.Module):
+class FrequencyPositions(nn.Module):
     """Positional encoding of sines and cosines with any frequencies, added to embeddings."""
 
     rate_I: Tensor
@@ -83,12 +83,12 @@ def parts(family: str, seed: int) -> Parts:
     def positions(settings: TextSettings, width: int) -> nn.Module:
         random = np.random.default_rng(seed)
         rates = FAMILIES[family](width // 2, random)
-        return Waves(torch.tensor(rates, dtype=torch.float64, device="cpu"))
+        return FrequencyPositions(torch.tensor(rates, dtype=torch.float64, device="cpu"))
 
     return Parts(name=f"lab-waves-{family.replace(' ', '-')}-{seed}", positions=positions)
 
 
-class Frequencies(Experiment):
+class FrequenciesExperiment(Experiment):
     hypothesis = (
         "Frequencies must be spread evenly over all scales: random ones with that spread work as "
         "well as the paper's, and linearly spaced ones, which repeat, work worse."
@@ -107,21 +107,23 @@ class Frequencies(Experiment):
         "would not matter here."
     )
     literature = (
-        Source("Vaswani et al. 2017", "The paper uses a geometric progression of wavelengths; "
+        Citation("Vaswani et al. 2017", "The paper uses a geometric progression of wavelengths; "
                "learned positions were as good (25.7 against 25.8 BLEU).", "context"),
-        Source("Haviv et al. 2022", "Causal language models learn positions without any encoding; "
+        Citation("Haviv et al. 2022",
+        "Causal language models learn positions without any encoding; "
                "encoders do not.", "context"),
-        Source("Tancik et al. 2020", "For coordinates the spread of frequencies matters, not the "
+        Citation("Tancik et al. 2020", "For coordinates the spread of frequencies matters, not the "
                "exact choice.", part="random"),
     )  # fmt: skip
     pieces = (4, 9)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         trained = bench.choose(("geometric", "log-uniform", "linear"), tuple(FAMILIES))
         lengths, beyond_them = LENGTHS[bench.choose("quick", "full")]
-        short = beds.bed(beds.strings("reverse", *lengths, letters=8), bench.choose(4000, 20_000),
+        short = datasets.make_pairs(datasets.strings("reverse", *lengths, letters=8),
+        bench.choose(4000, 20_000),
                          100, bench.seed)  # fmt: skip
-        longer = beds.strings("reverse", *beyond_them, letters=8)(200, 999 + bench.seed)
+        longer = datasets.strings("reverse", *beyond_them, letters=8)(200, 999 + bench.seed)
         train, valid = short.columns()
         loss, accuracy, beyond = {}, {}, {}
         arms = [*trained, "none", *bench.choose((), ("learned",))]
@@ -130,22 +132,22 @@ class Frequencies(Experiment):
             run = bench.train(
                 arm, "translate", train, valid=valid, parts=own,
                 settings={
-                    **PAIRS, "model.positions": "none" if own else
+                    **REVERSAL_SETTINGS, "model.positions": "none" if own else
                     {"none": "none", "learned": "learned"}[arm],
                     "train.steps": bench.choose(450, 2000), "model.max_len": 64,
                     "model.d_model": bench.choose(48, 128),
                 },
             )  # fmt: skip
             loss[arm] = run.scores["loss"]
-            accuracy[arm] = of_pairs(run, short.valid).accuracy
-            beyond[arm] = None if arm == "learned" else of_pairs(run, longer).accuracy
+            accuracy[arm] = score_pairs(run, short.valid).accuracy
+            beyond[arm] = None if arm == "learned" else score_pairs(run, longer).accuracy
         kernels = {name: kernel(name, 128, bench.seed) for name in FAMILIES}
         return {"loss": loss, "accuracy": accuracy, "beyond": beyond, "kernel": kernels}
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         def less(one: str, name: str) -> Effect:
             other, usual = (
-                Arm(name=arm, scores=over(found, "loss", arm)) for arm in (one, "geometric")
+                Arm(name=arm, scores=per_seed(found, "loss", arm)) for arm in (one, "geometric")
             )
             what = f"loss, {name} minus geometric"
             return Effect.between(other, usual, LOSS, what, "nats per word")
@@ -160,7 +162,7 @@ class Frequencies(Experiment):
         alias = Effect.over(
             twins, "linearly spaced: distance to the nearest other position", exact=True
         )
-        parts: dict[str, Word] = {"random": same.below(LEAST), "spaced": worse.above(LEAST)}
+        parts: dict[str, VerdictLabel] = {"random": same.below(LEAST), "spaced": worse.above(LEAST)}
         word = all_of(*parts.values())
         if parts["random"] == word != "supported":
             effect, said = same, "random log-uniform frequencies are worse by {effect}"
@@ -172,7 +174,7 @@ class Frequencies(Experiment):
                     "are not worse here (their loss differs by {effect})"
                 ),
             )
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"Random frequencies with the same spread work as well ({same}), and "
             f"linearly spaced ones are worse by {{effect}}: the spread over scales matters, not "
             "the regular order.",
@@ -185,7 +187,7 @@ class Frequencies(Experiment):
         return decide(word, effect, answers, [control],
                       [worse if effect is same else same, alias], parts)  # fmt: skip
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         arms = list(found[0]["loss"])
         bars = interval_bars([(arm, [one["accuracy"][arm] * 100 for one in found]) for arm in arms])
         shown = ("geometric", "log-uniform", "linear", "uniform")
@@ -203,32 +205,32 @@ class Frequencies(Experiment):
              if found[0]["beyond"][arm] is not None]
         )  # fmt: skip
         return [
-            Bars(
+            BarChart(
                 title="Accuracy by family of frequencies", bars=bars, unit="%", most=100.0,
                 hint="Share of right words when reversing new strings; the thin line is the range "
                 "over seeds.",
             ),
-            Lines(
+            LineChart(
                 title="Distance between encodings", series=curves, x="distance between positions",
                 y="distance between encodings", log_x=True,
                 hint="With a good encoding the line rises. Where it falls back, far positions look "
                 "near.",
             ),
-            Table(
+            TableFigure(
                 title="The distances as numbers", rows=rows,
                 columns=["frequencies", "to the next "
                     "position", "to the nearest position", "rank correlation"],
                 hint=f"Encodings of unit length, {PLACES} positions; rank correlation between the "
                 "distances of positions and of encodings.",
             ),
-            Bars(
+            BarChart(
                 title="Accuracy on longer strings", bars=beyond, unit="%", most=100.0,
                 hint="Share of right words on strings longer than all training strings.",
             ),
         ]  # fmt: skip
 
 
-EXPERIMENT = Frequencies()
+EXPERIMENT = FrequenciesExperiment()
 
 
 def kernel(family: str, width: int, seed: int) -> dict[str, Any]:

@@ -26,12 +26,12 @@ from headway.inside.capture.streams import Reading
 from headway.inside.measure.heads import HeadAnalysis
 from headway.inside.measure.pruning import HeadId, prune_heads, select_heads
 from headway.inside.measure.pruning_curve import order_units
-from headway.lab import beds
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import BarChart, Figure, LineChart, TableFigure, interval_bars
 from headway.lab.parallelism import in_turns
-from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, all_of, decide, rounded
+from headway.lab.workspace import Workspace
 from headway.models.summary import count_parameters
 from headway.nn.attention.attention import Attention
 from headway.tasks.loaded_run import LoadedRun
@@ -52,7 +52,7 @@ ORDERS = {
 COMES_ALONG = "tatoeba-de-en"
 
 
-class ManyHeads(Experiment):
+class HeadsExperiment(Experiment):
     hypothesis = (
         "A trained model needs few of its heads: at least 30 % can be removed, the least important "
         "first, at almost no loss. Cross-attention needs its heads most."
@@ -75,20 +75,20 @@ class ManyHeads(Experiment):
         "important one; otherwise importance means nothing."
     )
     literature = (
-        Source("Michel, Levy, Neubig 2019", "After training, 20 to 40 % of the heads can be "
+        Citation("Michel, Levy, Neubig 2019", "After training, 20 to 40 % of the heads can be "
                "removed; cross-attention breaks first."),
-        Source("Voita et al. 2019", "38 of 48 encoder heads can be removed for 0.15 BLEU if the "
+        Citation("Voita et al. 2019", "38 of 48 encoder heads can be removed for 0.15 BLEU if the "
                "weights are trained together with the gates; the remaining heads have roles: "
                "positions, syntax, rare words.", "differs"),
-        Source("Vaswani et al. 2017", "One head is 0.9 BLEU worse than eight; too many heads are "
+        Citation("Vaswani et al. 2017", "One head is 0.9 BLEU worse than eight; too many heads are "
                "also worse.", "context"),
-        Source("Liu et al. 2021", "Deep models with a single head match shallow ones with many "
+        Citation("Liu et al. 2021", "Deep models with a single head match shallow ones with many "
             "heads.",
                "context"),
     )  # fmt: skip
     pieces = (6, 8)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         train, valid, pairs, unseen = self._data(bench)
         real = bench.data is not None
         usual = {
@@ -111,12 +111,12 @@ class ManyHeads(Experiment):
                              settings={**usual, **more})
             for arm, more in arms.items()
         }  # fmt: skip
-        own = bench.once(
+        own = bench.cached(
             "pruned", lambda: pruned(runs["4"].opened.inspection_copy(), pairs, unseen, bench.seed)
         )
-        known = list(beds.unseen())
+        known = list(datasets.test_set_pairs())
         some = known[60 * bench.seed : 60 * bench.seed + 60]
-        other = bench.once(
+        other = bench.cached(
             "comes-along",
             lambda: pruned(headway.load(COMES_ALONG, device="cpu").opened.inspection_copy(),
             known[-40:],
@@ -129,36 +129,38 @@ class ManyHeads(Experiment):
         }  # fmt: skip
 
     def _data(
-        self, bench: Bench
-    ) -> tuple[beds.Columns, beds.Columns, list[tuple[str, str]], list[tuple[str, str]]]:
+        self, bench: Workspace
+    ) -> tuple[
+        datasets.TextColumns, datasets.TextColumns, list[tuple[str, str]], list[tuple[str, str]]
+    ]:
         """Data to train on, to validate on, to rank heads by, and to measure the loss on."""
         if bench.data is None:
-            bed = beds.bed(beds.grammar, bench.choose(3000, 12000), 150, bench.seed)
+            bed = datasets.make_pairs(datasets.grammar, bench.choose(3000, 12000), 150, bench.seed)
             train, valid = bed.columns()
         else:
-            train, valid = beds.folder(bench.data)
+            train, valid = datasets.read_folder(bench.data)
             if len(train["source"]) < 2_000:
                 bench.doubt(f"{bench.data.name} has {len(train['source']):,} training pairs, but "
                             "2,000 are needed")  # fmt: skip
         sides = [list(zip(some["source"], some["target"], strict=True)) for some in (train, valid)]
         return train, valid, sides[0][:60], sides[1][:150]
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
-        effect = Effect.over([100 * v for v in over(found, "own", "free")],
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
+        effect = Effect.over([100 * v for v in per_seed(found, "own", "free")],
                              "share of heads that are not needed", "%")  # fmt: skip
         quarter = {order: [at_quarter(one["own"], order) for one in found] for order in ORDERS}
         told = [most - few for most, few in zip(quarter["most"], quarter["least"], strict=True)]
-        apart = max(over(found, "own", "sliced_apart"))
+        apart = max(per_seed(found, "own", "sliced_apart"))
         controls = [
             Control(
                 name="closed gates are heads cut out", passed=apart < 1e-3,
-                said=f"the losses differ by at most {said(apart)} nats per token.",
+                said=f"the losses differ by at most {rounded(apart)} nats per token.",
             ),
             Control(
                 name="importance tells heads apart", passed=min(told) > 0,
                 said="removing the most important quarter costs at least "
-                f"{said(min(quarter['most']))} nats, the least important one at most "
-                f"{said(max(quarter['least']))}.",
+                f"{rounded(min(quarter['most']))} nats, the least important one at most "
+                f"{rounded(max(quarter['least']))}.",
             ),
         ]  # fmt: skip
         whole = {kind: mean(found, "own", "kinds", kind, -1) for kind in KINDS}
@@ -172,7 +174,7 @@ class ManyHeads(Experiment):
         )  # fmt: skip
         more = [
             crossing,
-            Effect.over([100 * v for v in over(found, "comes_along", "free")],
+            Effect.over([100 * v for v in per_seed(found, "comes_along", "free")],
                         f"the same for {COMES_ALONG}", "%"),
             *(Effect.over([one["own"]["kinds"][kind][-1] - one["own"]["loss"] for one in found],
                           f"added loss without any head of {name}", "nats per token")
@@ -182,13 +184,14 @@ class ManyHeads(Experiment):
             Effect.over([one["loss"]["deep"] - one["loss"]["4"] for one in found],
                         "loss of 1 head in twice the layers minus loss of 4 "
                         "heads", "nats per token"),
-            Effect.over(over(found, "own", "speed"), "speed with half of the heads cut out", "×"),
+            Effect.over(per_seed(found, "own", "speed"), "speed with half of the heads cut out",
+            "×"),
         ]  # fmt: skip
         rest = (
             f"Removing all heads of one kind costs most in {KINDS[first]} (loss {whole[first]:.1f} "
             "nats)."
         )
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"{{effect}} of the heads of a trained model can be removed at almost no "
             f"loss. {rest}",
             refuted=f"The claim fails: {{effect}} of the heads can be removed at almost no loss. "
@@ -202,13 +205,13 @@ class ManyHeads(Experiment):
         word = all_of(effect.above(30.0), crossing.above(0.0))
         return decide(word, effect, answers, controls, more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         n = len(found[0]["own"]["orders"]["least"]) - 1
         many = len(found[0]["comes_along"]["orders"]["least"]) - 1
         arms = [(f"{arm} head{'s' * (arm != '1')}" if arm != "deep" else "1 head, twice the layers",
                  arm) for arm in found[0]["loss"]]  # fmt: skip
         return [
-            Lines(
+            LineChart(
                 title="Loss by number of removed heads", x="heads off", y="nats per token",
                 hint=f"Validation loss of the trained model with {n} heads, without further "
                 "training.",
@@ -216,33 +219,33 @@ class ManyHeads(Experiment):
                                 for i in range(n + 1)]) for order, name in ORDERS.items()],
                 levels=[("still not needed", mean(found, "own", "loss") + FREE)],
             ),
-            Lines(
+            LineChart(
                 title="Removed heads by kind of attention", x="heads off", y="nats per token",
                 hint="Only heads of one kind are switched off, the least important first.",
                 series=[(name, [(float(i), mean(found, "own", "kinds", kind, i))
                                 for i in range(len(found[0]["own"]["kinds"][kind]))])
                         for kind, name in KINDS.items()],
             ),
-            Bars(
+            BarChart(
                 title="Trained with fewer heads", unit="nats per token",
                 hint="Validation loss at equal steps and equal parameters (about "
                 f"{mean(found, 'parameters', '4'):,.0f}); lower is better.",
-                bars=interval_bars([(name, over(found, "loss", arm)) for name, arm in arms]),
+                bars=interval_bars([(name, per_seed(found, "loss", arm)) for name, arm in arms]),
             ),
-            Lines(
+            LineChart(
                 title=f"A translator trained on real sentences ({COMES_ALONG})", x="heads off",
                 y="nats per token", hint="The same measurement on sentences of its test set.",
                 series=[(name, [(float(i), mean(found, "comes_along", "orders", order, i))
                                 for i in range(many + 1)]) for order, name in ORDERS.items()],
             ),
-            Table(
+            TableFigure(
                 title="Trained gates", columns=["price per head", "open heads", "nats per token"],
                 hint="The weights are frozen; each open gate costs this much.",
                 rows=[[price, mean(found, "own", "gates", price, "open"),
                        mean(found, "own", "gates", price, "loss")]
                       for price in found[0]["own"]["gates"]],
             ),
-            Table(
+            TableFigure(
                 title="Roles of the most important heads",
                 columns=["head", "importance", "roles", "added loss if it alone is off"],
                 hint="First seed, most important heads first.",
@@ -251,7 +254,7 @@ class ManyHeads(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = ManyHeads()
+EXPERIMENT = HeadsExperiment()
 
 
 def at_quarter(one: Mapping[str, Any], order: str) -> float:
@@ -291,17 +294,17 @@ def pruned(
     small = run.with_model(prune_heads(run.model, run.shape, half).eval())
     return {
         "loss": orders["least"][0],
-        "free": free(orders["least"]),
+        "free": removable_share(orders["least"]),
         "orders": orders,
         "kinds": kinds,
         "sliced_apart": abs(loss(small, batch) - loss(run, batch, half)),
-        "speed": faster(run, small, batch),
+        "speed": speedup(run, small, batch),
         "gates": learned_gates(run, known, batch, seed) if gates else {},
         "roles": roles(run, found, batch),
     }
 
 
-def free(losses: Sequence[float]) -> float:
+def removable_share(losses: Sequence[float]) -> float:
     """Share of heads that can be removed one by one before the loss has risen by `FREE`,
     interpolated between the last two."""
     rises = [value - losses[0] for value in losses]
@@ -340,7 +343,7 @@ def roles(
 
 
 @torch.no_grad()
-def faster(run: LoadedRun, small: LoadedRun, batch: ReadingBatch, rounds: int = 7) -> float:
+def speedup(run: LoadedRun, small: LoadedRun, batch: ReadingBatch, rounds: int = 7) -> float:
     """Speed of the small model relative to the whole one."""
     steps = {name: partial(last_hidden_states, one.model, batch)
              for name, one in (("run", run), ("small", small))}  # fmt: skip

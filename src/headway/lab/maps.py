@@ -24,11 +24,20 @@ from headway.inside.measure.truth import (
     measure_accuracy,
 )
 from headway.inside.measure.truth.validate import with_fresh_weights
-from headway.lab import beds
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Bars, Figure, Heatmap, Table, interval_bars
-from headway.lab.verdict import Answers, Arm, Bounds, Control, Effect, Verdict, all_of, decide
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import BarChart, Figure, Heatmap, TableFigure, interval_bars
+from headway.lab.verdict import (
+    Arm,
+    Bounds,
+    Control,
+    Effect,
+    OutcomeSentences,
+    Verdict,
+    all_of,
+    decide,
+)
+from headway.lab.workspace import Workspace
 from headway.settings.folder import run_folders
 from headway.tasks.loaded_run import LoadedRun
 
@@ -64,7 +73,7 @@ OTHERS = {
 """Included models, whose maps were measured in the same way."""
 
 
-class Trust(Experiment):
+class MapsExperiment(Experiment):
     hypothesis = (
         "Raw attention is misleading: the mean attention of the last layer points at the wrong "
         "word more often than each of three maps that take into account how attention is used "
@@ -88,22 +97,22 @@ class Trust(Experiment):
         "the trained model must be far above chance."
     )
     literature = (
-        Source("Kobayashi et al. 2020", "Attention weights times the vectors that they weight "
+        Citation("Kobayashi et al. 2020", "Attention weights times the vectors that they weight "
                "align better than the weights alone, which are often large on words that add "
                "nothing.", part="norm"),
-        Source("Abnar, Zuidema 2020", "Attention traced through the layers agrees better with "
+        Citation("Abnar, Zuidema 2020", "Attention traced through the layers agrees better with "
                "ablation than raw attention.", part="agreement"),
-        Source("Jain, Wallace 2019", "Attention is often unrelated to gradients, and can be "
+        Citation("Jain, Wallace 2019", "Attention is often unrelated to gradients, and can be "
                "changed without changing the output.", "differs"),
-        Source("Wiegreffe, Pinter 2019", "Whether attention is an explanation depends on the "
+        Citation("Wiegreffe, Pinter 2019", "Whether attention is an explanation depends on the "
                "question and can be tested.", "context"),
-        Source("Neely et al. 2022", "Agreement between maps shows little about their "
+        Citation("Neely et al. 2022", "Agreement between maps shows little about their "
                "correctness, so a known truth is needed.", "context"),
     )  # fmt: skip
     pieces = (2, 2)
 
-    def measure(self, bench: Bench) -> Measured:
-        bed = beds.bed(partial(beds.grammar, clauses=CLAUSES),
+    def measure(self, bench: Workspace) -> SeedMeasurements:
+        bed = datasets.make_pairs(partial(datasets.grammar, clauses=CLAUSES),
                        bench.choose(3000, 12000), bench.choose(60, 400), bench.seed)  # fmt: skip
         train, valid = bed.columns()
         run = bench.train(
@@ -116,18 +125,18 @@ class Trust(Experiment):
             },
         )  # fmt: skip
         few = bench.choose(10, 80)
-        found = bench.once(
-            "maps", lambda: measured(run.opened.inspection_copy(), bed.valid, few, bench.seed)
+        found = bench.cached(
+            "maps", lambda: measure_run(run.opened.inspection_copy(), bed.valid, few, bench.seed)
         )
         return {"loss": run.scores["loss"], "bleu": run.scores["bleu"], **found,
-                "others": elsewhere()}  # fmt: skip
+                "others": other_models()}  # fmt: skip
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         chance = mean(found, "chance")
         scale = Bounds(low=chance, high=1.0, margin=MARGIN)
 
         def arm(name: str) -> Arm:
-            return Arm(name=NAMED[name], scores=over(found, "p1", name))
+            return Arm(name=NAMED[name], scores=per_seed(found, "p1", name))
 
         effects = {
             name: Effect.between(arm(name), arm("last"), scale,
@@ -162,7 +171,7 @@ class Trust(Experiment):
         more = [one for one in effects.values() if one is not effect]
         more.append(ablated)
         more += [
-            Effect.over(over(found, "p1", name), f"precision: {NAMED[name]}")
+            Effect.over(per_seed(found, "p1", name), f"precision: {NAMED[name]}")
             for name in ("picked", "last", *BETTER, "occlusion")
         ]
         more.append(
@@ -178,7 +187,7 @@ class Trust(Experiment):
             f"{mean(found, 'p1', 'picked'):.2f} and chance is {mean(found, 'chance'):.2f}."
         )
         each = "; ".join(f"{NAMED[name]} {effects[name]}, {words[name]}" for name in BETTER)
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"Each of the three maps is more precise than attention: {each}. {rest}",
             refuted=f"Not all of the three maps are more precise than attention: {each}. {rest}",
             undecided=f"Whether each map is more precise varies between trainings: {each}. {rest}",
@@ -188,18 +197,18 @@ class Trust(Experiment):
         parts = {**words, "agreement": ablated.above(0.0)}
         return decide(word, effect, answers, controls, more, parts)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         p1 = found[0]["p1"]
         names = sorted(p1, key=lambda name: -mean(found, "p1", name))
         layers, n_heads = len(found[0]["heads"]), len(found[0]["heads"][0])
         grid = [[mean(found[:1], "heads", layer, head) for head in range(n_heads)]
                 for layer in range(layers)]  # fmt: skip
         return [
-            Bars(
+            BarChart(
                 title="Precision of each map", most=1.0,
                 hint="Share of target words whose source word with the largest weight is "
                 "correct; low and high are the range over seeds.",
-                bars=interval_bars([(NAMED[name], over(found, "p1", name)) for name in names]),
+                bars=interval_bars([(NAMED[name], per_seed(found, "p1", name)) for name in names]),
             ),
             Heatmap(
                 title="Precision of single heads",
@@ -209,14 +218,14 @@ class Trust(Experiment):
                 hint="Cross-attention of the first seed's model. Which heads are precise differs "
                 "between trainings.",
             ),
-            Table(
+            TableFigure(
                 title="Agreement with occlusion", columns=["map", "rank correlation", "precision"],
                 hint="Mean correlation with the loss in probability when a word is masked. A map "
                 "that agrees with another one is not necessarily right.",
                 rows=[[NAMED[name], mean(found, "agreement", name), mean(found, "p1", name)]
                       for name in found[0]["agreement"]],
             ),
-            Table(
+            TableFigure(
                 title="The same for included models",
                 columns=["model", "truth", "last layer", "selected head", "rollout", "norm",
                          "chance"],
@@ -226,10 +235,10 @@ class Trust(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Trust()
+EXPERIMENT = MapsExperiment()
 
 
-def measured(
+def measure_run(
     run: LoadedRun, known: Sequence[AlignedPair], few: int, seed: int
 ) -> dict[str, Any]:  # fmt: skip
     """Precision of every map, of heads of an untrained model, and of the selected head when
@@ -301,7 +310,7 @@ def agreements(run: LoadedRun, cases: Sequence[Case], n_layers: int) -> dict[str
     return {name: sum(all_) / len(all_) if all_ else math.nan for name, all_ in sums.items()}
 
 
-def elsewhere() -> list[list[Any]]:
+def other_models() -> list[list[Any]]:
     """Rows with the stored precisions of the included models."""
     rows = []
     for name, what in OTHERS.items():

@@ -17,23 +17,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.lab import beds
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import BarChart, Figure, LineChart, TableFigure, interval_bars
 from headway.lab.parallelism import in_turns, shape, step_of, width_of
 from headway.lab.residuals import unigram
 from headway.lab.verdict import (
-    Answers,
     Arm,
     Bounds,
     Control,
     Effect,
+    OutcomeSentences,
     Verdict,
     all_of,
     decide,
-    said,
+    rounded,
 )
+from headway.lab.workspace import Workspace
 from headway.models.decoder import Decoder
 from headway.models.parts.custom import Parts
 from headway.models.summary import count_parameters, meta_model
@@ -51,7 +51,7 @@ COPY = Bounds(low=0.0, high=math.log(len(LETTERS)), margin=0.05)
 """Range of the loss in copying, from perfect copying to guessing."""
 
 
-class Bell(nn.Module):
+class DistanceScores(nn.Module):
     """Attention scores that depend only on distance: head h attends mostly to the token h positions
     back."""
 
@@ -68,7 +68,7 @@ class FixedAttention(Attention):
     """Attention to fixed positions, without queries and keys (You, Sun, Iyyer 2020)."""
 
     def __init__(self, usual: Attention) -> None:
-        n_heads, scope = usual.n_heads, replace(usual.scope, bias=Bell(usual.n_heads))
+        n_heads, scope = usual.n_heads, replace(usual.scope, bias=DistanceScores(usual.n_heads))
         super().__init__(usual.to_out.weight.shape[0], n_heads, scope=scope)
         self.to_qkv = Linear(self.to_qkv.weight.shape[1], self.sizes[2], bias=False)
 
@@ -111,7 +111,7 @@ CLOSE = 0.05
 COPYISTS = ("transformer", "no-head", "single", "every-layer")
 
 
-class Optimal(Experiment):
+class OptimalExperiment(Experiment):
     hypothesis = (
         "The Transformer is not optimal: in equal time an LSTM with one attention head is as "
         f"good on a small text, or better (within {CLOSE} nats per character), and a head in "
@@ -137,19 +137,19 @@ class Optimal(Experiment):
         "means nothing."
     )
     literature = (
-        Source("Merity 2019", "On enwik8 an LSTM has 1.33 bits per character without attention, "
+        Citation("Merity 2019", "On enwik8 an LSTM has 1.33 bits per character without attention, "
                "1.076 with one head in its second-last layer and 1.068 with one in each layer; a "
                "Transformer-XL has 1.06."),
-        Source("You, Sun, Iyyer 2020", "Fixed self-attention costs translation almost nothing; "
+        Citation("You, Sun, Iyyer 2020", "Fixed self-attention costs translation almost nothing; "
                "cross-attention must be learned.", "context"),
-        Source("Gehring et al. 2017", "Convolutions with attention to the source translate as "
+        Citation("Gehring et al. 2017", "Convolutions with attention to the source translate as "
                "well as recurrent networks, and faster.", "context"),
     )  # fmt: skip
     pieces = (13, 13)
 
-    def measure(self, bench: Bench) -> Measured:
-        text = bench.text(beds.shakespeare)
-        train, valid = beds.speeches(bench.choose(400, 100_000), 40, text=text)
+    def measure(self, bench: Workspace) -> SeedMeasurements:
+        text = bench.text(datasets.shakespeare)
+        train, valid = datasets.speeches(bench.choose(400, 100_000), 40, text=text)
         width = bench.choose(48, 192)
         steps, tokens = bench.choose((150, 768), (3000, 4096))
         letters = len({letter for piece in train["text"] for letter in piece}) + 4
@@ -166,7 +166,7 @@ class Optimal(Experiment):
                 len(LETTERS) + 4, steps=bench.choose(600, 3000), tokens=tokens,
             )  # fmt: skip
             copied[arm] = copy_loss(run, other)
-        seconds = bench.once("seconds", lambda: step_seconds(runs, tokens, bench.choose(7, 15)))
+        seconds = bench.cached("seconds", lambda: step_seconds(runs, tokens, bench.choose(7, 15)))
         curves = {arm: [list(point) for point in run.history.points("valid", "loss")]
                   for arm, run in runs.items()}  # fmt: skip
         return {
@@ -175,7 +175,8 @@ class Optimal(Experiment):
         }  # fmt: skip
 
     def _train(
-        self, bench: Bench, arm: str, name: str, train: Any, valid: Any, width: int, vocab: int, *,
+        self, bench: Workspace, arm: str, name: str, train: Any, valid: Any, width: int,
+        vocab: int, *,
         steps: int, tokens: int,
     ) -> Run:  # fmt: skip
         n, other = parameters_of(width, vocab), OTHERS.get(arm)
@@ -204,7 +205,7 @@ class Optimal(Experiment):
         parts = FIXED if arm == "fixed" else None
         return bench.train(name, "complete", train, valid=valid, settings=settings, parts=parts)
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         timed = [at_equal_time(one) for one in found]
         effect = Effect.over(
             [one["single"] - one["transformer"] for one in timed],
@@ -213,7 +214,7 @@ class Optimal(Experiment):
         )  # fmt: skip
         best = min(REPLACED, key=lambda arm: sum(one[arm] - one["transformer"] for one in timed))
         least = Effect.over([one[best] - one["transformer"] for one in timed], "")
-        without, single = (Arm(name=NAMED[name], scores=over(found, "copy", name))
+        without, single = (Arm(name=NAMED[name], scores=per_seed(found, "copy", name))
                            for name in ("no-head", "single"))  # fmt: skip
         needed = Effect.between(without, single, COPY,
                              "reduction of the copying loss by one head",
@@ -229,13 +230,14 @@ class Optimal(Experiment):
         copied = max(min(one["copy"].values()) for one in found)
         controls = [
             Control(name="every architecture learns", passed=learned > 0.1,
-                    said=f"all are at least {said(learned)} nats better than character "
+                    said=f"all are at least {rounded(learned)} nats better than character "
                          "frequencies."),
             Control(name="equal parameters", passed=apart < 1.05,
                     said=f"the largest model has {apart:.2f} times the parameters of the "
                          "smallest."),
             Control(name="copying can be learned", passed=copied < 0.5 * math.log(len(LETTERS)),
-                    said=f"the best copying loss is {said(copied)} nats per character; chance is "
+                    said=f"the best copying loss is {rounded(copied)} nats per character; chance "
+                         f"is "
                     f"{math.log(len(LETTERS)):.2f}."),
         ]  # fmt: skip
         more = [
@@ -250,15 +252,16 @@ class Optimal(Experiment):
               for arm in ("no-head", *REPLACED, "fixed")),
         ]  # fmt: skip
         head = (
-            f"one head lowers the copying loss by {said(needed.value)} nats, and a head in every "
-            f"layer instead of one changes the loss on text by {said(-added.value)}"
+            f"one head lowers the copying loss by {rounded(needed.value)} nats, and a head in "
+            f"every "
+            f"layer instead of one changes the loss on text by {rounded(-added.value)}"
         )
         lead = "In equal time the loss of an LSTM with one head minus that of the Transformer is"
         rest = (
-            f"The best of the other architectures is {NAMED[best]} ({said(least.value)} nats "
+            f"The best of the other architectures is {NAMED[best]} ({rounded(least.value)} nats "
             "from the Transformer; selected afterwards)."
         )
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"{lead} {{effect}}, so it is as good or better. Some attention is needed, "
             f"and little is enough: {head}. {rest}",
             refuted=f"The claim fails. {lead} {{effect}}, and {head}. {rest}",
@@ -273,7 +276,7 @@ class Optimal(Experiment):
         word = all_of(effect.below(CLOSE), needed.above(0.1), added.below(CLOSE))
         return decide(word, needed if word == "cannot tell" else effect, answers, controls, more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         timed = [at_equal_time(one) for one in found]
         order = sorted(NAMED, key=lambda arm: sum(one[arm] for one in timed))
         curves = {
@@ -283,20 +286,20 @@ class Optimal(Experiment):
             for arm in NAMED
         }  # fmt: skip
         return [
-            Lines(
+            LineChart(
                 title="Loss by time", x="seconds of training", y="nats per character",
                 hint="Validation loss during training; lower and further left is better. Equal "
                 "parameters.",
                 series=[(NAMED[arm], curves[arm]) for arm in NAMED if arm != "one-head"],
                 levels=[("character frequencies", mean(found, "unigram"))],
             ),
-            Bars(
+            BarChart(
                 title="Loss at equal time", unit="nats per character",
                 hint="At the time when the fastest model has finished; low and high are the "
                      "range over seeds.",
                 bars=interval_bars([(NAMED[arm], [one[arm] for one in timed]) for arm in order]),
             ),
-            Table(
+            TableFigure(
                 title="All numbers", hint="Means over seeds. Characters per second: in training.",
                 columns=["model", "parameters", "characters per second", "nats, equal characters",
                          "nats, equal time"],
@@ -305,16 +308,17 @@ class Optimal(Experiment):
                        mean(found, "curves", arm, -1, 1),
                        sum(one[arm] for one in timed) / len(timed)] for arm in order],
             ),
-            Bars(
+            BarChart(
                 title=f"Copying from {ECHO} characters back", unit="nats per character",
                 hint=f"Loss on repeated characters; chance is {math.log(len(LETTERS)):.2f}, and "
                 "0 is perfect.",
-                bars=interval_bars([(NAMED[arm], over(found, "copy", arm)) for arm in COPYISTS]),
+                bars=interval_bars([(NAMED[arm], per_seed(found, "copy",
+                arm)) for arm in COPYISTS]),
             ),
         ]  # fmt: skip
 
 
-EXPERIMENT = Optimal()
+EXPERIMENT = OptimalExperiment()
 
 
 def parameters_of(width: int, vocab: int) -> int:
@@ -366,7 +370,7 @@ def step_seconds(runs: dict[str, Run], tokens: int, rounds: int) -> dict[str, fl
     }
 
 
-def at_equal_time(one: Measured) -> dict[str, float]:
+def at_equal_time(one: SeedMeasurements) -> dict[str, float]:
     """Loss of each architecture at the time when the fastest has finished all its steps."""
     seconds, curves = one["seconds"], one["curves"]
     budget = min(seconds[arm] * curve[-1][0] for arm, curve in curves.items())

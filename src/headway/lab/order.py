@@ -10,20 +10,20 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from headway.lab import beds
-from headway.lab.bench import PAIRS, Bench
-from headway.lab.experiment import Experiment, Measured, Source, over
-from headway.lab.figures import Bars, Figure, interval_bars
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, per_seed
+from headway.lab.figures import BarChart, Figure, interval_bars
 from headway.lab.verdict import (
-    Answers,
     Control,
     Effect,
+    OutcomeSentences,
     Verdict,
-    Word,
+    VerdictLabel,
     all_of,
     decide,
-    said,
+    rounded,
 )
+from headway.lab.workspace import REVERSAL_SETTINGS, Workspace
 
 TASKS = {
     "first": "tell which of two words comes first (encoder)",
@@ -42,7 +42,7 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Order(Experiment):
+class OrderExperiment(Experiment):
     hypothesis = (
         "Without positions an encoder loses the order of its words completely, while a decoder, "
         "which sees only the tokens before, loses little: less than a quarter of what it learns."
@@ -60,26 +60,26 @@ class Order(Experiment):
         "first."
     )
     literature = (
-        Source("Vaswani et al. 2017", "The model has no recurrence and no convolution, so it "
+        Citation("Vaswani et al. 2017", "The model has no recurrence and no convolution, so it "
                "needs explicit information about the order.", part="encoder"),
-        Source("Haviv et al. 2022", "Causal language models without positions are nearly as "
+        Citation("Haviv et al. 2022", "Causal language models without positions are nearly as "
                "good: they infer positions from the number of visible tokens.", part="decoder"),
-        Source("Sinha et al. 2021", "Masked language models trained on shuffled words remain "
+        Citation("Sinha et al. 2021", "Masked language models trained on shuffled words remain "
                "good at many tasks, which need little information about the order.", "context"),
     )  # fmt: skip
     pieces = (10, 10)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         with_, without = {}, {}
         for task in TASKS:
             with_[task] = self._loss(bench, task, None)
             without[task] = self._loss(bench, task, "none")
-        train, valid = beds.speeches(300, 40)
+        train, valid = datasets.speeches(300, 40)
         from headway.lab.residuals import unigram
 
         return {"with": with_, "without": without, "unigram": unigram(train, valid)}
 
-    def _loss(self, bench: Bench, task: str, positions: str | None) -> float:
+    def _loss(self, bench: Workspace, task: str, positions: str | None) -> float:
         name = f"{task}-{positions or 'with'}"
         other: dict[str, Any] = {} if positions is None else {"model.positions": positions}
         if task in ("first", "there"):
@@ -90,21 +90,22 @@ class Order(Experiment):
             }  # fmt: skip
             run = bench.train(name, "classify", train, valid=valid, settings=settings)
         elif task == "letters":
-            train, valid = beds.speeches(bench.choose(300, 700), 40)
+            train, valid = datasets.speeches(bench.choose(300, 700), 40)
             settings = {
                 **TINY, "tokenizer.kind": "characters", "complete.context": 64,
                 "model.positions": "rotary", "train.steps": bench.choose(200, 2000), **other,
             }  # fmt: skip
             run = bench.train(name, "complete", train, valid=valid, settings=settings)
         else:
-            bed = beds.bed(beds.strings(task, 3, 8, letters=8), bench.choose(4000, 20_000), 100,
+            bed = datasets.make_pairs(datasets.strings(task, 3, 8, letters=8), bench.choose(4000,
+            20_000), 100,
                            bench.seed)  # fmt: skip
             train, valid = bed.columns()
-            settings = {**PAIRS, "train.steps": bench.choose(250, 1500), **other}
+            settings = {**REVERSAL_SETTINGS, "train.steps": bench.choose(250, 1500), **other}
             run = bench.train(name, "translate", train, valid=valid, settings=settings)
         return run.scores["loss"]
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         def worth(task: str, name: str) -> Effect:
             """Gain from positions. It has no `Bounds`: a model that is right without positions does
             not need them, however easy the task is."""
@@ -119,11 +120,11 @@ class Order(Experiment):
         encoder = worth("first", "encoder, which comes first")
         decoder = Effect.over(shares, "decoder, characters: share of the learning that is lost")
         there = [one["without"]["there"] - one["with"]["there"] for one in found]
-        first = over(found, "with", "first")
+        first = per_seed(found, "with", "first")
         controls = [
             Control(
                 name="a bag of words shows whether a word is present", passed=max(there) < 0.1,
-                said=f"for telling whether a word is present, positions gain {said(max(there))} "
+                said=f"for telling whether a word is present, positions gain {rounded(max(there))} "
                      "nats.",
             ),
             Control(
@@ -132,10 +133,13 @@ class Order(Experiment):
                 "guessing has 0.69.",
             ),
         ]  # fmt: skip
-        parts: dict[str, Word] = {"encoder": encoder.above(0.3), "decoder": decoder.below(LITTLE)}
+        parts: dict[str, VerdictLabel] = {
+            "encoder": encoder.above(0.3),
+            "decoder": decoder.below(LITTLE),
+        }
         effect = decoder if parts["encoder"] == "supported" != parts["decoder"] else encoder
         lost = f"{100 * sum(shares) / len(shares):.0f} %"
-        answers = Answers(
+        answers = OutcomeSentences(
             supported="An encoder without positions cannot tell which word comes first (worse "
             f"by {{effect}}), while a decoder loses only {lost} of what it learns about "
             "characters.",
@@ -152,41 +156,41 @@ class Order(Experiment):
         more += [worth(task, TASKS[task]) for task in ("reverse", "sort", "letters", "there")]
         return decide(all_of(*parts.values()), effect, answers, controls, more, parts)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         worth = [
             (text, [one["without"][task] - one["with"][task] for one in found])
             for task, text in TASKS.items()
         ]
         both = [
-            (f"{task}, {'with' if key == 'with' else 'no'} positions", over(found, key, task))
+            (f"{task}, {'with' if key == 'with' else 'no'} positions", per_seed(found, key, task))
             for task in TASKS
             for key in ("with", "without")
         ]
         return [
-            Bars(
+            BarChart(
                 title="Gain from positions", bars=interval_bars(worth), unit="nats",
                 hint="Validation loss without positions minus loss with them; the thin line is "
                 "the range over seeds.",
             ),
-            Bars(title="Losses", bars=interval_bars(both), unit="nats",
+            BarChart(title="Losses", bars=interval_bars(both), unit="nats",
                  hint="Per word, character or label; lower is better."),
         ]  # fmt: skip
 
 
-EXPERIMENT = Order()
+EXPERIMENT = OrderExperiment()
 
 
 def questions(
     kind: str, n_train: int, n_valid: int, seed: int
-) -> tuple[beds.Columns, beds.Columns]:
+) -> tuple[datasets.TextColumns, datasets.TextColumns]:
     """Sentences of eight words with a label: which of the words `one` and `two` comes first
     (`first`), or whether `one` is present (`there`)."""
 
-    def some(n: int, seed: int) -> beds.Columns:
+    def some(n: int, seed: int) -> datasets.TextColumns:
         picks = random.Random(seed)
         texts, labels = [], []
         for _ in range(n):
-            words = [f"w{beds.name(picks.randrange(12))}" for _ in range(8)]
+            words = [f"w{datasets.syllable(picks.randrange(12))}" for _ in range(8)]
             one, two = picks.sample(range(8), 2)
             if kind == "first":
                 words[one], words[two] = "one", "two"

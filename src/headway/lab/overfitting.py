@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from headway.lab import beds
-from headway.lab.averaging import Losses, kept_by
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean
-from headway.lab.figures import Figure, Lines, Table
-from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide
-from headway.lab.yardstick import Yardstick
+from headway.lab import datasets
+from headway.lab.averaging import Losses, checkpoints_of
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean
+from headway.lab.figures import Figure, LineChart, TableFigure
+from headway.lab.run_loss import RunLoss
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, all_of, decide
+from headway.lab.workspace import Workspace
 from headway.training.checkpoint import Checkpoints
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ REMEDIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class Overfitting(Experiment):
+class OverfittingExperiment(Experiment):
     hypothesis = (
         "With little data the validation loss starts to rise while the training loss keeps "
         "falling; with much data it does not."
@@ -63,23 +63,23 @@ class Overfitting(Experiment):
         "have diverged instead of overfitting."
     )
     literature = (
-        Source("Srivastava et al. 2014", "Dropout prevents the co-adaptation of units."),
-        Source("Kaplan et al. 2020", "Overfitting depends on data and size together; a larger "
+        Citation("Srivastava et al. 2014", "Dropout prevents the co-adaptation of units."),
+        Citation("Kaplan et al. 2020", "Overfitting depends on data and size together; a larger "
                "model needs fewer examples for the same loss.", "context"),
-        Source("Nakkiran et al. 2019", "Larger models can improve again after overfitting, also "
+        Citation("Nakkiran et al. 2019", "Larger models can improve again after overfitting, also "
                "with more steps: double descent. No model here is that large.",
                "differs"),
-        Source("Müller, Kornblith, Hinton 2019", "Label smoothing calibrates and regularises, "
+        Citation("Müller, Kornblith, Hinton 2019", "Label smoothing calibrates and regularises, "
                "but similarities between wrong classes are lost.", "context"),
     )  # fmt: skip
     pieces = (19, 31)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         sizes = bench.choose((24, 96), (32, 96, 256))
         amounts = bench.choose((5, 60, 600), (5, 60, 240, 700))
         shared = settings(bench)
-        text = bench.text(beds.shakespeare, least=amounts[-1] * SIZE + 20 * SIZE)
-        every, valid = beds.speeches(700, 20, SIZE, text)
+        text = bench.text(datasets.shakespeare, least=amounts[-1] * SIZE + 20 * SIZE)
+        every, valid = datasets.speeches(700, 20, SIZE, text)
         amounts = tuple(n for n in amounts if n <= len(every["text"]))
         curves: dict[str, Any] = {}
 
@@ -88,7 +88,7 @@ class Overfitting(Experiment):
             run = bench.train(
                 name, "complete", some(every, n, bench.seed), valid=valid, settings=own, **more
             )
-            found: dict[str, Any] = bench.once(name, lambda: followed_by(run))
+            found: dict[str, Any] = bench.cached(name, lambda: loss_curves(run))
             return found
 
         for width in sizes:
@@ -107,7 +107,7 @@ class Overfitting(Experiment):
             "letters": [n * SIZE for n in amounts], "before": before.scores["loss"],
         }  # fmt: skip
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         sizes, amounts = found[0]["sizes"], found[0]["amounts"]
         little, much = f"{sizes[-1]}-{amounts[0]}", f"{sizes[-1]}-{amounts[-1]}"
         small = f"{sizes[0]}-{amounts[0]}"
@@ -157,7 +157,7 @@ class Overfitting(Experiment):
         said = ", ".join(f"{REMEDIES[name][0]} {lower[name].value:+.2f}" for name in order)
         said = said.replace("-", "−")
         when = "at or before" if any(early(one["curves"][little]) for one in found) else "at"
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"With {amounts[0] * SIZE:,} characters the validation loss is lowest "
             f"{when} step {sum(turns) / len(turns):.0f} (measured every {every:.0f} steps), and "
             f"further training costs {{effect}} more than with {amounts[-1] * SIZE:,}. Reduction "
@@ -173,7 +173,7 @@ class Overfitting(Experiment):
         word = all_of(effect.above(LEAST), enough.below(LEAST))
         return decide(word, effect, answers, [control], more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         sizes, amounts = found[0]["sizes"], found[0]["amounts"]
         wide, few = sizes[-1], amounts[0]
         by_text = [
@@ -199,17 +199,17 @@ class Overfitting(Experiment):
             for key, what in (("valid", "unseen text"), ("train", "training text"))
         ]  # fmt: skip
         return [
-            Lines(title="Loss with little and with much text", series=by_text, x="step",
+            LineChart(title="Loss with little and with much text", series=by_text, x="step",
                   y="nats per character",
                   hint=f"The model of width {wide}. It overfits from where the loss on unseen "
                   "text starts to rise."),
-            Lines(title="Remedies against overfitting", series=remedies, x="step",
+            LineChart(title="Remedies against overfitting", series=remedies, x="step",
                   y="nats per character", hint=f"Loss on unseen text, width {wide}, {few * SIZE:,} "
                   "training characters."),
-            Lines(title="Final loss by amount of text and model size", series=ends,
+            LineChart(title="Final loss by amount of text and model size", series=ends,
                   x="training characters", y="nats per character", log_x=True,
                   hint="The gap between unseen and training text closes with more training text."),
-            Table(title="All models", rows=rows,
+            TableFigure(title="All models", rows=rows,
                   hint="Turning point: step with the lowest loss on unseen text; cost: rise of "
                   "that loss until the end.",
                   columns=["model", "turning point", "lowest loss", "final loss", "cost",
@@ -217,10 +217,10 @@ class Overfitting(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Overfitting()
+EXPERIMENT = OverfittingExperiment()
 
 
-def settings(bench: Bench) -> dict[str, Any]:
+def settings(bench: Workspace) -> dict[str, Any]:
     steps = bench.choose(200, 1600)
     return {
         "tokenizer.kind": "characters", "complete.context": 64, "model.positions": "rotary",
@@ -231,63 +231,65 @@ def settings(bench: Bench) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def some(every: beds.Columns, n: int, seed: int) -> beds.Columns:
+def some(every: datasets.TextColumns, n: int, seed: int) -> datasets.TextColumns:
     """Random sample of `n` pieces, different for each seed."""
     return {"text": Random(seed).sample(every["text"], n)}
 
 
-def other_text() -> beds.Columns:
+def other_text() -> datasets.TextColumns:
     """English sentences of Tatoeba, in pieces of the same size as those of Shakespeare."""
-    text = "\n".join(english for _, english in beds.sentences())
+    text = "\n".join(english for _, english in datasets.tatoeba_pairs())
     return {"text": [text[at : at + SIZE] for at in range(0, len(text) - SIZE, SIZE)]}
 
 
-def followed_by(run: Run) -> dict[str, Any]:
+def loss_curves(run: Run) -> dict[str, Any]:
     """Losses on unseen text and on training text, for every checkpoint."""
-    loss, learned = Losses(run), Yardstick(run, most=20)
+    loss, learned = Losses(run), RunLoss(run, most=20)
     steps, valid, train = [], [], []
-    for path in kept_by(run):
+    for path in checkpoints_of(run):
         model = loss.model(Checkpoints.weights(path))
         steps.append(int(path.name.removeprefix("step-")))
-        valid.append(loss.yardstick.valid(model))
-        train.append(learned.learned(model))
+        valid.append(loss.run_loss.validation(model))
+        train.append(learned.training(model))
     return {"steps": steps, "valid": valid, "train": train}
 
 
 # -- loss curves: steps and losses
 
 
-def least(curve: Measured) -> float:
+def least(curve: SeedMeasurements) -> float:
     return float(min(curve["valid"]))
 
 
-def turn(curve: Measured) -> float:
+def turn(curve: SeedMeasurements) -> float:
     """Step of the checkpoint with the lowest loss on unseen text."""
     return float(curve["steps"][curve["valid"].index(min(curve["valid"]))])
 
 
-def early(curve: Measured) -> bool:
+def early(curve: SeedMeasurements) -> bool:
     """Whether the turning point is the first checkpoint, so that it may really be earlier."""
     return turn(curve) == float(curve["steps"][0])
 
 
-def cost(curve: Measured) -> float:
+def cost(curve: SeedMeasurements) -> float:
     """Rise of the loss on unseen text from its minimum to the end."""
     return float(curve["valid"][-1]) - least(curve)
 
 
-def fall(curve: Measured) -> float:
+def fall(curve: SeedMeasurements) -> float:
     """Fall of the training loss after the turning point."""
     at = curve["valid"].index(min(curve["valid"]))
     return float(curve["train"][at] - curve["train"][-1])
 
 
-def course(found: Sequence[Measured], name: str, key: str) -> list[tuple[float, float | None]]:
+def course(
+    found: Sequence[SeedMeasurements], name: str, key: str
+) -> list[tuple[float, float | None]]:
     steps = found[0]["curves"][name]["steps"]
     return [(float(step), mean(found, "curves", name, key, i)) for i, step in enumerate(steps)]
 
 
-def numbers(found: Sequence[Measured], name: str) -> list[float | str]:
+def numbers(found: Sequence[SeedMeasurements], name: str) -> list[float | str]:
     curves = [one["curves"][name] for one in found]
     every = [[turn(one), least(one), one["valid"][-1], cost(one), one["train"][-1]]
              for one in curves]  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.lab.experiment import Measured
-from headway.lab.experiments import Entry
+from headway.lab.catalogue import ExperimentEntry
+from headway.lab.experiment import SeedMeasurements
 from headway.storage import replace_text
 from headway.web.html import page_data, page_html
 from headway.web.pack import pack
@@ -18,7 +18,10 @@ PANELS = ("lab", "labnumbers", "labindex")
 
 
 def write_page(
-    folder: Path, entry: Entry, facts: Mapping[str, Any], found: Sequence[Measured]
+    folder: Path,
+    entry: ExperimentEntry,
+    facts: Mapping[str, Any],
+    found: Sequence[SeedMeasurements],
 ) -> Path:
     """Write the page of an experiment: question, method, plots, control, verdict, literature."""
     figures = [one.data() for one in entry.load().figures(found)] if found else []
@@ -49,7 +52,7 @@ def _seeds(n: int) -> str:
     return f"{n} seed" + "s" * (n != 1)
 
 
-def _rows(found: Sequence[Measured]) -> list[list[Any]]:
+def _rows(found: Sequence[SeedMeasurements]) -> list[list[Any]]:
     """Every measured number by its name, with one column per seed."""
     flat = [dict(_flat(one)) for one in found]
     names = dict.fromkeys(name for one in flat for name in one)

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean
-from headway.lab.figures import Figure, Lines, Table
-from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean
+from headway.lab.figures import Figure, LineChart, TableFigure
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, all_of, decide, rounded
+from headway.lab.workspace import Workspace
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.summary import count_parameters, meta_model
@@ -33,7 +33,7 @@ NAMED = {"transformer": "Transformer", "lstm": "LSTM", "gru": "GRU", "convolutio
          "again": "Transformer, timed twice"}  # fmt: skip
 
 
-class Parallelism(Experiment):
+class ParallelismExperiment(Experiment):
     hypothesis = (
         "A Transformer trains faster than an LSTM with equally many parameters if sequences are "
         "long, and its advantage grows with their length, because the LSTM must wait for each "
@@ -55,27 +55,27 @@ class Parallelism(Experiment):
         "from its steps."
     )
     literature = (
-        Source("Vaswani et al. 2017", "Attention needs a constant number of sequential steps, a "
+        Citation("Vaswani et al. 2017", "Attention needs a constant number of sequential steps, a "
                "recurrent network one per token; attention also needs less computation while "
                "sequences are shorter than the model width.", "context"),
-        Source("Bradbury et al. 2017", "Recurrent networks with little sequential computation "
+        Citation("Bradbury et al. 2017", "Recurrent networks with little sequential computation "
                "(quasi-recurrent) are up to 16 times as fast as an LSTM.", "context"),
-        Source("Gu, Dao 2023", "Recurrent networks that can be computed in parallel train as "
+        Citation("Gu, Dao 2023", "Recurrent networks that can be computed in parallel train as "
                "fast as attention, and faster on long sequences.", "differs"),
     )  # fmt: skip
     pieces = (1, 1)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         device = pick_device(bench.device)
         lengths = bench.choose((16, 64, 256, 1024), (16, 64, 256, 1024, 4096, 8192))
         n_tokens = bench.choose(2048, 16384)
         width, rounds = bench.choose((64, 9), (256, 9))
-        found: Measured = bench.once(
+        found: SeedMeasurements = bench.cached(
             "speed", lambda: speeds(lengths, n_tokens, width, rounds, device, bench.seed)
         )
         return found
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         lengths = sorted(found[0]["seconds"]["lstm"], key=int)
         short, long = lengths[0], lengths[-1]
         lead = Effect.over(
@@ -93,7 +93,8 @@ class Parallelism(Experiment):
             Control(name="the same model takes the same time", passed=off < 1.35,
                     said=f"the same model timed twice differs by at most a factor of {off:.2f}."),
             Control(name="every architecture learns", passed=learned > 0.2,
-                    said=f"20 steps on one batch lower the loss by at least {said(learned)} nats."),
+                    said=f"20 steps on one batch lower the loss by at least {rounded(learned)} "
+                         f"nats."),
         ]  # fmt: skip
         more = [
             growth,
@@ -107,12 +108,12 @@ class Parallelism(Experiment):
         early = Effect.over(
             [leads(one, "lstm")[short] for one in found], f"relative speed at {short}", "×"
         )
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"On {where}, with sequences of {long} tokens, the Transformer trains "
-            f"{{effect}} as fast as the LSTM. This is {said(growth.value)} times its relative "
+            f"{{effect}} as fast as the LSTM. This is {rounded(growth.value)} times its relative "
             f"speed at {short} tokens.{ahead}",
             refuted=f"On {where}, at {long} tokens, the Transformer is {{effect}} as fast as the "
-            f"LSTM ({said(early.value)}× at {short}): with little parallel hardware sequential "
+            f"LSTM ({rounded(early.value)}× at {short}): with little parallel hardware sequential "
             "steps cost little, and attention needs more computation.",
             undecided=f"On {where}, at {long} tokens, the Transformer is {{effect}} as fast as "
             "the LSTM; this is too uncertain for a verdict.",
@@ -123,14 +124,14 @@ class Parallelism(Experiment):
         word = all_of(lead.above(1.0), growth.above(1.0))
         return decide(word, lead, answers, controls, more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         bodies = [body for body in found[0]["seconds"] if body != "again"]
         lengths = sorted(found[0]["seconds"]["lstm"], key=int)
         n_tokens = found[0]["n_tokens"]
         layers = found[0]["layers"]
         waits = {"lstm": True, "gru": True}
         return [
-            Lines(
+            LineChart(
                 title="Training time per token", x="tokens per sequence",
                 y="microseconds per token", log_x=True, log_y=True,
                 hint=f"Forward and backward, {n_tokens:,} tokens per step; lower is better. "
@@ -138,7 +139,7 @@ class Parallelism(Experiment):
                 series=[(NAMED[body], [(float(n), 1e6 * mean(found, "seconds", body, n) / n_tokens)
                                        for n in lengths]) for body in bodies],
             ),
-            Lines(
+            LineChart(
                 title="Relative speed of the Transformer", x="tokens per sequence",
                 y="relative speed", log_x=True, log_y=True,
                 hint="Above 1 the Transformer is faster.",
@@ -147,7 +148,7 @@ class Parallelism(Experiment):
                           for n in lengths]) for body in bodies if body != "transformer"],
                 levels=[("equally fast", 1.0)],
             ),
-            Table(
+            TableFigure(
                 title="Sequential steps", columns=["model", "parameters", *(f"{n} tokens"
                                                                           for n in lengths)],
                 hint="Sequential steps in one forward pass, by sequence length.",
@@ -158,16 +159,16 @@ class Parallelism(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Parallelism()
+EXPERIMENT = ParallelismExperiment()
 
 
-def leads(one: Measured, body: str) -> dict[str, float]:
+def leads(one: SeedMeasurements, body: str) -> dict[str, float]:
     """Speed of the Transformer relative to another model, by sequence length."""
     own = one["seconds"]["transformer"]
     return {length: one["seconds"][body][length] / own[length] for length in own}
 
 
-def crossing(found: Sequence[Measured], lengths: Sequence[str]) -> str | None:
+def crossing(found: Sequence[SeedMeasurements], lengths: Sequence[str]) -> str | None:
     """Shortest length from which the Transformer is faster than the LSTM at all measured
     lengths."""
     first = None

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from headway.lab import beds
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Figure, Lines, Table
-from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import Figure, LineChart, TableFigure
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, all_of, decide, rounded
+from headway.lab.workspace import Workspace
 from headway.models.build import build_model
 from headway.models.parts.custom import Parts, register_parts
 from headway.nn.attention.attention import Memory
@@ -85,7 +85,7 @@ NAMED = {
 }
 
 
-class Residuals(Experiment):
+class ResidualsExperiment(Experiment):
     hypothesis = (
         "Without residual connections all tokens become the same vector within a few layers, and "
         "depth does not help: the deepest model is worse by at least 0.2 nats per character."
@@ -107,22 +107,22 @@ class Residuals(Experiment):
         "comparison would mean nothing."
     )
     literature = (
-        Source("Dong, Cordonnier, Loukas 2021", "Attention alone makes all tokens equal, doubly "
+        Citation("Dong, Cordonnier, Loukas 2021", "Attention alone makes all tokens equal, doubly "
                "exponentially in depth; residual connections prevent this."),
-        Source("Veit, Wilber, Belongie 2016", "Single layers of a residual network can be left "
+        Citation("Veit, Wilber, Belongie 2016", "Single layers of a residual network can be left "
                "out: it acts as an ensemble of shallow networks."),
-        Source("Xiong et al. 2020", "The position of the norm decides whether deep models train "
+        Citation("Xiong et al. 2020", "The position of the norm decides whether deep models train "
                "at all, so residual connections and norms belong together.", "context"),
     )  # fmt: skip
     pieces = (10, 17)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         depths = bench.choose((1, 3, 6), (1, 2, 4, 8, 12))
         arms = {"skip": depths, "half": depths[-1:] if bench.quick else depths[1:], "none": depths}
-        found: dict[str, Any] = {"fresh": bench.once("fresh", lambda: fresh(bench.seed))}
-        found["flow"] = bench.once("flow", lambda: flow(bench.seed))
+        found: dict[str, Any] = {"fresh": bench.cached("fresh", lambda: fresh(bench.seed))}
+        found["flow"] = bench.cached("flow", lambda: flow(bench.seed))
         size = bench.choose(300, 700)
-        train, valid = beds.speeches(size, 40, text=bench.text(beds.shakespeare))
+        train, valid = datasets.speeches(size, 40, text=bench.text(datasets.shakespeare))
         loss: dict[str, dict[str, float]] = {arm: {} for arm in arms}
         for arm, wanted in arms.items():
             for depth in wanted:
@@ -140,10 +140,13 @@ class Residuals(Experiment):
                 )  # fmt: skip
                 loss[arm][str(depth)] = run.scores["loss"]
                 if arm == "skip" and depth == depths[-1]:
-                    found["lesion"] = bench.once("lesion", lambda run=run: lesions(run, valid))  # type: ignore[misc]
+                    found["lesion"] = bench.cached(
+                        "lesion",
+                        lambda run=run: layer_ablations(run, valid),  # type: ignore[misc]
+                    )
         return {**found, "loss": loss, "unigram": unigram(train, valid)}
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         depths = sorted(found[0]["loss"]["skip"], key=int)
         deep, shallow = depths[-1], depths[0]
         gaps = [one["loss"]["none"][deep] - one["loss"]["skip"][deep] for one in found]
@@ -168,9 +171,11 @@ class Residuals(Experiment):
                 "better than character frequencies.",
             ),
         ]
-        alike = Effect.over(over(found, "fresh", "none", 4), "difference of tokens after 4 "
+        alike = Effect.over(per_seed(found, "fresh", "none", 4), "difference of tokens after 4 "
                             "untrained layers, without residual connections")  # fmt: skip
-        kept = Effect.over(over(found, "fresh", "skip", 4), "the same with residual connections")
+        kept = Effect.over(
+            per_seed(found, "fresh", "skip", 4), "the same with residual connections"
+        )
         more = [
             alike,
             kept,
@@ -179,10 +184,10 @@ class Residuals(Experiment):
                         "nats per character"),
         ]  # fmt: skip
         seen = (
-            f"after four untrained layers tokens differ by {said(alike.value)} of their length, "
-            f"with residual connections by {said(kept.value)}"
+            f"after four untrained layers tokens differ by {rounded(alike.value)} of their length, "
+            f"with residual connections by {rounded(kept.value)}"
         )
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"Without residual connections a model of {deep} layers is worse by "
             f"{{effect}}, and all tokens become one vector: {seen}.",
             refuted=f"The claim fails: without residual connections a model of {deep} layers is "
@@ -196,7 +201,7 @@ class Residuals(Experiment):
         word = all_of(effect.above(0.2), alike.below(ALIKE), kept.above(APART))
         return decide(word, effect, answers, controls, more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         loss = found[0]["loss"]
         curves = [
             (NAMED[arm], [(float(depth), mean(found, "loss", arm, depth))
@@ -227,28 +232,28 @@ class Residuals(Experiment):
                 for norm in NORMS
             ]  # fmt: skip
             flows = [
-                Lines(title="Gradient at each layer", series=back, x="layer", log_y=True,
+                LineChart(title="Gradient at each layer", series=back, x="layer", log_y=True,
                       y="share of the last layer's",
                       hint="In an untrained model: norm of the gradient after each layer, as a "
                       "share of that after the last layer."),
-                Lines(title="Output of each layer", series=added, x="layer", log_y=True,
+                LineChart(title="Output of each layer", series=added, x="layer", log_y=True,
                       y="share of the input",
                       hint="In an untrained model with residual connections: norm of what a "
                       "layer adds, as a share of the norm of its input."),
             ]  # fmt: skip
         return [
-            Lines(
+            LineChart(
                 title="Loss by depth", hint="Validation loss after equal steps; lower is better.",
                 series=curves, x="layers", y="nats per character",
                 levels=[("character frequencies", mean(found, "unigram"))],
             ),
-            Lines(
+            LineChart(
                 title="Difference of tokens by layer", series=ways, x="layer", y="share",
                 log_y=True,
                 hint="In an untrained model: distance of tokens from their mean, as a share of "
                 "their length. At 1e-7 all tokens are one vector.",
             ),
-            Table(
+            TableFigure(
                 title="Loss with one layer left out",
                 columns=["layer left out", "nats per character"],
                 rows=lesion, hint="For the deepest trained model with residual connections.",
@@ -257,13 +262,13 @@ class Residuals(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Residuals()
+EXPERIMENT = ResidualsExperiment()
 
 
 def fresh(seed: int) -> dict[str, list[float]]:
     """Difference of 32 random tokens before and after each untrained layer, for each kind of
     block."""
-    return {arm: [apart(x_ND.detach()) for x_ND in streams(arm, seed)] for arm in ARMS}
+    return {arm: [relative_spread(x_ND.detach()) for x_ND in streams(arm, seed)] for arm in ARMS}
 
 
 def flow(seed: int) -> dict[str, Any]:
@@ -307,23 +312,23 @@ def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
     return seen
 
 
-def apart(x_ND: Tensor) -> float:
+def relative_spread(x_ND: Tensor) -> float:
     """Distance of the rows from their mean, as a share of their length."""
     return float((x_ND - x_ND.mean(0)).norm() / x_ND.norm())
 
 
-def lesions(run: Run, valid: beds.Columns) -> dict[str, Any]:
+def layer_ablations(run: Run, valid: datasets.TextColumns) -> dict[str, Any]:
     """Validation losses with each layer left out."""
     stack: Any = run.model.stack
     dropped = []
     for layer in range(len(stack.blocks)):
-        with without(stack, layer):
+        with layer_skipped(stack, layer):
             dropped.append(run.evaluate(valid)["loss"])
     return {"whole": run.evaluate(valid)["loss"], "dropped": dropped}
 
 
 @contextmanager
-def without(stack: Any, layer: int) -> Iterator[None]:
+def layer_skipped(stack: Any, layer: int) -> Iterator[None]:
     """Context manager in which a layer returns its input unchanged."""
     block = stack.blocks[layer]
     usual, block.forward = block.forward, lambda x_ND, *_: x_ND
@@ -333,7 +338,7 @@ def without(stack: Any, layer: int) -> Iterator[None]:
         block.forward = usual
 
 
-def unigram(train: beds.Columns, valid: beds.Columns) -> float:
+def unigram(train: datasets.TextColumns, valid: datasets.TextColumns) -> float:
     """Baseline loss from character frequencies, in nats per character."""
     text, other = "".join(train["text"]), "".join(valid["text"])
     counts = {letter: text.count(letter) for letter in set(text)}

@@ -14,22 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.lab import beds
-from headway.lab.bench import PAIRS, Bench
-from headway.lab.experiment import Experiment, Measured, Source, over
-from headway.lab.figures import Bars, Figure, Lines, interval_bars
-from headway.lab.nats import behind, of_pairs
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, per_seed
+from headway.lab.figures import BarChart, Figure, LineChart, interval_bars
+from headway.lab.losses import score_continuations, score_pairs
 from headway.lab.verdict import (
-    Answers,
     Arm,
     Bounds,
     Control,
     Effect,
+    OutcomeSentences,
     Verdict,
-    Word,
+    VerdictLabel,
     all_of,
     decide,
 )
+from headway.lab.workspace import REVERSAL_SETTINGS, Workspace
 from headway.models.parts.custom import Parts
 from headway.nn.attention.attention import Attention, Memory
 from headway.nn.block import Block, PreNorm
@@ -154,7 +154,7 @@ FULL = ("one-head", "diagonal", "decoder-only")
 steps."""
 
 
-class Roles(Experiment):
+class RolesExperiment(Experiment):
     hypothesis = (
         "The target needs a row for each of its words, so queries come from the target. The "
         "information comes from the source, so values, and the keys that select them, come from "
@@ -176,20 +176,21 @@ class Roles(Experiment):
         "source must help with three words; otherwise that model would simply be broken."
     )
     literature = (
-        Source("You, Sun, Iyyer 2020", "Fixed self-attention hardly changes translations, while "
+        Citation("You, Sun, Iyyer 2020", "Fixed self-attention hardly changes translations, while "
                "fixed cross-attention makes them much worse; one learned cross-attention head "
                "recovers most of the loss.",
                part="queries"),
-        Source("Raganato, Scherrer, Tiedemann 2020", "All but one head of an encoder can be fixed "
+        Citation("Raganato, Scherrer, Tiedemann 2020",
+        "All but one head of an encoder can be fixed "
                "without loss.", "context"),
-        Source("Bahdanau, Cho, Bengio 2015", "A single vector for the source limits long "
+        Citation("Bahdanau, Cho, Bengio 2015", "A single vector for the source limits long "
                "sentences; attention for each target word removes the limit.", part="queries"),
     )  # fmt: skip
     pieces = (3, 6)
 
-    def measure(self, bench: Bench) -> Measured:
-        bed = beds.bed(
-            beds.strings("reverse", LENGTHS[0], LENGTHS[-1], letters=LETTERS),
+    def measure(self, bench: Workspace) -> SeedMeasurements:
+        bed = datasets.make_pairs(
+            datasets.strings("reverse", LENGTHS[0], LENGTHS[-1], letters=LETTERS),
             bench.choose(4000, 20_000), 300, bench.seed,
         )  # fmt: skip
         train, valid = bed.columns()
@@ -206,27 +207,29 @@ class Roles(Experiment):
                 run = bench.train(
                     arm, "complete", both, valid=held,
                     settings={
-                        **PAIRS, "model.n_layers": 2, "complete.context": 48,
+                        **REVERSAL_SETTINGS, "model.n_layers": 2, "complete.context": 48,
                         "model.positions": "sinusoidal", "train.batch_tokens": 1024,
                         "train.lr": 2e-3, "train.steps": 6000,
                     },
                 )  # fmt: skip
-                asked: Any = lambda pairs, run=run: behind(  # noqa: E731
+                asked: Any = lambda pairs, run=run: score_continuations(  # noqa: E731
                     run, [(f"{one.source} =", one.target) for one in pairs]
                 )
             else:
                 run = bench.train(
                     arm, "translate", train, valid=valid, parts=own,
-                    settings={**PAIRS, "train.steps": bench.choose(800, 2000)},
+                    settings={**REVERSAL_SETTINGS, "train.steps": bench.choose(800, 2000)},
                 )  # fmt: skip
-                asked = lambda pairs, run=run: of_pairs(run, pairs)  # noqa: E731
+                asked = lambda pairs, run=run: score_pairs(run, pairs)  # noqa: E731
             loss[arm], accuracy[arm] = asked(bed.valid)
             length[arm] = {str(n): asked(some).accuracy for n, some in by_length.items() if some}
         return {"accuracy": accuracy, "loss": loss, "length": length}
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         def arm(name: str) -> Arm:
-            return Arm(name=ARMS[name][0], scores=[100 * v for v in over(found, "accuracy", name)])
+            return Arm(
+                name=ARMS[name][0], scores=[100 * v for v in per_seed(found, "accuracy", name)]
+            )
 
         effect = Effect.between(
             arm("standard"), arm("pooled"), SCALE, "words right, standard minus without queries",
@@ -236,8 +239,8 @@ class Roles(Experiment):
             [100 * one["accuracy"]["values"] - CHANCE for one in found],
             "words right, values from the decoder minus guessing", "points",
         )  # fmt: skip
-        usual = over(found, "accuracy", "standard")
-        short = over(found, "length", "pooled", str(LENGTHS[0]))
+        usual = per_seed(found, "accuracy", "standard")
+        short = per_seed(found, "length", "pooled", str(LENGTHS[0]))
         controls = [
             Control(
                 name="the standard model learns", passed=min(usual) >= 0.95,
@@ -263,7 +266,7 @@ class Roles(Experiment):
             for key, name in named.items() if key in found[0]["accuracy"]
         ]  # fmt: skip
         right = known.value + CHANCE
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"The standard roles get {effect} more words right than a mean of the "
             f"source; with values from the decoder {right:.0f} % are right, and with guessing "
             f"{CHANCE:.1f} %.",
@@ -278,14 +281,14 @@ class Roles(Experiment):
             "weights that carry information about the source, because its keys determine them; "
             "or a decoder that reads the source itself, where one sequence plays all roles.",
         )
-        parts: dict[str, Word] = {"queries": effect.above(FAR), "values": known.below(NEAR)}
+        parts: dict[str, VerdictLabel] = {"queries": effect.above(FAR), "values": known.below(NEAR)}
         word = all_of(*parts.values())
         if parts["values"] == word != parts["queries"]:  # this part decides
             effect, more[0] = known, effect
         return decide(word, effect, answers, controls, more, parts)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
-        bars = [(text, [100 * value for value in over(found, "accuracy", arm)])
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
+        bars = [(text, [100 * value for value in per_seed(found, "accuracy", arm)])
                 for arm, (text, _) in ARMS.items() if arm in found[0]["accuracy"]]  # fmt: skip
         curves = []
         for arm in found[0]["accuracy"]:
@@ -293,20 +296,20 @@ class Roles(Experiment):
                 n for n in map(str, LENGTHS) if all(n in one["length"][arm] for one in found)
             ]
             curves.append(
-                (arm, [(float(n), 100 * sum(over(found, "length", arm, n)) / len(found))
+                (arm, [(float(n), 100 * sum(per_seed(found, "length", arm, n)) / len(found))
                        for n in lengths])
             )  # fmt: skip
         return [
-            Bars(
+            BarChart(
                 title="Words right by assignment of the roles", bars=interval_bars(bars), unit="%",
                 most=100.0, hint="Each word is predicted from the correct words before it; the "
                 "thin line is the range over seeds.",
             ),
-            Lines(
+            LineChart(
                 title="Words right by length", series=curves, x="words", y="% right",
                 hint="The mean of the source is better for short strings than for long ones.",
             ),
         ]  # fmt: skip
 
 
-EXPERIMENT = Roles()
+EXPERIMENT = RolesExperiment()

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from headway.lab import beds
-from headway.lab.bench import PAIRS, Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Figure, Lines
-from headway.lab.verdict import Answers, Arm, Bounds, Control, Effect, Verdict, decide
+from headway.lab import datasets
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import Figure, LineChart
+from headway.lab.verdict import Arm, Bounds, Control, Effect, OutcomeSentences, Verdict, decide
+from headway.lab.workspace import REVERSAL_SETTINGS, Workspace
 from headway.models.parts.custom import Parts
 
 LEAST = 0.05
@@ -40,7 +40,7 @@ def parts(arm: str, width: int) -> Parts | None:
     return Parts(name=f"lab-by-{width}", scope=lambda scope, *_: replace(scope, scale=1.0 / width))
 
 
-class Scale(Experiment):
+class ScaleExperiment(Experiment):
     hypothesis = (
         "Without the division by √d scores grow with the head width, attention selects a single "
         "key and passes no gradient, and wide heads learn worse."
@@ -58,19 +58,20 @@ class Scale(Experiment):
         "task both ways; otherwise something else would be broken."
     )
     literature = (
-        Source("Vaswani et al. 2017", "For large widths dot products grow large and push the "
+        Citation("Vaswani et al. 2017", "For large widths dot products grow large and push the "
                "softmax into regions with extremely small gradients."),
-        Source("Britz et al. 2017", "Unscaled dot-product attention is worse than additive "
+        Citation("Britz et al. 2017", "Unscaled dot-product attention is worse than additive "
                "attention at large widths."),
-        Source("Raffel et al. 2020 (T5)", "No division, but initial weights that are smaller by "
+        Citation("Raffel et al. 2020 (T5)", "No division, but initial weights that are smaller by "
                "the same factor: the scale can be in either place.", "differs"),
     )  # fmt: skip
     pieces = (4, 12)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         widths = bench.choose((8, 128), (8, 32, 128, 512))
         arms = bench.choose(("root", "none"), tuple(ARMS))
-        bed = beds.bed(beds.strings("reverse", 3, 8, letters=8), bench.choose(4000, 20_000), 200,
+        bed = datasets.make_pairs(datasets.strings("reverse", 3, 8, letters=8), bench.choose(4000,
+        20_000), 200,
                        bench.seed)  # fmt: skip
         train, valid = bed.columns()
         loss: dict[str, dict[str, float]] = {arm: {} for arm in arms}
@@ -79,7 +80,8 @@ class Scale(Experiment):
                 run = bench.train(
                     f"{arm}-{width}", "translate", train, valid=valid, parts=parts(arm, width),
                     settings={
-                        **PAIRS, "model.n_heads": 1, "model.d_head": width, "model.init": "small",
+                        **REVERSAL_SETTINGS, "model.n_heads": 1, "model.d_head": width,
+                        "model.init": "small",
                         "model.scale_attention": arm == "root",
                         "train.steps": bench.choose(250, 2000),
                     },
@@ -87,13 +89,13 @@ class Scale(Experiment):
                 loss[arm][str(width)] = run.scores["loss"]
         return {"fresh": fresh(bench.seed), "loss": loss}
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         widths = sorted(found[0]["loss"]["root"], key=int)
         narrow, wide = widths[0], widths[-1]
 
         def less(width: str, name: str) -> Effect:
             undivided, divided = (
-                Arm(name=text, scores=over(found, "loss", arm, width))
+                Arm(name=text, scores=per_seed(found, "loss", arm, width))
                 for arm, text in (("none", "undivided"), ("root", "divided"))
             )
             return Effect.between(undivided, divided, LOSS, name, "nats per word")
@@ -125,7 +127,7 @@ class Scale(Experiment):
         ]
         left = 100 * mean(found, "fresh", "none", "entropy", last)
         seen = f"undivided scores of width {last} leave {left:.0f} % of the maximum entropy"
-        answers = Answers(
+        answers = OutcomeSentences(
             supported=f"Without the division a head of width {wide} is worse by {{effect}}: "
             f"{seen}.",
             refuted=f"Attention with random weights does saturate ({seen}), but a trained head "
@@ -135,25 +137,25 @@ class Scale(Experiment):
         )
         return decide(effect.above(LEAST), effect, answers, controls, more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         def curve(arm: str, what: str) -> list[tuple[float, float | None]]:
             return [(float(w), mean(found, "fresh", arm, what, str(w))) for w in FRESH]
 
         widths = sorted(found[0]["loss"]["root"], key=int)
         return [
-            Lines(
+            LineChart(
                 title="Entropy of attention with random weights", x="head width", log_x=True,
                 y="share of the maximum",
                 series=[(ARMS[arm], curve(arm, "entropy")) for arm in ARMS],
                 hint="1: all keys have the same weight; 0: one key has all the weight.",
             ),
-            Lines(
+            LineChart(
                 title="Gradient of the attention weights", x="head width", log_x=True,
                 y="norm of the gradient", log_y=True,
                 series=[(ARMS[arm], curve(arm, "flow")) for arm in ARMS],
                 hint="Change of the attention weights for a small change of the scores.",
             ),
-            Lines(
+            LineChart(
                 title="Loss after training", x="head width", log_x=True, y="nats per word",
                 series=[(ARMS[arm], [(float(w), mean(found, "loss", arm, w)) for w in widths])
                         for arm in found[0]["loss"]],
@@ -162,7 +164,7 @@ class Scale(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Scale()
+EXPERIMENT = ScaleExperiment()
 
 
 def fresh(seed: int, repeats: int = 200) -> dict[str, Any]:

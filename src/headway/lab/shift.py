@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.lab.bench import Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Figure, Lines, Table
-from headway.lab.verdict import Answers, Control, Effect, Verdict, decide, said
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import Figure, LineChart, TableFigure
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, decide, rounded
+from headway.lab.workspace import Workspace
 from headway.models.parts.body import added_positions
 from headway.nn.layout import Layout
 from headway.settings.model import EncoderSettings
@@ -34,7 +34,7 @@ ROUNDING = 1e-6
 the encoding."""
 
 
-class Shift(Experiment):
+class ShiftExperiment(Experiment):
     hypothesis = (
         "For every shift k there is one matrix R, the same for all positions p, with code(p + k) "
         "= R · code(p)."
@@ -54,26 +54,26 @@ class Shift(Experiment):
         "existence of one would mean nothing."
     )
     literature = (
-        Source("Vaswani et al. 2017", "The encoding was chosen because a shift is a linear "
+        Citation("Vaswani et al. 2017", "The encoding was chosen because a shift is a linear "
                "function of it, which should make it easy to attend by relative positions."),
-        Source("Kazemnejad et al. 2023", "Sinusoids extrapolate poorly to longer sequences, and "
+        Citation("Kazemnejad et al. 2023", "Sinusoids extrapolate poorly to longer sequences, and "
                "models without positional encodings are best: the existence of a linear map is "
                "not enough.", "context"),
     )  # fmt: skip
     pieces = (1, 1)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         widths = bench.choose((128,), (64, 128, 256, 512))
-        return bench.once("errors", lambda: {str(width): errors(width, bench.seed)
+        return bench.cached("errors", lambda: {str(width): errors(width, bench.seed)
                                              for width in widths})  # fmt: skip
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         widths = list(found[0])
         worst = [max(one[width]["single"] for width in widths) for one in found]
         effect = Effect.over(
             worst, "largest error of the rotation, encoding of a model", exact=True
         )
-        noise = min(min(over(found, width, "random")) for width in widths)
+        noise = min(min(per_seed(found, width, "random")) for width in widths)
         control = Control(
             name="a random table has none", passed=noise > 0.3,
             said=f"the best matrix for a random table has an error of {100 * noise:.0f} % of its "
@@ -81,22 +81,23 @@ class Shift(Experiment):
         )  # fmt: skip
         width = shown(found)
         more = [
-            Effect.over(over(found, width, "double"), "the same, formula in double precision",
+            Effect.over(per_seed(found, width, "double"), "the same, formula in double precision",
                         exact=True),
-            Effect.over(over(found, width, "fit_seen"), "error of least squares, fitted positions",
+            Effect.over(per_seed(found, width, "fit_seen"),
+            "error of least squares, fitted positions",
                         "%", exact=True),
-            Effect.over(over(found, width, "fit_unseen"), "error of least squares, later "
+            Effect.over(per_seed(found, width, "fit_unseen"), "error of least squares, later "
                                                           "positions",
                         "%", exact=True),
-            Effect.over(over(found, width, "turns_unseen"), "error of fitted rotations, later "
+            Effect.over(per_seed(found, width, "turns_unseen"), "error of fitted rotations, later "
                                                             "positions",
                         "%", exact=True),
         ]  # fmt: skip
         off = mean(found, width, "fit_unseen")
-        answers = Answers(
+        answers = OutcomeSentences(
             supported="Yes: rotating pairs gives the shifted encoding of a model with an error "
             f"of {effect}, which is rounding to single precision "
-            f"({said(mean(found, width, 'double'))} in double). But least squares on {SEEN} "
+            f"({rounded(mean(found, width, 'double'))} in double). But least squares on {SEEN} "
             f"positions finds another matrix, which has an error of {off:.0f} % on the next "
             f"{UNSEEN}.",
             refuted="No: the rotation of pairs has an error of {effect}.",
@@ -106,7 +107,7 @@ class Shift(Experiment):
         )
         return decide(effect.below(ROUNDING), effect, answers, [control], more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         width = shown(found)
         curves: Any = found[0][width]["curves"]
         named = {"free": "any matrix", "turns": "rotations of pairs"}
@@ -115,7 +116,7 @@ class Shift(Experiment):
             for k in map(str, SHIFTS)
         ]
         return [
-            Lines(
+            LineChart(
                 title="A fitted shift on fitted and on later positions",
                 series=[(named[key], [(p, e) for p, e in curves[key]]) for key in named],
                 x="position", y="error, share of the norm", log_y=True,
@@ -123,7 +124,7 @@ class Shift(Experiment):
                 "constraints is exact there and wrong after them; rotations of pairs remain "
                 "exact.",
             ),
-            Table(
+            TableFigure(
                 title="The exact shift",
                 columns=["shift", "error, formula in double precision",
                          "error, encoding of a model"],
@@ -133,10 +134,10 @@ class Shift(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = Shift()
+EXPERIMENT = ShiftExperiment()
 
 
-def shown(found: Sequence[Measured]) -> str:
+def shown(found: Sequence[SeedMeasurements]) -> str:
     """Width that the page reports: 128 if it was measured, which is far smaller than the number of
     fitted positions."""
     return "128" if "128" in found[0] else list(found[0])[-1]
@@ -153,7 +154,7 @@ def code(places_P: Tensor, width: int) -> Tensor:
     return torch.stack([angle_PI.sin(), angle_PI.cos()], -1)
 
 
-def of_model(n_places: int, width: int) -> Tensor:
+def model_positions(n_places: int, width: int) -> Tensor:
     """Positional encoding that a model with `model.positions=sinusoidal` adds to its embeddings."""
     settings = EncoderSettings(d_model=width, n_heads=1, positions="sinusoidal")
     positions: Any = added_positions(settings, width)
@@ -161,7 +162,7 @@ def of_model(n_places: int, width: int) -> Tensor:
     return code_PD
 
 
-def turned(code_PI2: Tensor, angle_I: Tensor) -> Tensor:
+def rotated(code_PI2: Tensor, angle_I: Tensor) -> Tensor:
     """Rotate every pair by its angle."""
     sin_PI, cos_PI = code_PI2.unbind(-1)
     sin_I, cos_I = angle_I.sin().to(sin_PI), angle_I.cos().to(sin_PI)
@@ -171,11 +172,11 @@ def turned(code_PI2: Tensor, angle_I: Tensor) -> Tensor:
 def errors(width: int, seed: int) -> dict[str, Any]:
     by_shift = {}
     places_P = torch.arange(PLACES)
-    table = of_model(PLACES + max(SHIFTS), width).unflatten(1, (-1, 2))
+    table = model_positions(PLACES + max(SHIFTS), width).unflatten(1, (-1, 2))
     for k in SHIFTS:
         angle_I = k * rates(width)
-        exact = turned(code(places_P, width), angle_I) - code(places_P + k, width)
-        single = turned(table[:PLACES], angle_I) - table[k : PLACES + k]
+        exact = rotated(code(places_P, width), angle_I) - code(places_P + k, width)
+        single = rotated(table[:PLACES], angle_I) - table[k : PLACES + k]
         by_shift[str(k)] = {"double": float(exact.abs().max()), "single": float(single.abs().max())}
     random = torch.Generator().manual_seed(seed)
     # More rows than the matrix has columns; otherwise a matrix would exist for any table.
@@ -184,8 +185,9 @@ def errors(width: int, seed: int) -> dict[str, Any]:
     both = torch.arange(SEEN + UNSEEN - FITTED)
     here, there = code(both, width), code(both + FITTED, width)
     free = best_map(here[: len(seen)].flatten(1), there[: len(seen)].flatten(1))
-    free_P = off(here.flatten(1) @ free, there.flatten(1))
-    turns_P = off(turned(here, fitted_turns(here[: len(seen)], there[: len(seen)])).flatten(1),
+    free_P = relative_errors(here.flatten(1) @ free, there.flatten(1))
+    turns_P = relative_errors(rotated(here, fitted_turns(here[: len(seen)],
+    there[: len(seen)])).flatten(1),
                   there.flatten(1))  # fmt: skip
     later = slice(SEEN, None)
     return {
@@ -224,6 +226,6 @@ def fitted_turns(here_PI2: Tensor, there_PI2: Tensor) -> Tensor:
                        (sin_there * sin + cos_there * cos).sum(0))  # fmt: skip
 
 
-def off(found_PD: Tensor, right_PD: Tensor) -> Tensor:
+def relative_errors(found_PD: Tensor, right_PD: Tensor) -> Tensor:
     """Error of each position, as a share of its norm."""
     return (found_PD - right_PD).norm(dim=1) / right_PD.norm(dim=1)

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from headway.inside.measure.maps.agreement import spearman
-from headway.lab import beds
-from headway.lab.bench import SMALL, Bench
-from headway.lab.concatenate import Coded, language, longest
-from headway.lab.experiment import Experiment, Measured, Source, mean, over
-from headway.lab.figures import Figure, Lines, Table
-from headway.lab.verdict import Answers, Control, Effect, Verdict, decide, said
-from headway.lab.yardstick import Yardstick
+from headway.lab import datasets
+from headway.lab.concatenate import FixedPositions, language, longest
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
+from headway.lab.figures import Figure, LineChart, TableFigure
+from headway.lab.run_loss import RunLoss
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, decide, rounded
+from headway.lab.workspace import QUICK_SETTINGS, Workspace
 from headway.models.build import build_model
 from headway.models.parts.custom import Parts
 from headway.nn.layout import Layout
@@ -38,7 +38,7 @@ CLEAR = -0.2
 """Rank correlation below which the effect counts as at least modest."""
 
 
-class Added(Coded):
+class ScaledPositions(FixedPositions):
     """The paper's encoding with permuted dimensions, or with words that are scaled down."""
 
     def __init__(self, width: int, *, mixed: bool = False, quiet: float = 1.0) -> None:
@@ -57,9 +57,13 @@ def order(width: int) -> Tensor:
 
 ARMS: dict[str, Parts | None] = {
     "usual": None,
-    "mixed": Parts(name="lab-mixed-code", positions=lambda _, width: Added(width, mixed=True)),
+    "mixed": Parts(
+        name="lab-mixed-code", positions=lambda _, width: ScaledPositions(width, mixed=True)
+    ),
     "none": Parts(name="lab-nowhere", positions=lambda *_: None),
-    "quiet": Parts(name="lab-quiet-words", positions=lambda _, width: Added(width, quiet=0.1)),
+    "quiet": Parts(
+        name="lab-quiet-words", positions=lambda _, width: ScaledPositions(width, quiet=0.1)
+    ),
 }
 NAMED = {
     "usual": "the paper's encoding", "mixed": "permuted dimensions", "none": "no positions",
@@ -67,7 +71,7 @@ NAMED = {
 }  # fmt: skip
 
 
-class SlowTail(Experiment):
+class SlowTailExperiment(Experiment):
     hypothesis = (
         "Training stores meaning where the positional encoding varies little: the variance of "
         "embeddings grows less in dimensions where the encoding varies, and more where it does "
@@ -92,17 +96,17 @@ class SlowTail(Experiment):
         "with a permuted encoding must follow the permuted order, not the usual one."
     )
     literature = (
-        Source("tensor2tensor issue 1591", "Training probably leaves the slow dimensions to "
+        Citation("tensor2tensor issue 1591", "Training probably leaves the slow dimensions to "
                "meaning; no measurement is given.", "context"),
-        Source("Vaswani et al. 2017", "The encoding is added, with wavelengths from 2π to "
+        Citation("Vaswani et al. 2017", "The encoding is added, with wavelengths from 2π to "
                "10000·2π; the purpose of the slow dimensions is not discussed.", "context"),
     )  # fmt: skip
     pieces = (4, 5)
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         train, valid, settings = language(bench)
         n_places = longest(train)
-        code_D = sinusoids(n_places, settings.get("model.d_model", SMALL["model.d_model"]))
+        code_D = sinusoids(n_places, settings.get("model.d_model", QUICK_SETTINGS["model.d_model"]))
         code_D = code_D.double().var(0)
         found: dict[str, Any] = {"places": n_places}
         for arm in bench.choose(("usual", "mixed", "none"), tuple(ARMS)):
@@ -114,10 +118,10 @@ class SlowTail(Experiment):
             found[arm] = {"loss": run.scores["loss"], **profile(*tables(run), mine_D, code_D)}
             if arm == "usual":
                 usual = run
-        found["halves"] = bench.once("halves", lambda: halves(usual, code_D, valid))
+        found["halves"] = bench.cached("halves", lambda: halves(usual, code_D, valid))
         return found
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         both = [(one["usual"]["own"] + one["mixed"]["own"]) / 2 for one in found]
         effect = Effect.over(both, "rank correlation of the variance of the encoding with the "
                              "growth of the embeddings' variance")  # fmt: skip
@@ -126,17 +130,19 @@ class SlowTail(Experiment):
         controls = [
             Control(
                 name="no correlation without positions", passed=abs(flat) < FLAT,
-                said=f"without positions the correlation with the same encoding is {said(flat)}.",
+                said=f"without positions the correlation with the same encoding is "
+                     f"{rounded(flat)}.",
             ),
             Control(
                 name="the correlation follows the order of the encoding",
                 passed=abs(other) < FLAT or abs(follows) > 2 * abs(other),
-                said=f"with a permuted encoding the correlation is {said(follows)} with the "
-                f"permuted order and {said(other)} with the usual one.",
+                said=f"with a permuted encoding the correlation is {rounded(follows)} with the "
+                f"permuted order and {rounded(other)} with the usual one.",
             ),
         ]  # fmt: skip
         more = [
-            Effect.over(over(found, "usual", "ratio"), "variance of embeddings in the slow half "
+            Effect.over(per_seed(found, "usual", "ratio"),
+            "variance of embeddings in the slow half "
                         "relative to the fast half", "×"),
             Effect.over([one["halves"]["loss"]["slow"] - one["halves"]["loss"]["whole"]
                          for one in found], "added loss without the slow half", "nats per token"),
@@ -146,7 +152,7 @@ class SlowTail(Experiment):
         kept = mean(found, "usual", "ratio")
         lost = {half: mean(found, "halves", "loss", half) for half in HALVES}
         words = {half: mean(found, "halves", "probes", half, "word", 0) for half in HALVES}
-        answers = Answers(
+        answers = OutcomeSentences(
             supported="A little: embeddings grow where the encoding varies little, rank "
             f"correlation {{effect}}, and end with {kept:.2f} times the variance there. But a "
             f"probe reads the word from the slow half with {words['slow']:.0%} accuracy and from "
@@ -165,7 +171,7 @@ class SlowTail(Experiment):
         )
         return decide(effect.below(CLEAR), effect, answers, controls, more)
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         bands = len(found[0]["usual"]["bands"])
         arms = [arm for arm in ARMS if arm in found[0]]
         lines = [
@@ -181,14 +187,14 @@ class SlowTail(Experiment):
             for layer in range(layers)
         ]  # fmt: skip
         return [
-            Lines(
+            LineChart(
                 title="Growth of embeddings in training, by dimension",
                 hint="Variance of the embeddings after training divided by that before it. "
                 "Dimensions are sorted by the variance of the encoding, fast ones on the left.",
                 series=lines, x="dimensions, from fast to slow", y="growth, ×",
                 levels=[("no growth", 1.0)],
             ),
-            Table(
+            TableFigure(
                 title="Half of every embedding set to zero", columns=["without", "nats per token"],
                 hint="Trained model with the paper's encoding; the encoding itself is unchanged.",
                 rows=[
@@ -197,7 +203,7 @@ class SlowTail(Experiment):
                     ["the fast half", mean(found, "halves", "loss", "fast")],
                 ],
             ),
-            Table(
+            TableFigure(
                 title="Accuracy of linear probes on either half",
                 hint="Accuracy on sentences that the probe was not fitted to.",
                 columns=["", "word, slow half", "word, fast half", "position, slow half",
@@ -207,7 +213,7 @@ class SlowTail(Experiment):
         ]  # fmt: skip
 
 
-EXPERIMENT = SlowTail()
+EXPERIMENT = SlowTailExperiment()
 HALVES = ("slow", "fast")
 BANDS = 8
 
@@ -235,19 +241,19 @@ def profile(first_VD: Tensor, last_VD: Tensor, code_D: Tensor, paper_D: Tensor) 
     }
 
 
-def halves(run: Run, code_D: Tensor, valid: beds.Columns) -> dict[str, Any]:
+def halves(run: Run, code_D: Tensor, valid: datasets.TextColumns) -> dict[str, Any]:
     """Loss without either half of the embeddings, and accuracy of probes on each half."""
     ranks = code_D.argsort(descending=True)
     parts = {"slow": ranks[len(ranks) // 2 :], "fast": ranks[: len(ranks) // 2]}
-    yardstick = Yardstick(run)
-    loss = {"whole": yardstick.valid()}
+    yardstick = RunLoss(run)
+    loss = {"whole": yardstick.validation()}
     for name, part in parts.items():
-        with without(run.model, part):
-            loss[name] = yardstick.valid()
+        with dimensions_zeroed(run.model, part):
+            loss[name] = yardstick.validation()
     return {"loss": loss, "probes": probes(run, parts, valid["source"])}
 
 
-class Masked(nn.Module):
+class MaskedEmbeddings(nn.Module):
     """Positional encoding applied to embeddings with some dimensions set to zero."""
 
     def __init__(self, positions: nn.Module, kept_D: Tensor) -> None:
@@ -260,14 +266,14 @@ class Masked(nn.Module):
 
 
 @contextmanager
-def without(model: nn.Module, part: Tensor) -> Iterator[None]:
+def dimensions_zeroed(model: nn.Module, part: Tensor) -> Iterator[None]:
     """Context manager in which these dimensions of all embeddings are zero."""
     fronts: list[Any] = [model.get_submodule(f"{side}_front") for side in ("source", "target")]
     usual = [front.positions for front in fronts]
     for front in fronts:
         kept_D = torch.ones(front.tokens.embedding_dim)
         kept_D[part] = 0.0
-        front.positions = Masked(front.positions, kept_D)
+        front.positions = MaskedEmbeddings(front.positions, kept_D)
     try:
         yield
     finally:
@@ -292,14 +298,14 @@ def probes(run: Run, parts: dict[str, Tensor], texts: Sequence[str]) -> dict[str
     asked = {"word": tokens_M.cpu(), "place": layout.positions_N.cpu()}
     return {
         name: {
-            what: [read_off(x_MD.cpu()[:, part], right_M, n_first) for x_MD in streams]
+            what: [probe_accuracy(x_MD.cpu()[:, part], right_M, n_first) for x_MD in streams]
             for what, right_M in asked.items()
         }
         for name, part in parts.items()
     }
 
 
-def read_off(x_MC: Tensor, right_M: Tensor, n_first: int, ridge: float = 1e-2) -> float:
+def probe_accuracy(x_MC: Tensor, right_M: Tensor, n_first: int, ridge: float = 1e-2) -> float:
     """Fit a linear probe on the first rows, and return its accuracy on the others."""
     wide_MC = torch.cat([x_MC.double(), torch.ones(len(x_MC), 1).double()], dim=1)
     truth_MK = torch.nn.functional.one_hot(right_M).double()

@@ -12,18 +12,19 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from headway.lab.experiments import SEEDS
+from headway.lab.catalogue import SEEDS
 
-Word = Literal["supported", "refuted", "undecided", "cannot tell"]
+VerdictLabel = Literal["supported", "refuted", "undecided", "cannot tell"]
 """`undecided`: more seeds may decide it. `cannot tell`: no number of seeds can, since an arm is at
 the floor or the ceiling of its scale."""
 
-End = Literal["", "floor", "ceiling"]
+ScaleEnd = Literal["", "floor", "ceiling"]
 
 POWER = 0.8
 """Cohen's convention for the share of true effects that a study should detect."""
 
-T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
+2.160,
      2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
 """Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond them the normal
 quantile is used."""
@@ -38,7 +39,7 @@ class Bounds:
     margin: float
     """An arm whose mean is within this distance of a bound is at its floor or ceiling."""
 
-    def end(self, scores: Sequence[float]) -> End:
+    def end(self, scores: Sequence[float]) -> ScaleEnd:
         mean = fmean(scores)
         if mean < self.low + self.margin:
             return "floor"
@@ -102,7 +103,7 @@ class Effect:
         half = student(n) * spread / math.sqrt(n)
         return cls(
             name=name, unit=unit, seeds=n, value=mean, low=mean - half, high=mean + half,
-            spread=spread, detectable=smallest(n) * spread,
+            spread=spread, detectable=smallest_detectable(n) * spread,
         )  # fmt: skip
 
     @classmethod
@@ -117,7 +118,7 @@ class Effect:
         if not math.isfinite(effect.value):
             return effect
         ends = bounds.end(one.scores), bounds.end(other.scores)
-        limits = tuple(f"{arm.name} is at its {end} ({said(fmean(arm.scores))})"
+        limits = tuple(f"{arm.name} is at its {end} ({rounded(fmean(arm.scores))})"
                        for arm, end in zip((one, other), ends, strict=True) if end)  # fmt: skip
         return replace(
             effect, limits=limits,
@@ -125,9 +126,9 @@ class Effect:
             hides_less=ends[0] == "floor" or ends[1] == "ceiling",
         )  # fmt: skip
 
-    def above(self, least: float) -> Word:
+    def above(self, least: float) -> VerdictLabel:
         """Whether the whole interval is above this."""
-        if self._same_end:
+        if self._both_at_same_limit:
             return "cannot tell"
         if self.low > least:
             return "supported"
@@ -135,24 +136,24 @@ class Effect:
             return "cannot tell" if self.hides_more else "refuted"
         return "undecided"
 
-    def below(self, most: float) -> Word:
+    def below(self, most: float) -> VerdictLabel:
         """Whether the whole interval is below this."""
-        if self._same_end:
+        if self._both_at_same_limit:
             return "cannot tell"
         if self.high < most:
             return "cannot tell" if self.hides_more else "supported"
         return "refuted" if self.low > most else "undecided"
 
-    def within(self, most: float) -> Word:
+    def within(self, most: float) -> VerdictLabel:
         """Whether the effect is negligible: the whole interval is closer to 0 than this."""
-        if self._same_end:
+        if self._both_at_same_limit:
             return "cannot tell"
         if -most < self.low and self.high < most:
             return "cannot tell" if self.hides_more or self.hides_less else "supported"
         return "refuted" if self.low > most or self.high < -most else "undecided"
 
     @property
-    def _same_end(self) -> bool:
+    def _both_at_same_limit(self) -> bool:
         """Whether both arms are at the same end of the scale, so that they cannot be compared."""
         return self.hides_more and self.hides_less
 
@@ -160,13 +161,13 @@ class Effect:
         """The mean with its interval, such as `0.42 nats (0.31 to 0.53)`."""
         unit = spaced(self.unit)
         if self.exact or not math.isfinite(self.low + self.high):
-            return f"{said(self.value)}{unit}"
-        return f"{said(self.value)}{unit} ({said(self.low)} to {said(self.high)})"
+            return f"{rounded(self.value)}{unit}"
+        return f"{rounded(self.value)}{unit} ({rounded(self.low)} to {rounded(self.high)})"
 
 
 def student(seeds: int) -> float:
     """Quantile of Student's t for the 95 % interval of the mean of this many values."""
-    return T[seeds - 2] if seeds - 2 < len(T) else 1.96
+    return T_QUANTILES[seeds - 2] if seeds - 2 < len(T_QUANTILES) else 1.96
 
 
 def power(distance: float, seeds: int) -> float:
@@ -190,7 +191,7 @@ def power(distance: float, seeds: int) -> float:
 
 
 @cache
-def smallest(seeds: int) -> float:
+def smallest_detectable(seeds: int) -> float:
     """Distance from a threshold, in standard deviations, that this many seeds detect with
     `POWER`."""
     low, high = 0.0, 100.0
@@ -200,9 +201,9 @@ def smallest(seeds: int) -> float:
     return high
 
 
-def all_of(*words: Word) -> Word:
+def all_of(*words: VerdictLabel) -> VerdictLabel:
     """Verdict on a claim with several parts: one refuted part refutes it; all must be supported."""
-    order: tuple[Word, ...] = ("refuted", "cannot tell", "undecided")
+    order: tuple[VerdictLabel, ...] = ("refuted", "cannot tell", "undecided")
     return next((word for word in order if word in words), "supported")
 
 
@@ -218,7 +219,7 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    verdict: Word
+    verdict: VerdictLabel
     sentence: str
     """The answer in one sentence, with its uncertainty."""
 
@@ -227,7 +228,7 @@ class Verdict:
     more: Sequence[Effect] = ()
     """Additional numbers that the verdict does not depend on."""
 
-    parts: Mapping[str, Word] = field(default_factory=dict)
+    parts: Mapping[str, VerdictLabel] = field(default_factory=dict)
     """Verdicts on parts of the hypothesis, for sources that are about one part."""
 
     changes: str = ""
@@ -238,7 +239,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class OutcomeSentences:
     """The sentences of a verdict, one for each outcome."""
 
     supported: str
@@ -248,8 +249,8 @@ class Answers:
 
 
 def decide(
-    word: Word, effect: Effect, answers: Answers, controls: Sequence[Control] = (),
-    more: Sequence[Effect] = (), parts: Mapping[str, Word] | None = None,
+    word: VerdictLabel, effect: Effect, answers: OutcomeSentences, controls: Sequence[Control] = (),
+    more: Sequence[Effect] = (), parts: Mapping[str, VerdictLabel] | None = None,
 ) -> Verdict:  # fmt: skip
     """Make the verdict with its sentence.
 
@@ -295,7 +296,8 @@ def power_of(effect: Effect) -> str:
     """A sentence about the effects that these seeds could have detected."""
     return (
         f"With this spread, {effect.seeds} seeds detect a difference of "
-        f"{said(effect.detectable)}{spaced(effect.unit)} from the threshold in {100 * POWER:.0f} % "
+        f"{rounded(effect.detectable)}{spaced(effect.unit)} from the threshold in "
+        f"{100 * POWER:.0f} % "
         "of cases."
     )
 
@@ -305,7 +307,7 @@ def spaced(unit: str) -> str:
     return f" {unit}" if unit and unit not in "%×" else unit
 
 
-def said(value: float) -> str:
+def rounded(value: float) -> str:
     """A number rounded to about three significant figures."""
     if not math.isfinite(value):
         return "?"

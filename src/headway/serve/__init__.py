@@ -39,8 +39,8 @@ def app(
     for module in ("starlette", "python_multipart"):
         needs(module, "serve")
     from headway.run import load
-    from headway.serve.application import make
+    from headway.serve.application import create_app
 
     given = [runs] if isinstance(runs, str | PathLike) or hasattr(runs, "opened") else [*runs]
     opened = [load(one) if isinstance(one, str | PathLike) else one for one in given]
-    return make(opened, keys, limits, **more)  # type: ignore[arg-type]
+    return create_app(opened, keys, limits, **more)  # type: ignore[arg-type]

@@ -25,21 +25,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway.errors import UserError
 from headway.run import Run
-from headway.serve.asking import as_refused
-from headway.serve.door import HEADERS, Door, no_key, number_of
+from headway.serve.access import HEADERS, AccessControl, key_required, request_id_of
+from headway.serve.errors import RequestRejected
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
-from headway.serve.looking import Looks
-from headway.serve.openapi import description
-from headway.serve.problems import Refused
-from headway.serve.routes import libretranslate, openai, operations, own
-from headway.serve.routes.route import Route, an_object, path_in
-from headway.serve.service import FORM, Gone, Service, kind_of, response
+from headway.serve.look import LookService
+from headway.serve.openapi import openapi_document
+from headway.serve.routes import admin, libretranslate, openai, predict
+from headway.serve.routes.route import Route, object_schema, path_in
+from headway.serve.service import FORM_URLENCODED, ClientGone, Service, json_response, media_type_of
+from headway.serve.validation import as_rejection
 
 log = logging.getLogger("headway.serve")
 
 ROUTES: tuple[Route, ...] = (
-    *own.ROUTES, *openai.ROUTES, *libretranslate.ROUTES, *operations.ROUTES,
+    *predict.ROUTES, *openai.ROUTES, *libretranslate.ROUTES, *admin.ROUTES,
 )  # fmt: skip
 
 POLICY = (
@@ -50,16 +50,16 @@ POLICY = (
 """Content Security Policy of the page at `/`: no inline code, nothing from other sites."""
 
 KEY_IN = {
-    FORM: re.compile(rb"(?:\A|&)api_key=([^&]{1,2000})"),
+    FORM_URLENCODED: re.compile(rb"(?:\A|&)api_key=([^&]{1,2000})"),
     "application/json": re.compile(rb'"api_key"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'),
 }
 """Patterns that find a client's API key in a body, by media type."""
 
-NOTHING_SAID = 499
+CLIENT_CLOSED_REQUEST = 499
 """Status in logs and metrics of a request whose client disconnected before the response."""
 
 
-def make(
+def create_app(
     runs: Sequence[Run],
     keys: Keys | None = None,
     limits: Limits | None = None,
@@ -67,7 +67,7 @@ def make(
     hosts: Sequence[str] | None = None,
     languages: Mapping[str, tuple[str, str]] | None = None,
     home: str | None = None,
-    looks: Looks | None = None,
+    looks: LookService | None = None,
 ) -> Starlette:
     """Build the application of `headway.serve.app`.
 
@@ -80,18 +80,18 @@ def make(
     service = Service(runs, keys, limits or Limits(), languages=languages, looks=looks)
 
     async def described(service: Service, request: Request) -> Response:
-        return response(description(ROUTES, keys is not None))
+        return json_response(openapi_document(ROUTES, keys is not None))
 
     async def own_home(service: Service, request: Request) -> Response:
         return Response(home, media_type="text/html; charset=utf-8")
 
     extra = Route(
-        method="GET", path="/openapi.json", answer=described, summary="This OpenAPI description.",
-        gives={"application/json": an_object()},
+        method="GET", path="/openapi.json", handler=described, summary="This OpenAPI description.",
+        responses={"application/json": object_schema()},
     )  # fmt: skip
-    files = operations.FILES
+    files = admin.FILES
     if home is not None:
-        page = Route(method="GET", path="/", answer=own_home, summary="The page.", is_open=True)
+        page = Route(method="GET", path="/", handler=own_home, summary="The page.", is_public=True)
         files = (page, *(one for one in files if one.path != "/"))
 
     @contextlib.asynccontextmanager
@@ -108,8 +108,8 @@ def make(
     made.router.redirect_slashes = False
     made.state.service = service
     service.home = home
-    made.state.door = door = Door(service, table, hosts)
-    made.add_middleware(Gate, door=door)
+    made.state.access = access = AccessControl(service, table, hosts)
+    made.add_middleware(RequestMiddleware, access=access)
     return made
 
 
@@ -118,16 +118,16 @@ def _routed(service: Service, route: Route) -> Routed:
         try:
             if route.key_in_body and service.keys is not None:
                 await _find_body_key(service, request)
-            return await route.answer(service, request)
-        except Gone:
+            return await route.handler(service, request)
+        except ClientGone:
             return Response(status_code=499)
-        except (Refused, UserError) as error:
-            problem = as_refused(error) if isinstance(error, UserError) else error
+        except (RequestRejected, UserError) as error:
+            problem = as_rejection(error) if isinstance(error, UserError) else error
             # A 413 for a value only: OpenAI also answers 413 to a body that is too large.
             is_value = problem.status == 422 or (problem.status == 413 and problem.param)
-            if is_value and route.bad_value is not None:
-                problem.status = route.bad_value
-            return refusal(problem, plain=route.plain_errors)
+            if is_value and route.invalid_value_status is not None:
+                problem.status = route.invalid_value_status
+            return error_response(problem, plain=route.plain_errors)
 
     return Routed(route.path, endpoint, methods=[route.method], name=f"{route.method} {route.path}")
 
@@ -140,15 +140,15 @@ async def _find_body_key(service: Service, request: Request) -> None:
     key = await _body_key(service, request)
     name = None if key is None else service.keys.name_of(key)
     if name is None:
-        raise no_key()
+        raise key_required()
     request.scope["headway_key"] = name
 
 
 async def _body_key(service: Service, request: Request) -> str | None:
     """The API key in the body, found without parsing the JSON: parsing is slow and needs a key."""
-    kind = kind_of(request)
+    kind = media_type_of(request)
     if kind == "multipart/form-data":  # the form parser separates files from fields
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RequestRejected):
             found = (await service.form(request)).get("api_key", [None])[0]
             return found if isinstance(found, str) else None
         return None
@@ -158,7 +158,7 @@ async def _body_key(service: Service, request: Request) -> str | None:
     match = KEY_IN[kind].search(body)
     if match is None:
         return None
-    if kind == FORM:
+    if kind == FORM_URLENCODED:
         return unquote_plus(match[1].decode("latin-1"))
     with contextlib.suppress(ValueError):
         return str(json.loads(match[1]))
@@ -171,28 +171,30 @@ async def _http_error(request: Request, error: Exception) -> Response:
     said = {404: "unknown path. /openapi.json lists all paths.",
             405: "method not allowed for this path. /openapi.json lists the methods."}  # fmt: skip
     message = said.get(status, str(getattr(error, "detail", "")))
-    return refusal(Refused(status, message, headers=getattr(error, "headers", None)))
+    return error_response(RequestRejected(status, message, headers=getattr(error, "headers", None)))
 
 
-def _unexpected(error: Exception) -> Refused:
+def _internal_error(error: Exception) -> RequestRejected:
     """Log a bug and return its response. The error's text is not logged: it may quote a user."""
     log.error("unexpected error: %s", type(error).__name__, exc_info=error if DEBUG else None)
-    return Refused(500, f"internal error ({type(error).__name__}). This is a bug in headway.")
+    return RequestRejected(
+        500, f"internal error ({type(error).__name__}). This is a bug in headway."
+    )
 
 
-def refusal(problem: Refused, *, plain: bool = False) -> Response:
-    return response(problem.body(plain=plain), problem.status, problem.headers)
+def error_response(problem: RequestRejected, *, plain: bool = False) -> Response:
+    return json_response(problem.body(plain=plain), problem.status, problem.headers)
 
 
 DEBUG = False
 """Whether tracebacks are logged; they may quote parts of requests."""
 
 
-class Gate:
+class RequestMiddleware:
     """Middleware before every route: request ids, hosts, origins, keys, headers, logs, metrics."""
 
-    def __init__(self, app: ASGIApp, *, door: Door) -> None:
-        self.app, self.service, self.door = app, door.service, door
+    def __init__(self, app: ASGIApp, *, access: AccessControl) -> None:
+        self.app, self.service, self.access = app, access.service, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -201,11 +203,11 @@ class Gate:
         began, service = time.perf_counter(), self.service
         given = {name.decode("latin-1"): value.decode("latin-1", "replace")
                  for name, value in scope["headers"]}  # fmt: skip
-        number = number_of(given)
+        number = request_id_of(given)
         path = path_in(scope)  # without the prefix under which someone mounted this
         where = (scope["method"], path)
         scope["headway_key"] = None
-        status = NOTHING_SAID
+        status = CLIENT_CLOSED_REQUEST
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -214,7 +216,7 @@ class Gate:
                 headers = message.setdefault("headers", [])
                 known = {name.lower() for name, _ in headers}
                 more = {**HEADERS, "X-Request-Id": number}
-                if path in operations.PAGE and path != "/":
+                if path in admin.PAGE and path != "/":
                     more["Cache-Control"] = "no-cache"
                 if path == "/" and b"content-security-policy" not in known:
                     more["Content-Security-Policy"] = self.policy(message)
@@ -231,21 +233,21 @@ class Gate:
 
         service.in_flight += 1
         try:
-            problem, scope["headway_key"] = self.door.refused(where, scope["headers"], given)
+            problem, scope["headway_key"] = self.access.check(where, scope["headers"], given)
             if problem is None:
                 try:
                     await self.app(scope, receive, sent)
                 except Exception as error:
-                    if status != NOTHING_SAID or isinstance(error, OSError):
+                    if status != CLIENT_CLOSED_REQUEST or isinstance(error, OSError):
                         raise  # the connection ends: there is nothing to be added
-                    problem = _unexpected(error)
+                    problem = _internal_error(error)
             if problem is not None:
-                plain = path in self.door.plain
-                await refusal(problem, plain=plain)(scope, receive, sent)
+                plain = path in self.access.plain_error_paths
+                await error_response(problem, plain=plain)(scope, receive, sent)
         finally:
             service.in_flight -= 1
-            service.held -= scope.get("headway_held", 0)
-            self.door.note(where, status, began, scope["headway_key"], number)
+            service.body_bytes -= scope.get("headway_held", 0)
+            self.access.record(where, status, began, scope["headway_key"], number)
 
     def policy(self, message: Message) -> str:
         """The policy of our page; a `home` page brings its own, with the hashes of its scripts."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.run import Run
+from headway.serve.errors import RequestRejected
 from headway.serve.limits import Limits
-from headway.serve.problems import Refused
 from headway.settings.folder import CHAT_TEMPLATE
 from headway.tokens.chat_tokens import ChatTokenEncoder
 
@@ -29,11 +29,11 @@ def has_template(run: Run) -> bool:
 def checked_messages(given: Any, limits: Limits) -> list[dict[str, str]]:
     """Checked messages with roles and texts. A content may be a list of parts, as at OpenAI."""
     if not isinstance(given, list) or not 0 < len(given) <= MOST_MESSAGES:
-        raise _wrong(f"messages must be a list of 1 to {MOST_MESSAGES:,} messages.")
+        raise _invalid(f"messages must be a list of 1 to {MOST_MESSAGES:,} messages.")
     found, size = [], 0
     for one in given:
         if not isinstance(one, dict) or one.get("role") not in ROLES:
-            raise _wrong(f"each message must have a role ({', '.join(ROLES)}) and a content.")
+            raise _invalid(f"each message must have a role ({', '.join(ROLES)}) and a content.")
         parts = one.get("content")
         parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
         if not isinstance(parts, list) or not all(
@@ -41,19 +41,19 @@ def checked_messages(given: Any, limits: Limits) -> list[dict[str, str]]:
             and isinstance(part.get("text"), str)
             for part in parts
         ):  # fmt: skip
-            raise _wrong("the content of a message must be a string or a list of text parts.")
+            raise _invalid("the content of a message must be a string or a list of text parts.")
         text = "".join(part["text"] for part in parts)
         size += len(text)
         found.append({"role": one["role"], "content": text})
     if size > limits.characters:
-        raise Refused(
+        raise RequestRejected(
             413, f"the messages have {size:,} characters; the limit is {limits.characters:,}.",
             param="messages",
         )  # fmt: skip
     return found
 
 
-def _marked(run: Run) -> ChatTokenEncoder:
+def _chat_tokens(run: Run) -> ChatTokenEncoder:
     found: ChatTokenEncoder = run.opened.cached("marked", lambda: ChatTokenEncoder(run.tokenizer))
     return found
 
@@ -61,7 +61,7 @@ def _marked(run: Run) -> ChatTokenEncoder:
 def template_values(run: Run, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     """Variables of the template. OpenAI's role `developer` becomes `system` if the template does
     not know it."""
-    marked, tokenizer = _marked(run), run.tokenizer
+    marked, tokenizer = _chat_tokens(run), run.tokenizer
     text = (run.folder / CHAT_TEMPLATE).read_text(encoding="utf-8")
     developer = "developer" if "developer" in text else "system"
     said = [
@@ -75,15 +75,15 @@ def template_values(run: Run, messages: Sequence[Mapping[str, str]]) -> dict[str
 
 def prompt_ids(run: Run, text: str) -> tuple[int, ...]:
     """The tokens of a rendered prompt, which ends where the answer begins."""
-    ids = _marked(run).encode(text)
+    ids = _chat_tokens(run).encode(text)
     if not ids:
-        raise _wrong("the chat template renders these messages as an empty prompt.")
+        raise _invalid("the chat template renders these messages as an empty prompt.")
     return tuple(ids)
 
 
-def template_failed(error: Exception) -> Refused:
-    return _wrong(f"the chat template cannot render these messages ({error}).")
+def template_failed(error: Exception) -> RequestRejected:
+    return _invalid(f"the chat template cannot render these messages ({error}).")
 
 
-def _wrong(message: str) -> Refused:
-    return Refused(422, message, param="messages")
+def _invalid(message: str) -> RequestRejected:
+    return RequestRejected(422, message, param="messages")

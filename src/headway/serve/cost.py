@@ -61,14 +61,14 @@ def cost_of(
     return sum(width * (1 + tokens_in(one) + written) for one in questions)
 
 
-class Pace:
+class LatencyEstimator:
     """Seconds per unit of cost of one model."""
 
     def __init__(self) -> None:
         self._measured: deque[float] = deque(maxlen=REMEMBERED)
         self._guess = 0.0
 
-    def guess(self, n_weights: int) -> None:
+    def guess_from_size(self, n_weights: int) -> None:
         """Estimate the pace of a model from its size, until it is measured."""
         self._guess = 2 * n_weights / GUESSED_FLOPS
 
@@ -76,7 +76,7 @@ class Pace:
     def is_measured(self) -> bool:
         return bool(self._measured)
 
-    def add(self, cost: float, seconds: float) -> None:
+    def record(self, cost: float, seconds: float) -> None:
         if cost >= MEASURED_FROM:
             self._measured.append(seconds / cost)
 

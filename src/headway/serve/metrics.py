@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-Labels = tuple[tuple[str, str], ...]
+MetricLabels = tuple[tuple[str, str], ...]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -17,10 +17,10 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._help: dict[str, tuple[str, str]] = {}
-        self._counts: dict[str, dict[Labels, float]] = {}
+        self._counts: dict[str, dict[MetricLabels, float]] = {}
         self._buckets: dict[str, Sequence[float]] = {}
-        self._hists: dict[str, dict[Labels, list[float]]] = {}
-        self._gauges: dict[str, list[tuple[Labels, Callable[[], float]]]] = {}
+        self._hists: dict[str, dict[MetricLabels, list[float]]] = {}
+        self._gauges: dict[str, list[tuple[MetricLabels, Callable[[], float]]]] = {}
 
     def counter(self, name: str, help: str, **known: str) -> Callable[..., None]:
         """Add a counter and return a function that adds to it. `known`: labels that start at 0."""
@@ -75,7 +75,7 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-def _shown(labels: Labels | Mapping[str, str]) -> str:
+def _shown(labels: MetricLabels | Mapping[str, str]) -> str:
     pairs = [f'{name}="{_escaped(value)}"' for name, value in dict(labels).items()]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 

@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from headway import __version__
-from headway.serve.routes.route import TEXT, Route, an_object
+from headway.serve.routes.route import TEXT, Route, object_schema
 
-ERROR = an_object(
+ERROR = object_schema(
     ("error",),
-    error=an_object(
+    error=object_schema(
         ("message", "type"), message=TEXT, type=TEXT, param={**TEXT, "nullable": True},
         code={**TEXT, "nullable": True},
     ),
 )  # fmt: skip
 
-PLAIN_ERROR = an_object(("error",), error=TEXT)
+PLAIN_ERROR = object_schema(("error",), error=TEXT)
 """Error format of routes whose clients expect a text."""
 
-SAID = {
+STATUS_DESCRIPTIONS = {
     400: "The request cannot be parsed, or on OpenAI's routes a value is invalid.",
     401: "The API key is missing or invalid.",
     403: "The request comes from another site, or its Host header is not allowed.",
@@ -46,7 +46,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 """Example bodies by path, without `model`: it is optional and depends on the server."""
 
 
-def description(routes: Iterable[Route], needs_key: bool) -> dict[str, Any]:
+def openapi_document(routes: Iterable[Route], needs_key: bool) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, needs_key)
@@ -63,15 +63,15 @@ def description(routes: Iterable[Route], needs_key: bool) -> dict[str, Any]:
 
 
 def _operation(route: Route, needs_key: bool) -> dict[str, Any]:
-    shown = {kind: {"schema": schema} for kind, schema in route.gives.items()}
+    shown = {kind: {"schema": schema} for kind, schema in route.responses.items()}
     kind = "PlainError" if route.plain_errors else "Error"
     error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}
     answers: dict[str, Any] = {"200": {"description": "Success.", "content": shown}}
-    for code in route.codes:
-        if code == 422 and route.bad_value is not None:
+    for code in route.error_codes:
+        if code == 422 and route.invalid_value_status is not None:
             continue
         content = shown if route.path == "/ready" and code == 503 else error
-        answers[str(code)] = {"description": SAID[code], "content": content}
+        answers[str(code)] = {"description": STATUS_DESCRIPTIONS[code], "content": content}
     name = route.path.strip("/").replace("/", "_").replace("{", "").replace("}", "")
     found: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{name}", "summary": route.summary,
@@ -89,6 +89,6 @@ def _operation(route: Route, needs_key: bool) -> dict[str, Any]:
         bodies["multipart/form-data"] = {"schema": route.form}
     if bodies:
         found["requestBody"] = {"required": True, "content": bodies}
-    if needs_key and not route.is_open:
+    if needs_key and not route.is_public:
         found["security"] = [{"key": []}]
     return found

@@ -52,21 +52,21 @@ def limit_cpu() -> None:
         )
 
 
-class Steps:
+class RangeBudget:
     """`range` with one budget for all calls of a rendering."""
 
     def __init__(self) -> None:
-        self.left = MOST_STEPS
+        self.remaining = MOST_STEPS
 
     def __call__(self, *bounds: int) -> range:
         found = range(*bounds)
-        self.left -= min(len(found), MOST_STEPS + 1)
-        if self.left < 0:
+        self.remaining -= min(len(found), MOST_STEPS + 1)
+        if self.remaining < 0:
             raise OverflowError(f"its range() calls have more than {MOST_STEPS:,} steps")
         return found
 
 
-def complain(message: str) -> str:
+def raise_exception(message: str) -> str:
     raise ValueError(message)
 
 
@@ -82,7 +82,7 @@ def compiled(text: str) -> Template:
     )
     around.filters["tojson"] = plain_json
     around.globals |= {
-        "raise_exception": complain, "add_generation_prompt": True, "tools": None,
+        "raise_exception": raise_exception, "add_generation_prompt": True, "tools": None,
         "documents": None, "strftime_now": lambda form: datetime.datetime.now().strftime(form),
     }  # fmt: skip
     return around.from_string(text)
@@ -92,7 +92,7 @@ def rendered(template: str, values: dict[str, Any], most: int) -> str:
     """The rendered text of a template. `most`: its limit in characters."""
     parts: list[str] = []
     size = 0
-    pieces: Iterator[str] = compiled(template).generate(range=Steps(), **values)
+    pieces: Iterator[str] = compiled(template).generate(range=RangeBudget(), **values)
     for piece in pieces:
         size += len(piece)
         if size > most:

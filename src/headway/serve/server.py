@@ -22,8 +22,8 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headway.errors import FolderError, UserError, visible
+from headway.serve.access import AccessControl
 from headway.serve.application import service_of
-from headway.serve.door import Door
 from headway.serve.limits import Limits
 from headway.serve.service import Service
 
@@ -44,7 +44,7 @@ GRACE = 0.2
 log = logging.getLogger("headway.serve")
 
 
-class Patient(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """HTTP/1.1 connection that is closed when its client is idle or too slow.
 
     Between requests it stays open for `keep_alive_seconds`. A header must be complete within
@@ -52,7 +52,7 @@ class Patient(H11Protocol):
     """
 
     limits = Limits()
-    door: Door | None = None
+    access: AccessControl | None = None
     """Rejects requests before they are parsed, in an overload."""
 
     _timer: asyncio.TimerHandle | None = None
@@ -62,7 +62,7 @@ class Patient(H11Protocol):
     _in_header = True
     """Part of a header was received, or the connection is new."""
 
-    _sending: asyncio.TimerHandle | None = None
+    _progress_timer: asyncio.TimerHandle | None = None
     _unsent = 0
     """Bytes that waited for the client when `_sending` was set."""
 
@@ -78,25 +78,25 @@ class Patient(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.door is not None and self._is_between:
-            said = self.door.early(data)
+        if self.access is not None and self._is_between_requests:
+            said = self.access.reject_early(data)
             if said is not None:
                 self._in_header = False
                 self._close_after(self.limits.keep_alive_seconds)
                 self.transport.write(said)
                 return
         super().data_received(data)
-        self._watch()
+        self._update_idle_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._unset_keepalive_if_required()  # uvicorn's own timer, which also outlives a header
         if not self.transport.is_closing():
-            self._watch()
+            self._update_idle_timer()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._sending is None:
+        if self._progress_timer is None:
             self._expect_progress()
 
     def resume_writing(self) -> None:
@@ -105,26 +105,26 @@ class Patient(H11Protocol):
 
     def _expect_progress(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()
-        self._sending = self.loop.call_later(self.limits.send_seconds, self._check_progress)
+        self._progress_timer = self.loop.call_later(self.limits.send_seconds, self._check_progress)
 
     def _check_progress(self) -> None:
-        self._sending = None
+        self._progress_timer = None
         if self.transport.get_write_buffer_size() > self._unsent - LEAST_SENT:
             self.transport.abort()
         else:
             self._expect_progress()
 
     def _cancel_sending(self) -> None:
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
+        if self._progress_timer is not None:
+            self._progress_timer.cancel()
+            self._progress_timer = None
 
-    def _watch(self) -> None:
+    def _update_idle_timer(self) -> None:
         """Set the limit of an idle connection; requests have limits of their own."""
         if not self._is_idle:
             self._in_header = False
             self._cancel_timer()
-        elif self._is_between:
+        elif self._is_between_requests:
             self._in_header = False
             self._close_after(self.limits.keep_alive_seconds)
         elif not self._in_header:
@@ -157,7 +157,7 @@ class Patient(H11Protocol):
             self._timer = None
 
     @property
-    def _is_between(self) -> bool:
+    def _is_between_requests(self) -> bool:
         """Whether no part of a request has been received."""
         theirs, ours = self.conn.their_state, self.conn.our_state
         return theirs is ours is h11.IDLE and not self.conn.trailing_data[0]
@@ -217,7 +217,7 @@ class Server(uvicorn.Server):
                     worker.accepted for worker in self.service.workers.values()
                 ):
                     await asyncio.sleep(0.02)
-        self.service.cut_off()
+        self.service.abort_requests()
         self._close_at = until + GRACE
         self.should_exit = True
 
@@ -261,7 +261,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def own_names(host: str) -> tuple[str, ...]:
+def loopback_hosts(host: str) -> tuple[str, ...]:
     """Allowed Host headers of a server without keys, which serves only this machine."""
     return (*LOOPBACK, f"[{host}]" if ":" in host else host)
 
@@ -290,8 +290,10 @@ def serve(
 
 def _server(app: Starlette) -> Server:
     service = service_of(app)
-    _more_files()
-    protocol = type("PatientHere", (Patient,), {"limits": service.limits, "door": app.state.door})
+    _raise_file_limit()
+    protocol = type(
+        "ServerProtocol", (TimeoutProtocol,), {"limits": service.limits, "access": app.state.access}
+    )
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, http=protocol, ws="none",
         lifespan="on", limit_concurrency=service.limits.connections,
@@ -315,8 +317,8 @@ async def _serve(
     if not task.done():
         started()
     workers, trouble = server.service.workers.values(), ""
-    while not task.done() and not trouble and not all(one.is_open.is_set() for one in workers):
-        trouble = next((one.trouble for one in workers if one.trouble), "")
+    while not task.done() and not trouble and not all(one.ready.is_set() for one in workers):
+        trouble = next((one.load_error for one in workers if one.load_error), "")
         await asyncio.sleep(0.01)
     if trouble:
         server.should_exit = True
@@ -339,14 +341,14 @@ def running(app: Starlette, host: str = LOOPBACK[0], port: int = 0) -> Iterator[
         while not server.started and thread.is_alive():
             time.sleep(0.005)
         for worker in service_of(app).workers.values():
-            worker.is_open.wait(60)
+            worker.ready.wait(60)
         yield url_of(host, listening)
     finally:
         server.should_exit = True
         thread.join()
 
 
-def _more_files() -> None:
+def _raise_file_limit() -> None:
     """Raise the limit of open files to what the system allows, up to `FILES`."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
@@ -357,7 +359,7 @@ def _more_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-class _Visible(logging.Formatter):
+class _EscapingFormatter(logging.Formatter):
     """Log formatter that escapes control characters, which names of folders may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -367,7 +369,7 @@ class _Visible(logging.Formatter):
 def log_to_stderr(debug: bool = False) -> None:
     """Log one line per request to standard error, without any text of users."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Visible("%(asctime)s %(message)s"))
+    handler.setFormatter(_EscapingFormatter("%(asctime)s %(message)s"))
     logger: Any = logging.getLogger("headway.serve")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if debug else logging.INFO)

@@ -22,40 +22,53 @@ from starlette.types import Receive, Scope, Send
 from headway.decode.continuous import BatchMember
 from headway.errors import UserError, suggest
 from headway.run import Run
-from headway.serve.asking import Declared, Upload, as_refused, checked_options, declared, inputs_of
 from headway.serve.chat import MOST_PER_CHARACTER, prompt_ids, template_failed, template_values
+from headway.serve.errors import ModelFailed, RequestRejected
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
-from headway.serve.looking import Looks
+from headway.serve.look import LookService
 from headway.serve.memory import resident_bytes
 from headway.serve.metrics import SECONDS, Metrics
-from headway.serve.problems import Broken, Refused
 from headway.serve.template import ChatTemplate, TemplateError
-from headway.serve.worker import PLAIN, Detail, OnPiece, Ticket, Worker
+from headway.serve.validation import (
+    OptionSpec,
+    Upload,
+    as_rejection,
+    checked_inputs,
+    checked_options,
+    option_specs,
+)
+from headway.serve.worker import (
+    NO_TOKEN_DETAIL,
+    InferenceWorker,
+    PieceCallback,
+    Ticket,
+    TokenDetail,
+)
 from headway.settings.folder import CHAT_TEMPLATE
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Inputs
 from headway.tasks.inputs import ParsedInput as Question
 
-FORM = "application/x-www-form-urlencoded"
-AT_ONCE = 50_000
+FORM_URLENCODED = "application/x-www-form-urlencoded"
+MAX_INLINE_FORM_BYTES = 50_000
 """Largest form in bytes that is parsed in the event loop instead of a thread."""
 
-SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-WITHOUT_KEY = 4
+SSE_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+UNAUTHENTICATED_DIVISOR = 4
 """Divisor of `serve.bodies` for bodies whose API key was not checked yet."""
 
 T = TypeVar("T")
 
-BEAT = 15.0
+HEARTBEAT_SECONDS = 15.0
 """Seconds without output after which a stream sends a keep-alive comment."""
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client has disconnected."""
 
 
-class Finite(JSONResponse):
+class FiniteJSONResponse(JSONResponse):
     """JSON response in which NaN and infinities become null."""
 
     def render(self, content: Any) -> bytes:
@@ -81,14 +94,14 @@ def _finite(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class PromptTokens:
     """A prompt that was sent as token ids."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestResult:
     """Answers of one request, with the generation state of those that grew step by step."""
 
     answers: list[Answer]
@@ -103,24 +116,24 @@ class Service:
         limits: Limits,
         *,
         languages: Mapping[str, tuple[str, str]] | None = None,
-        looks: Looks | None = None,
+        looks: LookService | None = None,
     ) -> None:
         if not runs:
             raise UserError("there is no model to serve: pass at least one run.")
         self.keys, self.limits, self.metrics = keys, limits, Metrics()
-        self.news = threading.Event()
+        self.wakeup = threading.Event()
         """Set when a worker has results for the event loop."""
 
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, InferenceWorker] = {}
         for run in runs:
             if run.name in self.workers:
                 raise UserError(
                     f"two runs are named {run.name!r}, but requests select a model by its name. "
                     "Copy one to a folder with another name, or start a second server for it."
                 )
-            self.workers[run.name] = Worker(run, limits, self.metrics, self.news)
+            self.workers[run.name] = InferenceWorker(run, limits, self.metrics, self.wakeup)
         self.languages = dict(languages or {})
-        self.looks = Looks(limits.looks) if looks is None else looks
+        self.looks = LookService(limits.looks) if looks is None else looks
         self.home: str | None = None
         """HTML of a page that replaces ours at `/`."""
 
@@ -129,19 +142,19 @@ class Service:
         self.in_flight = 0
         """Requests in progress, including streams."""
 
-        self.held = 0
+        self.body_bytes = 0
         """Bytes of the bodies of these requests."""
 
-        self.being_read = 0
+        self.n_thread_calls = 0
         """Number of calls that run in a thread of `reading`."""
 
         self.templates: dict[str, ChatTemplate] = {}
         """Chat templates by model name, loaded at the first chat."""
 
-        self._open: set[Ticket] = set()
+        self._open_tickets: set[Ticket] = set()
         """Accepted requests that are not answered yet."""
 
-        self._declared: dict[str, dict[str, Declared]] = {}
+        self._option_specs: dict[str, dict[str, OptionSpec]] = {}
         self._readers = ThreadPoolExecutor(4, "headway-read")
         self._reads: set[Future[Any]] = set()
         """Work of `_readers`; it continues even if its request is cancelled."""
@@ -175,45 +188,45 @@ class Service:
         self._readers.shutdown(wait=False, cancel_futures=True)
         self.looks.close()
 
-    def cut_off(self) -> None:
+    def abort_requests(self) -> None:
         """Fail all requests that are not answered when the server stops."""
         self._end_templates()
-        for ticket in [*self._open]:
-            ticket.give_up()
+        for ticket in [*self._open_tickets]:
+            ticket.cancel()
             if not ticket.future.done():
                 ticket.future.set_exception(
-                    _stopping("the server stopped before it answered this request.")
+                    _shutting_down("the server stopped before it answered this request.")
                 )
 
     def _end_templates(self) -> None:
         for template in self.templates.values():
             template.close()
 
-    def ends_within(self, seconds: float) -> bool:
+    def join(self, seconds: float) -> bool:
         """Whether all computation ends within this time after `stop`."""
         until = time.monotonic() + seconds
-        ended = [
-            one.ends_within(max(0.0, until - time.monotonic())) for one in self.workers.values()
-        ]
+        ended = [one.join(max(0.0, until - time.monotonic())) for one in self.workers.values()]
         return all(ended) and not self.looks.waiting and not self._reads
 
     @property
     def is_ready(self) -> bool:
         workers = self.workers.values()
-        return not self.draining and all(w.is_open.is_set() and not w.is_full for w in workers)
+        return not self.draining and all(w.ready.is_set() and not w.is_full for w in workers)
 
     @property
-    def room(self) -> int | None:
+    def free_slots(self) -> int | None:
         """Number of requests that can still be accepted. None: it depends on the model, a model is
         still loading, or the server is draining."""
         if self.draining:
             return None
-        free = [one.room if one.is_open.is_set() else None for one in self.workers.values()]
+        free = [one.free_slots if one.ready.is_set() else None for one in self.workers.values()]
         return free[0] if len(free) == 1 or all(one == 0 for one in free) else None
 
     # -- which model
 
-    def worker(self, name: object, fits: Callable[[Worker], bool], what: str) -> Worker:
+    def select_worker(
+        self, name: object, fits: Callable[[InferenceWorker], bool], what: str
+    ) -> InferenceWorker:
         """The worker of a named model, or without a name the only one that fits. `what` completes
         the sentence "no model ..."."""
         able = [one for one in self.workers.values() if fits(one)]
@@ -221,21 +234,21 @@ class Service:
             if len(able) == 1:
                 return able[0]
             if not able:
-                raise Refused(
+                raise RequestRejected(
                     404, f"no model on this server {what}.", param="model", code="model_not_found"
                 )
-            raise Refused(
+            raise RequestRejected(
                 422, f"choose a model: {', '.join(one.name for one in able)}.", param="model"
             )
         if not isinstance(name, str) or name not in self.workers:
             near = suggest(str(name)[:80], self.workers)
-            raise Refused(
+            raise RequestRejected(
                 404, f"unknown model {str(name)[:80]!r}.{near}", param="model",
                 code="model_not_found",
             )  # fmt: skip
         if not fits(self.workers[name]):
             others = ", ".join(one.name for one in able)
-            raise Refused(
+            raise RequestRejected(
                 404,
                 f"the model {name!r} cannot be used here: this route needs a model that {what}. "
                 + (f"Available: {others}." if others else "POST to /v1/predict instead."),
@@ -243,69 +256,71 @@ class Service:
             )  # fmt: skip
         return self.workers[name]
 
-    def options(self, worker: Worker) -> dict[str, Declared]:
-        if worker.name not in self._declared:
-            self._declared[worker.name] = declared(worker.run, self.limits)
-        return self._declared[worker.name]
+    def options(self, worker: InferenceWorker) -> dict[str, OptionSpec]:
+        if worker.name not in self._option_specs:
+            self._option_specs[worker.name] = option_specs(worker.run, self.limits)
+        return self._option_specs[worker.name]
 
     # -- asking
 
-    async def ask(
+    async def run_request(
         self,
         request: Request,
-        worker: Worker,
+        worker: InferenceWorker,
         inputs: Sequence[Any],
         options: Mapping[str, Any],
         *,
-        detail: Detail = PLAIN,
+        detail: TokenDetail = NO_TOKEN_DETAIL,
         checked: bool = False,
         begun: float | None = None,
-    ) -> Asked:
+    ) -> RequestResult:
         """Compute all answers, or raise an error. A disconnect cancels the computation."""
-        ticket = await self.ticket(
+        ticket = await self.submit(
             worker, inputs, options, detail=detail, checked=checked, begun=begun
         )  # fmt: skip
         answers = await self.wait(request, ticket)
-        return Asked(answers, ticket.members)
+        return RequestResult(answers, ticket.members)
 
-    async def ticket(
+    async def submit(
         self,
-        worker: Worker,
+        worker: InferenceWorker,
         inputs: Sequence[Any],
         options: Mapping[str, Any],
         *,
-        on_piece: OnPiece | None = None,
-        detail: Detail = PLAIN,
+        on_piece: PieceCallback | None = None,
+        detail: TokenDetail = NO_TOKEN_DETAIL,
         checked: bool = False,
         begun: float | None = None,
     ) -> Ticket:
         """Check the inputs and queue them. Threads decode media and tokenize texts. `begun`: time
         of the request, if not now."""
         if self.draining:
-            raise _stopping("the server is shutting down and accepts no new requests.")
+            raise _shutting_down("the server is shutting down and accepts no new requests.")
         said = dict(options) if checked else checked_options(options, self.options(worker))
         given = list(inputs) if checked else await self._inputs(worker, inputs)
         worker.reserve(len(given))
         loop = asyncio.get_running_loop()
         try:
-            ticket = await self.reading(self._made, worker, given, said, loop, on_piece, detail)
+            ticket = await self.run_in_thread(
+                self._make_ticket, worker, given, said, loop, on_piece, detail
+            )
             if begun is not None:
-                ticket.begun = begun
+                ticket.received_at = begun
             worker.estimate(ticket)
         except BaseException as error:
             worker.release(len(given))
             if isinstance(error, UserError):
-                raise as_refused(error) from error
+                raise as_rejection(error) from error
             raise
-        self._open.add(ticket)
-        ticket.future.add_done_callback(lambda _: self._open.discard(ticket))
-        worker.put(ticket)
+        self._open_tickets.add(ticket)
+        ticket.future.add_done_callback(lambda _: self._open_tickets.discard(ticket))
+        worker.enqueue(ticket)
         if on_piece is not None:
-            await self._begun(ticket)
+            await self._wait_until_started(ticket)
         return ticket
 
-    async def _begun(self, ticket: Ticket) -> None:
-        """Wait until a stream generates, has finished, or `BEAT` seconds have passed.
+    async def _wait_until_started(self, ticket: Ticket) -> None:
+        """Wait until a stream generates, has finished, or `HEARTBEAT_SECONDS` seconds have passed.
 
         So a stream that fails at once gets an error status like any other request.
         """
@@ -313,45 +328,47 @@ class Service:
         both: set[asyncio.Future[Any]] = {joined, ticket.future}
         try:
             await asyncio.wait(
-                both, timeout=min(BEAT, self.limits.seconds), return_when=asyncio.FIRST_COMPLETED
+                both,
+                timeout=min(HEARTBEAT_SECONDS, self.limits.seconds),
+                return_when=asyncio.FIRST_COMPLETED,
             )
         except asyncio.CancelledError:
-            ticket.give_up()
+            ticket.cancel()
             raise
         finally:
             joined.cancel()
         if ticket.future.done():
             errors = [one.error for one in result_of(ticket)]
             if all(errors):
-                raise Refused(422, errors[0], param="input")
+                raise RequestRejected(422, errors[0], param="input")
 
-    async def _inputs(self, worker: Worker, given: Sequence[Any]) -> list[Any]:
+    async def _inputs(self, worker: InferenceWorker, given: Sequence[Any]) -> list[Any]:
         """Return checked inputs. Media are checked in a thread, because they may be large."""
         if worker.spec.modality == "text":
-            return inputs_of(worker.run, given, self.limits)
-        return await self.reading(inputs_of, worker.run, given, self.limits)
+            return checked_inputs(worker.run, given, self.limits)
+        return await self.run_in_thread(checked_inputs, worker.run, given, self.limits)
 
-    async def reading(self, act: Callable[..., T], *given: Any) -> T:
+    async def run_in_thread(self, act: Callable[..., T], *given: Any) -> T:
         """Run slow work in a thread, so that the event loop can answer other requests."""
-        self.being_read += 1
+        self.n_thread_calls += 1
         try:
             work = self._readers.submit(act, *given)
             self._reads.add(work)
             work.add_done_callback(self._reads.discard)
             return await asyncio.wrap_future(work)
         finally:
-            self.being_read -= 1
+            self.n_thread_calls -= 1
 
-    def _made(
-        self, worker: Worker, inputs: list[Any], options: dict[str, Any],
-        loop: asyncio.AbstractEventLoop, on_piece: OnPiece | None, detail: Detail,
+    def _make_ticket(
+        self, worker: InferenceWorker, inputs: list[Any], options: dict[str, Any],
+        loop: asyncio.AbstractEventLoop, on_piece: PieceCallback | None, detail: TokenDetail,
     ) -> Ticket:  # fmt: skip
         run = worker.run
         use = run.use(options)
         made = Inputs(run.settings, run.folder)  # it counts the inputs for its error messages
         questions = []
         for one in inputs:
-            if isinstance(one, Tokens):
+            if isinstance(one, PromptTokens):
                 made.n += 1
                 questions.append(Question(list(one.ids)))
             elif isinstance(one, Upload):
@@ -360,14 +377,14 @@ class Service:
                 questions.append(made.parse(one))
         key = repr(sorted(options.items()))
         if worker.spec.continues:
-            use = _bounded(use, self.limits.tokens)
+            use = _with_max_len(use, self.limits.tokens)
         future: asyncio.Future[list[Answer]] = loop.create_future()
         return Ticket(questions, use, key, loop, future, on_piece, detail)
 
     async def chat_prompt(
-        self, request: Request, worker: Worker, messages: Sequence[Mapping[str, str]],
+        self, request: Request, worker: InferenceWorker, messages: Sequence[Mapping[str, str]],
         begun: float,
-    ) -> Tokens:  # fmt: skip
+    ) -> PromptTokens:  # fmt: skip
         """Render messages as a prompt. A slow template delays only chats with the same model.
         `begun`: time of the request."""
         run = worker.run
@@ -375,33 +392,35 @@ class Service:
             most = MOST_PER_CHARACTER * self.limits.characters
             self.templates[worker.name] = ChatTemplate(run.folder / CHAT_TEMPLATE, most)
         template = self.templates[worker.name]
-        values = await self.reading(template_values, run, messages)
+        values = await self.run_in_thread(template_values, run, messages)
         if self.draining:
-            raise _stopping("the server is shutting down and accepts no new requests.")
+            raise _shutting_down("the server is shutting down and accepts no new requests.")
         loop = asyncio.get_running_loop()
         rendering = loop.run_in_executor(template.thread, template.render, values)
         try:
-            await self.until(request, rendering, begun)
+            await self.wait_for(request, rendering, begun)
             text = rendering.result()
         except (TemplateError, asyncio.CancelledError) as error:
             if template.is_closed:
-                raise _stopping("the server stopped before it answered this request.") from error
+                raise _shutting_down(
+                    "the server stopped before it answered this request."
+                ) from error
             if isinstance(error, TemplateError):
                 raise template_failed(error) from error
             raise
         finally:
             rendering.cancel()
-        return Tokens(await self.reading(prompt_ids, run, text))
+        return PromptTokens(await self.run_in_thread(prompt_ids, run, text))
 
     async def wait(self, request: Request, ticket: Ticket) -> list[Answer]:
         try:
-            await self.until(request, ticket.future, ticket.begun)
+            await self.wait_for(request, ticket.future, ticket.received_at)
             return result_of(ticket)
         finally:
             if not ticket.future.done():
-                ticket.give_up()
+                ticket.cancel()
 
-    async def until(self, request: Request, work: asyncio.Future[Any], begun: float) -> None:
+    async def wait_for(self, request: Request, work: asyncio.Future[Any], begun: float) -> None:
         """Wait until the work is done. Raise if the client disconnects or the deadline passes."""
         left = asyncio.ensure_future(_disconnected(request))
         try:
@@ -413,8 +432,8 @@ class Service:
             if work in done:
                 return
             if left in done:
-                raise Gone
-            raise Refused(
+                raise ClientGone
+            raise RequestRejected(
                 504, f"the request was cancelled after {self.limits.seconds:g} s (deadline).",
                 code="deadline",
             )  # fmt: skip
@@ -423,22 +442,22 @@ class Service:
 
     async def pieces(self, ticket: Ticket, queue: asyncio.Queue[Any]) -> AsyncIterator[Any]:
         """Yield the pieces that a ticket puts into the queue until it is answered, and None after
-        `BEAT` seconds without one."""
-        ticket.future.add_done_callback(lambda _: queue.put_nowait(END))
-        until = ticket.begun + self.limits.seconds
+        `HEARTBEAT_SECONDS` seconds without one."""
+        ticket.future.add_done_callback(lambda _: queue.put_nowait(END_OF_STREAM))
+        until = ticket.received_at + self.limits.seconds
         while True:
             left = until - time.perf_counter()
             if left <= 0:
-                raise Refused(
+                raise RequestRejected(
                     504, f"the request was cancelled after {self.limits.seconds:g} s (deadline).",
                     code="deadline",
                 )  # fmt: skip
             try:
-                piece = await asyncio.wait_for(queue.get(), min(BEAT, left))
+                piece = await asyncio.wait_for(queue.get(), min(HEARTBEAT_SECONDS, left))
             except TimeoutError:
                 yield None
                 continue
-            if piece is END:
+            if piece is END_OF_STREAM:
                 return
             yield piece
 
@@ -451,51 +470,53 @@ class Service:
         if known is None:
             known = request.scope["headway_body"] = await self._read(request, most)
         if len(known) > most:
-            raise Refused(413, f"the body has {len(known):,} bytes; the limit is {most:,}.")
+            raise RequestRejected(413, f"the body has {len(known):,} bytes; the limit is {most:,}.")
         return known
 
-    def _hold(self, request: Request, n: int) -> None:
+    def _count_body_bytes(self, request: Request, n: int) -> None:
         """Count bytes of a body until its request is answered; raise if all together exceed
         `serve.bodies`."""
         known = self.keys is None or request.scope.get("headway_key") is not None
-        most = self.limits.bodies // (1 if known else WITHOUT_KEY)
-        if self.held + n > most:
-            raise Refused(
+        most = self.limits.bodies // (1 if known else UNAUTHENTICATED_DIVISOR)
+        if self.body_bytes + n > most:
+            raise RequestRejected(
                 429, "too many large requests are in progress. Retry in 2 s.",
                 code="queue_full", headers={"Retry-After": "2", "Connection": "close"},
             )  # fmt: skip
-        self.held += n
+        self.body_bytes += n
         request.scope["headway_held"] = request.scope.get("headway_held", 0) + n
 
     async def _read(self, request: Request, most: int) -> bytes:
         length = request.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or len(length) > 15:
-            raise Refused(400, "the Content-Length header is not a number.")
+            raise RequestRejected(400, "the Content-Length header is not a number.")
         if int(length) > most:
-            raise Refused(413, f"the body has {int(length):,} bytes; the limit is {most:,}.")
+            raise RequestRejected(
+                413, f"the body has {int(length):,} bytes; the limit is {most:,}."
+            )
         parts, size = [], 0
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 async for part in request.stream():
                     size += len(part)
                     if size > most:
-                        raise Refused(413, f"the body is longer than {most:,} bytes.")
-                    self._hold(request, len(part))
+                        raise RequestRejected(413, f"the body is longer than {most:,} bytes.")
+                    self._count_body_bytes(request, len(part))
                     parts.append(part)
         except TimeoutError as error:
-            raise Refused(
+            raise RequestRejected(
                 408, f"the body did not arrive within {self.limits.body_seconds:g} s.",
                 headers={"Connection": "close"},
             ) from error  # fmt: skip
         except ClientDisconnect as error:
-            raise Gone from error
+            raise ClientGone from error
         return b"".join(parts)
 
     async def form(self, request: Request) -> dict[str, list[str | Upload]]:
         """Return the fields of a form; files have their names and bytes."""
-        if kind_of(request) == FORM:
+        if media_type_of(request) == FORM_URLENCODED:
             return await self._text_form(await self.body(request, self.limits.body))
-        body = await self.body(request, self.most_bytes)
+        body = await self.body(request, self.max_body_bytes)
         sent = False
 
         async def again() -> dict[str, Any]:
@@ -510,7 +531,7 @@ class Service:
         try:
             copy = Request(request.scope, again)
             async with copy.form(
-                max_files=most + 1, max_fields=most + 32, max_part_size=self.most_bytes
+                max_files=most + 1, max_fields=most + 32, max_part_size=self.max_body_bytes
             ) as form:
                 for name, value in form.multi_items():
                     if isinstance(value, UploadFile):
@@ -520,7 +541,9 @@ class Service:
                     found.setdefault(name, []).append(one)
         except Exception as error:  # the parser has errors of several kinds
             detail = getattr(error, "detail", None) or str(error)
-            raise Refused(400, f"the form data cannot be parsed ({str(detail)[:120]}).") from error
+            raise RequestRejected(
+                400, f"the form data cannot be parsed ({str(detail)[:120]})."
+            ) from error
         return found
 
     async def _text_form(self, body: bytes) -> dict[str, list[str | Upload]]:
@@ -529,29 +552,35 @@ class Service:
         parse = partial(parse_qsl, keep_blank_values=True, max_num_fields=most)
         try:
             text = body.decode("utf-8")
-            pairs = await self.reading(parse, text) if len(body) > AT_ONCE else parse(text)
+            pairs = (
+                await self.run_in_thread(parse, text)
+                if len(body) > MAX_INLINE_FORM_BYTES
+                else parse(text)
+            )
         except ValueError as error:
-            raise Refused(400, f"the form data cannot be parsed ({str(error)[:120]}).") from error
+            raise RequestRejected(
+                400, f"the form data cannot be parsed ({str(error)[:120]})."
+            ) from error
         found: dict[str, list[str | Upload]] = {}
         for name, value in pairs:
             found.setdefault(name, []).append(value)
         return found
 
     @property
-    def most_bytes(self) -> int:
+    def max_body_bytes(self) -> int:
         """Largest body in bytes of a request that may contain media."""
         media = any(one.spec.modality != "text" for one in self.workers.values())
         return self.limits.media if media else self.limits.body
 
 
-END = object()
+END_OF_STREAM = object()
 
 
-class Events(StreamingResponse):
+class EventStreamResponse(StreamingResponse):
     """Server-sent events of a ticket. The ticket is cancelled if the client disconnects."""
 
     def __init__(self, content: AsyncIterator[bytes], ticket: Ticket) -> None:
-        super().__init__(content, media_type="text/event-stream", headers=SSE)
+        super().__init__(content, media_type="text/event-stream", headers=SSE_HEADERS)
         self.ticket = ticket
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -559,12 +588,12 @@ class Events(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             if not self.ticket.future.done():
-                self.ticket.give_up()
+                self.ticket.cancel()
 
 
-def _stopping(message: str) -> Refused:
+def _shutting_down(message: str) -> RequestRejected:
     headers = {"Retry-After": "5", "Connection": "close"}
-    return Refused(503, message, code="draining", headers=headers)
+    return RequestRejected(503, message, code="draining", headers=headers)
 
 
 def result_of(ticket: Ticket) -> list[Answer]:
@@ -572,11 +601,11 @@ def result_of(ticket: Ticket) -> list[Answer]:
     try:
         return ticket.future.result()
     except UserError as error:
-        raise as_refused(error) from error
-    except Broken as error:
-        raise Refused(500, str(error), code="broken") from error
+        raise as_rejection(error) from error
+    except ModelFailed as error:
+        raise RequestRejected(500, str(error), code="broken") from error
     except asyncio.CancelledError as error:
-        raise Gone from error
+        raise ClientGone from error
 
 
 async def _disconnected(request: Request) -> None:
@@ -585,7 +614,7 @@ async def _disconnected(request: Request) -> None:
             pass
 
 
-def _bounded(use: Any, most: int) -> Any:
+def _with_max_len(use: Any, most: int) -> Any:
     """The options with `max_len` set to `most` tokens, unless it is set and lower."""
     decode = use.settings.decode
     if decode.max_len is not None and decode.max_len <= most:
@@ -594,20 +623,24 @@ def _bounded(use: Any, most: int) -> Any:
     return replace(use, settings=settings)
 
 
-def kind_of(request: Request) -> str:
+def media_type_of(request: Request) -> str:
     """The media type of the body."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def one_of(form: Mapping[str, Sequence[str | Upload]], name: str) -> str | None:
+def single_field(form: Mapping[str, Sequence[str | Upload]], name: str) -> str | None:
     """A form field that must occur at most once and be text; None if it is missing."""
     values = form.get(name, ())
     if not values:
         return None
     if len(values) > 1 or not isinstance(values[0], str):
-        raise Refused(422, f"the form field {name} must occur once and contain text.", param=name)
+        raise RequestRejected(
+            422, f"the form field {name} must occur once and contain text.", param=name
+        )
     return values[0]
 
 
-def response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Finite(content, status, dict(headers or {}))
+def json_response(
+    content: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return FiniteJSONResponse(content, status, dict(headers or {}))

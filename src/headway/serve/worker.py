@@ -27,11 +27,11 @@ from headway.decode.continuous import BatchMember, ContinuousBatch
 from headway.decode.search.job import INTERRUPTION, UNNUMBERED, Interruption
 from headway.errors import UserError
 from headway.run import Run
-from headway.serve.cost import MEASURED_FROM, Pace, cost_of
+from headway.serve.cost import MEASURED_FROM, LatencyEstimator, cost_of
+from headway.serve.errors import ModelFailed, RequestRejected
 from headway.serve.limits import Limits
 from headway.serve.memory import model_bytes
 from headway.serve.metrics import SECONDS, SIZES, Metrics
-from headway.serve.problems import Broken, Refused
 from headway.tasks.answer_stream import AnswerStream
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Inputs, ParsedInput
@@ -40,72 +40,72 @@ from headway.tasks.task import ContinuousBatchingPredictor, InferenceRequest, Pr
 
 log = logging.getLogger("headway.serve")
 
-OnPiece = Callable[[int, int, str], None]
+PieceCallback = Callable[[int, int, str], None]
 """Called in the event loop with the number of an input, the number of its output, and new text."""
 
-KEPT = 16
+MAX_PREDICTORS = 16
 """Number of predictors that are kept for later requests with the same options."""
 
-LONGEST_WAIT = 30
+MAX_RETRY_AFTER = 30
 """Largest `Retry-After` of a rejected request, in seconds."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before another attempt to load a model that could not be loaded."""
 
-INPUTS_EACH = 8
+QUEUED_INPUTS_PER_REQUEST = 8
 """Queue limit in inputs, as a multiple of the limit in requests."""
 
-SLICE = 0.25
+MAX_UNINTERRUPTED_SECONDS = 0.25
 """Longest time in seconds for which a computation is not interrupted again. It is otherwise as long
 as the last interruption, so that short requests take at most half of the time."""
 
-SPARE = 0.8
+MAX_DEADLINE_SHARE = 0.8
 """Largest estimated duration of a request, as a share of its deadline."""
 
-PROBE = ("one two three four five six seven eight nine ten eleven twelve thirteen.",) * 4
+PROBE_TEXTS = ("one two three four five six seven eight nine ten eleven twelve thirteen.",) * 4
 """Texts that are computed once a model is loaded, to warm it up and to measure it."""
 
 
-class Abandoned(Exception):
+class AllCancelled(Exception):
     """All requests of the running computation were cancelled."""
 
 
 @dataclass(frozen=True)
-class Detail:
+class TokenDetail:
     """How much a response shows of its tokens."""
 
     top: int = 0
     """Number of most likely tokens per position."""
 
-    of_prompt: bool = False
+    prompt_logprobs: bool = False
     """Include the log-probabilities of the prompt."""
 
-    writes: bool = True
+    generates: bool = True
     """False: only score the prompt, and generate nothing."""
 
 
-PLAIN = Detail()
+NO_TOKEN_DETAIL = TokenDetail()
 
 
 @dataclass(eq=False)
 class Ticket:
     """One request in the queue: its inputs and options, and where its answers go."""
 
-    questions: list[ParsedInput]
-    use: InferenceRequest
+    inputs: list[ParsedInput]
+    request: InferenceRequest
     key: Hashable
     """Tickets with the same key may be computed together."""
 
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[list[Answer]]
-    on_piece: OnPiece | None = None
-    detail: Detail = PLAIN
-    begun: float = field(default_factory=time.perf_counter)
+    on_piece: PieceCallback | None = None
+    detail: TokenDetail = NO_TOKEN_DETAIL
+    received_at: float = field(default_factory=time.perf_counter)
     answers: list[Answer | None] = field(default_factory=list)
     members: list[BatchMember | None] = field(default_factory=list)
     """Generation state of each input that is generated token by token."""
 
-    joining: ContinuousBatchingPredictor | None = None
+    predictor: ContinuousBatchingPredictor | None = None
     """The predictor of the continuous batch, if this request is in it."""
 
     joined: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,105 +120,108 @@ class Ticket:
     seconds: float = 0.0
     """Estimated duration."""
 
-    given_up: bool = False
+    cancelled: bool = False
     ended: bool = False
-    sent: dict[tuple[int, int], int] = field(default_factory=dict)
+    sent_chars: dict[tuple[int, int], int] = field(default_factory=dict)
     """Number of characters of each output that were already sent."""
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel the request; it leaves the batch at the next step."""
-        self.given_up = True
-        self.leave()
+        self.cancelled = True
+        self.cancel_members()
 
-    def leave(self) -> None:
+    def cancel_members(self) -> None:
         for member in self.members:
             if member is not None:
                 member.cancelled = True
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return all(answer is not None for answer in self.answers)
 
 
-class Worker:
+class InferenceWorker:
     """Thread that answers the requests to one model."""
 
     def __init__(
-        self, run: Run, limits: Limits, metrics: Metrics, news: threading.Event | None = None
+        self, run: Run, limits: Limits, metrics: Metrics, wakeup: threading.Event | None = None
     ) -> None:  # fmt: skip
         """`news` is set when results were passed to an event loop."""
-        self.news = threading.Event() if news is None else news
+        self.wakeup = threading.Event() if wakeup is None else wakeup
         self.run, self.limits, self.name = run, limits, run.name
         self.spec = spec_of(run.settings)
-        self.is_open = threading.Event()
+        self.ready = threading.Event()
         """Set while the model is loaded and the thread runs."""
 
         self.stopping = False
-        self.trouble = ""
+        self.load_error = ""
         """Why the model cannot be loaded. Only the operator sees it; clients get "not ready"."""
 
         self._queue: deque[Ticket] = deque()
-        self._wake = threading.Condition()
+        self._condition = threading.Condition()
         self._accepted = self._inputs = 0
-        self._crowd = 1
+        self._last_batch_size = 1
         """Number of requests in the last batch."""
 
-        self._pace = 0.05
+        self._seconds_per_request = 0.05
         """Recent seconds per request, while others are computed in the same batch."""
 
-        self._refused: deque[float] = deque()
+        self._rejection_times: deque[float] = deque()
         """Times of rejections within the last `Retry-After` interval."""
 
-        self._told_to_wait = 1
+        self._retry_after = 1
         self.n_bytes = 0
         """Bytes of the model, known after it was loaded and warmed up."""
 
-        self.pace = Pace()
-        self._expected = 0.0
+        self.latency = LatencyEstimator()
+        self._expected_seconds = 0.0
         """Estimated seconds of all accepted requests above the lowest rank."""
 
-        self._nested = 0.0
+        self._nested_seconds = 0.0
         """CPU seconds of this thread in interruptions of the running batch."""
 
-        self._undisturbed = 0.0
+        self._uninterrupted_until = 0.0
         """Time (`perf_counter`) until which the running batch is not interrupted again."""
 
         self._predictors: OrderedDict[Hashable, Predictor] = OrderedDict()
-        self._growing: ContinuousBatch | None = None
+        self._continuous_batch: ContinuousBatch | None = None
         self._owners: dict[BatchMember, tuple[Ticket, int]] = {}
         self._current: list[Ticket] = []
-        self._apart_now: list[Ticket] = []
+        self._isolated: list[Ticket] = []
         """Tickets whose step failed and that are computed separately."""
 
         self._outbox: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
-        self._measure(metrics)
-        self._thread = threading.Thread(target=self._live, name=f"headway-{self.name}", daemon=True)
+        self._register_metrics(metrics)
+        self._thread = threading.Thread(
+            target=self._thread_main, name=f"headway-{self.name}", daemon=True
+        )
 
-    def _measure(self, metrics: Metrics) -> None:
+    def _register_metrics(self, metrics: Metrics) -> None:
         said = metrics.histogram
-        self._waited = said(
+        self._queue_seconds = said(
             "headway_queue_seconds", "Seconds that requests waited in the queue.", SECONDS
         )  # fmt: skip
-        self._batched = said("headway_batch_inputs", "Inputs per batch.", SIZES)
+        self._batch_inputs = said("headway_batch_inputs", "Inputs per batch.", SIZES)
         counter = partial(metrics.counter, model=self.name)
-        self._tokens = counter("headway_tokens_total", "Generated tokens.")
-        self._prompts = counter("headway_prompt_tokens_total", "Prompt tokens.")
-        self._broken = counter("headway_broken_total", "Failed computations.")
-        self._left = counter("headway_given_up_total", "Cancelled requests.")
+        self._generated_tokens = counter("headway_tokens_total", "Generated tokens.")
+        self._prompt_tokens = counter("headway_prompt_tokens_total", "Prompt tokens.")
+        self._failures = counter("headway_broken_total", "Failed computations.")
+        self._cancelled_requests = counter("headway_given_up_total", "Cancelled requests.")
         metrics.gauge(
             "headway_queue_requests", "Requests queued or running.", lambda: self._accepted,
             model=self.name,
         )  # fmt: skip
         metrics.gauge(
             "headway_growing_texts", "Sequences in the continuous batch.",
-            lambda: len(self._growing.rows) if self._growing is not None else 0, model=self.name,
+            lambda: len(self._continuous_batch.rows) if self._continuous_batch is not None else 0,
+            model=self.name,
         )  # fmt: skip
         metrics.gauge(
             "headway_model_bytes", "Bytes of weights and packed copies.", lambda: self.n_bytes,
             model=self.name,
         )  # fmt: skip
         metrics.gauge(
-            "headway_model_ready", "1 if the model accepts requests.", self.is_open.is_set,
+            "headway_model_ready", "1 if the model accepts requests.", self.ready.is_set,
             model=self.name,
         )  # fmt: skip
 
@@ -234,108 +237,111 @@ class Worker:
 
     @property
     def is_full(self) -> bool:
-        return not self.room
+        return not self.free_slots
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """Requests that may still be accepted."""
         return max(0, self.limits.queue - self._accepted)
 
     def reserve(self, n_inputs: int) -> None:
         """Reserve a place in the queue, or raise the reason why there is none."""
-        if not self.is_open.is_set():
-            raise Refused(
+        if not self.ready.is_set():
+            raise RequestRejected(
                 503,
                 f"model {self.name} is not ready.",
                 code="not_ready",
                 headers={"Retry-After": "2"},
             )
-        with self._wake:
-            most = INPUTS_EACH * self.limits.queue
+        with self._condition:
+            most = QUEUED_INPUTS_PER_REQUEST * self.limits.queue
             if self.is_full or (self._inputs and self._inputs + n_inputs > most):
-                raise self.full()
+                raise self.queue_full_error()
             self._accepted += 1
             self._inputs += n_inputs
 
-    def full(self) -> Refused:
+    def queue_full_error(self) -> RequestRejected:
         """The rejection of a request for which the queue has no place."""
-        return self.refusal(self._accepted, self.wait())
+        return self.rejection(self._accepted, self.retry_after())
 
-    def refusal(self, waiting: int, wait: int) -> Refused:
-        return Refused(
+    def rejection(self, waiting: int, wait: int) -> RequestRejected:
+        return RequestRejected(
             429, f"{waiting:,} requests are waiting for the model {self.name}. Retry in {wait} s.",
             code="queue_full", headers={"Retry-After": str(wait)},
         )  # fmt: skip
 
-    def wait(self) -> int:
+    def retry_after(self) -> int:
         """`Retry-After` of a rejected request: seconds until a place is free, if all rejected
         clients retry on time. After a shorter time they would be rejected again and again."""
         now = time.perf_counter()
-        with self._wake:
-            self._refused.append(now)
-            while self._refused[0] < now - self._told_to_wait:
-                self._refused.popleft()
-            crowd = self._accepted + len(self._refused)
-            self._told_to_wait = min(LONGEST_WAIT, max(1, math.ceil(crowd * self._pace)))
-            return self._told_to_wait
+        with self._condition:
+            self._rejection_times.append(now)
+            while self._rejection_times[0] < now - self._retry_after:
+                self._rejection_times.popleft()
+            crowd = self._accepted + len(self._rejection_times)
+            self._retry_after = min(
+                MAX_RETRY_AFTER, max(1, math.ceil(crowd * self._seconds_per_request))
+            )
+            return self._retry_after
 
     def release(self, n_inputs: int) -> None:
         """Free the place of a request that has ended or was not queued."""
-        with self._wake:
+        with self._condition:
             self._accepted -= 1
             self._inputs -= n_inputs
 
-    def put(self, ticket: Ticket) -> None:
+    def enqueue(self, ticket: Ticket) -> None:
         """Queue a ticket whose place was reserved."""
         ticket.answers = [
             Answer(error=str(one.error), id=one.id) if one.error is not None else None
-            for one in ticket.questions
+            for one in ticket.inputs
         ]
-        ticket.members = [None] * len(ticket.questions)
-        with self._wake:
+        ticket.members = [None] * len(ticket.inputs)
+        with self._condition:
             if ticket.rank:
-                self._expected += ticket.seconds
+                self._expected_seconds += ticket.seconds
             self._queue.append(ticket)
-            self._wake.notify()
+            self._condition.notify()
 
     def estimate(self, ticket: Ticket) -> None:
-        """Set the ticket's cost and rank; raise `Refused` if it would miss its deadline.
+        """Set the ticket's cost and rank; raise `RequestRejected` if it would miss its deadline.
 
         413: it takes too long by itself. 429: it does after those that were accepted.
         """
-        decode = ticket.use.settings.decode
+        decode = ticket.request.settings.decode
         if self.spec.continues and decode.walks:
             return  # it joins the continuous batch
-        context = getattr(ticket.use.settings.model, "max_len", None)
-        questions = [one.value for one in ticket.questions if one.error is None]
+        context = getattr(ticket.request.settings.model, "max_len", None)
+        questions = [one.value for one in ticket.inputs if one.error is None]
         ticket.cost = cost_of(questions, self.spec, decode, context)
-        ticket.rank = self.pace.rank(ticket.cost)
-        ticket.seconds = seconds = self.pace.seconds(ticket.cost)
+        ticket.rank = self.latency.rank(ticket.cost)
+        ticket.seconds = seconds = self.latency.seconds(ticket.cost)
         most = self.limits.seconds
-        if not ticket.rank or not self.pace.is_measured:
+        if not ticket.rank or not self.latency.is_measured:
             return
-        if seconds > SPARE * most:
+        if seconds > MAX_DEADLINE_SHARE * most:
             wide = f" with {decode.width} beams" if self.spec.writes and decode.width > 1 else ""
-            raise Refused(
+            raise RequestRejected(
                 413, f"this request{wide} takes about {seconds:,.0f} s on this machine; the "
                 f"deadline is {most:g} s (serve.seconds). Send less text per request"
                 f"{', or use fewer beams' if wide else ''}.",
                 param="input", code="too_expensive",
             )  # fmt: skip
-        if self._expected and self._expected + seconds > most:
-            wait = math.ceil(min(LONGEST_WAIT, self._expected + seconds - most))
-            raise Refused(
-                429, f"{self.name} is busy for about {self._expected:,.0f} s, and this request "
+        if self._expected_seconds and self._expected_seconds + seconds > most:
+            wait = math.ceil(min(MAX_RETRY_AFTER, self._expected_seconds + seconds - most))
+            raise RequestRejected(
+                429, f"{self.name} is busy for about {self._expected_seconds:,.0f} s, and this "
+                     f"request "
                 f"takes about {seconds:,.0f} s. Retry in {wait} s.",
                 code="queue_full", headers={"Retry-After": str(wait)},
             )  # fmt: skip
 
     def stop(self) -> None:
-        with self._wake:
+        with self._condition:
             self.stopping = True
-            self._wake.notify()
+            self._condition.notify()
 
-    def ends_within(self, seconds: float) -> bool:
+    def join(self, seconds: float) -> bool:
         """Whether the thread ends within this time after `stop`."""
         if self._thread.is_alive():
             self._thread.join(seconds)
@@ -343,104 +349,104 @@ class Worker:
 
     # -- the thread
 
-    def _live(self) -> None:
+    def _thread_main(self) -> None:
         """Main loop of the thread. After a crash it loads the model again, and queued requests
         wait for that."""
         pause = FIRST_PAUSE
         while not self.stopping:
             try:
                 _ = self.run.opened.models if self.run.opened.engine is None else None
-                self._warm()
+                self._warm_up()
                 if self.run.opened.engine is None:
                     self.n_bytes = model_bytes(self.run.opened.models)
             except BaseException as error:  # the thread must not end while there are requests
                 said = f"cannot load the model {self.name}: {error}"
-                if said != self.trouble:
+                if said != self.load_error:
                     log.error("%s", said)
-                self.trouble = said
-                self._begin_anew()
+                self.load_error = said
+                self._unload()
                 self._pause(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
-            pause, self.trouble = FIRST_PAUSE, ""
-            self.is_open.set()
+            pause, self.load_error = FIRST_PAUSE, ""
+            self.ready.set()
             try:
-                self._work()
+                self._process_queue()
             except BaseException as error:
-                self.is_open.clear()
-                self._broken(model=self.name)
+                self.ready.clear()
+                self._failures(model=self.name)
                 log.error("%s: the worker crashed (%s) and restarts", self.name,
                           type(error).__name__)  # fmt: skip
-                self._fail_begun(Broken(f"the worker of {self.name} crashed and restarts."))
-                self._begin_anew()
+                self._fail_running(ModelFailed(f"the worker of {self.name} crashed and restarts."))
+                self._unload()
                 self._pause(pause)
 
-    def _begin_anew(self) -> None:
+    def _unload(self) -> None:
         self.run.close()
         self._predictors.clear()
-        self._growing = None
+        self._continuous_batch = None
 
     def _pause(self, seconds: float) -> None:
         """Sleep, but wake up when the worker is stopped."""
         until = time.perf_counter() + seconds
-        with self._wake:
+        with self._condition:
             while not self.stopping and (left := until - time.perf_counter()) > 0:
-                self._wake.wait(left)
+                self._condition.wait(left)
 
-    def _warm(self) -> None:
+    def _warm_up(self) -> None:
         """Compute probe texts, so that the first request does not wait for packed weights."""
         if self.spec.modality != "text":
             return
         use = self.run.use({})
-        if not self.pace.is_measured and self.run.opened.engine is None:
+        if not self.latency.is_measured and self.run.opened.engine is None:
             weights = (p.numel() for one in self.run.opened.models for p in one.parameters())
-            self.pace.guess(sum(weights))
+            self.latency.guess_from_size(sum(weights))
         if isinstance(self._predictor(use, ()), ContinuousBatchingPredictor):
             return
-        asked = [Inputs(self.run.settings, self.run.folder).parse(text) for text in PROBE]
+        asked = [Inputs(self.run.settings, self.run.folder).parse(text) for text in PROBE_TEXTS]
         if any(one.error is not None for one in asked):
             return  # a task of pairs or fields: its first requests are measured
         with contextlib.suppress(Exception):
             [*AnswerStream(use, asked[:1])]  # the first call makes packed weights and threads
             began = time.thread_time()
             [*AnswerStream(use, asked)]
-            cost = cost_of(PROBE, self.spec, use.settings.decode, None)
-            self.pace.add(max(cost, MEASURED_FROM), time.thread_time() - began)
+            cost = cost_of(PROBE_TEXTS, self.spec, use.settings.decode, None)
+            self.latency.record(max(cost, MEASURED_FROM), time.thread_time() - began)
 
-    def _fail_begun(self, error: Exception) -> None:
+    def _fail_running(self, error: Exception) -> None:
         """Fail all requests that were being computed; one of them may have caused the crash."""
         owners = [ticket for ticket, _ in self._owners.values()]
         self._owners.clear()
-        for ticket in dict.fromkeys([*self._current, *owners, *self._apart_now]):
-            self._end(ticket, error)
-        self._apart_now = []
+        for ticket in dict.fromkeys([*self._current, *owners, *self._isolated]):
+            self._finish(ticket, error)
+        self._isolated = []
         self._current = []
         self._flush()
 
-    def _work(self) -> None:
+    def _process_queue(self) -> None:
         while (tickets := self._take()) is not None:
-            self._answer(tickets)
+            self._compute(tickets)
 
-    def _answer(self, tickets: Sequence[Ticket]) -> None:
+    def _compute(self, tickets: Sequence[Ticket]) -> None:
         """Compute these tickets, and one step of the continuous batch."""
         outer, self._current = self._current, [*self._current, *tickets]
         batches: dict[Hashable, list[Ticket]] = {}
         for ticket in tickets:
-            self._waited(time.perf_counter() - ticket.begun, model=self.name)
-            if ticket.use.opened is not self.run.opened:  # the model was loaded again
-                ticket.use = replace(ticket.use, opened=self.run.opened)
-            if ticket.is_whole or ticket.given_up:
-                self._end(ticket)
+            self._queue_seconds(time.perf_counter() - ticket.received_at, model=self.name)
+            if ticket.request.opened is not self.run.opened:  # the model was loaded again
+                ticket.request = replace(ticket.request, opened=self.run.opened)
+            if ticket.is_complete or ticket.cancelled:
+                self._finish(ticket)
             elif not self._join(ticket):
                 # Samples depend on the place in a batch, so a sampled request has its own batch.
-                alone = ticket.use.settings.decode.sample
+                alone = ticket.request.settings.decode.sample
                 key = id(ticket) if alone else (ticket.key, ticket.rank)
                 batches.setdefault(key, []).append(ticket)
         for batch in batches.values():
-            self._together(batch)
+            self._compute_batch(batch)
         self._current = outer
-        if self._growing is not None and not self._growing.is_empty:
-            self._step(self._growing)
+        if self._continuous_batch is not None and not self._continuous_batch.is_empty:
+            self._step(self._continuous_batch)
         self._flush()
 
     def _interrupt(self, tickets: Sequence[Ticket]) -> None:
@@ -448,40 +454,40 @@ class Worker:
         two steps or batches of these tickets."""
         if threading.current_thread() is not self._thread:
             return  # a thread that prefetches files
-        if all(ticket.given_up for ticket in tickets):
-            raise Abandoned
-        if time.perf_counter() < self._undisturbed:
+        if all(ticket.cancelled for ticket in tickets):
+            raise AllCancelled
+        if time.perf_counter() < self._uninterrupted_until:
             return
         others: list[Ticket] = []
         if self._queue:
-            with self._wake:
+            with self._condition:
                 others = self._take_small(tickets[0].rank) + self._take_large(tickets[0].rank)
-        if not others and (self._growing is None or self._growing.is_empty):
+        if not others and (self._continuous_batch is None or self._continuous_batch.is_empty):
             return
-        began, cpu, nested = time.perf_counter(), time.thread_time(), self._nested
-        self._answer(others)
-        self._nested = nested + time.thread_time() - cpu
+        began, cpu, nested = time.perf_counter(), time.thread_time(), self._nested_seconds
+        self._compute(others)
+        self._nested_seconds = nested + time.thread_time() - cpu
         now = time.perf_counter()
-        self._undisturbed = now + min(SLICE, now - began)
+        self._uninterrupted_until = now + min(MAX_UNINTERRUPTED_SECONDS, now - began)
 
     def _take(self) -> list[Ticket] | None:
         """Take the waiting tickets. Wait a moment for more if the last batch had several."""
-        with self._wake:
-            busy = self._growing is not None and not self._growing.is_empty
+        with self._condition:
+            busy = self._continuous_batch is not None and not self._continuous_batch.is_empty
             while not self._queue and not busy:
                 if self.stopping:
                     return None
-                self._wake.wait()
-            if not busy and self._crowd > 1 and len(self._queue) < self._crowd:
+                self._condition.wait()
+            if not busy and self._last_batch_size > 1 and len(self._queue) < self._last_batch_size:
                 until = time.perf_counter() + self.limits.collect_ms / 1000
-                while len(self._queue) < self._crowd and not self.stopping:
+                while len(self._queue) < self._last_batch_size and not self.stopping:
                     left = until - time.perf_counter()
-                    if left <= 0 or not self._wake.wait(left):
+                    if left <= 0 or not self._condition.wait(left):
                         break
             # Large ones last: `_interrupt` answers requests that arrive in the meantime.
             found = self._take_small(1) + self._take_large(None)
             if not busy:
-                self._crowd = len(found)
+                self._last_batch_size = len(found)
             return found
 
     def _take_small(self, below: int) -> list[Ticket]:
@@ -491,10 +497,10 @@ class Worker:
         later: deque[Ticket] = deque()
         inputs, cost = 0, 0.0
         for ticket in self._queue:
-            room = inputs < self.limits.batch and cost < ticket.use.settings.decode.batch_tokens
-            if ticket.given_up or (ticket.rank < min(below, 1) and (not found or room)):
+            room = inputs < self.limits.batch and cost < ticket.request.settings.decode.batch_tokens
+            if ticket.cancelled or (ticket.rank < min(below, 1) and (not found or room)):
                 found.append(ticket)
-                inputs += len(ticket.questions)
+                inputs += len(ticket.inputs)
                 cost += ticket.cost
             else:
                 later.append(ticket)
@@ -510,7 +516,7 @@ class Worker:
             if ticket.rank and (below is None or ticket.rank < below):
                 first = found[0] if found else ticket
                 alike = (ticket.key, ticket.rank) == (first.key, first.rank)
-                room = ticket.use.settings.decode.batch_tokens
+                room = ticket.request.settings.decode.batch_tokens
                 if alike and (not found or cost + ticket.cost <= room):
                     found.append(ticket)
                     cost += ticket.cost
@@ -525,7 +531,7 @@ class Worker:
         with use.opened.lock:
             made = find_task(use.settings).predictor(use)
         self._predictors[key] = made
-        while len(self._predictors) > KEPT:
+        while len(self._predictors) > MAX_PREDICTORS:
             self._predictors.popitem(last=False)
         return made
 
@@ -534,22 +540,22 @@ class Worker:
     def _join(self, ticket: Ticket) -> bool:
         """Add the ticket to the continuous batch if its model generates token by token."""
         try:
-            predictor = self._predictor(ticket.use, ticket.key)
+            predictor = self._predictor(ticket.request, ticket.key)
         except Exception as error:
-            self._end(ticket, self._told(error))
+            self._finish(ticket, self._client_error(error))
             return True
         if not isinstance(predictor, ContinuousBatchingPredictor) or not predictor.can_batch:
             return False
-        ticket.joining = predictor
-        if self._growing is None:
-            self._growing = predictor.new_batch()
-            self._growing.most_rows = self.limits.rows
-        growing = self._growing
-        for number, asked in enumerate(ticket.questions):
+        ticket.predictor = predictor
+        if self._continuous_batch is None:
+            self._continuous_batch = predictor.new_batch()
+            self._continuous_batch.most_rows = self.limits.rows
+        growing = self._continuous_batch
+        for number, asked in enumerate(ticket.inputs):
             if ticket.answers[number] is None and not ticket.ended:
                 self._join_one(growing, ticket, number, asked)
-        if ticket.is_whole:
-            self._end(ticket)
+        if ticket.is_complete:
+            self._finish(ticket)
         if ticket.on_piece is not None:  # only for streams: the call wakes the event loop
             self._outbox.append((ticket.loop, ticket.joined.set))
         return True
@@ -557,40 +563,43 @@ class Worker:
     def _join_one(
         self, growing: ContinuousBatch, ticket: Ticket, number: int, asked: ParsedInput
     ) -> None:  # fmt: skip
-        predictor = ticket.joining
+        predictor = ticket.predictor
         assert predictor is not None
 
         def on_piece(w: int, piece: str) -> None:
-            self._show(ticket, number, w, piece)
+            self._send_piece(ticket, number, w, piece)
 
         try:
             member = predictor.member(
                 growing, asked.value, on_piece=None if ticket.on_piece is None else on_piece,
                 top=ticket.detail.top, number=number,
             )  # fmt: skip
-            member.scores_prompt = ticket.detail.of_prompt
-            member.generates = ticket.detail.writes
+            member.scores_prompt = ticket.detail.prompt_logprobs
+            member.generates = ticket.detail.generates
         except UserError as error:
             ticket.answers[number] = Answer(error=str(error), id=asked.id)
             return
         except Exception as error:
-            self._end(ticket, self._told(error))
-            ticket.leave()  # inputs that have already joined
+            self._finish(ticket, self._client_error(error))
+            ticket.cancel_members()  # inputs that have already joined
             return
         ticket.members[number] = member
-        member.cancelled, member.owner = ticket.given_up, ticket
+        member.cancelled, member.owner = ticket.cancelled, ticket
         self._owners[member] = (ticket, number)
-        self._prompts(len(member.prompt), model=self.name)
+        self._prompt_tokens(len(member.prompt), model=self.name)
         growing.join(member)
 
-    def _show(self, ticket: Ticket, number: int, w: int, piece: str) -> None:
+    def _send_piece(self, ticket: Ticket, number: int, w: int, piece: str) -> None:
         """Send new text of a stream. After a restart, skip the text that was already sent."""
         place = (number, w)
-        seen, known = ticket.sent.get(place, 0), ticket.sent.setdefault((number, -1 - w), 0)
-        ticket.sent[number, -1 - w] = known + len(piece)
+        seen, known = (
+            ticket.sent_chars.get(place, 0),
+            ticket.sent_chars.setdefault((number, -1 - w), 0),
+        )
+        ticket.sent_chars[number, -1 - w] = known + len(piece)
         fresh = piece[max(0, seen - known) :]
         if fresh and ticket.on_piece is not None:
-            ticket.sent[place] = seen + len(fresh)
+            ticket.sent_chars[place] = seen + len(fresh)
             call = ticket.on_piece
             self._outbox.append((ticket.loop, lambda: call(number, w, fresh)))
 
@@ -600,77 +609,79 @@ class Worker:
             with self.run.opened.lock:
                 done = growing.step()
         except Exception as error:
-            self._apart(growing, error)
+            self._bisect_failure(growing, error)
             return
         finally:
             took = time.perf_counter() - began
-        self._pace += 0.1 * (took / max(1, rows) - self._pace)
+        self._seconds_per_request += 0.1 * (took / max(1, rows) - self._seconds_per_request)
         if growing.rows:
-            self._batched(len(growing.rows), model=self.name)
+            self._batch_inputs(len(growing.rows), model=self.name)
         for member in done:
-            self._grown(member)
+            self._finish_member(member)
 
-    def _grown(self, member: BatchMember) -> None:
+    def _finish_member(self, member: BatchMember) -> None:
         ticket, number = self._owners.pop(member)
         if member.outputs is None:
-            self._end(ticket)  # it was cancelled
+            self._finish(ticket)  # it was cancelled
             return
-        asked = ticket.questions[number]
+        asked = ticket.inputs[number]
         try:
-            assert ticket.joining is not None
-            answer = ticket.joining.finished_answer(asked.value, member)
+            assert ticket.predictor is not None
+            answer = ticket.predictor.finished_answer(asked.value, member)
         except Exception as error:
-            self._end(ticket, self._told(error))
-            ticket.leave()
+            self._finish(ticket, self._client_error(error))
+            ticket.cancel_members()
             return
         ticket.answers[number] = _with_id(answer, asked)
-        self._tokens(sum(map(len, member.log_probs)), model=self.name)
-        if ticket.is_whole:
-            self._end(ticket)
+        self._generated_tokens(sum(map(len, member.log_probs)), model=self.name)
+        if ticket.is_complete:
+            self._finish(ticket)
 
-    def _apart(self, growing: ContinuousBatch, error: Exception) -> None:
+    def _bisect_failure(self, growing: ContinuousBatch, error: Exception) -> None:
         """Find the request that caused a failed step: generate all texts again from the start, in
         halves of halves, until one fails alone. Only that request gets the error."""
         log.error("%s: a step failed (%s); its requests are computed separately", self.name,
                   type(error).__name__)  # fmt: skip
-        told = self._told(error)
+        told = self._client_error(error)
         growing.clear()
         owners, self._owners = self._owners, {}
-        self._apart_now += [ticket for ticket, _ in owners.values()]
+        self._isolated += [ticket for ticket, _ in owners.values()]
         left = []
         for member, (ticket, number) in owners.items():
             if member.outputs is not None:  # it was finished before the failure
                 self._owners[member] = (ticket, number)
-                self._grown(member)
-            elif ticket.ended or ticket.given_up:
-                self._end(ticket)
+                self._finish_member(member)
+            elif ticket.ended or ticket.cancelled:
+                self._finish(ticket)
             else:
                 left.append((ticket, number))
         if len(left) == 1:
             [(ticket, _)] = left
-            self._end(ticket, told)
-            ticket.leave()
+            self._finish(ticket, told)
+            ticket.cancel_members()
         else:
             half = len(left) // 2
-            self._again(growing, left[:half])
-            self._again(growing, left[half:])
-        self._apart_now = [ticket for ticket in self._apart_now if not ticket.ended]
+            self._regenerate(growing, left[:half])
+            self._regenerate(growing, left[half:])
+        self._isolated = [ticket for ticket in self._isolated if not ticket.ended]
         self._flush()
 
-    def _again(self, growing: ContinuousBatch, some: Sequence[tuple[Ticket, int]]) -> None:
+    def _regenerate(self, growing: ContinuousBatch, some: Sequence[tuple[Ticket, int]]) -> None:
         """Generate these texts from start to end; no other request joins."""
         for ticket, number in some:
-            for place in [place for place in ticket.sent if place[0] == number and place[1] < 0]:
-                del ticket.sent[place]  # count again, so that no text is sent twice
+            for place in [
+                place for place in ticket.sent_chars if place[0] == number and place[1] < 0
+            ]:
+                del ticket.sent_chars[place]  # count again, so that no text is sent twice
             if not ticket.ended:
-                self._join_one(growing, ticket, number, ticket.questions[number])
+                self._join_one(growing, ticket, number, ticket.inputs[number])
         while not growing.is_empty:
             self._step(growing)
             self._flush()
 
     # -- what is computed at once
 
-    def _together(self, tickets: Sequence[Ticket]) -> None:
+    def _compute_batch(self, tickets: Sequence[Ticket]) -> None:
         """Compute several requests as one flat batch, or each alone if that fails."""
         owners = [
             (ticket, number)
@@ -679,76 +690,80 @@ class Worker:
             if answer is None
         ]
         began = time.perf_counter()
-        self._batched(len(owners), model=self.name)
+        self._batch_inputs(len(owners), model=self.name)
         # Audio is cut into windows, and repeated inputs get new numbers.
         exact = self.spec.modality != "sounds" and len(tickets) > 1
 
         def given_up(number: int) -> bool:
             if exact and number != UNNUMBERED:
-                return owners[number][0].given_up
-            return all(ticket.given_up for ticket in tickets)
+                return owners[number][0].cancelled
+            return all(ticket.cancelled for ticket in tickets)
 
         told = INTERRUPTION.set(Interruption(given_up, lambda: self._interrupt(tickets)))
-        cpu, nested = time.thread_time(), self._nested
+        cpu, nested = time.thread_time(), self._nested_seconds
         try:
-            asked = (ticket.questions[number] for ticket, number in owners)
-            use = replace(tickets[0].use, between=lambda *_: self._interrupt(tickets))
+            asked = (ticket.inputs[number] for ticket, number in owners)
+            use = replace(tickets[0].request, between=lambda *_: self._interrupt(tickets))
             found = AnswerStream(use, asked, keep=True, again=len(tickets) == 1)
             for (ticket, number), answer in zip(owners, found, strict=True):
                 ticket.answers[number] = answer
-                if ticket.is_whole:
-                    self._end(ticket)
+                if ticket.is_complete:
+                    self._finish(ticket)
                     self._flush()
-        except Abandoned:
+        except AllCancelled:
             for ticket in tickets:
-                self._end(ticket)
+                self._finish(ticket)
         except Exception as error:
-            self._failed(tickets, error)
+            self._handle_batch_error(tickets, error)
         finally:
             INTERRUPTION.reset(told)
-        if all(ticket.is_whole for ticket in tickets):
-            own = time.thread_time() - cpu - (self._nested - nested)
-            self.pace.add(sum(ticket.cost for ticket in tickets), own)
+        if all(ticket.is_complete for ticket in tickets):
+            own = time.thread_time() - cpu - (self._nested_seconds - nested)
+            self.latency.record(sum(ticket.cost for ticket in tickets), own)
         if not tickets[0].rank:
-            self._pace += 0.2 * ((time.perf_counter() - began) / len(tickets) - self._pace)
+            self._seconds_per_request += 0.2 * (
+                (time.perf_counter() - began) / len(tickets) - self._seconds_per_request
+            )
 
-    def _failed(self, tickets: Sequence[Ticket], error: Exception) -> None:
+    def _handle_batch_error(self, tickets: Sequence[Ticket], error: Exception) -> None:
         open_ones = [ticket for ticket in tickets if not ticket.ended]
         if not isinstance(error, UserError):
             log.error("%s: a batch failed (%s)", self.name, type(error).__name__)
         if len(tickets) == 1:
             for ticket in open_ones:
-                self._end(ticket, self._told(error))
+                self._finish(ticket, self._client_error(error))
             return
         for ticket in open_ones:
-            self._together([ticket])
+            self._compute_batch([ticket])
 
     # -- out
 
-    def _told(self, error: Exception) -> Exception:
-        """The error for a client: a `UserError` unchanged, any other error as `Broken`."""
+    def _client_error(self, error: Exception) -> Exception:
+        """The error for a client: a `UserError` unchanged, any other error as `ModelFailed`."""
         if isinstance(error, UserError):
             return error
-        self._broken(model=self.name)
-        return Broken(f"the model {self.name} failed on this request ({type(error).__name__}).")
+        self._failures(model=self.name)
+        return ModelFailed(
+            f"the model {self.name} failed on this request ({type(error).__name__})."
+        )
 
-    def _end(self, ticket: Ticket, error: Exception | None = None) -> None:
+    def _finish(self, ticket: Ticket, error: Exception | None = None) -> None:
         if ticket.ended:
             return
         ticket.ended = True
-        self.release(len(ticket.questions))
+        self.release(len(ticket.inputs))
         if ticket.rank:
-            with self._wake:
-                self._expected = max(0.0, self._expected - ticket.seconds)
-        if ticket.given_up:
-            self._left(model=self.name)
+            with self._condition:
+                self._expected_seconds = max(0.0, self._expected_seconds - ticket.seconds)
+        if ticket.cancelled:
+            self._cancelled_requests(model=self.name)
         if error is None and not any(member is not None for member in ticket.members):
             self._count(ticket)
 
         def tell() -> None:
             if ticket.future.done():
                 return
-            if ticket.given_up or (error is None and not ticket.is_whole):
+            if ticket.cancelled or (error is None and not ticket.is_complete):
                 ticket.future.cancel()
             elif error is not None:
                 ticket.future.set_exception(error)
@@ -761,7 +776,7 @@ class Worker:
         known = [getattr(answer, "token_log_probs", ()) for answer in ticket.answers
                  if answer is not None and not answer.error]  # fmt: skip
         if n := sum(map(len, known)):
-            self._tokens(n, model=self.name)
+            self._generated_tokens(n, model=self.name)
 
     def _flush(self) -> None:
         """Pass all results of this step on, with one call per event loop."""
@@ -774,7 +789,7 @@ class Worker:
                 loop.call_soon_threadsafe(_call_all, mine)
             except RuntimeError:  # the loop is closed, so its clients are gone too
                 continue
-        self.news.set()
+        self.wakeup.set()
 
 
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:

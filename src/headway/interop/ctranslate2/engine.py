@@ -20,9 +20,9 @@ from headway.decode.engine import Engine, EngineEncoder, TokenLists
 from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import FolderError, needs
 from headway.interop.ctranslate2.exportable import positions_of
-from headway.interop.ctranslate2.options import AGAIN, ranks_again
-from headway.interop.ctranslate2.prompts import PromptSearcher
-from headway.interop.ctranslate2.searcher import SourceSearcher
+from headway.interop.ctranslate2.options import RERANKING_NOTE, reranks
+from headway.interop.ctranslate2.prompts import Ctranslate2PromptSearcher
+from headway.interop.ctranslate2.searcher import Ctranslate2Searcher
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.models.parts.ngrams import with_current_names
@@ -75,8 +75,8 @@ class Ctranslate2Engine(Engine):
             raise FolderError(f"CTranslate2 cannot read {folder}: {error}.") from error
         finally:
             torch.set_num_threads(cores)  # CTranslate2 changes the number of threads of torch
-        if ranks_again(settings.decode) and not isinstance(self.shape, EncoderSettings):
-            self.notes = (AGAIN,)
+        if reranks(settings.decode) and not isinstance(self.shape, EncoderSettings):
+            self.notes = (RERANKING_NOTE,)
 
     def searcher(
         self,
@@ -85,22 +85,24 @@ class Ctranslate2Engine(Engine):
         *,
         context: int | None = None,
         detail: bool = False,
-    ) -> SourceSearcher | PromptSearcher:
+    ) -> Ctranslate2Searcher | Ctranslate2PromptSearcher:
         target = self.vocabulary("target")
         if isinstance(self.shape, DecoderSettings):
-            return PromptSearcher(self.runner, settings, specials, target, context, detail)
+            return Ctranslate2PromptSearcher(
+                self.runner, settings, specials, target, context, detail
+            )
         both = self.vocabulary("source"), target
-        return SourceSearcher(self.runner, settings, specials, both, self.reach, detail)
+        return Ctranslate2Searcher(self.runner, settings, specials, both, self.reach, detail)
 
     def vocabulary(self, side: str) -> list[str]:
         """Tokens of one side (`source` or `target`), indexed by token id."""
         if side not in self.known:
             present = (name for name in VOCABULARIES if (self.folder / name).is_file())
             path = file_in(self.folder, next(present, f"{side}_vocabulary.json"))
-            self.known[side] = self._words(path, side)
+            self.known[side] = self._read_vocabulary(path, side)
         return self.known[side]
 
-    def _words(self, path: Path, side: str) -> list[str]:
+    def _read_vocabulary(self, path: Path, side: str) -> list[str]:
         rows = self.shape.vocab_size
         if side == "source" and isinstance(self.shape, Seq2SeqSettings):
             rows = self.shape.source_vocab

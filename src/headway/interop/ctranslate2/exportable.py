@@ -41,7 +41,7 @@ def check_exportable(model: ModelSettings, task: str) -> None:
             "a model with removed attention heads cannot be exported to CTranslate2: it needs "
             "the same number of heads in all layers. Use --to onnx, or export the original run."
         )
-    for refused, key, reason in _refusals(model):
+    for refused, key, reason in _unsupported(model):
         if refused:
             raise ConfigError(
                 f"model.{key}={getattr(model, key)!r} cannot be exported to CTranslate2: {reason}. "
@@ -49,7 +49,7 @@ def check_exportable(model: ModelSettings, task: str) -> None:
             )
 
 
-def _refusals(model: ModelSettings) -> list[tuple[bool, str, str]]:
+def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
     """Checks of settings: whether the check fails, the setting, and the reason."""
     decoder, seq2seq = isinstance(model, DecoderSettings), isinstance(model, Seq2SeqSettings)
     narrow = isinstance(model, EncoderSettings) and model.d_embedding is not None

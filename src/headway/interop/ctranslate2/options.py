@@ -40,7 +40,7 @@ MAPPED = {
 """CTranslate2 options for each setting. Prefixes become `target_prefix`, banned phrases
 `suppress_sequences`, and alignments `return_attention`."""
 
-REFUSED: dict[str, tuple[Any, str]] = {
+UNSUPPORTED: dict[str, tuple[Any, str]] = {
     "groups": (1, "CTranslate2 has no diverse beam search"),
     "min_p": (
         0.0,
@@ -51,14 +51,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
 """Settings without an equivalent: the value that has no effect, and the reason. `diversity` only
 has an effect with `groups`. Required phrases are not supported either."""
 
-AGAIN = (
+RERANKING_NOTE = (
     "CTranslate2 has no gnmt length penalty: it searches with its own (n^alpha), and its outputs "
     "are re-ranked by gnmt. With decode.length_penalty=power nothing is re-ranked."
 )
 
 
 def check_options(settings: DecodeSettings) -> None:
-    for name, (nothing, reason) in REFUSED.items():
+    for name, (nothing, reason) in UNSUPPORTED.items():
         value = getattr(settings, name)
         if value != nothing:
             raise ConfigError(
@@ -72,7 +72,7 @@ def searches(settings: DecodeSettings) -> bool:
     return not settings.sample and settings.beam > 1
 
 
-def ranks_again(settings: DecodeSettings) -> bool:
+def reranks(settings: DecodeSettings) -> bool:
     return searches(settings) and settings.length_penalty == "gnmt" and settings.alpha > 0
 
 

@@ -15,7 +15,7 @@ from headway.interop.ctranslate2.searcher import Ranking, spelled
 from headway.settings.decode import DecodeSettings
 
 
-class PromptSearcher:
+class Ctranslate2PromptSearcher:
     """Language model search by CTranslate2; an implementation of `decode.engine.Search`."""
 
     def __init__(

@@ -62,7 +62,7 @@ class Ranking:
         return self.divisors[length]
 
 
-class Asked(NamedTuple):
+class SearchRequest(NamedTuple):
     """Sources of a search: their tokens, their constraints, and the maximum length of their
     outputs."""
 
@@ -71,7 +71,7 @@ class Asked(NamedTuple):
     limits: Sequence[int]
 
 
-class SourceSearcher:
+class Ctranslate2Searcher:
     """Translation search by CTranslate2; an implementation of `decode.engine.Search`.
 
     All batches are queued at once and processed by the workers. The longest come first, so that no
@@ -127,12 +127,14 @@ class SourceSearcher:
         # One position is reserved for the end token, which is an input when outputs are scored.
         reach = None if self.context is None else self.context - 1
         limits = Job.of(self.settings, self.specials, lengths, wishes, reach).limits
-        asked = Asked([spelled(source, self.source) for source in sources], wishes, limits)
+        asked = SearchRequest([spelled(source, self.source) for source in sources], wishes, limits)
         groups = list(self._groups(lengths, wishes))
-        return self._ended(asked, groups, [self._ask(asked, group) for group in groups], inexact)
+        return self._results(
+            asked, groups, [self._submit(asked, group) for group in groups], inexact
+        )
 
-    def _ended(
-        self, asked: Asked, groups: list[list[int]], waiting: list[Any], inexact: set[int]
+    def _results(
+        self, asked: SearchRequest, groups: list[list[int]], waiting: list[Any], inexact: set[int]
     ) -> Iterator[SearchedBatch]:
         """Yield finished batches in order. Outputs that must be searched again or scored come
         last."""
@@ -150,13 +152,13 @@ class SourceSearcher:
                     ranked = self.ranking.hypotheses(hypotheses, scores)
                     (last if i in inexact else done)[i] = ranked
             yield list(done), list(done.values())
-        for i, [one] in [(i, self._ask(asked, [i])) for i in late]:
+        for i, [one] in [(i, self._submit(asked, [i])) for i in late]:
             result = one.result()
             last[i] = self.ranking.hypotheses(result.hypotheses, result.scores)
         last |= self._scored([i for i in last if i in inexact], asked.texts, last)
         yield list(last), list(last.values())
 
-    def _ask(self, asked: Asked, group: Sequence[int]) -> Any:
+    def _submit(self, asked: SearchRequest, group: Sequence[int]) -> Any:
         """Submit a batch to the queue."""
         wishes = [asked.wishes[i] for i in group]
         return self.runner.translate_batch(

@@ -60,7 +60,7 @@ class TextInputs(GraphInputs):
 
     def batch(self, *inputs: Tensor) -> ModelInput:
         ids_BT, real_BT, *segments = inputs
-        of_one_size(*inputs)
+        check_equal_sizes(*inputs)
         layout = PaddedLayout.over(real_BT)
         segments_N = segments[0].flatten() if segments else None
         return ModelInput(ids_BT.flatten(), layout, segments_N)
@@ -73,7 +73,7 @@ def _about_segments(front: TextFront) -> str:
     return f"kind of word of each token: {listed}; 0 around a sentence"
 
 
-class PictureInputs(GraphInputs):
+class ImageInputs(GraphInputs):
     """Pixels of images or videos, in the size that the model was trained on."""
 
     def __init__(self, front: ImageFront) -> None:
@@ -111,7 +111,7 @@ class PictureInputs(GraphInputs):
         return ModelInput(ImageBatch((group,), masked_N=hidden_N), layout)
 
 
-class SoundInputs(GraphInputs):
+class AudioInputs(GraphInputs):
     """Waveforms with their numbers of samples; the values of the padding do not matter."""
 
     def __init__(self, front: AudioFront) -> None:
@@ -225,7 +225,7 @@ def _taps(rows_B: Tensor, n_rows: int, stride: int) -> Tensor:
     return torch.where(inside_BTW, starts_B11 + reads_TW, n_recordings * n_rows).flatten(0, 1)
 
 
-def of_one_size(first_BT: Tensor, *more: Tensor) -> None:
+def check_equal_sizes(first_BT: Tensor, *more: Tensor) -> None:
     """Tell `torch.export` that these inputs have equal sizes, so that the graph does not check it
     in every call."""
     for other_BT in more:
@@ -243,10 +243,10 @@ def _spread(hidden_BR: Tensor, place_T: Tensor) -> Tensor:
     return hidden_BR.index_select(1, place_T.clamp(max=hidden_BR.shape[1] - 1))
 
 
-def inputs_of(front: nn.Module, length: str = "length") -> GraphInputs:
+def inputs_for(front: nn.Module, length: str = "length") -> GraphInputs:
     if isinstance(front, ImageFront):
-        return PictureInputs(front)
+        return ImageInputs(front)
     if isinstance(front, AudioFront):
-        return SoundInputs(front)
+        return AudioInputs(front)
     assert isinstance(front, TextFront)
     return TextInputs(front, length)

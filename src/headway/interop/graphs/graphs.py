@@ -21,8 +21,8 @@ from headway.interop.graphs.graph_inputs import (
     MASK,
     GraphInputs,
     TextInputs,
-    inputs_of,
-    of_one_size,
+    check_equal_sizes,
+    inputs_for,
 )
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
@@ -47,12 +47,12 @@ from headway.settings.run import RunSettings
 from headway.tasks.readout import OneVector, Readout, readout_of
 from headway.tasks.specs import spec_of
 
-PLACES = "position_ids"
+POSITION_IDS = "position_ids"
 SOURCE_MASK = "encoder_attention_mask"
 STATES, LOGITS, SENTENCE = "last_hidden_state", "logits", "sentence_embedding"
 EMBEDDING, REBUILT, CTC = "embeddings", "rebuilt", "ctc_logits"
 TRANSITIONS, CROSS, CROSS_HEADS = "transitions", "cross_attention", "cross_attention_heads"
-READER, WRITER, ALONE = "encoder", "decoder", "model"
+ENCODER, DECODER, MODEL = "encoder", "decoder", "model"
 """Names of the graphs and of their files."""
 
 FEWEST_POSITIONS = 1024
@@ -63,7 +63,7 @@ PAST_AND_LENGTH = "past_and_length"
 ABOUT = {
     IDS: "token ids",
     MASK: "1 for a token, 0 for padding; past tokens come first",
-    PLACES: "number of tokens without padding before each token",
+    POSITION_IDS: "number of tokens without padding before each token",
     SOURCE_MASK: "1 for a position of the source, 0 for padding",
     STATES: "one vector per position",
     LOGITS: "logits (before the softmax) of tokens, classes, tags or symbols",
@@ -93,7 +93,7 @@ class Graph:
     """Names of the dynamic axes of each input; axes of the same name have the same size."""
 
     outputs: tuple[str, ...]
-    reach: int | None
+    max_positions: int | None
     """Maximum number of positions. None: no limit."""
 
     about: dict[str, str] = field(default_factory=dict)
@@ -102,18 +102,18 @@ class Graph:
 
 def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
     assert settings.model is not None
-    extend_positions(model, _reach(settings.model))
+    extend_positions(model, _table_rows(settings.model))
     if isinstance(model, Seq2Seq):
-        reader = SourceReader(model, inputs_of(model.source_front, "source"))
-        return [_reading(reader, READER), _writer(TargetSteps(model), WRITER)]
+        reader = SourceGraph(model, inputs_for(model.source_front, "source"))
+        return [_reader_graph(reader, ENCODER), _step_graph(TargetStepGraph(model), DECODER)]
     assert isinstance(model, Encoder | Decoder)
     if spec_of(settings).continues:
         assert isinstance(model, Decoder)
-        return [_writer(TextSteps(model), ALONE)]
-    return [_reading(Reader(model, inputs_of(model.front), settings), ALONE)]
+        return [_step_graph(TextStepGraph(model), MODEL)]
+    return [_reader_graph(ReadoutGraph(model, inputs_for(model.front), settings), MODEL)]
 
 
-def _reach(settings: ModelSettings) -> int:
+def _table_rows(settings: ModelSettings) -> int:
     """Number of rows for tables of positions that have no limit of their own."""
     reach = max(FEWEST_POSITIONS, 2 * settings.max_len)
     if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
@@ -123,7 +123,7 @@ def _reach(settings: ModelSettings) -> int:
     return reach
 
 
-class Reader(nn.Module):
+class ReadoutGraph(nn.Module):
     """Encoder graph: from texts or media to hidden states and the outputs of the heads."""
 
     def __init__(
@@ -136,37 +136,37 @@ class Reader(nn.Module):
         name = LOGITS
         if isinstance(readout, OneVector):
             name = SENTENCE if spec.modality == "text" else EMBEDDING
-        self.asked: dict[str, Readout] = {REBUILT if "rebuild" in model.heads else name: readout}
+        self.readouts: dict[str, Readout] = {REBUILT if "rebuild" in model.heads else name: readout}
         if name == LOGITS and spec.answers == "label" and spec.compares:
-            self.asked[EMBEDDING] = OneVector(unit=True)
+            self.readouts[EMBEDDING] = OneVector(unit=True)
         tags = model.heads["tags"] if spec.answers == "tags" else None
         self.transitions: Tensor | None = getattr(tags, "transitions", None)
         self.with_mask = spec.writes
         more = (TRANSITIONS,) * (self.transitions is not None) + (MASK,) * self.with_mask
-        self.outputs = (STATES, *self.asked, *more)
+        self.outputs = (STATES, *self.readouts, *more)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         given = self.inputs.batch(*inputs)
         layout = padded_layout(given)
         states = self.model.states(given)
-        said = [self._said(readout, states, layout) for readout in self.asked.values()]
+        said = [self._output(readout, states, layout) for readout in self.readouts.values()]
         more = [] if self.transitions is None else [self.transitions]
         more += [layout.real_BT] if self.with_mask else []
         return (layout.grid(states.x_ND), *said, *more)
 
-    def _said(self, readout: Readout, states: HiddenStates, layout: PaddedLayout) -> Tensor:
+    def _output(self, readout: Readout, states: HiddenStates, layout: PaddedLayout) -> Tensor:
         found = readout.of(self.model, states).averaged_logits()
         if readout.pools:
             return found
         found = layout.grid(found)
-        if REBUILT in self.asked and isinstance(self.model.front, ImageFront):
+        if REBUILT in self.readouts and isinstance(self.model.front, ImageFront):
             return found[
                 :, self.model.front.shape.extra :
             ]  # the first rows are class tokens, not patches
         return found
 
 
-class TextSteps(nn.Module):
+class TextStepGraph(nn.Module):
     """Language model graph: reads new tokens after cached ones and returns the logits of the
     next."""
 
@@ -178,14 +178,14 @@ class TextSteps(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, *past: Tensor
     ) -> tuple[Tensor, ...]:
-        of_one_size(input_ids, position_ids)
+        check_equal_sizes(input_ids, position_ids)
         cache = PaddedCache(PaddedLayout.over(attention_mask), _pairs(past))
         layout = PaddedLayout.over(torch.ones_like(input_ids), position_ids)
         x_ND = self.model(input_ids.flatten(), layout, cache)
         return (layout.grid(self.model.scores(x_ND)), *_flat(cache.present))
 
 
-class SourceReader(nn.Module):
+class SourceGraph(nn.Module):
     """Encoder graph of an encoder-decoder: from sources to hidden states, and the keys and values
     of each cross-attention layer. For media it also returns the mask and, if the model has one, the
     logits of the CTC head."""
@@ -210,7 +210,7 @@ class SourceReader(nn.Module):
         return (layout.grid(memory.x_MD), *more, *grids)
 
 
-class TargetSteps(nn.Module):
+class TargetStepGraph(nn.Module):
     """Decoder graph of an encoder-decoder: reads new output tokens after cached ones."""
 
     def __init__(self, model: Seq2Seq) -> None:
@@ -235,7 +235,7 @@ class TargetSteps(nn.Module):
     ) -> tuple[Tensor, ...]:
         (model,), half = self.model, len(past_and_cross) // 2
         past, cross = _pairs(past_and_cross[:half]), _pairs(past_and_cross[half:])
-        of_one_size(input_ids, position_ids)
+        check_equal_sizes(input_ids, position_ids)
         cache = PaddedCache(PaddedLayout.over(attention_mask), past, cross)
         layout = PaddedLayout.over(torch.ones_like(input_ids), position_ids)
         # Keys and values of the source are cached, so its hidden states are not needed.
@@ -251,27 +251,29 @@ def padded_layout(given: ModelInput) -> PaddedLayout:
     return given.layout
 
 
-def _reading(module: Reader | SourceReader, name: str) -> Graph:
+def _reader_graph(module: ReadoutGraph | SourceGraph, name: str) -> Graph:
     given = module.inputs
-    return Graph(name, module, given.example, given.axes, module.outputs, _end(module), given.about)
+    return Graph(
+        name, module, given.example, given.axes, module.outputs, _max_positions(module), given.about
+    )
 
 
-def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
+def _step_graph(module: TextStepGraph | TargetStepGraph, name: str) -> Graph:
     batch, new, past, source = 2, 3, 4, 5
     example = {
         IDS: torch.ones(batch, new, dtype=torch.long),
         MASK: torch.ones(batch, past + new, dtype=torch.long),
-        PLACES: torch.arange(past, past + new).expand(batch, -1).contiguous(),
+        POSITION_IDS: torch.arange(past, past + new).expand(batch, -1).contiguous(),
     }
     axes = {
         IDS: {0: "batch", 1: "length"},
         MASK: {0: "batch", 1: PAST_AND_LENGTH},
-        PLACES: {0: "batch", 1: "length"},
+        POSITION_IDS: {0: "batch", 1: "length"},
     }
-    if isinstance(module, TargetSteps):
+    if isinstance(module, TargetStepGraph):
         example[SOURCE_MASK] = torch.ones(batch, source, dtype=torch.long)
         axes[SOURCE_MASK] = {0: "batch", 1: "source"}
-    kinds = {"past": past} | ({"cross": source} if isinstance(module, TargetSteps) else {})
+    kinds = {"past": past} | ({"cross": source} if isinstance(module, TargetStepGraph) else {})
     for kind, length in kinds.items():
         names = iter(layer_names(kind, len(module.blocks)))
         for block in module.blocks:
@@ -280,10 +282,10 @@ def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
             for layer in (next(names), next(names)):  # keys, values
                 example[layer] = torch.zeros(batch, attention.n_kv_heads, length, attention.d_head)
                 axes[layer] = {0: "batch", 2: "source" if kind == "cross" else "past"}
-    return Graph(name, module, example, axes, module.outputs, _end(module))
+    return Graph(name, module, example, axes, module.outputs, _max_positions(module))
 
 
-def _end(module: nn.Module) -> int | None:
+def _max_positions(module: nn.Module) -> int | None:
     """Number of rows of the smallest table of positions; None if there is no table."""
     ends = []
     for part in module.modules():

@@ -20,26 +20,26 @@ from headway.interop.graphs.graph_inputs import (
     WAVEFORM,
 )
 from headway.interop.graphs.graphs import (
-    ALONE,
     CTC,
+    DECODER,
     EMBEDDING,
+    ENCODER,
     LOGITS,
-    PLACES,
-    READER,
+    MODEL,
+    POSITION_IDS,
     REBUILT,
     SENTENCE,
     SOURCE_MASK,
     STATES,
-    WRITER,
 )
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared
 from headway.interop.proof_inputs import (
-    Reading,
+    ProofCase,
+    compute_cases,
+    output_name,
     proof_items,
-    read_all,
-    what_is_read,
-    what_is_said,
+    unit_names,
 )
 from headway.models.parts.audio import FULL_SCALE
 from headway.settings.model import Seq2SeqSettings
@@ -48,19 +48,19 @@ from headway.tasks.readout import readout_of
 from headway.tasks.text_items import TextItem
 
 One = TypeVar("One")
-Array = NDArray[Any]
-Call = Callable[[Mapping[str, Array]], dict[str, Array]]
+GraphArray = NDArray[Any]
+GraphCall = Callable[[Mapping[str, GraphArray]], dict[str, GraphArray]]
 """A graph as a function from all its inputs to all its outputs."""
 
 
-BATCHES = (1, 3, 5, 7)
+BATCH_SIZES = (1, 3, 5, 7)
 """Batch sizes of a proof; no graph was exported with an example of such a size."""
 
 STEPS = 5
 """Number of tokens at the end of a proof's texts that are read one at a time."""
 
 
-def padded(texts: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Array, Array]:
+def padded(texts: Sequence[Sequence[int]], *, left: bool = False) -> tuple[GraphArray, GraphArray]:
     """Token ids padded with 0 to a grid, and their attention mask."""
     longest = max(map(len, texts))
     ids_BT = np.zeros((len(texts), longest), np.int64)
@@ -71,26 +71,26 @@ def padded(texts: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Array
     return ids_BT, real_BT
 
 
-class Growing:
+class CachedGraph:
     """Incremental decoding with a step graph: keeps the cache from one step to the next."""
 
     def __init__(
         self,
-        call: Call,
+        call: GraphCall,
         heads: Mapping[str, tuple[int, int]],
         n_texts: int,
-        given: Mapping[str, Array] | None = None,
+        constant_inputs: Mapping[str, GraphArray] | None = None,
     ) -> None:
         """`heads`: number and width of the heads, by names of past inputs; `given`: the other
         inputs."""
-        self.call, self.given = call, dict(given or {})
+        self.call, self.constant_inputs = call, dict(constant_inputs or {})
         self.real_BS = np.zeros((n_texts, 0), np.int64)
         self.past = {
             name: np.zeros((n_texts, count, 0, width), np.float32)
             for name, (count, width) in heads.items()
         }
 
-    def read(self, ids_BT: Array, real_BT: Array | None = None) -> dict[str, Array]:
+    def feed(self, ids_BT: GraphArray, real_BT: GraphArray | None = None) -> dict[str, GraphArray]:
         """Read further tokens of each text, and return all outputs except the cache."""
         real_BT = np.ones_like(ids_BT) if real_BT is None else real_BT
         self.real_BS = np.concatenate([self.real_BS, real_BT], 1)
@@ -99,26 +99,28 @@ class Growing:
             {
                 IDS: ids_BT,
                 MASK: self.real_BS,
-                PLACES: positions_BT.clip(0),
+                POSITION_IDS: positions_BT.clip(0),
                 **self.past,
-                **self.given,
+                **self.constant_inputs,
             }
         )
         self.past = {name: found.pop(name.replace("past", "present", 1)) for name in self.past}
         return found
 
-    def pick(self, rows: Array, *, same_given: bool = False) -> None:
+    def select(self, rows: GraphArray, *, same_given: bool = False) -> None:
         """Reorder the texts: text i becomes the former text `rows[i]`. `same_given`: both have the
         same other inputs."""
         self.real_BS = self.real_BS[rows]
         self.past = {name: x.take(rows, 0) for name, x in self.past.items()}
         if not same_given:
-            self.given = {name: x.take(rows, 0) for name, x in self.given.items()}
+            self.constant_inputs = {
+                name: x.take(rows, 0) for name, x in self.constant_inputs.items()
+            }
 
 
 def text_inputs(
     texts: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
-) -> dict[str, Array]:
+) -> dict[str, GraphArray]:
     """Inputs of a text graph. `segments`: 1 for tokens of the second text of a pair. None: no
     pairs."""
     ids_BT, real_BT = padded(texts)
@@ -126,7 +128,9 @@ def text_inputs(
     return {IDS: ids_BT, MASK: real_BT, SEGMENTS: second_BT}
 
 
-def media_inputs(items: Sequence[Array], hidden: Sequence[Array] = ()) -> dict[str, Array]:
+def media_inputs(
+    items: Sequence[GraphArray], hidden: Sequence[GraphArray] = ()
+) -> dict[str, GraphArray]:
     """Graph inputs for images (T C Y X) of one size, or for recordings (16-bit or float samples).
     `hidden`: masks of the hidden rows of each item, for graphs with that input."""
     if items[0].ndim == 4:
@@ -146,7 +150,7 @@ def media_inputs(items: Sequence[Array], hidden: Sequence[Array] = ()) -> dict[s
     return inputs
 
 
-def sources_of(reader: Call, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def source_inputs(reader: GraphCall, inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
     """Inputs of a step graph that depend on its sources, and `CTC` if the encoder graph has it."""
     found = reader(inputs)
     found.pop(STATES)
@@ -157,74 +161,74 @@ def prove_padded(
     to: str,
     run: LoadedRun,
     sentences: Sequence[str],
-    calls: Mapping[str, Call],
+    calls: Mapping[str, GraphCall],
     *,
     by: str,
     int8: bool = False,
 ) -> Proof:
     """Compare the outputs of graphs with those of the run, in padded batches of odd sizes. Texts
     that are generated are also read one token at a time."""
-    readings = read_all(run, proof_items(run, sentences, odd=True))
+    readings = compute_cases(run, proof_items(run, sentences, odd=True))
     ours, theirs, heard = [*readings], [], []
     for some in _batches(readings):
-        scores, ctc = _said(run, calls, some)
+        scores, ctc = _graph_outputs(run, calls, some)
         theirs += scores
         heard += ctc
-    items, units = what_is_read(run)
-    sizes = ", ".join(map(str, BATCHES))
+    items, units = unit_names(run)
+    sizes = ", ".join(map(str, BATCH_SIZES))
     many = f"padded batches of {sizes} texts" if items == "sentences" else f"batches of {sizes}"
     notes = [f"{many}; no graph was exported with an example of such a size"]
     if heard:
         notes.append("the outputs of the CTC head were compared, too")
-        ours += [_of_ctc(reading) for reading in readings]
-    proof = compared(to, ours, [*theirs, *heard], what=what_is_said(run), by=by, notes=notes)
+        ours += [_ctc_case(reading) for reading in readings]
+    proof = compared(to, ours, [*theirs, *heard], what=output_name(run), by=by, notes=notes)
     if int8:
         proof = judged_as_int8(proof, ours, [*theirs, *heard])
-    tokens = sum(reading.n_read for reading in readings)
+    tokens = sum(reading.n_positions for reading in readings)
     return replace(proof, sentences=len(readings), tokens=tokens, items=items, units=units)
 
 
-def _of_ctc(reading: Reading) -> Reading:
-    assert reading.heard is not None
-    return replace(reading, scores=reading.heard)
+def _ctc_case(reading: ProofCase) -> ProofCase:
+    assert reading.ctc_scores is not None
+    return replace(reading, scores=reading.ctc_scores)
 
 
-def _said(
-    run: LoadedRun, calls: Mapping[str, Call], readings: Sequence[Reading]
-) -> tuple[list[Array], list[Array]]:
-    """Logits of each item, as in `Reading.scores`, and those of the CTC head of an
+def _graph_outputs(
+    run: LoadedRun, calls: Mapping[str, GraphCall], readings: Sequence[ProofCase]
+) -> tuple[list[GraphArray], list[GraphArray]]:
+    """Logits of each item, as in `ProofCase.scores`, and those of the CTC head of an
     encoder-decoder."""
     if run.spec.continues:
-        growing = Growing(calls[ALONE], _heads(run), len(readings))
-        return _grown(growing, [reading.tokens for reading in readings]), []
+        growing = CachedGraph(calls[MODEL], _heads(run), len(readings))
+        return _cached_scores(growing, [reading.tokens for reading in readings]), []
     inputs = _inputs(readings)
     if isinstance(run.shape, Seq2SeqSettings):
-        given = sources_of(calls[READER], inputs)
-        ctc = _real(given.pop(CTC), given[SOURCE_MASK]) if CTC in given else []
-        growing = Growing(calls[WRITER], _heads(run), len(readings), given)
-        return _grown(growing, [reading.target for reading in readings]), ctc
-    found = calls[ALONE](inputs)
+        given = source_inputs(calls[ENCODER], inputs)
+        ctc = _unpadded(given.pop(CTC), given[SOURCE_MASK]) if CTC in given else []
+        growing = CachedGraph(calls[DECODER], _heads(run), len(readings), given)
+        return _cached_scores(growing, [reading.target for reading in readings]), ctc
+    found = calls[MODEL](inputs)
     if REBUILT in found:
         pairs = zip(found[REBUILT], readings, strict=True)
         return [rows_RE[: len(reading.scores)] for rows_RE, reading in pairs], []
     if readout_of(run.settings).pools:
         name = next(name for name in (LOGITS, SENTENCE, EMBEDDING) if name in found)
         return list(found[name][:, None]), []
-    return _real(found[LOGITS], (inputs | found)[MASK]), []
+    return _unpadded(found[LOGITS], (inputs | found)[MASK]), []
 
 
-def _inputs(readings: Sequence[Reading]) -> dict[str, Array]:
+def _inputs(readings: Sequence[ProofCase]) -> dict[str, GraphArray]:
     texts = [one.item for one in readings if isinstance(one.item, TextItem)]
     if texts:
         segments = [text.segments or [0] * len(text.ids) for text in texts]
         return text_inputs([text.ids for text in texts], segments)
     items = [one.item for one in readings if not isinstance(one.item, TextItem)]
-    return media_inputs(items, [one.gone_P for one in readings if one.gone_P is not None])
+    return media_inputs(items, [one.masked_P for one in readings if one.masked_P is not None])
 
 
 def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
     first = 0
-    for size in cycle(BATCHES):
+    for size in cycle(BATCH_SIZES):
         if first >= len(items):
             return
         yield items[first : first + size]
@@ -242,16 +246,16 @@ def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
     }
 
 
-def _grown(growing: Growing, texts: Sequence[Sequence[int]]) -> list[Array]:
+def _cached_scores(growing: CachedGraph, texts: Sequence[Sequence[int]]) -> list[GraphArray]:
     """Logits of growing texts: all but the last tokens are read at once, the rest one by one."""
     ids_BT, real_BT = padded(texts, left=True)
     at_once = max(1, ids_BT.shape[1] - STEPS)
-    scores = [growing.read(ids_BT[:, :at_once], real_BT[:, :at_once])[LOGITS]]
+    scores = [growing.feed(ids_BT[:, :at_once], real_BT[:, :at_once])[LOGITS]]
     for place in range(at_once, ids_BT.shape[1]):
         now = slice(place, place + 1)
-        scores.append(growing.read(ids_BT[:, now], real_BT[:, now])[LOGITS])
-    return _real(np.concatenate(scores, 1), real_BT)
+        scores.append(growing.feed(ids_BT[:, now], real_BT[:, now])[LOGITS])
+    return _unpadded(np.concatenate(scores, 1), real_BT)
 
 
-def _real(scores_BTV: Array, real_BT: Array) -> list[Array]:
+def _unpadded(scores_BTV: GraphArray, real_BT: GraphArray) -> list[GraphArray]:
     return [scores_TV[real_T > 0] for scores_TV, real_T in zip(scores_BTV, real_BT, strict=True)]

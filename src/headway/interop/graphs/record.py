@@ -21,9 +21,9 @@ from headway.settings.run import RunSettings
 from headway.storage import replace_text
 from headway.tasks.specs import spec_of
 
-NAMES = "graphs.json"
+GRAPHS_JSON = "graphs.json"
 
-Shape = list[int | str]
+GraphShape = list[int | str]
 
 QUICKER = (
     ("torch.fx.config", "do_not_emit_stack_traces", True),
@@ -33,13 +33,13 @@ QUICKER = (
 
 
 @torch.no_grad()
-def recorded(graph: Graph) -> ExportedProgram:
+def export_program(graph: Graph) -> ExportedProgram:
     """Export a graph with dynamic sizes along its axes, including zero and one."""
     with quickly():
         program = torch.export.export(
             graph.module.eval(),
             tuple(graph.example.values()),
-            dynamic_shapes=_sizes(graph),
+            dynamic_shapes=_dynamic_shapes(graph),
             strict=False,
         )
     # Torch assumes dynamic sizes of at least 2 and later checks this, also for their sums.
@@ -73,7 +73,7 @@ def quickly() -> Iterator[None]:
             setattr(config, name, value)
 
 
-def _sizes(graph: Graph) -> dict[str, Any]:
+def _dynamic_shapes(graph: Graph) -> dict[str, Any]:
     """Dynamic sizes as `torch.export` takes them: by parameter of the module, with several for
     `*past`."""
     dims: dict[str, Any] = {PAST_AND_LENGTH: Dim.AUTO}
@@ -107,22 +107,22 @@ def describe(
                 "task": settings.task,
                 "inputs": [_input(graph, name) for name in graph.example],
                 "outputs": [_value(name, shapes[name], graph.about) for name in graph.outputs],
-                "max_positions": graph.reach,
+                "max_positions": graph.max_positions,
                 "labels": list(settings.labels),
                 **threshold,
             }
         )
     text = json.dumps(facts, indent=2, ensure_ascii=False)
-    replace_text(folder / NAMES, text + "\n")
+    replace_text(folder / GRAPHS_JSON, text + "\n")
 
 
 def _input(graph: Graph, name: str) -> dict[str, Any]:
     x, axes = graph.example[name], graph.axes[name]
-    shape: Shape = [axes.get(axis, size) for axis, size in enumerate(x.shape)]
+    shape: GraphShape = [axes.get(axis, size) for axis, size in enumerate(x.shape)]
     return {"type": str(x.dtype).removeprefix("torch."), **_value(name, shape, graph.about)}
 
 
-def _value(name: str, shape: Shape, more: Mapping[str, str]) -> dict[str, Any]:
+def _value(name: str, shape: GraphShape, more: Mapping[str, str]) -> dict[str, Any]:
     about = more.get(name) or ABOUT.get(name)
     if about is None:
         kind, number, part = name.split(".")
@@ -137,7 +137,7 @@ OF_LAYERS = {
 }
 
 
-def output_shapes(graph: Graph, program: ExportedProgram) -> dict[str, Shape]:
+def output_shapes(graph: Graph, program: ExportedProgram) -> dict[str, GraphShape]:
     """Shape of each output; dynamic sizes are named after the axes of the inputs."""
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     inputs = [nodes[name] for name in program.graph_signature.user_inputs]

@@ -7,16 +7,16 @@ from typing import Any
 
 from headway.interop.convertible import their_activation
 from headway.interop.families import Architecture
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.interop.hf.encoders import (
     COUNTED,
+    DetectedNames,
     EncoderFamily,
     HeadNames,
-    Seen,
     head_pairs,
     refuse_variants,
 )
-from headway.interop.name_pairs import Pair, both, stacked
+from headway.interop.name_pairs import NamePair, stacked, weight_and_bias
 from headway.settings.model import EncoderSettings
 
 SENTENCE_ORDER = {
@@ -33,12 +33,12 @@ class Albert(EncoderFamily):
     body = "albert"
     words = "predictions."
 
-    def architecture(self, given: Given, seen: Seen) -> Architecture:
+    def architecture(self, given: ForeignConfig, seen: DetectedNames) -> Architecture:
         refuse_variants(given)
-        given.only("inner_group_num", 1, "only a single inner layer per group is")
-        given.only("net_structure_type", 0, "only the standard architecture is")
-        given.only("num_memory_blocks", 0, "only the standard architecture is")
-        reading = self.reading(given, seen)
+        given.require("inner_group_num", 1, "only a single inner layer per group is")
+        given.require("net_structure_type", 0, "only the standard architecture is")
+        given.require("num_memory_blocks", 0, "only the standard architecture is")
+        reading = self.head_plan(given, seen)
         tied = given.flag("tie_word_embeddings", True)
         model = _settings(given, seen, reading.heads, reading.n_labels, tied)
         named = HeadNames("pooler", "predictions", "predictions.")
@@ -77,50 +77,50 @@ ALBERT = Albert()
 
 
 def _settings(
-    given: Given, seen: Seen, heads: tuple[str, ...], n_labels: int, tied: bool
+    given: ForeignConfig, seen: DetectedNames, heads: tuple[str, ...], n_labels: int, tied: bool
 ) -> EncoderSettings:
-    groups, n_layers = given.whole("num_hidden_groups", 1), given.whole("num_hidden_layers")
+    groups, n_layers = given.integer("num_hidden_groups", 1), given.integer("num_hidden_layers")
     if groups not in (1, n_layers):
         raise given.error("num_hidden_groups", f"is not supported; it may be 1 or {n_layers}")
     shared = groups == 1
     values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
     return EncoderSettings(
-        vocab_size=given.whole("vocab_size"),
-        d_embedding=given.whole("embedding_size", 128),
-        d_model=given.whole("hidden_size"),
-        n_layers=given.whole("num_hidden_layers", most=MOST_SHARED)
+        vocab_size=given.integer("vocab_size"),
+        d_embedding=given.integer("embedding_size", 128),
+        d_model=given.integer("hidden_size"),
+        n_layers=given.integer("num_hidden_layers", most=MOST_SHARED)
         if shared
         else given.layers("num_hidden_layers", seen.names),
         share_layers=shared,
-        n_heads=given.whole("num_attention_heads"),
-        d_ff=given.whole("intermediate_size"),
-        max_len=given.whole("max_position_embeddings", 512),
+        n_heads=given.integer("num_attention_heads"),
+        d_ff=given.integer("intermediate_size"),
+        max_len=given.integer("max_position_embeddings", 512),
         activation=given.activation("hidden_act", "gelu_new"),
         norm_eps=given.number("layer_norm_eps", 1e-12, least=1e-30),
-        dropout=given.share("hidden_dropout_prob", 0.0),
-        attention_dropout=given.share("attention_probs_dropout_prob", 0.0),
-        n_segments=given.whole("type_vocab_size", 2),
+        dropout=given.fraction("hidden_dropout_prob", 0.0),
+        attention_dropout=given.fraction("attention_probs_dropout_prob", 0.0),
+        n_segments=given.integer("type_vocab_size", 2),
         **values,
     )
 
 
-def _body(model: EncoderSettings, seen: Seen) -> list[Pair]:
+def _body(model: EncoderSettings, seen: DetectedNames) -> list[NamePair]:
     front = f"{seen.prefix}embeddings"
     pairs = [
-        Pair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
-        Pair(f"{front}.position_embeddings.weight", "front.positions.table.weight"),
-        Pair(f"{front}.token_type_embeddings.weight", "front.segments.weight"),
-        *both(f"{front}.LayerNorm", "front.norm"),
-        *both(f"{seen.prefix}encoder.embedding_hidden_mapping_in", "front.to_stream"),
+        NamePair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
+        NamePair(f"{front}.position_embeddings.weight", "front.positions.table.weight"),
+        NamePair(f"{front}.token_type_embeddings.weight", "front.segments.weight"),
+        *weight_and_bias(f"{front}.LayerNorm", "front.norm"),
+        *weight_and_bias(f"{seen.prefix}encoder.embedding_hidden_mapping_in", "front.to_stream"),
     ]
     for number in range(1 if model.share_layers else model.n_layers):
         layer = f"{seen.prefix}encoder.albert_layer_groups.{number}.albert_layers.0"
         block = f"stack.blocks.{number}"
         own = [f"{layer}.attention.{name}" for name in ("query", "key", "value")]
         pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3)
-        pairs += both(f"{layer}.attention.dense", f"{block}.attention.to_out")
-        pairs += both(f"{layer}.attention.LayerNorm", f"{block}.norm_attention")
-        pairs += both(f"{layer}.ffn", f"{block}.feed_forward.to_hidden")
-        pairs += both(f"{layer}.ffn_output", f"{block}.feed_forward.to_out")
-        pairs += both(f"{layer}.full_layer_layer_norm", f"{block}.norm_feed_forward")
+        pairs += weight_and_bias(f"{layer}.attention.dense", f"{block}.attention.to_out")
+        pairs += weight_and_bias(f"{layer}.attention.LayerNorm", f"{block}.norm_attention")
+        pairs += weight_and_bias(f"{layer}.ffn", f"{block}.feed_forward.to_hidden")
+        pairs += weight_and_bias(f"{layer}.ffn_output", f"{block}.feed_forward.to_out")
+        pairs += weight_and_bias(f"{layer}.full_layer_layer_norm", f"{block}.norm_feed_forward")
     return pairs

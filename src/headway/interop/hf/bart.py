@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.interop.convertible import BIASES, check_kind, check_said, their_activation
+from headway.interop.convertible import BIASES, check_kind, check_round_trip, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import LONGEST, Given
+from headway.interop.foreign_config import LONGEST, ForeignConfig
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.interleaved import in_halves
-from headway.interop.hf.side_sizes import read_sides, said_of_sides
-from headway.interop.name_pairs import Change, Pair, both, stacked
+from headway.interop.hf.side_sizes import foreign_sizes, read_sides
+from headway.interop.name_pairs import NamePair, TensorTransform, stacked, weight_and_bias
 from headway.nn.positions import sinusoids
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.run import RunSettings
@@ -31,7 +31,7 @@ SINUSOIDS = {
 VERSION = {r"(model\.)?(en|de)coder\.version": "the version of the program that wrote the file"}
 SHARED = {r"(model\.)?shared\.weight": "unused: encoder and decoder have separate embeddings"}
 
-ROW = Change(lambda tensor: tensor[0], lambda tensor: tensor[None])
+ROW = TensorTransform(lambda tensor: tensor[0], lambda tensor: tensor[None])
 """Conversion of `final_logits_bias`, which has a leading axis of size 1."""
 
 
@@ -51,18 +51,18 @@ class BartFamily:
     """Whether source and target may have separate vocabularies (Marian)."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        given = Given(config)
+        given = ForeignConfig(config)
         self._refuse(given)
         prefix = "model." if any(name.startswith("model.") for name in names) else ""
         tie = self._tie(given, prefix, names)
-        size = given.whole("vocab_size")
-        target = given.whole("decoder_vocab_size", size) if self.two_vocabularies else size
+        size = given.integer("vocab_size")
+        target = given.integer("decoder_vocab_size", size) if self.two_vocabularies else size
         model = Seq2SeqSettings(
             vocab_size=size if tie == "all" else target,
             source_vocab_size=size,
-            d_model=given.whole("d_model"),
+            d_model=given.integer("d_model"),
             **read_sides(given, names),
-            max_len=given.whole("max_position_embeddings", 1024, most=LONGEST),
+            max_len=given.integer("max_position_embeddings", 1024, most=LONGEST),
             activation=given.activation("activation_function", "gelu"),
             norm_eps=NORM_EPS,
             wiring=self.wiring,
@@ -71,9 +71,9 @@ class BartFamily:
             embedding_scale=given.flag("scale_embedding", False),
             embedding_norm=self.learned,
             head_bias="final_logits_bias" in names,
-            dropout=given.share("dropout", 0.1),
-            attention_dropout=given.share("attention_dropout", 0.0),
-            ff_dropout=given.share("activation_dropout", 0.0),
+            dropout=given.fraction("dropout", 0.1),
+            attention_dropout=given.fraction("attention_dropout", 0.0),
+            ff_dropout=given.fraction("activation_dropout", 0.0),
             tie=tie,
         )
         translates = self.two_vocabularies
@@ -97,7 +97,7 @@ class BartFamily:
             "architectures": [f"{self.cls}{self.head}"],
             "vocab_size": ours.source_vocab,
             "d_model": ours.d_model,
-            **said_of_sides(ours),
+            **foreign_sizes(ours),
             "max_position_embeddings": ours.max_len,
             "activation_function": their_activation(ours.activation),
             "scale_embedding": ours.embedding_scale,
@@ -118,19 +118,21 @@ class BartFamily:
         if not self.learned and ours.positions == "sinusoidal":
             free.add("positions")
             said = in_halves(said, ours.d_model)
-        check_said(ours, said.model, self.cls, wider=BIASES, free=free)
+        check_round_trip(ours, said.model, self.cls, wider=BIASES, free=free)
         return config, said
 
-    def _refuse(self, given: Given) -> None:
+    def _refuse(self, given: ForeignConfig) -> None:
         name = given.architecture()
         known = (f"{self.cls}{self.head}", f"{self.cls}Model")
         if name is not None and name not in known:
             raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
         pre = self.wiring == "pre"
-        given.only("normalize_before", pre, "this architecture has its norms in other places")
-        given.only("add_final_layer_norm", pre, "this architecture has its norms in other places")
+        given.require("normalize_before", pre, "this architecture has its norms in other places")
+        given.require(
+            "add_final_layer_norm", pre, "this architecture has its norms in other places"
+        )
 
-    def _tie(self, given: Given, prefix: str, names: Collection[str]) -> Any:
+    def _tie(self, given: ForeignConfig, prefix: str, names: Collection[str]) -> Any:
         tied = given.flag("tie_word_embeddings", True)
         shared = True
         if self.two_vocabularies:
@@ -144,41 +146,41 @@ class BartFamily:
             return "source-target"
         return "target-softmax" if tied else "none"
 
-    def _pairs(self, model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> list[Pair]:
+    def _pairs(self, model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> list[NamePair]:
         pairs = _embeddings(model, prefix, names)
         sides = (("encoder", model.n_layers, "source_front"),
                  ("decoder", model.decoder_layers, "target_front"))  # fmt: skip
         for side, n_layers, front in sides:
             if self.learned:
                 pairs.append(
-                    Pair(f"{prefix}{side}.embed_positions.weight",
+                    NamePair(f"{prefix}{side}.embed_positions.weight",
                          f"{front}.positions.table.weight", their_rows=slice(OFFSET, None))
                 )  # fmt: skip
-                pairs += both(f"{prefix}{side}.layernorm_embedding", f"{front}.norm")
+                pairs += weight_and_bias(f"{prefix}{side}.layernorm_embedding", f"{front}.norm")
             for n in range(n_layers):
                 theirs, ours = f"{prefix}{side}.layers.{n}", f"{side}.blocks.{n}"
                 pairs += _layer(theirs, ours, model.d_model, cross=side == "decoder")
             if model.wiring == "pre":
-                pairs += both(f"{prefix}{side}.layer_norm", f"{side}.final_norm")
+                pairs += weight_and_bias(f"{prefix}{side}.layer_norm", f"{side}.final_norm")
         if model.head_bias:
-            pairs.append(Pair("final_logits_bias", "head.linear.bias", change=ROW))
+            pairs.append(NamePair("final_logits_bias", "head.linear.bias", change=ROW))
         return pairs
 
 
-def _embeddings(model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> list[Pair]:
-    source = Pair(f"{prefix}encoder.embed_tokens.weight", "source_front.tokens.weight")
-    target = Pair(f"{prefix}decoder.embed_tokens.weight", "target_front.tokens.weight")
-    softmax = Pair("lm_head.weight", "head.linear.weight", tied=model.tie == "target-softmax")
+def _embeddings(model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> list[NamePair]:
+    source = NamePair(f"{prefix}encoder.embed_tokens.weight", "source_front.tokens.weight")
+    target = NamePair(f"{prefix}decoder.embed_tokens.weight", "target_front.tokens.weight")
+    softmax = NamePair("lm_head.weight", "head.linear.weight", tied=model.tie == "target-softmax")
     if model.tie not in ("all", "source-target"):
         return [source, target, softmax]
-    shared = [Pair(f"{prefix}shared.weight", source.ours), target, source]
+    shared = [NamePair(f"{prefix}shared.weight", source.ours), target, source]
     if model.tie == "all":
         shared.append(softmax)
         return first_of(shared, names)
     return [*first_of(shared, names), softmax]
 
 
-def first_of(pairs: list[Pair], names: Collection[str]) -> list[Pair]:
+def first_of(pairs: list[NamePair], names: Collection[str]) -> list[NamePair]:
     """Pairs for the names of one tensor: the first name in the file holds it, the others may be
     missing."""
     first = next((pair for pair in pairs if pair.theirs in names), pairs[0])
@@ -186,19 +188,19 @@ def first_of(pairs: list[Pair], names: Collection[str]) -> list[Pair]:
     return [first._replace(ours=pairs[0].ours), *others]
 
 
-def _layer(theirs: str, ours: str, width: int, *, cross: bool) -> list[Pair]:
-    pairs: list[Pair] = []
+def _layer(theirs: str, ours: str, width: int, *, cross: bool) -> list[NamePair]:
+    pairs: list[NamePair] = []
     kinds = [("self_attn", "attention", "norm_attention")]
     kinds += [("encoder_attn", "cross", "norm_cross")] if cross else []
     for name, part, norm in kinds:
         own = f"{theirs}.{name}"
         projections = [f"{own}.{letter}_proj" for letter in "qkv"]
         pairs += stacked(projections, f"{ours}.{part}.to_qkv", [width] * 3)
-        pairs += both(f"{own}.out_proj", f"{ours}.{part}.to_out")
-        pairs += both(f"{own}_layer_norm", f"{ours}.{norm}")
-    pairs += both(f"{theirs}.fc1", f"{ours}.feed_forward.to_hidden")
-    pairs += both(f"{theirs}.fc2", f"{ours}.feed_forward.to_out")
-    return [*pairs, *both(f"{theirs}.final_layer_norm", f"{ours}.norm_feed_forward")]
+        pairs += weight_and_bias(f"{own}.out_proj", f"{ours}.{part}.to_out")
+        pairs += weight_and_bias(f"{own}_layer_norm", f"{ours}.{norm}")
+    pairs += weight_and_bias(f"{theirs}.fc1", f"{ours}.feed_forward.to_hidden")
+    pairs += weight_and_bias(f"{theirs}.fc2", f"{ours}.feed_forward.to_out")
+    return [*pairs, *weight_and_bias(f"{theirs}.final_layer_norm", f"{ours}.norm_feed_forward")]
 
 
 BART = BartFamily("bart", "Bart", "ForConditionalGeneration", wiring="post", learned=True)

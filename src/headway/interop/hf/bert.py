@@ -7,16 +7,16 @@ from typing import Any
 from headway.errors import UserError
 from headway.interop.convertible import their_activation
 from headway.interop.families import Architecture
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.interop.hf.encoders import (
     COUNTED,
+    DetectedNames,
     EncoderFamily,
     HeadNames,
-    Seen,
     head_pairs,
     refuse_variants,
 )
-from headway.interop.name_pairs import Pair, both, stacked
+from headway.interop.name_pairs import NamePair, stacked, weight_and_bias
 from headway.settings.model import EncoderSettings
 
 NEXT_SENTENCE = {
@@ -30,9 +30,9 @@ class Bert(EncoderFamily):
     body = "bert"
     words = "cls.predictions."
 
-    def architecture(self, given: Given, seen: Seen) -> Architecture:
+    def architecture(self, given: ForeignConfig, seen: DetectedNames) -> Architecture:
         refuse_variants(given)
-        reading = self.reading(given, seen)
+        reading = self.head_plan(given, seen)
         tied = given.flag("tie_word_embeddings", True)
         model = bert_settings(given, seen, reading.heads, reading.n_labels, tied=tied)
         named = HeadNames("pooler.dense", "cls.predictions", "cls.predictions.transform.")
@@ -58,47 +58,53 @@ BERT = Bert()
 
 
 def bert_settings(
-    given: Given, seen: Seen, heads: tuple[str, ...], n_labels: int, *, tied: bool, offset: int = 0
+    given: ForeignConfig,
+    seen: DetectedNames,
+    heads: tuple[str, ...],
+    n_labels: int,
+    *,
+    tied: bool,
+    offset: int = 0,
 ) -> EncoderSettings:
     """Read the model settings. `offset`: number of unused rows at the start of the position
     table."""
     values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
     return EncoderSettings(
-        vocab_size=given.whole("vocab_size"),
-        d_model=given.whole("hidden_size"),
+        vocab_size=given.integer("vocab_size"),
+        d_model=given.integer("hidden_size"),
         n_layers=given.layers("num_hidden_layers", seen.names),
-        n_heads=given.whole("num_attention_heads"),
-        d_ff=given.whole("intermediate_size"),
-        max_len=given.whole("max_position_embeddings", least=offset + 1) - offset,
+        n_heads=given.integer("num_attention_heads"),
+        d_ff=given.integer("intermediate_size"),
+        max_len=given.integer("max_position_embeddings", least=offset + 1) - offset,
         activation=given.activation("hidden_act", "gelu"),
         norm_eps=given.number("layer_norm_eps", 1e-12, least=1e-30),
-        dropout=given.share("hidden_dropout_prob", 0.1),
-        attention_dropout=given.share("attention_probs_dropout_prob", 0.1),
-        n_segments=given.whole("type_vocab_size", 2),
+        dropout=given.fraction("hidden_dropout_prob", 0.1),
+        attention_dropout=given.fraction("attention_probs_dropout_prob", 0.1),
+        n_segments=given.integer("type_vocab_size", 2),
         **values,
     )
 
 
-def bert_body(model: EncoderSettings, seen: Seen, offset: int = 0) -> list[Pair]:
+def bert_body(model: EncoderSettings, seen: DetectedNames, offset: int = 0) -> list[NamePair]:
     """Name pairs of the embeddings and layers."""
     front = f"{seen.prefix}embeddings"
     rows = slice(offset, None) if offset else None
     pairs = [
-        Pair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
-        Pair(f"{front}.position_embeddings.weight", "front.positions.table.weight",
+        NamePair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
+        NamePair(f"{front}.position_embeddings.weight", "front.positions.table.weight",
              their_rows=rows),
-        Pair(f"{front}.token_type_embeddings.weight", "front.segments.weight"),
-        *both(f"{front}.LayerNorm", "front.norm"),
+        NamePair(f"{front}.token_type_embeddings.weight", "front.segments.weight"),
+        *weight_and_bias(f"{front}.LayerNorm", "front.norm"),
     ]  # fmt: skip
     for number in range(model.n_layers):
         layer, block = f"{seen.prefix}encoder.layer.{number}", f"stack.blocks.{number}"
         own = [f"{layer}.attention.self.{name}" for name in ("query", "key", "value")]
         pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3)
-        pairs += both(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
-        pairs += both(f"{layer}.attention.output.LayerNorm", f"{block}.norm_attention")
-        pairs += both(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
-        pairs += both(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
-        pairs += both(f"{layer}.output.LayerNorm", f"{block}.norm_feed_forward")
+        pairs += weight_and_bias(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
+        pairs += weight_and_bias(f"{layer}.attention.output.LayerNorm", f"{block}.norm_attention")
+        pairs += weight_and_bias(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
+        pairs += weight_and_bias(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
+        pairs += weight_and_bias(f"{layer}.output.LayerNorm", f"{block}.norm_feed_forward")
     return pairs
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from headway.interop.convertible import their_activation
 from headway.interop.families import Architecture
-from headway.interop.foreign_config import Given
-from headway.interop.hf.encoders import COUNTED, EncoderFamily, Seen, refuse_variants
-from headway.interop.name_pairs import Pair, both, stacked
+from headway.interop.foreign_config import ForeignConfig
+from headway.interop.hf.encoders import COUNTED, DetectedNames, EncoderFamily, refuse_variants
+from headway.interop.name_pairs import NamePair, stacked, weight_and_bias
 from headway.settings.model import EncoderSettings
 
 EPS = 1e-12
@@ -20,24 +20,24 @@ class Distilbert(EncoderFamily):
     body = "distilbert"
     words = "vocab_"
 
-    def architecture(self, given: Given, seen: Seen) -> Architecture:
+    def architecture(self, given: ForeignConfig, seen: DetectedNames) -> Architecture:
         refuse_variants(given)
-        reading = self.reading(given, seen)
+        reading = self.head_plan(given, seen)
         heads = tuple(head for head in reading.heads if head != "pooled")
         heads = (*heads, "pooled") if "classes" in heads else heads
         tied = given.flag("tie_word_embeddings", True)
         model = _settings(given, seen, heads, reading.n_labels, tied)
         pairs = _body(model, seen)
         if "words" in heads:
-            pairs += both("vocab_transform", "heads.words.dense")
-            pairs += both("vocab_layer_norm", "heads.words.norm")
+            pairs += weight_and_bias("vocab_transform", "heads.words.dense")
+            pairs += weight_and_bias("vocab_layer_norm", "heads.words.norm")
             ours = "front.tokens" if tied else "heads.words.words.linear"
-            pairs.append(Pair("vocab_projector.weight", f"{ours}.weight", tied=tied))
-            pairs.append(Pair("vocab_projector.bias", "heads.words.words.linear.bias"))
+            pairs.append(NamePair("vocab_projector.weight", f"{ours}.weight", tied=tied))
+            pairs.append(NamePair("vocab_projector.bias", "heads.words.words.linear.bias"))
         if "classes" in heads:
-            pairs += both("pre_classifier", "heads.pooled.dense")
+            pairs += weight_and_bias("pre_classifier", "heads.pooled.dense")
         for head in {"classes", "tags"} & set(heads):
-            pairs += both("classifier", f"heads.{head}.linear")
+            pairs += weight_and_bias("classifier", f"heads.{head}.linear")
         return Architecture(
             task=reading.task,
             model=model,
@@ -68,41 +68,41 @@ DISTILBERT = Distilbert()
 
 
 def _settings(
-    given: Given, seen: Seen, heads: tuple[str, ...], n_labels: int, tied: bool
+    given: ForeignConfig, seen: DetectedNames, heads: tuple[str, ...], n_labels: int, tied: bool
 ) -> EncoderSettings:
     values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
     if "pooled" in heads:
         values["pooler"] = "relu"
     return EncoderSettings(
-        vocab_size=given.whole("vocab_size"),
-        d_model=given.whole("dim"),
+        vocab_size=given.integer("vocab_size"),
+        d_model=given.integer("dim"),
         n_layers=given.layers("n_layers", seen.names),
-        n_heads=given.whole("n_heads"),
-        d_ff=given.whole("hidden_dim"),
-        max_len=given.whole("max_position_embeddings"),
+        n_heads=given.integer("n_heads"),
+        d_ff=given.integer("hidden_dim"),
+        max_len=given.integer("max_position_embeddings"),
         activation=given.activation("activation", "gelu"),
         norm_eps=EPS,
-        dropout=given.share("dropout", 0.1),
-        attention_dropout=given.share("attention_dropout", 0.1),
+        dropout=given.fraction("dropout", 0.1),
+        attention_dropout=given.fraction("attention_dropout", 0.1),
         n_segments=0,
         **values,
     )
 
 
-def _body(model: EncoderSettings, seen: Seen) -> list[Pair]:
+def _body(model: EncoderSettings, seen: DetectedNames) -> list[NamePair]:
     front = f"{seen.prefix}embeddings"
     pairs = [
-        Pair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
-        Pair(f"{front}.position_embeddings.weight", "front.positions.table.weight"),
-        *both(f"{front}.LayerNorm", "front.norm"),
+        NamePair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
+        NamePair(f"{front}.position_embeddings.weight", "front.positions.table.weight"),
+        *weight_and_bias(f"{front}.LayerNorm", "front.norm"),
     ]
     for number in range(model.n_layers):
         layer, block = f"{seen.prefix}transformer.layer.{number}", f"stack.blocks.{number}"
         own = [f"{layer}.attention.{name}_lin" for name in "qkv"]
         pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3)
-        pairs += both(f"{layer}.attention.out_lin", f"{block}.attention.to_out")
-        pairs += both(f"{layer}.sa_layer_norm", f"{block}.norm_attention")
-        pairs += both(f"{layer}.ffn.lin1", f"{block}.feed_forward.to_hidden")
-        pairs += both(f"{layer}.ffn.lin2", f"{block}.feed_forward.to_out")
-        pairs += both(f"{layer}.output_layer_norm", f"{block}.norm_feed_forward")
+        pairs += weight_and_bias(f"{layer}.attention.out_lin", f"{block}.attention.to_out")
+        pairs += weight_and_bias(f"{layer}.sa_layer_norm", f"{block}.norm_attention")
+        pairs += weight_and_bias(f"{layer}.ffn.lin1", f"{block}.feed_forward.to_hidden")
+        pairs += weight_and_bias(f"{layer}.ffn.lin2", f"{block}.feed_forward.to_out")
+        pairs += weight_and_bias(f"{layer}.output_layer_norm", f"{block}.norm_feed_forward")
     return pairs

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from headway.errors import ConfigError, UserError, one_line
-from headway.interop.convertible import BIASES, check_said, label_config
+from headway.interop.convertible import BIASES, check_round_trip, label_config
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import LABEL, Answer, Given
-from headway.interop.name_pairs import Pair, both, new_names, with_old_names
+from headway.interop.foreign_config import LABEL, ClassifyAnswer, ForeignConfig
+from headway.interop.name_pairs import NamePair, new_names, weight_and_bias, with_old_names
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
 
@@ -28,7 +28,7 @@ COUNTED = {r"(?:\w+\.)?embeddings\.position_ids": "counts 0, 1, 2 ..."}
 """Ignored buffer of old files."""
 
 
-class Seen(NamedTuple):
+class DetectedNames(NamedTuple):
     """Facts about a file, from the names of its tensors."""
 
     prefix: str
@@ -39,13 +39,13 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
+class HeadPlan:
     """Task, heads and labels of a model."""
 
     task: str
     heads: tuple[str, ...]
     labels: tuple[str, ...] = ()
-    answer: Answer = "label"
+    answer: ClassifyAnswer = "label"
 
     @property
     def n_labels(self) -> int:
@@ -66,8 +66,8 @@ class EncoderFamily(ABC):
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
         pooler = any(n.startswith(f"{prefix}pooler.") for n in names)
-        given = Given(config)
-        found = self.architecture(given, Seen(prefix, pooler, new_names(names)))
+        given = ForeignConfig(config)
+        found = self.architecture(given, DetectedNames(prefix, pooler, new_names(names)))
         found = replace(found, pairs=with_old_names(found.pairs, set(names)))
         return as_cross_encoder(found, given)
 
@@ -82,8 +82,8 @@ class EncoderFamily(ABC):
         config |= label_config(settings)
         prefix = "" if kind == "Model" else f"{self.body}."
         enough = [f"{prefix}{i}" for i in range(model.n_layers)]
-        seen = Seen(prefix, "pooled" in model.heads, names=enough)
-        found = self.architecture(Given(config), seen)
+        seen = DetectedNames(prefix, "pooled" in model.heads, names=enough)
+        found = self.architecture(ForeignConfig(config), seen)
         said = found.model
         assert isinstance(said, EncoderSettings)
         if "pooled" in said.heads and "pooled" not in model.heads:
@@ -96,7 +96,7 @@ class EncoderFamily(ABC):
                 f"{self.class_name}{kind} has the heads {said.heads}, but this model has "
                 f"{model.heads}."
             )
-        check_said(model, said, self.class_name, wider=BIASES, free=("pooling",))
+        check_round_trip(model, said, self.class_name, wider=BIASES, free=("pooling",))
         return config, found
 
     @abstractmethod
@@ -105,10 +105,10 @@ class EncoderFamily(ABC):
         settings."""
 
     @abstractmethod
-    def architecture(self, given: Given, seen: Seen) -> Architecture:
+    def architecture(self, given: ForeignConfig, seen: DetectedNames) -> Architecture:
         """Return the architecture for a configuration: model settings and name pairs."""
 
-    def reading(self, given: Given, seen: Seen) -> Reading:
+    def head_plan(self, given: ForeignConfig, seen: DetectedNames) -> HeadPlan:
         """Determine task and heads from the class name, or from the tensors if no class is named.
 
         A pooler in the file is kept even if the class does not use it, because training may.
@@ -122,11 +122,11 @@ class EncoderFamily(ABC):
         task, heads = KINDS[kind]
         labels, answer = given.labels() if "tags" in heads else (), LABEL
         if "classes" in heads:
-            answer, labels = given.classes()
+            answer, labels = given.answer_and_labels()
         pooled = seen.pooler or "classes" in heads
-        return Reading(task, (*heads, "pooled") if pooled else heads, labels, answer)
+        return HeadPlan(task, (*heads, "pooled") if pooled else heads, labels, answer)
 
-    def _guess(self, given: Given, seen: Seen) -> str:
+    def _guess(self, given: ForeignConfig, seen: DetectedNames) -> str:
         if any("classifier" in name for name in seen.names):
             raise ConfigError(
                 f"{given.where} does not name the class of the model. Add for example "
@@ -136,18 +136,18 @@ class EncoderFamily(ABC):
         return "ForMaskedLM" if words else "Model"
 
 
-def refuse_variants(given: Given) -> None:
+def refuse_variants(given: ForeignConfig) -> None:
     """Raise an error for variants of these encoders that are not supported."""
-    given.only("position_embedding_type", "absolute", "only absolute positions are")
-    given.only("is_decoder", False, "causal attention is not; import the model as an encoder")
-    given.only("add_cross_attention", False, "an encoder has no cross-attention")
-    given.only("pruned_heads", ({}, []), "every layer must have all its heads")
+    given.require("position_embedding_type", "absolute", "only absolute positions are")
+    given.require("is_decoder", False, "causal attention is not; import the model as an encoder")
+    given.require("add_cross_attention", False, "an encoder has no cross-attention")
+    given.require("pruned_heads", ({}, []), "every layer must have all its heads")
 
 
-def as_cross_encoder(found: Architecture, given: Given) -> Architecture:
+def as_cross_encoder(found: Architecture, given: ForeignConfig) -> Architecture:
     """Adapt the architecture to text pairs if sentence-transformers saved it as a
     `CrossEncoder`."""
-    own = given.table("sentence_transformers")
+    own = given.nested("sentence_transformers")
     name = own.get("activation_fn") or given.values.get("sbert_ce_default_activation_function")
     if found.task != "classify" or not (own or name):
         return found
@@ -168,26 +168,26 @@ class HeadNames(NamedTuple):
 
 
 def head_pairs(
-    heads: Collection[str], seen: Seen, named: HeadNames, *, tied: bool
-) -> tuple[list[Pair], dict[str, str]]:
+    heads: Collection[str], seen: DetectedNames, named: HeadNames, *, tied: bool
+) -> tuple[list[NamePair], dict[str, str]]:
     """Return name pairs of the heads, and ignored names with reasons."""
-    pairs: list[Pair] = []
+    pairs: list[NamePair] = []
     ignored: dict[str, str] = {}
     if "pooled" in heads:
-        pairs += both(f"{seen.prefix}{named.pooler}", "heads.pooled.dense")
+        pairs += weight_and_bias(f"{seen.prefix}{named.pooler}", "heads.pooled.dense")
     if "words" in heads:
-        pairs += both(f"{named.before_words}dense", "heads.words.dense")
-        pairs += both(f"{named.before_words}LayerNorm", "heads.words.norm")
+        pairs += weight_and_bias(f"{named.before_words}dense", "heads.words.dense")
+        pairs += weight_and_bias(f"{named.before_words}LayerNorm", "heads.words.norm")
         words, ignored = word_pairs(named.words, tied=tied, names=seen.names)
         pairs += words
     for head in {"classes", "tags"} & set(heads):
-        pairs += both("classifier", f"heads.{head}.linear")
+        pairs += weight_and_bias("classifier", f"heads.{head}.linear")
     return pairs, ignored
 
 
 def word_pairs(
     head: str, *, tied: bool, names: Collection[str]
-) -> tuple[list[Pair], dict[str, str]]:
+) -> tuple[list[NamePair], dict[str, str]]:
     """Return name pairs of the masked language model head, and ignored names with reasons.
 
     Its output matrix may be tied to the embedding. Its bias has two names, and a file may have
@@ -198,13 +198,13 @@ def word_pairs(
     first, second = f"{head}.bias", f"{decoder}.bias"
     if second in names and (first not in names or not tied):
         first, second = second, first
-    pairs = [Pair(first, f"{ours}.bias")]
+    pairs = [NamePair(first, f"{ours}.bias")]
     ignored = {}
     if tied:
-        pairs.append(Pair(f"{decoder}.weight", "front.tokens.weight", tied=True))
-        pairs.append(Pair(second, f"{ours}.bias", tied=True))
+        pairs.append(NamePair(f"{decoder}.weight", "front.tokens.weight", tied=True))
+        pairs.append(NamePair(second, f"{ours}.bias", tied=True))
     else:
-        pairs.append(Pair(f"{decoder}.weight", f"{ours}.weight"))
+        pairs.append(NamePair(f"{decoder}.weight", f"{ours}.weight"))
         ignored[second.replace(".", r"\.")] = "unused: the bias of the decoder is used"
     return pairs, ignored
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from headway.errors import UserError
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import LONGEST, Given
-from headway.interop.hf.encoders import COUNTED, EncoderFamily, Seen
+from headway.interop.foreign_config import LONGEST, ForeignConfig
+from headway.interop.hf.encoders import COUNTED, DetectedNames, EncoderFamily
 from headway.interop.hf.roberta import roberta_heads
-from headway.interop.name_pairs import Pair, both, stacked
+from headway.interop.name_pairs import NamePair, stacked, weight_and_bias
 from headway.nn.positions import rope_rates
 from headway.settings.model import EncoderSettings, RopeSettings
 
@@ -31,22 +31,22 @@ class Esm(EncoderFamily):
     body = "esm"
     words = "lm_head."
 
-    def architecture(self, given: Given, seen: Seen) -> Architecture:
-        given.only("is_folding_model", False, "protein folding is not")
-        given.only("is_decoder", False, "causal attention is not")
-        if given.word("position_embedding_type", "absolute") != "rotary":
+    def architecture(self, given: ForeignConfig, seen: DetectedNames) -> Architecture:
+        given.require("is_folding_model", False, "protein folding is not")
+        given.require("is_decoder", False, "causal attention is not")
+        if given.string("position_embedding_type", "absolute") != "rotary":
             raise given.error("position_embedding_type", "is not supported; rotary is")
-        reading = self.reading(given, seen)
+        reading = self.head_plan(given, seen)
         heads = ("classes", "pooled") if "classes" in reading.heads else reading.heads
         tied = given.flag("tie_word_embeddings", True)
         values: dict[str, Any] = {"heads": heads, "n_labels": reading.n_labels, "tie": tied}
         model = EncoderSettings(
-            vocab_size=given.whole("vocab_size"),
-            d_model=given.whole("hidden_size"),
+            vocab_size=given.integer("vocab_size"),
+            d_model=given.integer("hidden_size"),
             n_layers=given.layers("num_hidden_layers", seen.names),
-            n_heads=given.whole("num_attention_heads"),
-            d_ff=given.whole("intermediate_size"),
-            max_len=given.whole("max_position_embeddings", 1026, most=LONGEST),
+            n_heads=given.integer("num_attention_heads"),
+            d_ff=given.integer("intermediate_size"),
+            max_len=given.integer("max_position_embeddings", 1026, most=LONGEST),
             norm_eps=given.number("layer_norm_eps", 1e-12, least=1e-30),
             wiring="pre",
             positions="rotary",
@@ -54,8 +54,8 @@ class Esm(EncoderFamily):
             embedding_norm=given.flag("emb_layer_norm_before", False),
             token_dropout_mask=_dropped(given),
             n_segments=0,
-            dropout=given.share("hidden_dropout_prob", 0.1),
-            attention_dropout=given.share("attention_probs_dropout_prob", 0.1),
+            dropout=given.fraction("hidden_dropout_prob", 0.1),
+            attention_dropout=given.fraction("attention_probs_dropout_prob", 0.1),
             **values,
         )
         named, unused = roberta_heads(heads, seen.prefix, tied=tied, names=["lm_head.bias"])
@@ -96,27 +96,27 @@ class Esm(EncoderFamily):
         }
 
 
-def _dropped(given: Given) -> int | None:
+def _dropped(given: ForeignConfig) -> int | None:
     """Return the mask token if its embedding is zeroed and the others are scaled."""
     if not given.flag("token_dropout", False):
         return None
-    return given.whole("mask_token_id", least=0, most=given.whole("vocab_size") - 1)
+    return given.integer("mask_token_id", least=0, most=given.integer("vocab_size") - 1)
 
 
-def _body(model: EncoderSettings, prefix: str) -> list[Pair]:
-    pairs = [Pair(f"{prefix}embeddings.word_embeddings.weight", "front.tokens.weight")]
+def _body(model: EncoderSettings, prefix: str) -> list[NamePair]:
+    pairs = [NamePair(f"{prefix}embeddings.word_embeddings.weight", "front.tokens.weight")]
     if model.embedding_norm:
-        pairs += both(f"{prefix}embeddings.layer_norm", "front.norm")
+        pairs += weight_and_bias(f"{prefix}embeddings.layer_norm", "front.norm")
     for number in range(model.n_layers):
         layer, block = f"{prefix}encoder.layer.{number}", f"stack.blocks.{number}"
         own = [f"{layer}.attention.self.{name}" for name in ("query", "key", "value")]
-        pairs += both(f"{layer}.attention.LayerNorm", f"{block}.norm_attention")
+        pairs += weight_and_bias(f"{layer}.attention.LayerNorm", f"{block}.norm_attention")
         pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3)
-        pairs += both(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
-        pairs += both(f"{layer}.LayerNorm", f"{block}.norm_feed_forward")
-        pairs += both(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
-        pairs += both(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
-    return [*pairs, *both(f"{prefix}encoder.emb_layer_norm_after", "stack.final_norm")]
+        pairs += weight_and_bias(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
+        pairs += weight_and_bias(f"{layer}.LayerNorm", f"{block}.norm_feed_forward")
+        pairs += weight_and_bias(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
+        pairs += weight_and_bias(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
+    return [*pairs, *weight_and_bias(f"{prefix}encoder.emb_layer_norm_after", "stack.final_norm")]
 
 
 def unused(config: Config) -> dict[str, Tensor]:

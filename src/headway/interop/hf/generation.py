@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.decode.search.hypothesis import SpecialTokens
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import ModelSettings
 from headway.tokens.tokenizer import Tokenizer
@@ -52,8 +52,8 @@ def decode_settings(
     source, so our own length limit applies as well; otherwise a beam divided by the length would
     search much longer without finding anything better.
     """
-    given = Given({**config, **generation}, "generation_config.json")
-    beam = given.whole("num_beams", 1, most=1024)
+    given = ForeignConfig({**config, **generation}, "generation_config.json")
+    beam = given.integer("num_beams", 1, most=1024)
     found: dict[str, Any] = {"beam": beam, "unknown": "keep"}
     notes = [
         f"{key} = {given.values[key]!r} is ignored: headway does not support it."
@@ -66,7 +66,7 @@ def decode_settings(
         found["extra_len"] = found[
             "max_len"
         ]  # the foreign model does not limit the output by the source
-    groups = given.whole("num_beam_groups", 1, most=1024)
+    groups = given.integer("num_beam_groups", 1, most=1024)
     if groups > 1:
         found |= {"groups": groups, "diversity": given.number("diversity_penalty", 0.0)}
     if beam > 1:
@@ -77,20 +77,20 @@ def decode_settings(
                 "still win, so it may find a better output than `generate`."
             )
     if given.flag("do_sample", False):
-        found |= {"sample": True, "beam": 1, "top_k": given.whole("top_k", 50, least=0)}
+        found |= {"sample": True, "beam": 1, "top_k": given.integer("top_k", 50, least=0)}
         found |= {ours: given.number(key) for key, ours in SAMPLING.items() if key in given.values
                   and given.values[key] is not None}  # fmt: skip
     repetition = given.number("repetition_penalty", 1.0)
     if repetition != 1.0:
         found["repetition_penalty"] = repetition
         notes.append("repetition_penalty applies to log-probabilities here, not to logits.")
-    ngram = given.whole("no_repeat_ngram_size", 0, least=0, most=1024)
+    ngram = given.integer("no_repeat_ngram_size", 0, least=0, most=1024)
     if ngram:
         found["no_repeat_ngram"] = ngram
     return found, tuple(notes)
 
 
-def _about_tokens(given: Given, has_source: bool) -> list[str]:
+def _about_tokens(given: ForeignConfig, has_source: bool) -> list[str]:
     """Notes on unsupported end tokens and banned tokens.
 
     Language models support several end tokens. Padding and begin tokens, which Marian bans by these
@@ -111,22 +111,22 @@ def _about_tokens(given: Given, has_source: bool) -> list[str]:
     return notes
 
 
-def _lengths(given: Given, has_source: bool) -> dict[str, Any]:
+def _lengths(given: ForeignConfig, has_source: bool) -> dict[str, Any]:
     """Read length limits. `max_length` and `min_length` count the begin token and a prompt;
     `max_new_tokens` does not."""
     found: dict[str, Any] = {}
     if given.values.get("max_new_tokens") is not None:
-        found["max_len"] = given.whole("max_new_tokens", most=MOST_TOKENS)
+        found["max_len"] = given.integer("max_new_tokens", most=MOST_TOKENS)
     elif has_source and given.values.get("max_length") is not None:
-        found["max_len"] = max(1, given.whole("max_length", most=MOST_TOKENS) - 1)
+        found["max_len"] = max(1, given.integer("max_length", most=MOST_TOKENS) - 1)
     if given.values.get("min_new_tokens") is not None:
-        found["min_len"] = given.whole("min_new_tokens", least=0, most=MOST_TOKENS)
-    elif has_source and given.whole("min_length", 0, least=0, most=MOST_TOKENS) > 1:
-        found["min_len"] = given.whole("min_length") - 1
+        found["min_len"] = given.integer("min_new_tokens", least=0, most=MOST_TOKENS)
+    elif has_source and given.integer("min_length", 0, least=0, most=MOST_TOKENS) > 1:
+        found["min_len"] = given.integer("min_length") - 1
     return found
 
 
-def _penalty(given: Given, notes: list[str]) -> dict[str, Any]:
+def _penalty(given: ForeignConfig, notes: list[str]) -> dict[str, Any]:
     power = given.number("length_penalty", 1.0, least=-100.0, most=100.0)
     if power < 0:
         notes.append(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import UserError
-from headway.interop.convertible import BIASES, check_kind, check_said, their_activation
+from headway.interop.convertible import BIASES, check_kind, check_round_trip, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import Given
-from headway.interop.hf.lm_heads import Label, class_config, label_head, language_model
-from headway.interop.name_pairs import TURNED, Pair, both
+from headway.interop.foreign_config import ForeignConfig
+from headway.interop.hf.lm_heads import DecoderHead, class_config, decoder_head, language_model
+from headway.interop.name_pairs import TRANSPOSED, NamePair, weight_and_bias
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
 
@@ -41,22 +41,22 @@ class GptFamily:
         return tuple(f"{self.cls}{kind}Model" for kind in ("LMHead", "DoubleHeads", ""))
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        given = Given(config)
+        given = ForeignConfig(config)
         self._refuse(given)
-        label = label_head(given, self.words, tags="classifier")
-        n_embd = given.whole("n_embd")
+        label = decoder_head(given, self.words, tags="classifier")
+        n_embd = given.integer("n_embd")
         model = DecoderSettings(
-            vocab_size=given.whole("vocab_size"),
+            vocab_size=given.integer("vocab_size"),
             d_model=n_embd,
             n_layers=given.layers("n_layer", names),
-            n_heads=given.whole("n_head"),
-            d_ff=4 * n_embd if self.is_first else given.whole("n_inner", 4 * n_embd),
-            max_len=given.whole("n_positions", 512 if self.is_first else 1024),
+            n_heads=given.integer("n_head"),
+            d_ff=4 * n_embd if self.is_first else given.integer("n_inner", 4 * n_embd),
+            max_len=given.integer("n_positions", 512 if self.is_first else 1024),
             wiring="post" if self.is_first else "pre",
             activation=self._activation(given),
             norm_eps=given.number("layer_norm_epsilon", 1e-5),
-            dropout=given.share("resid_pdrop", 0.1),
-            attention_dropout=given.share("attn_pdrop", 0.1),
+            dropout=given.fraction("resid_pdrop", 0.1),
+            attention_dropout=given.fraction("attn_pdrop", 0.1),
             scale_attention=given.flag("scale_attn_weights", True),
             tie=given.flag("tie_word_embeddings", True),
             **label.settings,
@@ -88,42 +88,52 @@ class GptFamily:
             config |= {"n_inner": ours.d_ff, "scale_attn_weights": ours.scale_attention}
             config["activation_function"] = their_activation(ours.activation)
         said = self.read(config, [f"transformer.h.{n}" for n in range(ours.n_layers)], {})
-        check_said(ours, said.model, self.cls, wider=BIASES)
+        check_round_trip(ours, said.model, self.cls, wider=BIASES)
         return config, said
 
-    def _refuse(self, given: Given) -> None:
-        given.only(
+    def _refuse(self, given: ForeignConfig) -> None:
+        given.require(
             "scale_attn_by_inverse_layer_idx",
             False,
             "all layers must scale attention scores equally",
         )
-        given.only("reorder_and_upcast_attn", False, "attention is computed in a single precision")
-        given.only("add_cross_attention", False, "a language model has no cross-attention")
+        given.require(
+            "reorder_and_upcast_attn", False, "attention is computed in a single precision"
+        )
+        given.require("add_cross_attention", False, "a language model has no cross-attention")
 
-    def _activation(self, given: Given) -> Any:
+    def _activation(self, given: ForeignConfig) -> Any:
         if not self.is_first:
             return given.activation("activation_function", "gelu_new")
         # OpenAIGPT has its own table of names, in which "gelu" is the tanh approximation.
-        tanh = given.word("afn", "gelu") == "gelu"
+        tanh = given.string("afn", "gelu") == "gelu"
         return "gelu-tanh" if tanh else given.activation("afn")
 
-    def _pairs(self, model: DecoderSettings, prefix: str, label: Label) -> list[Pair]:
+    def _pairs(self, model: DecoderSettings, prefix: str, label: DecoderHead) -> list[NamePair]:
         pairs = [
-            Pair(f"{prefix}{self.tokens}.weight", "front.tokens.weight"),
-            Pair(f"{prefix}{self.positions}.weight", "front.positions.table.weight"),
+            NamePair(f"{prefix}{self.tokens}.weight", "front.tokens.weight"),
+            NamePair(f"{prefix}{self.positions}.weight", "front.positions.table.weight"),
         ]
         for n in range(model.n_layers):
             theirs, ours = f"{prefix}h.{n}", f"stack.blocks.{n}"
-            pairs += both(f"{theirs}.ln_1", f"{ours}.norm_attention")
-            pairs += both(f"{theirs}.attn.c_attn", f"{ours}.attention.to_qkv", TURNED)
-            pairs += both(f"{theirs}.attn.c_proj", f"{ours}.attention.to_out", TURNED)
-            pairs += both(f"{theirs}.ln_2", f"{ours}.norm_feed_forward")
-            pairs += both(f"{theirs}.mlp.c_fc", f"{ours}.feed_forward.to_hidden", TURNED)
-            pairs += both(f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.to_out", TURNED)
+            pairs += weight_and_bias(f"{theirs}.ln_1", f"{ours}.norm_attention")
+            pairs += weight_and_bias(
+                f"{theirs}.attn.c_attn", f"{ours}.attention.to_qkv", TRANSPOSED
+            )
+            pairs += weight_and_bias(
+                f"{theirs}.attn.c_proj", f"{ours}.attention.to_out", TRANSPOSED
+            )
+            pairs += weight_and_bias(f"{theirs}.ln_2", f"{ours}.norm_feed_forward")
+            pairs += weight_and_bias(
+                f"{theirs}.mlp.c_fc", f"{ours}.feed_forward.to_hidden", TRANSPOSED
+            )
+            pairs += weight_and_bias(
+                f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.to_out", TRANSPOSED
+            )
         if not self.is_first:
-            pairs += both(f"{prefix}ln_f", "stack.final_norm")
-        if label.writes:
-            pairs.append(Pair("lm_head.weight", "head.linear.weight", tied=model.tie))
+            pairs += weight_and_bias(f"{prefix}ln_f", "stack.final_norm")
+        if label.generates:
+            pairs.append(NamePair("lm_head.weight", "head.linear.weight", tied=model.tie))
         return [*pairs, *label.pairs()]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headway.interop.families import Architecture
-from headway.interop.name_pairs import Change, Pair
+from headway.interop.name_pairs import NamePair, TensorTransform
 
 READERS = ("tokens.weight", "to_qkv.weight", "to_hidden.weight", "head.linear.weight")
 """Matrices that read the residual stream: their columns are permuted."""
@@ -28,7 +28,7 @@ def in_halves(found: Architecture, width: int) -> Architecture:
     return replace(found, pairs=[_reordered(pair, order_D) for pair in found.pairs])
 
 
-def _reordered(pair: Pair, order_D: Tensor) -> Pair:
+def _reordered(pair: NamePair, order_D: Tensor) -> NamePair:
     if pair.ours.endswith(READERS):
         axis = 1
     elif pair.ours.endswith(WRITERS) or "norm" in pair.ours:
@@ -37,7 +37,7 @@ def _reordered(pair: Pair, order_D: Tensor) -> Pair:
         return pair
     back_D = order_D.argsort()
     return pair._replace(
-        change=Change(
+        change=TensorTransform(
             lambda tensor: pair.change.to_ours(tensor).index_select(axis, back_D),
             lambda tensor: pair.change.to_theirs(tensor.index_select(axis, order_D)),
         )

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.errors import UserError
-from headway.interop.convertible import GATES, check_kind, check_said
+from headway.interop.convertible import GATES, check_kind, check_round_trip
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import LONGEST, Given
-from headway.interop.hf.lm_heads import Label, class_config, label_head, language_model
-from headway.interop.name_pairs import Pair, both, stacked
+from headway.interop.foreign_config import LONGEST, ForeignConfig
+from headway.interop.hf.lm_heads import DecoderHead, class_config, decoder_head, language_model
+from headway.interop.name_pairs import NamePair, stacked, weight_and_bias
 from headway.settings.model import DecoderSettings, RopeSettings
 from headway.settings.run import RunSettings
 
@@ -36,24 +36,24 @@ class LlamaFamily:
     """Whether `sliding_window` applies to all layers."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        given = Given(config)
-        given.only("use_sliding_window", False, "all layers must have the same window")
+        given = ForeignConfig(config)
+        given.require("use_sliding_window", False, "all layers must have the same window")
         tie = given.flag("tie_word_embeddings", False)
         words = (f"{self.cls}ForCausalLM", f"{self.cls}Model")
-        label = label_head(given, words, has_words=tie or WORDS in names)
-        n_heads, d_model = given.whole("num_attention_heads"), given.whole("hidden_size")
+        label = decoder_head(given, words, has_words=tie or WORDS in names)
+        n_heads, d_model = given.integer("num_attention_heads"), given.integer("hidden_size")
         bias = self.attention_bias
         if bias is None:
             bias = "qkvo" * given.flag("attention_bias", False)
         model = DecoderSettings(
-            vocab_size=given.whole("vocab_size"),
+            vocab_size=given.integer("vocab_size"),
             d_model=d_model,
             n_layers=given.layers("num_hidden_layers", names),
             n_heads=n_heads,
-            n_kv_heads=given.whole("num_key_value_heads", n_heads),
-            d_head=given.whole("head_dim", 128 if self.qk_norm else d_model // n_heads),
-            d_ff=given.whole("intermediate_size"),
-            max_len=given.whole("max_position_embeddings", 2048, most=LONGEST),
+            n_kv_heads=given.integer("num_key_value_heads", n_heads),
+            d_head=given.integer("head_dim", 128 if self.qk_norm else d_model // n_heads),
+            d_ff=given.integer("intermediate_size"),
+            max_len=given.integer("max_position_embeddings", 2048, most=LONGEST),
             activation=_gate(given),
             norm="rms",
             norm_eps=given.number("rms_norm_eps", 1e-6),
@@ -64,7 +64,7 @@ class LlamaFamily:
             ff_bias=given.flag("mlp_bias", False),
             qk_norm=self.qk_norm,
             dropout=0.0,
-            attention_dropout=given.share("attention_dropout", 0.0),
+            attention_dropout=given.fraction("attention_dropout", 0.0),
             tie=tie,
             **label.settings,
         )
@@ -103,40 +103,42 @@ class LlamaFamily:
             config["sliding_window"] = ours.window
         names = [f"model.layers.{n}" for n in range(ours.n_layers)]
         said = self.read(config, [*names, WORDS] if "words" in ours.heads else names, {})
-        check_said(said_rope(ours), said.model, self.cls, wider=("attention_bias",))
+        check_round_trip(expressible_rope(ours), said.model, self.cls, wider=("attention_bias",))
         return config, said
 
-    def _window(self, given: Given) -> int | None:
+    def _window(self, given: ForeignConfig) -> int | None:
         if not self.window or given.values.get("sliding_window") is None:
             return None
-        return given.whole("sliding_window")
+        return given.integer("sliding_window")
 
-    def _pairs(self, model: DecoderSettings, prefix: str, label: Label) -> list[Pair]:
-        pairs = [Pair(f"{prefix}embed_tokens.weight", "front.tokens.weight")]
+    def _pairs(self, model: DecoderSettings, prefix: str, label: DecoderHead) -> list[NamePair]:
+        pairs = [NamePair(f"{prefix}embed_tokens.weight", "front.tokens.weight")]
         width, bias = model.head_width, set(model.attention_bias)
         sizes = [model.n_heads * width, model.kv_heads * width, model.kv_heads * width]
         for n in range(model.n_layers):
             theirs, ours = f"{prefix}layers.{n}", f"stack.blocks.{n}"
             own = f"{theirs}.self_attn"
             projections = [f"{own}.{letter}_proj" for letter in "qkv"]
-            pairs += both(f"{theirs}.input_layernorm", f"{ours}.norm_attention", bias=False)
+            pairs += weight_and_bias(
+                f"{theirs}.input_layernorm", f"{ours}.norm_attention", bias=False
+            )
             pairs += stacked(
                 projections, f"{ours}.attention.to_qkv", sizes, bias=set("qkv") <= bias
             )
-            pairs += both(f"{own}.o_proj", f"{ours}.attention.to_out", bias="o" in bias)
+            pairs += weight_and_bias(f"{own}.o_proj", f"{ours}.attention.to_out", bias="o" in bias)
             if model.qk_norm:
-                pairs += both(f"{own}.q_norm", f"{ours}.attention.norm_q", bias=False)
-                pairs += both(f"{own}.k_norm", f"{ours}.attention.norm_k", bias=False)
+                pairs += weight_and_bias(f"{own}.q_norm", f"{ours}.attention.norm_q", bias=False)
+                pairs += weight_and_bias(f"{own}.k_norm", f"{ours}.attention.norm_k", bias=False)
             norm = f"{theirs}.post_attention_layernorm"
-            pairs += both(norm, f"{ours}.norm_feed_forward", bias=False)
+            pairs += weight_and_bias(norm, f"{ours}.norm_feed_forward", bias=False)
             gated = [f"{theirs}.mlp.gate_proj", f"{theirs}.mlp.up_proj"]
             hidden, ff_bias = f"{ours}.feed_forward.to_hidden", model.ff_bias
             pairs += stacked(gated, hidden, [model.d_ff] * 2, bias=ff_bias)
             down = f"{theirs}.mlp.down_proj"
-            pairs += both(down, f"{ours}.feed_forward.to_out", bias=ff_bias)
-        pairs.append(Pair(f"{prefix}norm.weight", "stack.final_norm.weight"))
-        if label.writes:
-            pairs.append(Pair(WORDS, "head.linear.weight", tied=model.tie))
+            pairs += weight_and_bias(down, f"{ours}.feed_forward.to_out", bias=ff_bias)
+        pairs.append(NamePair(f"{prefix}norm.weight", "stack.final_norm.weight"))
+        if label.generates:
+            pairs.append(NamePair(WORDS, "head.linear.weight", tied=model.tie))
         return [*pairs, *label.pairs()]
 
 
@@ -144,8 +146,8 @@ def _prefix(names: Collection[str]) -> str:
     return "model." if any(name.startswith("model.") for name in names) else ""
 
 
-def _gate(given: Given) -> Any:
-    name = given.word("hidden_act", "silu")
+def _gate(given: ForeignConfig) -> Any:
+    name = given.string("hidden_act", "silu")
     gates = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
     gates |= dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), "geglu-tanh")
     if name not in gates:
@@ -156,15 +158,15 @@ def _gate(given: Given) -> Any:
     return gates[name]
 
 
-def rope_settings(given: Given) -> RopeSettings:
+def rope_settings(given: ForeignConfig) -> RopeSettings:
     """Read rotary settings in both formats: `rope_theta` with `rope_scaling`, or `rope_parameters`
     of transformers 5, which has all of them."""
-    new, old = given.table("rope_parameters"), given.table("rope_scaling")
-    values = Given({**old, **new}, f"{given.where}: rope_parameters")
+    new, old = given.nested("rope_parameters"), given.nested("rope_scaling")
+    values = ForeignConfig({**old, **new}, f"{given.where}: rope_parameters")
     base = values.number("rope_theta", given.number("rope_theta", 10_000.0), least=1e-9)
-    kind = values.word("rope_type", values.word("type", "default"))
-    values.only("partial_rotary_factor", 1.0, "all dimensions of a head are rotated")
-    given.only("partial_rotary_factor", 1.0, "all dimensions of a head are rotated")
+    kind = values.string("rope_type", values.string("type", "default"))
+    values.require("partial_rotary_factor", 1.0, "all dimensions of a head are rotated")
+    given.require("partial_rotary_factor", 1.0, "all dimensions of a head are rotated")
     if kind == "default":
         return RopeSettings(base=base)
     if kind == "linear":
@@ -174,13 +176,15 @@ def rope_settings(given: Given) -> RopeSettings:
         raise given.error(
             key, f"has the scaling {kind!r}; headway supports default, linear and llama3"
         )
-    values.only("low_freq_factor", 1.0, "the ramp begins at the trained context length")
-    values.only("high_freq_factor", 4.0, "the ramp ends at a quarter of the trained context length")
+    values.require("low_freq_factor", 1.0, "the ramp begins at the trained context length")
+    values.require(
+        "high_freq_factor", 4.0, "the ramp ends at a quarter of the trained context length"
+    )
     return RopeSettings(
         base=base,
         scaling="llama3",
         factor=values.number("factor", least=1.0),
-        trained_len=values.whole("original_max_position_embeddings", 8192),
+        trained_len=values.integer("original_max_position_embeddings", 8192),
     )
 
 
@@ -198,7 +202,7 @@ def rope_parameters(model: DecoderSettings) -> dict[str, Any]:
     return found
 
 
-def said_rope(model: DecoderSettings) -> DecoderSettings:
+def expressible_rope(model: DecoderSettings) -> DecoderSettings:
     """Return the settings with `ntk` scaling replaced by the equivalent larger base."""
     if model.positions != "rotary" or model.rope.scaling != "ntk":
         return model

@@ -9,16 +9,16 @@ from typing import Any
 from headway.errors import UserError
 from headway.interop.convertible import label_config
 from headway.interop.families import Architecture
-from headway.interop.foreign_config import Answer, Given
+from headway.interop.foreign_config import ClassifyAnswer, ForeignConfig
 from headway.interop.hf.generation import decode_settings
-from headway.interop.name_pairs import Pair
+from headway.interop.name_pairs import NamePair
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
 
 @dataclass(frozen=True)
-class Label:
+class DecoderHead:
     """A head of a decoder, and the names of its labels."""
 
     task: str
@@ -26,7 +26,7 @@ class Label:
     layer: str = ""
     """Foreign name of the linear layer."""
 
-    answer: Answer = "label"
+    answer: ClassifyAnswer = "label"
 
     @property
     def head(self) -> str:
@@ -36,24 +36,24 @@ class Label:
     def settings(self) -> dict[str, Any]:
         """Values for `DecoderSettings`."""
         if not self.head:
-            return {"heads": ("words",) if self.writes else ()}
+            return {"heads": ("words",) if self.generates else ()}
         n_labels = 1 if self.answer == "number" else len(self.names)
         return {"heads": (self.head,), "n_labels": n_labels}
 
     @property
-    def writes(self) -> bool:
+    def generates(self) -> bool:
         """Whether this head scores the next token."""
         return spec_of(self.task).writes
 
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[NamePair]:
         """Name pairs of the head. Foreign classifiers have no bias; ours is zero after an
         import."""
         if not self.head:
             return []
         ours = f"heads.{self.head}.linear"
-        pairs = [Pair(f"{self.layer}.weight", f"{ours}.weight")]
+        pairs = [NamePair(f"{self.layer}.weight", f"{ours}.weight")]
         if self.head == "tags":
-            pairs.append(Pair(f"{self.layer}.bias", f"{ours}.bias"))
+            pairs.append(NamePair(f"{self.layer}.bias", f"{ours}.bias"))
         return pairs
 
     @property
@@ -73,9 +73,9 @@ def class_config(settings: RunSettings, base: str, words: str) -> dict[str, Any]
     return {"architectures": [name], **(label_config(settings) if spec.heads else {})}
 
 
-def label_head(
-    given: Given, words: Collection[str], tags: str = "score", *, has_words: bool = True
-) -> Label:
+def decoder_head(
+    given: ForeignConfig, words: Collection[str], tags: str = "score", *, has_words: bool = True
+) -> DecoderHead:
     """Determine the head from the class name.
 
     `words`: classes that predict the next token, which is also the default if no class is named.
@@ -84,12 +84,12 @@ def label_head(
     """
     name = given.architecture()
     if name is None or name in words:
-        return Label("complete" if has_words else "embed")
+        return DecoderHead("complete" if has_words else "embed")
     if name.endswith("ForSequenceClassification"):
-        answer, labels = given.classes()
-        return Label("classify", labels, "score", answer)
+        answer, labels = given.answer_and_labels()
+        return DecoderHead("classify", labels, "score", answer)
     if name.endswith("ForTokenClassification"):
-        return Label("tag", given.labels(), tags)
+        return DecoderHead("tag", given.labels(), tags)
     known = ", ".join(words)
     raise given.error(
         "architectures", f"has a head that headway does not support (supported: {known})"
@@ -97,9 +97,9 @@ def label_head(
 
 
 def language_model(
-    label: Label,
+    label: DecoderHead,
     model: DecoderSettings,
-    pairs: list[Pair],
+    pairs: list[NamePair],
     ignored: dict[str, str],
     config: Mapping[str, Any],
     generation: Mapping[str, Any],
@@ -107,7 +107,7 @@ def language_model(
     """Return the architecture of a decoder with this head. Decoding settings are only used if it
     generates text."""
     decode, notes = decode_settings(config, generation, has_source=False)
-    if not label.writes:
+    if not label.generates:
         decode, notes = {}, ()
     if label.head:
         notes = (

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from headway.interop.convertible import check_kind, check_said, their_activation
+from headway.interop.convertible import check_kind, check_round_trip, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import LONGEST, Given
-from headway.interop.hf.llama import rope_parameters, rope_settings, said_rope
-from headway.interop.hf.lm_heads import Label, class_config, label_head, language_model
-from headway.interop.name_pairs import Change, Pair, both
+from headway.interop.foreign_config import LONGEST, ForeignConfig
+from headway.interop.hf.llama import expressible_rope, rope_parameters, rope_settings
+from headway.interop.hf.lm_heads import DecoderHead, class_config, decoder_head, language_model
+from headway.interop.name_pairs import NamePair, TensorTransform, weight_and_bias
 from headway.settings.model import DecoderSettings, RopeSettings
 from headway.settings.run import RunSettings
 
@@ -27,7 +27,7 @@ WORDS = "embed_out.weight"
 @dataclass(frozen=True)
 class NeoxFamily:
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        given = Given(config)
+        given = ForeignConfig(config)
         if given.flag("use_parallel_residual", True):
             raise given.error(
                 "use_parallel_residual",
@@ -38,21 +38,21 @@ class NeoxFamily:
             given.flag("tie_word_embeddings", False),
             (f"{NAME}ForCausalLM", f"{NAME}Model"),
         )
-        label = label_head(given, words, tags="classifier", has_words=tie or WORDS in names)
+        label = decoder_head(given, words, tags="classifier", has_words=tie or WORDS in names)
         model = DecoderSettings(
-            vocab_size=given.whole("vocab_size"),
-            d_model=given.whole("hidden_size"),
+            vocab_size=given.integer("vocab_size"),
+            d_model=given.integer("hidden_size"),
             n_layers=given.layers("num_hidden_layers", names),
-            n_heads=given.whole("num_attention_heads"),
-            d_ff=given.whole("intermediate_size"),
-            max_len=given.whole("max_position_embeddings", 2048, most=LONGEST),
+            n_heads=given.integer("num_attention_heads"),
+            d_ff=given.integer("intermediate_size"),
+            max_len=given.integer("max_position_embeddings", 2048, most=LONGEST),
             activation=given.activation("hidden_act", "gelu"),
             norm_eps=given.number("layer_norm_eps", 1e-5),
             positions="rotary",
             rope=_rope(given),
             attention_bias="qkvo" * given.flag("attention_bias", True),
-            dropout=given.share("hidden_dropout", 0.0),
-            attention_dropout=given.share("attention_dropout", 0.0),
+            dropout=given.fraction("hidden_dropout", 0.0),
+            attention_dropout=given.fraction("attention_dropout", 0.0),
             tie=tie,
             **label.settings,
         )
@@ -84,45 +84,49 @@ class NeoxFamily:
         }
         names = [f"gpt_neox.layers.{n}" for n in range(ours.n_layers)]
         said = self.read(config, [*names, WORDS] if "words" in ours.heads else names, {})
-        check_said(said_rope(ours), said.model, NAME, wider=("attention_bias", "ff_bias"))
+        check_round_trip(
+            expressible_rope(ours), said.model, NAME, wider=("attention_bias", "ff_bias")
+        )
         return config, said
 
 
-def _rope(given: Given) -> RopeSettings:
+def _rope(given: ForeignConfig) -> RopeSettings:
     """Read the rotary settings, which have their own keys for the base and for the rotated share of
     a head."""
-    table = given.table("rope_parameters")
+    table = given.nested("rope_parameters")
     part = table.get("partial_rotary_factor", given.values.get("rotary_pct", 0.25))
     if part != 1:
         key = "rope_parameters" if "partial_rotary_factor" in table else "rotary_pct"
         raise given.error(key, "rotates only a part of each head; headway rotates all dimensions")
     base = given.number("rotary_emb_base", 10_000.0, least=1e-9)
-    return rope_settings(Given({**given.values, "rope_theta": base}, given.where))
+    return rope_settings(ForeignConfig({**given.values, "rope_theta": base}, given.where))
 
 
-def _pairs(model: DecoderSettings, prefix: str, label: Label) -> list[Pair]:
+def _pairs(model: DecoderSettings, prefix: str, label: DecoderHead) -> list[NamePair]:
     apart = _by_heads(model.n_heads)
     bias = bool(model.attention_bias)
-    pairs = [Pair(f"{prefix}embed_in.weight", "front.tokens.weight")]
+    pairs = [NamePair(f"{prefix}embed_in.weight", "front.tokens.weight")]
     for n in range(model.n_layers):
         theirs, ours = f"{prefix}layers.{n}", f"stack.blocks.{n}"
         own = f"{theirs}.attention"
-        pairs += both(f"{theirs}.input_layernorm", f"{ours}.norm_attention")
-        pairs += both(f"{own}.query_key_value", f"{ours}.attention.to_qkv", apart, bias=bias)
-        pairs += both(f"{own}.dense", f"{ours}.attention.to_out", bias=bias)
-        pairs += both(f"{theirs}.post_attention_layernorm", f"{ours}.norm_feed_forward")
-        pairs += both(f"{theirs}.mlp.dense_h_to_4h", f"{ours}.feed_forward.to_hidden")
-        pairs += both(f"{theirs}.mlp.dense_4h_to_h", f"{ours}.feed_forward.to_out")
-    pairs += both(f"{prefix}final_layer_norm", "stack.final_norm")
-    if label.writes:
-        pairs.append(Pair(WORDS, "head.linear.weight", tied=model.tie))
+        pairs += weight_and_bias(f"{theirs}.input_layernorm", f"{ours}.norm_attention")
+        pairs += weight_and_bias(
+            f"{own}.query_key_value", f"{ours}.attention.to_qkv", apart, bias=bias
+        )
+        pairs += weight_and_bias(f"{own}.dense", f"{ours}.attention.to_out", bias=bias)
+        pairs += weight_and_bias(f"{theirs}.post_attention_layernorm", f"{ours}.norm_feed_forward")
+        pairs += weight_and_bias(f"{theirs}.mlp.dense_h_to_4h", f"{ours}.feed_forward.to_hidden")
+        pairs += weight_and_bias(f"{theirs}.mlp.dense_4h_to_h", f"{ours}.feed_forward.to_out")
+    pairs += weight_and_bias(f"{prefix}final_layer_norm", "stack.final_norm")
+    if label.generates:
+        pairs.append(NamePair(WORDS, "head.linear.weight", tied=model.tie))
     return [*pairs, *label.pairs()]
 
 
-def _by_heads(n_heads: int) -> Change:
+def _by_heads(n_heads: int) -> TensorTransform:
     """Change between the order of GPT-NeoX (q, k and v of each head together) and ours (all q, then
     all k, then all v)."""
-    return Change(
+    return TensorTransform(
         lambda tensor: tensor.unflatten(0, (n_heads, 3, -1)).transpose(0, 1).flatten(0, 2),
         lambda tensor: tensor.unflatten(0, (3, n_heads, -1)).transpose(0, 1).flatten(0, 2),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.interop.families import Architecture
 from headway.interop.folder_files import inside, read_table
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.settings.audio import AudioSeq2SeqSettings, AudioSettings
 from headway.settings.model import ModelSettings
 from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings, ImageSettings
@@ -39,21 +39,21 @@ def read_preprocessor(folder: Path) -> dict[str, Any]:
         return read_table(inside(folder, PREPROCESSOR_JSON))
     if not (folder / PROCESSOR_JSON).is_file():
         return {}
-    given = Given(read_table(inside(folder, PROCESSOR_JSON)), PROCESSOR_JSON)
-    return next(filter(None, map(given.table, PARTS)), {})
+    given = ForeignConfig(read_table(inside(folder, PROCESSOR_JSON)), PROCESSOR_JSON)
+    return next(filter(None, map(given.nested, PARTS)), {})
 
 
 def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Architecture:
     """The architecture with the preprocessing that `values` describe."""
-    given = Given(values, PREPROCESSOR_JSON)
+    given = ForeignConfig(values, PREPROCESSOR_JSON)
     if not values:
         return _with_defaults(found)
     if isinstance(found.model, ImageEncoderSettings | ImageSeq2SeqSettings):
-        picture, notes = _pictures(given, found.model.picture)
+        picture, notes = _image_settings(given, found.model.picture)
         model: ModelSettings = replace(found.model, picture=picture)
         return replace(found, model=model, notes=(*found.notes, *notes))
     if isinstance(found.model, AudioSeq2SeqSettings):
-        sound = _sounds(given, found.model.sound)
+        sound = _audio_settings(given, found.model.sound)
         return replace(found, model=replace(found.model, sound=sound))
     return found
 
@@ -74,7 +74,9 @@ def _listed(numbers: tuple[float, ...]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def _pictures(given: Given, picture: ImageSettings) -> tuple[ImageSettings, list[str]]:
+def _image_settings(
+    given: ForeignConfig, picture: ImageSettings
+) -> tuple[ImageSettings, list[str]]:
     """Read the normalisation of pixels. Foreign: (x · factor − mean) / std for pixels up to 255;
     ours is for pixels up to 1."""
     factor = given.number("rescale_factor", 1 / LEVELS, least=1e-9)
@@ -99,7 +101,7 @@ def _pictures(given: Given, picture: ImageSettings) -> tuple[ImageSettings, list
     return replace(picture, mean=mean, std=std), notes
 
 
-def _resizing(given: Given) -> list[str]:
+def _resizing(given: ForeignConfig) -> list[str]:
     """A note for each way to resize that differs from ours."""
     notes = []
     resample = given.values.get("resample")
@@ -117,7 +119,7 @@ def _resizing(given: Given) -> list[str]:
 
 
 def _numbers(
-    given: Given, key: str, default: tuple[float, ...], channels: int
+    given: ForeignConfig, key: str, default: tuple[float, ...], channels: int
 ) -> tuple[float, ...]:
     value = given.values.get(key)
     if value is None:
@@ -138,14 +140,14 @@ def _size(value: Any) -> tuple[int, int] | None:
     return None
 
 
-def _sounds(given: Given, sound: AudioSettings) -> AudioSettings:
-    given.only("feature_size", sound.bands, f"the model needs {sound.bands} mel bands")
+def _audio_settings(given: ForeignConfig, sound: AudioSettings) -> AudioSettings:
+    given.require("feature_size", sound.bands, f"the model needs {sound.bands} mel bands")
     seconds = given.number("chunk_length", sound.pad_s, least=0.01, most=3600.0)
     changed = replace(
         sound,
-        rate=given.whole("sampling_rate", sound.rate, most=1 << 20),
-        n_fft=given.whole("n_fft", sound.n_fft, most=1 << 16),
-        hop=given.whole("hop_length", sound.hop, most=1 << 16),
+        rate=given.integer("sampling_rate", sound.rate, most=1 << 20),
+        n_fft=given.integer("n_fft", sound.n_fft, most=1 << 16),
+        hop=given.integer("hop_length", sound.hop, most=1 << 16),
         pad_s=seconds,
     )
     if changed.rows_of(0) > changed.max_rows:

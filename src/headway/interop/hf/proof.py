@@ -23,17 +23,17 @@ from headway.interop.families import family_named
 from headway.interop.folder_files import read_table
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
 from headway.interop.hf.tokenizer import ORIGINALS, around
-from headway.interop.importing import filled, take
+from headway.interop.importing import convert_tensors, with_zeros
 from headway.interop.proof import Proof, compared
 from headway.interop.proof_inputs import (
-    Media,
-    Reading,
-    Scores,
+    Float32Array,
+    ProofCase,
+    ProofMedia,
+    compute_case,
+    compute_cases,
+    output_name,
     proof_items,
-    read_all,
-    read_one,
-    what_is_read,
-    what_is_said,
+    unit_names,
 )
 from headway.interop.sentence_transformers import MODULES, SentenceFolder
 from headway.interop.weights import open_weights
@@ -60,13 +60,13 @@ CLASSES = {
 }
 """Auto classes by the kind of output, or by the family of the model."""
 
-Given = dict[str, Any]
+ModelArguments = dict[str, Any]
 """Keyword arguments of a foreign model."""
 
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
     """Prove an export with `transformers`, or, if it is not installed, by importing it again."""
-    ours = read_all(run, proof_items(run, sentences))
+    ours = compute_cases(run, proof_items(run, sentences))
     config, same = read_table(out / "config.json"), 1.0
     notes = _notes(run, config)
     try:
@@ -83,12 +83,12 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = F
                 same, about = _same_ids(transformers, run, out, sentences)
                 notes.append(about)
     theirs = [_standardised(run, scores) for scores in theirs]
-    proof = compared("hf", ours, theirs, what=what_is_said(run), by=by, notes=notes)
-    items, units = what_is_read(run)
+    proof = compared("hf", ours, theirs, what=output_name(run), by=by, notes=notes)
+    items, units = unit_names(run)
     return replace(proof, equal_outputs=proof.equal_outputs * same, items=items, units=units)
 
 
-def _standardised(run: LoadedRun, scores: Scores) -> Scores:
+def _standardised(run: LoadedRun, scores: Float32Array) -> Float32Array:
     """Convert regression outputs to standardised units, those of our head."""
     if run.spec.answers != "number":
         return scores
@@ -133,11 +133,11 @@ def _by_transformers(
     run: LoadedRun,
     out: Path,
     config: dict[str, Any],
-    readings: Sequence[Reading],
-) -> tuple[list[Scores], list[str]]:
+    readings: Sequence[ProofCase],
+) -> tuple[list[Float32Array], list[str]]:
     name = named = (config.get("architectures") or [""])[0]
     embeds, notes = run.spec.answers == "vector", []
-    prepare: Callable[[Any], Given] = _text
+    prepare: Callable[[Any], ModelArguments] = _text
     if run.spec.modality == "text":
         bare = named.endswith("Model") and not named.endswith(("LMHeadModel", "MTModel"))
         name = named if hasattr(transformers, named) and bare == embeds else _auto_class(run)
@@ -176,14 +176,14 @@ def _sentence(out: Path) -> SentenceFolder | None:
     return SentenceFolder(out) if (out / MODULES).is_file() else None
 
 
-def _text(item: TextItem) -> Given:
+def _text(item: TextItem) -> ModelArguments:
     segments = item.segments or [0] * len(item.ids)
     return {"input_ids": [item.ids], "token_type_ids": [segments]}
 
 
 def _preparation(
     transformers: Any, run: LoadedRun, out: Path
-) -> tuple[Callable[[Media], Given], str]:
+) -> tuple[Callable[[ProofMedia], ModelArguments], str]:
     """Preprocessing of `transformers` from pixels or samples to model inputs, and a note about
     it."""
     said = read_table(out / PREPROCESSOR_JSON) if (out / PREPROCESSOR_JSON).is_file() else {}
@@ -191,7 +191,7 @@ def _preparation(
         hear = transformers.WhisperFeatureExtractor.from_pretrained(out, local_files_only=True)
         rate = run.shape.sound.rate
 
-        def sound(item: Media) -> Given:
+        def sound(item: ProofMedia) -> ModelArguments:
             samples_S = item.astype(np.float32) / 32768.0
             found = hear(samples_S, sampling_rate=rate, return_tensors="np")
             return {"input_features": found["input_features"]}
@@ -203,13 +203,13 @@ def _preparation(
     kind = getattr(transformers, f"{said.get('image_processor_type', '')}Pil", None)
     see = None if kind is None else kind.from_pretrained(out, local_files_only=True)
 
-    def prepared(item: Media) -> Any:
+    def prepared(item: ProofMedia) -> Any:
         return see(item[0], return_tensors="np")["pixel_values"] if see is not None else None
 
     probe = np.zeros((1, *size), np.uint8)
     if see is None or size[0] != 3 or prepared(probe)[0].shape != size:
 
-        def pixels(item: Media) -> Given:
+        def pixels(item: ProofMedia) -> ModelArguments:
             return {"pixel_values": front.pixels(torch.from_numpy(item))}
 
         return pixels, "pixels were preprocessed by headway"
@@ -218,8 +218,10 @@ def _preparation(
     )
 
 
-def _scores(run: LoadedRun, said: Any, reading: Reading, sentence: SentenceFolder | None) -> Tensor:
-    """Scores of one output, as in `Reading.scores`."""
+def _scores(
+    run: LoadedRun, said: Any, reading: ProofCase, sentence: SentenceFolder | None
+) -> Tensor:
+    """Scores of one output, as in `ProofCase.scores`."""
     if run.spec.answers == "vector" and run.spec.modality == "text":
         return _vector(run, said, len(reading.tokens), sentence)
     if "prediction_logits" in said:
@@ -279,8 +281,8 @@ def _excuse(run: LoadedRun, out: Path) -> str | None:
 
 
 def _by_us(
-    run: LoadedRun, out: Path, config: dict[str, Any], readings: Sequence[Reading]
-) -> list[Scores]:
+    run: LoadedRun, out: Path, config: dict[str, Any], readings: Sequence[ProofCase]
+) -> list[Float32Array]:
     weights = open_weights(out)
     found = family_named(config["model_type"]).read(config, weights.keys(), {})
     if (out / PREPROCESSOR_JSON).is_file():
@@ -292,6 +294,6 @@ def _by_us(
         found = sentence.applied(found)
         embed = replace(embed, normalise=sentence.normalise)
     model: Any = build_model(found.model).eval()
-    load_weights(model, filled(take(found, weights), found).weights)
+    load_weights(model, with_zeros(convert_tensors(found, weights), found).weights)
     again = run.with_model(model, replace(run.settings, model=found.model, embed=embed))
-    return [read_one(again, reading.item, reading.target).scores for reading in readings]
+    return [compute_case(again, reading.item, reading.target).scores for reading in readings]

@@ -7,16 +7,16 @@ from collections.abc import Collection
 from typing import Any
 
 from headway.interop.families import Architecture
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.interop.hf.bert import bert_body, bert_config, bert_settings
 from headway.interop.hf.encoders import (
     COUNTED,
+    DetectedNames,
     EncoderFamily,
-    Seen,
     refuse_variants,
     word_pairs,
 )
-from headway.interop.name_pairs import Pair, both
+from headway.interop.name_pairs import NamePair, weight_and_bias
 from headway.settings.model import EncoderSettings
 
 PADDING = 1
@@ -29,20 +29,20 @@ class Roberta(EncoderFamily):
     body = "roberta"
     words = "lm_head."
 
-    def architecture(self, given: Given, seen: Seen) -> Architecture:
+    def architecture(self, given: ForeignConfig, seen: DetectedNames) -> Architecture:
         refuse_variants(given)
-        reading = self.reading(given, seen)
+        reading = self.head_plan(given, seen)
         heads, ignored = reading.heads, dict(COUNTED)
         if "classes" in heads:
             # The classification head has its own dense layer instead of the pooler.
             heads = ("classes", "pooled")
             ignored[r"roberta\.pooler\.dense\.\w+"] = "unused by the classification head"
         tied = given.flag("tie_word_embeddings", True)
-        offset = given.whole("pad_token_id", PADDING, least=0) + 1
+        offset = given.integer("pad_token_id", PADDING, least=0) + 1
         n_labels = reading.n_labels
         model = bert_settings(given, seen, heads, n_labels, tied=tied, offset=offset)
         if "words" in heads:
-            given.only(
+            given.require(
                 "hidden_act",
                 ("gelu", "gelu_python"),
                 "the masked language model head always uses gelu",
@@ -69,20 +69,20 @@ class Roberta(EncoderFamily):
 
 def roberta_heads(
     heads: Collection[str], prefix: str, *, tied: bool, names: Collection[str]
-) -> tuple[list[Pair], dict[str, str]]:
+) -> tuple[list[NamePair], dict[str, str]]:
     """Return name pairs of the heads, and ignored names with reasons; ESM has the same heads."""
-    pairs: list[Pair] = []
+    pairs: list[NamePair] = []
     ignored: dict[str, str] = {}
     if "classes" in heads:
-        pairs += both("classifier.dense", "heads.pooled.dense")
-        pairs += both("classifier.out_proj", "heads.classes.linear")
+        pairs += weight_and_bias("classifier.dense", "heads.pooled.dense")
+        pairs += weight_and_bias("classifier.out_proj", "heads.classes.linear")
     elif "pooled" in heads:
-        pairs += both(f"{prefix}pooler.dense", "heads.pooled.dense")
+        pairs += weight_and_bias(f"{prefix}pooler.dense", "heads.pooled.dense")
     if "tags" in heads:
-        pairs += both("classifier", "heads.tags.linear")
+        pairs += weight_and_bias("classifier", "heads.tags.linear")
     if "words" in heads:
-        pairs += both("lm_head.dense", "heads.words.dense")
-        pairs += both("lm_head.layer_norm", "heads.words.norm")
+        pairs += weight_and_bias("lm_head.dense", "heads.words.dense")
+        pairs += weight_and_bias("lm_head.layer_norm", "heads.words.norm")
         words, ignored = word_pairs("lm_head", tied=tied, names=names)
         pairs += words
     return pairs, ignored

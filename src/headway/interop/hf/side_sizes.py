@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypedDict
 
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.settings.model import Seq2SeqSettings
 
 KEYS = {"n_layers": "layers", "n_heads": "attention_heads", "d_ff": "ffn_dim"}
 """Foreign keys by our settings; `encoder_` or `decoder_` precedes them."""
 
 
-class Sides(TypedDict):
+class SideSizes(TypedDict):
     n_layers: int
     n_decoder_layers: int
     n_heads: int
@@ -21,12 +21,12 @@ class Sides(TypedDict):
     d_decoder_ff: int | None
 
 
-def read_sides(given: Given, names: Collection[str]) -> Sides:
+def read_sides(given: ForeignConfig, names: Collection[str]) -> SideSizes:
     """Read the sizes of both sides. If both have the same heads and feed-forward width, it is set
     once."""
-    n_heads, d_ff = given.whole("encoder_attention_heads"), given.whole("encoder_ffn_dim")
-    decoder_heads = given.whole("decoder_attention_heads", n_heads)
-    decoder_ff = given.whole("decoder_ffn_dim", d_ff)
+    n_heads, d_ff = given.integer("encoder_attention_heads"), given.integer("encoder_ffn_dim")
+    decoder_heads = given.integer("decoder_attention_heads", n_heads)
+    decoder_ff = given.integer("decoder_ffn_dim", d_ff)
     return {
         "n_layers": given.layers("encoder_layers", names),
         "n_decoder_layers": given.layers("decoder_layers", names),
@@ -37,7 +37,7 @@ def read_sides(given: Given, names: Collection[str]) -> Sides:
     }
 
 
-def said_of_sides(ours: Seq2SeqSettings) -> dict[str, int]:
+def foreign_sizes(ours: Seq2SeqSettings) -> dict[str, int]:
     return {
         f"{side}_{theirs}": getattr(ours.side(side), name)
         for name, theirs in KEYS.items()

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import UserError
-from headway.interop.convertible import check_kind, check_said
+from headway.interop.convertible import check_kind, check_round_trip
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import LONGEST, Given
+from headway.interop.foreign_config import LONGEST, ForeignConfig
 from headway.interop.hf.bart import first_of
 from headway.interop.hf.generation import decode_settings
-from headway.interop.name_pairs import Pair, both, stacked
+from headway.interop.name_pairs import NamePair, stacked, weight_and_bias
 from headway.settings.model import RelativeSettings, Seq2SeqSettings
 from headway.settings.run import RunSettings
 
@@ -39,32 +39,32 @@ class T5Family:
     cls: str
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        given = Given(config)
+        given = ForeignConfig(config)
         self._refuse(given)
         n_layers = given.layers("num_layers", names)
         tied = self._tied(given, names)
         model = Seq2SeqSettings(
-            vocab_size=given.whole("vocab_size"),
-            d_model=given.whole("d_model"),
+            vocab_size=given.integer("vocab_size"),
+            d_model=given.integer("d_model"),
             n_layers=n_layers,
             n_decoder_layers=given.layers("num_decoder_layers", names, n_layers),
-            n_heads=given.whole("num_heads"),
-            d_head=given.whole("d_kv"),
-            d_ff=given.whole("d_ff"),
-            max_len=given.whole("n_positions", 512, most=LONGEST),
+            n_heads=given.integer("num_heads"),
+            d_head=given.integer("d_kv"),
+            d_ff=given.integer("d_ff"),
+            max_len=given.integer("n_positions", 512, most=LONGEST),
             activation=_activation(given),
             norm="rms",
             norm_eps=given.number("layer_norm_epsilon", 1e-6),
             wiring="pre",
             positions="relative",
             relative=RelativeSettings(
-                buckets=given.whole("relative_attention_num_buckets", 32, most=1 << 16),
-                max_distance=given.whole("relative_attention_max_distance", 128),
+                buckets=given.integer("relative_attention_num_buckets", 32, most=1 << 16),
+                max_distance=given.integer("relative_attention_max_distance", 128),
             ),
             scale_attention=False,
             ff_bias=False,
             embedding_scale=False,
-            dropout=given.share("dropout_rate", 0.1),
+            dropout=given.fraction("dropout_rate", 0.1),
             tie="all" if tied else "source-target",
             scale_head=self._scales(given),
         )
@@ -107,74 +107,74 @@ class T5Family:
         }
         names = [f"shared.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
         said = self.read(config, names + ["lm_head.weight"] * (ours.tie != "all"), {})
-        check_said(ours, said.model, self.cls)
+        check_round_trip(ours, said.model, self.cls)
         return config, said
 
-    def _refuse(self, given: Given) -> None:
+    def _refuse(self, given: ForeignConfig) -> None:
         name = given.architecture()
         known = (f"{self.cls}ForConditionalGeneration", f"{self.cls}WithLMHeadModel",
                  f"{self.cls}Model")  # fmt: skip
         if name is not None and name not in known:
             raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
 
-    def _scales(self, given: Given) -> bool:
+    def _scales(self, given: ForeignConfig) -> bool:
         """Whether decoder outputs are scaled. Files of transformers 5 have a key for it; in older
         ones an untied softmax means version 1.1, which does not scale."""
         if self.model_type != "t5":
             return False
         return given.flag("scale_decoder_outputs", given.flag("tie_word_embeddings", True))
 
-    def _tied(self, given: Given, names: Collection[str]) -> bool:
+    def _tied(self, given: ForeignConfig, names: Collection[str]) -> bool:
         """Whether all embeddings are tied. Transformers 5 sets the key even for 1.1, whose file has
         a separate softmax."""
         return "lm_head.weight" not in names or self._scales(given)
 
 
-def _activation(given: Given) -> Any:
-    name = given.word("feed_forward_proj", "relu")
+def _activation(given: ForeignConfig) -> Any:
+    name = given.string("feed_forward_proj", "relu")
     if name not in FEED_FORWARD:
         known = ", ".join(FEED_FORWARD)
         raise given.error("feed_forward_proj", f"is not a form that headway supports ({known})")
     return FEED_FORWARD[name]
 
 
-def _pairs(model: Seq2SeqSettings, names: Collection[str]) -> list[Pair]:
+def _pairs(model: Seq2SeqSettings, names: Collection[str]) -> list[NamePair]:
     shared = [
-        Pair("shared.weight", "source_front.tokens.weight"),
-        Pair("encoder.embed_tokens.weight", "source_front.tokens.weight"),
-        Pair("decoder.embed_tokens.weight", "target_front.tokens.weight"),
+        NamePair("shared.weight", "source_front.tokens.weight"),
+        NamePair("encoder.embed_tokens.weight", "source_front.tokens.weight"),
+        NamePair("decoder.embed_tokens.weight", "target_front.tokens.weight"),
     ]
-    softmax = Pair("lm_head.weight", "head.linear.weight", tied=model.tie == "all")
+    softmax = NamePair("lm_head.weight", "head.linear.weight", tied=model.tie == "all")
     pairs = first_of(shared, names)
     for side, n_layers in (("encoder", model.n_layers), ("decoder", model.decoder_layers)):
         table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        pairs.append(Pair(table, f"{side}.bias.table.weight"))
+        pairs.append(NamePair(table, f"{side}.bias.table.weight"))
         for n in range(n_layers):
             pairs += _layer(f"{side}.block.{n}.layer", f"{side}.blocks.{n}", model)
-        pairs.append(Pair(f"{side}.final_layer_norm.weight", f"{side}.final_norm.weight"))
+        pairs.append(NamePair(f"{side}.final_layer_norm.weight", f"{side}.final_norm.weight"))
     return [*pairs, softmax]
 
 
-def _layer(theirs: str, ours: str, model: Seq2SeqSettings) -> list[Pair]:
+def _layer(theirs: str, ours: str, model: Seq2SeqSettings) -> list[NamePair]:
     width = model.n_heads * model.head_width
     kinds = [("SelfAttention", "attention", "norm_attention")]
     if ours.startswith("decoder"):
         kinds.append(("EncDecAttention", "cross", "norm_cross"))
-    pairs: list[Pair] = []
+    pairs: list[NamePair] = []
     for place, (name, part, norm) in enumerate(kinds):
         own = f"{theirs}.{place}.{name}"
         projections = [f"{own}.{letter}" for letter in "qkv"]
         pairs += stacked(projections, f"{ours}.{part}.to_qkv", [width] * 3, bias=False)
-        pairs += both(f"{own}.o", f"{ours}.{part}.to_out", bias=False)
-        pairs += both(f"{theirs}.{place}.layer_norm", f"{ours}.{norm}", bias=False)
+        pairs += weight_and_bias(f"{own}.o", f"{ours}.{part}.to_out", bias=False)
+        pairs += weight_and_bias(f"{theirs}.{place}.layer_norm", f"{ours}.{norm}", bias=False)
     last, hidden = f"{theirs}.{len(kinds)}", f"{ours}.feed_forward.to_hidden"
     dense = f"{last}.DenseReluDense"
     if model.activation in ("relu", "gelu"):
-        pairs += both(f"{dense}.wi", hidden, bias=False)
+        pairs += weight_and_bias(f"{dense}.wi", hidden, bias=False)
     else:
         pairs += stacked([f"{dense}.wi_0", f"{dense}.wi_1"], hidden, [model.d_ff] * 2, bias=False)
-    pairs += both(f"{dense}.wo", f"{ours}.feed_forward.to_out", bias=False)
-    return [*pairs, *both(f"{last}.layer_norm", f"{ours}.norm_feed_forward", bias=False)]
+    pairs += weight_and_bias(f"{dense}.wo", f"{ours}.feed_forward.to_out", bias=False)
+    return [*pairs, *weight_and_bias(f"{last}.layer_norm", f"{ours}.norm_feed_forward", bias=False)]
 
 
 T5 = T5Family("t5", "T5")

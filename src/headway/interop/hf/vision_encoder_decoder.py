@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from headway.errors import ConfigError, UserError
-from headway.interop.convertible import BIASES, check_said
+from headway.interop.convertible import BIASES, check_round_trip
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import ForeignConfig
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.gpt import GPT2
 from headway.interop.hf.gpt import IGNORED as OF_GPT2
-from headway.interop.hf.vit import HIDDEN, VIT, check_picture
-from headway.interop.name_pairs import TURNED, Pair, both
+from headway.interop.hf.vit import HIDDEN, VIT, check_image
+from headway.interop.name_pairs import TRANSPOSED, NamePair, weight_and_bias
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
 from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings
@@ -40,7 +40,7 @@ IGNORED = {
 
 class VisionEncoderDecoderFamily:
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        given = Given(config)
+        given = ForeignConfig(config)
         if given.architecture() not in (None, CLASS):
             raise given.error("architectures", f"is not supported; it may be {CLASS}")
         sees, writes = (_side(given, side, names) for side in SIDES)
@@ -83,14 +83,14 @@ class VisionEncoderDecoderFamily:
         names += [f"decoder.transformer.h.{n}" for n in range(writer.n_layers)]
         said = self.read(config, names, {})
         assert isinstance(said.model, ImageSeq2SeqSettings)
-        check_picture(ours.picture, said.model.picture, CLASS)
-        check_said(ours, said.model, CLASS, wider=BIASES, free={"picture"})
+        check_image(ours.picture, said.model.picture, CLASS)
+        check_round_trip(ours, said.model, CLASS, wider=BIASES, free={"picture"})
         return config, said
 
 
-def _side(given: Given, side: str, names: Collection[str]) -> Architecture:
+def _side(given: ForeignConfig, side: str, names: Collection[str]) -> Architecture:
     """Architecture of one side, read like a model of its own."""
-    own = {**given.table(side), "architectures": None, "add_cross_attention": None}
+    own = {**given.nested(side), "architectures": None, "add_cross_attention": None}
     if own.get("model_type") != SIDES[side]:
         raise given.error(side, f"must have the model_type {SIDES[side]!r}; no other is supported")
     inside = [name.removeprefix(f"{side}.") for name in names if name.startswith(f"{side}.")]
@@ -175,7 +175,7 @@ def _writer(ours: ImageSeq2SeqSettings) -> DecoderSettings:
     )
 
 
-def _moved(pairs: Sequence[Pair], prefix: str, places: Mapping[str, str]) -> list[Pair]:
+def _moved(pairs: Sequence[NamePair], prefix: str, places: Mapping[str, str]) -> list[NamePair]:
     """Name pairs of a side, moved to their places in the encoder-decoder."""
     moved = []
     for pair in pairs:
@@ -185,18 +185,21 @@ def _moved(pairs: Sequence[Pair], prefix: str, places: Mapping[str, str]) -> lis
     return moved
 
 
-def _cross(writer: DecoderSettings) -> list[Pair]:
+def _cross(writer: DecoderSettings) -> list[NamePair]:
     """Name pairs of cross-attention: queries in one matrix, keys and values in another."""
-    pairs: list[Pair] = []
+    pairs: list[NamePair] = []
     width = writer.d_model
     for n in range(writer.n_layers):
         theirs, ours = f"decoder.transformer.h.{n}", f"decoder.blocks.{n}"
         own, to_qkv = f"{theirs}.crossattention", f"{ours}.cross.to_qkv"
         for name, first, last in (("q_attn", 0, 1), ("c_attn", 1, 3)):
             rows = slice(first * width, last * width)
-            pairs += [pair._replace(rows=rows) for pair in both(f"{own}.{name}", to_qkv, TURNED)]
-        pairs += both(f"{own}.c_proj", f"{ours}.cross.to_out", TURNED)
-        pairs += both(f"{theirs}.ln_cross_attn", f"{ours}.norm_cross")
+            pairs += [
+                pair._replace(rows=rows)
+                for pair in weight_and_bias(f"{own}.{name}", to_qkv, TRANSPOSED)
+            ]
+        pairs += weight_and_bias(f"{own}.c_proj", f"{ours}.cross.to_out", TRANSPOSED)
+        pairs += weight_and_bias(f"{theirs}.ln_cross_attn", f"{ours}.norm_cross")
     return pairs
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from headway.errors import UserError
-from headway.interop.convertible import BIASES, check_said, label_config, their_activation
+from headway.interop.convertible import BIASES, check_round_trip, label_config, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import LABEL, Given
-from headway.interop.name_pairs import Change, Pair, both, stacked
+from headway.interop.foreign_config import LABEL, ForeignConfig
+from headway.interop.name_pairs import NamePair, TensorTransform, stacked, weight_and_bias
 from headway.settings.run import RunSettings
 from headway.settings.vision import ImageEncoderSettings, ImageSettings
 
@@ -43,25 +43,25 @@ class VitFamily:
     """Standard deviation of pixels if no preprocessor file sets it."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        given = Given(config)
+        given = ForeignConfig(config)
         prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
         kind = self._kind(given, names)
         heads = dict(self.heads[kind])
         if f"{prefix}pooler.dense.weight" in names:
             heads["pooled"] = f"{prefix}pooler.dense"
-            given.only("pooler_act", "tanh", "the pooler always ends with tanh")
-        answer, labels = given.classes() if "classes" in heads else (LABEL, ())
+            given.require("pooler_act", "tanh", "the pooler always ends with tanh")
+        answer, labels = given.answer_and_labels() if "classes" in heads else (LABEL, ())
         model = ImageEncoderSettings(
-            d_model=given.whole("hidden_size"),
+            d_model=given.integer("hidden_size"),
             n_layers=given.layers("num_hidden_layers", names),
-            n_heads=given.whole("num_attention_heads"),
-            d_ff=given.whole("intermediate_size"),
+            n_heads=given.integer("num_attention_heads"),
+            d_ff=given.integer("intermediate_size"),
             activation=given.activation("hidden_act", "gelu"),
             norm_eps=given.number("layer_norm_eps", 1e-12, least=1e-30),
             attention_bias="qkvo" if given.flag("qkv_bias", True) else "o",
-            dropout=given.share("hidden_dropout_prob", 0.0),
-            attention_dropout=given.share("attention_probs_dropout_prob", 0.0),
-            picture=self._picture(given),
+            dropout=given.fraction("hidden_dropout_prob", 0.0),
+            attention_dropout=given.fraction("attention_probs_dropout_prob", 0.0),
+            picture=self._image(given),
             heads=tuple(heads),  # type: ignore[arg-type]
             n_labels=max(1, len(labels)),
         )
@@ -72,7 +72,9 @@ class VitFamily:
             task="classify",
             model=model,
             pairs=[*front_pairs(model.picture, prefix), *_layers(model, prefix)]
-            + [pair for ours, name in heads.items() for pair in both(name, _place(ours))],
+            + [
+                pair for ours, name in heads.items() for pair in weight_and_bias(name, _place(ours))
+            ],
             ignored=HIDDEN,
             labels=labels,
             answer=answer,
@@ -109,11 +111,11 @@ class VitFamily:
             names = [*map(str, range(ours.n_layers)), "pooler.dense.weight"]
         said = self.read(config, names, {})
         assert isinstance(said.model, ImageEncoderSettings)
-        check_picture(ours.picture, said.model.picture, self.cls)
-        check_said(ours, said.model, self.cls, wider=BIASES, free={"picture", "max_len"})
+        check_image(ours.picture, said.model.picture, self.cls)
+        check_round_trip(ours, said.model, self.cls, wider=BIASES, free={"picture", "max_len"})
         return config, said
 
-    def _kind(self, given: Given, names: Collection[str]) -> str:
+    def _kind(self, given: ForeignConfig, names: Collection[str]) -> str:
         """Suffix of the class name; if no class is named, it is derived from the tensors."""
         name = given.architecture()
         if name is None:
@@ -136,14 +138,14 @@ class VitFamily:
             f"{self.cls} has no class with the heads {', '.join(ours.heads) or 'none'}."
         )
 
-    def _picture(self, given: Given) -> ImageSettings:
+    def _image(self, given: ForeignConfig) -> ImageSettings:
         height, width = _sides(given, "image_size", 224)
         patch, other = _sides(given, "patch_size", 16)
         if patch != other:
             raise given.error("patch_size", "is not square")
         if patch > min(height, width):
             raise given.error("patch_size", f"is larger than the image, {height} × {width}")
-        channels = given.whole("num_channels", 3)
+        channels = given.integer("num_channels", 3)
         usual = channels == len(self.mean)
         return ImageSettings(
             height=height,
@@ -156,7 +158,7 @@ class VitFamily:
         )
 
 
-def _sides(given: Given, key: str, default: int) -> tuple[int, int]:
+def _sides(given: ForeignConfig, key: str, default: int) -> tuple[int, int]:
     """Read height and width in pixels from one number or a pair."""
     value = given.values.get(key, default)
     if isinstance(value, list | tuple) and len(value) == 2:
@@ -173,7 +175,7 @@ def _side(picture: ImageSettings) -> int | list[int]:
     return picture.height if square else [picture.height, picture.width]
 
 
-def check_picture(ours: ImageSettings, said: ImageSettings, name: str) -> None:
+def check_image(ours: ImageSettings, said: ImageSettings, name: str) -> None:
     """Raise an error unless the input layer is a plain grid of patches."""
     if ours.step != ours.patch:
         raise UserError(
@@ -186,7 +188,7 @@ def check_picture(ours: ImageSettings, said: ImageSettings, name: str) -> None:
             raise UserError(f"{name} does not support model.picture.{key} = {here!r}.")
 
 
-def front_pairs(picture: ImageSettings, prefix: str) -> list[Pair]:
+def front_pairs(picture: ImageSettings, prefix: str) -> list[NamePair]:
     """Name pairs of patches, special tokens, and the one table of positions for both."""
     front, extra = f"{prefix}embeddings", picture.extra
     _, n_lines, n_columns = picture.grid
@@ -197,36 +199,37 @@ def front_pairs(picture: ImageSettings, prefix: str) -> list[Pair]:
 
     firsts = [f"{front}.cls_token", f"{front}.distillation_token"][:extra]
     projection = f"{front}.patch_embeddings.projection"
-    of_first = Change(lambda t: t[0, :extra], lambda t: t[None])
-    of_grid = Change(
+    of_first = TensorTransform(lambda t: t[0, :extra], lambda t: t[None])
+    of_grid = TensorTransform(
         lambda t: t[0, extra:].unflatten(0, (n_lines, n_columns)),
         lambda t: t.flatten(0, 1)[None],
     )
     positions = f"{front}.position_embeddings"
     return [
-        *(Pair(name, "front.first.weight", slice(i, i + 1),
-               Change(lambda t: t[0], lambda t: t[None])) for i, name in enumerate(firsts)),
-        Pair(f"{projection}.weight", "front.to_stream.weight",
-             change=Change(lambda t: t.flatten(1), as_patch)),
-        Pair(f"{projection}.bias", "front.to_stream.bias"),
-        Pair(positions, "front.first_places.weight", change=of_first, along=1),
-        Pair(positions, "front.places.table_YXD", change=of_grid, along=1),
+        *(NamePair(name, "front.first.weight", slice(i, i + 1),
+               TensorTransform(lambda t: t[0], lambda t: t[None])) for i,
+               name in enumerate(firsts)),
+        NamePair(f"{projection}.weight", "front.to_stream.weight",
+             change=TensorTransform(lambda t: t.flatten(1), as_patch)),
+        NamePair(f"{projection}.bias", "front.to_stream.bias"),
+        NamePair(positions, "front.first_places.weight", change=of_first, concat_axis=1),
+        NamePair(positions, "front.places.table_YXD", change=of_grid, concat_axis=1),
     ]  # fmt: skip
 
 
-def _layers(model: ImageEncoderSettings, prefix: str) -> list[Pair]:
-    pairs: list[Pair] = []
+def _layers(model: ImageEncoderSettings, prefix: str) -> list[NamePair]:
+    pairs: list[NamePair] = []
     for number in range(model.n_layers):
         layer, block = f"{prefix}encoder.layer.{number}", f"stack.blocks.{number}"
         own = [f"{layer}.attention.attention.{name}" for name in ("query", "key", "value")]
         bias = "q" in model.attention_bias
         pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3, bias=bias)
-        pairs += both(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
-        pairs += both(f"{layer}.layernorm_before", f"{block}.norm_attention")
-        pairs += both(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
-        pairs += both(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
-        pairs += both(f"{layer}.layernorm_after", f"{block}.norm_feed_forward")
-    return [*pairs, *both(f"{prefix}layernorm", "stack.final_norm")]
+        pairs += weight_and_bias(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
+        pairs += weight_and_bias(f"{layer}.layernorm_before", f"{block}.norm_attention")
+        pairs += weight_and_bias(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
+        pairs += weight_and_bias(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
+        pairs += weight_and_bias(f"{layer}.layernorm_after", f"{block}.norm_feed_forward")
+    return [*pairs, *weight_and_bias(f"{prefix}layernorm", "stack.final_norm")]
 
 
 def _place(head: str) -> str:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import UserError
-from headway.interop.convertible import BIASES, check_said, their_activation
+from headway.interop.convertible import BIASES, check_round_trip, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import LONGEST, Given
+from headway.interop.foreign_config import LONGEST, ForeignConfig
 from headway.interop.hf.generation import decode_settings
-from headway.interop.hf.side_sizes import read_sides, said_of_sides
-from headway.interop.name_pairs import Change, Pair, both
+from headway.interop.hf.side_sizes import foreign_sizes, read_sides
+from headway.interop.name_pairs import NamePair, TensorTransform, weight_and_bias
 from headway.settings.audio import AudioSeq2SeqSettings, AudioSettings
 from headway.settings.run import RunSettings
 
@@ -24,7 +24,7 @@ WIDE = 3
 
 STRIDES = (1, 2)
 
-CONVOLUTION = Change(
+CONVOLUTION = TensorTransform(
     lambda t: t.permute(0, 2, 1).flatten(1),
     lambda t: t.unflatten(1, (WIDE, -1)).permute(0, 2, 1),
 )
@@ -36,7 +36,7 @@ NOT_FOLLOWED = {"begin_suppress_tokens": None, "suppress_tokens": None, "forced_
 
 
 @dataclass(frozen=True)
-class Names:
+class WhisperNames:
     """Names of the parts of Whisper in one file format."""
 
     layer: str
@@ -51,21 +51,21 @@ class Names:
     """Norms before self-attention, before cross-attention and before the feed-forward layer."""
 
     hidden: tuple[str, str]
-    ends: tuple[str, str]
+    final_norms: tuple[str, str]
     """Final norms of encoder and decoder."""
 
     words: str
     positions: str
 
 
-HF = Names(
+HF = WhisperNames(
     layer="layers",
     attention="self_attn",
     cross="encoder_attn",
     projections=("q_proj", "k_proj", "v_proj", "out_proj"),
     norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
     hidden=("fc1", "fc2"),
-    ends=("layer_norm", "layer_norm"),
+    final_norms=("layer_norm", "layer_norm"),
     words="embed_tokens.weight",
     positions="embed_positions.weight",
 )
@@ -73,25 +73,25 @@ HF = Names(
 
 class WhisperFamily:
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        given = Given(config)
+        given = ForeignConfig(config)
         self._refuse(given)
         model = whisper_settings(
-            vocab_size=given.whole("vocab_size"),
-            d_model=given.whole("d_model"),
+            vocab_size=given.integer("vocab_size"),
+            d_model=given.integer("d_model"),
             **read_sides(given, names),
-            max_len=given.whole("max_target_positions", 448, most=LONGEST),
+            max_len=given.integer("max_target_positions", 448, most=LONGEST),
             activation=given.activation("activation_function", "gelu"),
             embedding_scale=False,  # transformers reads `scale_embedding`, but does not use it
-            dropout=given.share("dropout", 0.0),
-            attention_dropout=given.share("attention_dropout", 0.0),
-            ff_dropout=given.share("activation_dropout", 0.0),
+            dropout=given.fraction("dropout", 0.0),
+            attention_dropout=given.fraction("attention_dropout", 0.0),
+            ff_dropout=given.fraction("activation_dropout", 0.0),
             tie="target-softmax" if given.flag("tie_word_embeddings", True) else "none",
-            max_rows=given.whole("max_source_positions", 1500, most=LONGEST),
-            bands=given.whole("num_mel_bins", 80, most=1024),
+            max_rows=given.integer("max_source_positions", 1500, most=LONGEST),
+            bands=given.integer("num_mel_bins", 80, most=1024),
         )
         prefix = "model." if any(name.startswith("model.") for name in names) else ""
         pairs = whisper_pairs(model, HF, prefix)
-        softmax = Pair("proj_out.weight", "head.linear.weight", tied=model.tie != "none")
+        softmax = NamePair("proj_out.weight", "head.linear.weight", tied=model.tie != "none")
         kept = {key: value for key, value in {**config, **generation}.items()
                 if key not in NOT_FOLLOWED}  # fmt: skip
         decode, notes = decode_settings({}, kept, has_source=True)
@@ -115,7 +115,7 @@ class WhisperFamily:
             "vocab_size": ours.vocab_size,
             "num_mel_bins": ours.sound.bands,
             "d_model": ours.d_model,
-            **said_of_sides(ours),
+            **foreign_sizes(ours),
             "max_source_positions": ours.sound.max_rows,
             "max_target_positions": ours.max_len,
             "activation_function": their_activation(ours.activation),
@@ -129,11 +129,11 @@ class WhisperFamily:
         names = [f"model.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
         said = self.read(config, names, {})
         assert isinstance(said.model, AudioSeq2SeqSettings)
-        _check_sound(ours.sound, said.model.sound)
-        check_said(ours, said.model, "Whisper", wider=BIASES, free={"norm_eps", "sound"})
+        _check_audio(ours.sound, said.model.sound)
+        check_round_trip(ours, said.model, "Whisper", wider=BIASES, free={"norm_eps", "sound"})
         return config, said
 
-    def _refuse(self, given: Given) -> None:
+    def _refuse(self, given: ForeignConfig) -> None:
         name = given.architecture()
         known = ("WhisperForConditionalGeneration", "WhisperModel")
         if name is not None and name not in known:
@@ -162,7 +162,7 @@ def window_s(max_rows: int) -> float:
     return max_rows * usual.row_seconds
 
 
-def _check_sound(ours: AudioSettings, said: AudioSettings) -> None:
+def _check_audio(ours: AudioSettings, said: AudioSettings) -> None:
     for key in ("rate", "n_fft", "hop", "scale", "strides", "positions", "pad_s"):
         here, there = getattr(ours, key), getattr(said, key)
         if here != there:
@@ -171,29 +171,29 @@ def _check_sound(ours: AudioSettings, said: AudioSettings) -> None:
             )
 
 
-def whisper_pairs(model: AudioSeq2SeqSettings, names: Names, prefix: str) -> list[Pair]:
+def whisper_pairs(model: AudioSeq2SeqSettings, names: WhisperNames, prefix: str) -> list[NamePair]:
     """Name pairs of all tensors but the softmax, which is tied to the embedding in all published
     models."""
-    pairs: list[Pair] = []
+    pairs: list[NamePair] = []
     for number in range(len(STRIDES)):
         theirs, ours = f"{prefix}encoder.conv{number + 1}", f"source_front.convolutions.{number}"
-        pairs.append(Pair(f"{theirs}.weight", f"{ours}.linear.weight", change=CONVOLUTION))
-        pairs.append(Pair(f"{theirs}.bias", f"{ours}.linear.bias"))
-    pairs.append(Pair(f"{prefix}decoder.{names.words}", "target_front.tokens.weight"))
+        pairs.append(NamePair(f"{theirs}.weight", f"{ours}.linear.weight", change=CONVOLUTION))
+        pairs.append(NamePair(f"{theirs}.bias", f"{ours}.linear.bias"))
+    pairs.append(NamePair(f"{prefix}decoder.{names.words}", "target_front.tokens.weight"))
     sides = (("encoder", model.n_layers, "source_front"),
              ("decoder", model.decoder_layers, "target_front"))  # fmt: skip
-    for (side, n_layers, front), end in zip(sides, names.ends, strict=True):
+    for (side, n_layers, front), end in zip(sides, names.final_norms, strict=True):
         positions = f"{prefix}{side}.{names.positions}"
-        pairs.append(Pair(positions, f"{front}.positions.table.weight"))
+        pairs.append(NamePair(positions, f"{front}.positions.table.weight"))
         for number in range(n_layers):
             layer = f"{prefix}{side}.{names.layer}.{number}"
             pairs += _layer(layer, f"{side}.blocks.{number}", names, model.d_model)
-        pairs += both(f"{prefix}{side}.{end}", f"{side}.final_norm")
+        pairs += weight_and_bias(f"{prefix}{side}.{end}", f"{side}.final_norm")
     return pairs
 
 
-def _layer(theirs: str, ours: str, names: Names, width: int) -> list[Pair]:
-    pairs: list[Pair] = []
+def _layer(theirs: str, ours: str, names: WhisperNames, width: int) -> list[NamePair]:
+    pairs: list[NamePair] = []
     before, before_cross, last = names.norms
     kinds = [(names.attention, "attention", before, "norm_attention")]
     if ours.startswith("decoder"):
@@ -202,15 +202,17 @@ def _layer(theirs: str, ours: str, names: Names, width: int) -> list[Pair]:
         *own, out = (f"{theirs}.{name}.{letter}" for letter in names.projections)
         attention = f"{ours}.{part}"
         pairs += [
-            Pair(f"{place}.weight", f"{attention}.to_qkv.weight", slice(i * width, (i + 1) * width))
+            NamePair(
+                f"{place}.weight", f"{attention}.to_qkv.weight", slice(i * width, (i + 1) * width)
+            )
             for i, place in enumerate(own)
         ]
-        pairs += [Pair(f"{own[i]}.bias", f"{attention}.some_bias.{'qkv'[i]}") for i in (0, 2)]
-        pairs += both(out, f"{attention}.to_out")
-        pairs += both(f"{theirs}.{norm}", f"{ours}.{our_norm}")
-    pairs += both(f"{theirs}.{names.hidden[0]}", f"{ours}.feed_forward.to_hidden")
-    pairs += both(f"{theirs}.{names.hidden[1]}", f"{ours}.feed_forward.to_out")
-    return [*pairs, *both(f"{theirs}.{last}", f"{ours}.norm_feed_forward")]
+        pairs += [NamePair(f"{own[i]}.bias", f"{attention}.some_bias.{'qkv'[i]}") for i in (0, 2)]
+        pairs += weight_and_bias(out, f"{attention}.to_out")
+        pairs += weight_and_bias(f"{theirs}.{norm}", f"{ours}.{our_norm}")
+    pairs += weight_and_bias(f"{theirs}.{names.hidden[0]}", f"{ours}.feed_forward.to_hidden")
+    pairs += weight_and_bias(f"{theirs}.{names.hidden[1]}", f"{ours}.feed_forward.to_out")
+    return [*pairs, *weight_and_bias(f"{theirs}.{last}", f"{ours}.norm_feed_forward")]
 
 
 WHISPER = WhisperFamily()

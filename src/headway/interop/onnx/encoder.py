@@ -13,7 +13,7 @@ from headway.decode.engine import TokenLists
 from headway.errors import DataError
 from headway.interop.graphs.graph_inputs import MASK
 from headway.interop.graphs.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
-from headway.interop.graphs.padded_batches import Array, media_inputs, text_inputs
+from headway.interop.graphs.padded_batches import GraphArray, media_inputs, text_inputs
 from headway.interop.onnx.session import Session
 from headway.models.audio import AudioEncoder
 from headway.models.encoder import Encoder
@@ -30,7 +30,7 @@ TOKENS_AT_ONCE = 4096
 """Maximum number of tokens (or rows of media) per batch."""
 
 
-class Same(nn.Module):
+class PassThroughHead(nn.Module):
     """Head that returns its input: the graph has already computed the output."""
 
     def __init__(self, transitions: Tensor | None = None) -> None:
@@ -42,7 +42,7 @@ class Same(nn.Module):
         return x_RD
 
 
-class Answers(Encoder):
+class GraphTextEncoder(Encoder):
     """Text encoder whose output is already that of the head, computed by a graph."""
 
     def __init__(self, graph: Session, settings: RunSettings) -> None:
@@ -53,8 +53,8 @@ class Answers(Encoder):
         learned = None
         if TRANSITIONS in graph.outputs:  # a constant of the graph, so any input will do
             learned = torch.from_numpy(self._read([[0]], [[0]])[TRANSITIONS])
-        self.heads["tags"] = Same(learned)
-        self.heads["words"] = self.heads["classes"] = Same()
+        self.heads["tags"] = PassThroughHead(learned)
+        self.heads["words"] = self.heads["classes"] = PassThroughHead()
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         """Output of the graph: a row for each token (words, tags) or for each text (classes,
@@ -63,7 +63,7 @@ class Answers(Encoder):
         numbers_N = torch.zeros_like(tokens_N) if segments_N is None else segments_N
         texts = [part.tolist() for part in tokens_N.split(lengths)]
         segments = [part.tolist() for part in numbers_N.split(lengths)]
-        found: dict[int, Array] = {}
+        found: dict[int, GraphArray] = {}
         for group in batches(lengths, TOKENS_AT_ONCE):
             read = self._read([texts[i] for i in group], [segments[i] for i in group])
             found |= dict(zip(group, read[self.name], strict=True))
@@ -72,14 +72,14 @@ class Answers(Encoder):
         tables = [found[i][: lengths[i]] for i in range(len(texts))]
         return torch.from_numpy(np.concatenate(tables))
 
-    def _read(self, texts: TokenLists, segments: TokenLists) -> dict[str, Array]:
+    def _read(self, texts: TokenLists, segments: TokenLists) -> dict[str, GraphArray]:
         return self.graph.call(text_inputs(texts, segments))
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
         return x_ND
 
 
-class ImagesAlone(ImageFront):
+class ImageCollator(ImageFront):
     """Front that only collates images; the graph embeds them."""
 
     def __init__(self, shape: ImageSettings) -> None:
@@ -87,7 +87,7 @@ class ImagesAlone(ImageFront):
         self.shape = shape
 
 
-class RecordingsAlone(AudioFront):
+class AudioCollator(AudioFront):
     """Front that only collates recordings; the graph embeds them."""
 
     def __init__(self, shape: AudioSettings) -> None:
@@ -104,12 +104,12 @@ class GraphMediaEncoder(Encoder):
         assert shape is not None
         front: Front
         if isinstance(shape, AudioSettings):
-            front = RecordingsAlone(shape)
+            front = AudioCollator(shape)
         else:
-            front = ImagesAlone(shape)
+            front = ImageCollator(shape)
         super().__init__(front, nn.Identity(), nn.ModuleDict(), "mean")
         self.graph, self.names = graph, [n for n in (LOGITS, EMBEDDING) if n in graph.outputs]
-        self.heads["classes"] = self.heads["ctc"] = Same()
+        self.heads["classes"] = self.heads["ctc"] = PassThroughHead()
         self.anchor = nn.Parameter(torch.zeros(0))
         """Empty parameter that gives the model a device."""
 
@@ -117,14 +117,16 @@ class GraphMediaEncoder(Encoder):
         self, given: ImageBatch | AudioBatch, layout: Layout, segments_N: Tensor | None = None
     ) -> Tensor:
         """One row per item: its class logits, then its vector."""
-        found = [self._read(items) for items in batches_of(given, layout)]
+        found = [self._read(items) for items in graph_batches(given, layout)]
         numbers = np.concatenate([places for places, _ in found])
         rows = np.concatenate([np.concatenate([x[n] for n in self.names], 1) for _, x in found])
         return torch.from_numpy(rows[np.argsort(numbers)])
 
-    def _read(self, items: tuple[list[int], list[Array]]) -> tuple[list[int], dict[str, Array]]:
+    def _read(
+        self, items: tuple[list[int], list[GraphArray]]
+    ) -> tuple[list[int], dict[str, GraphArray]]:
         places, values = items
-        if isinstance(self.front, RecordingsAlone) and self.graph.n_positions is not None:
+        if isinstance(self.front, AudioCollator) and self.graph.n_positions is not None:
             shape, most = self.front.shape, self.graph.n_positions
             if max(shape.rows_of(len(one)) for one in values) > most:
                 raise DataError(
@@ -149,14 +151,14 @@ class GraphMediaEncoder(Encoder):
         return x_ND[:, self.n_classes :]
 
 
-class CtcAnswers(GraphMediaEncoder, AudioEncoder):
+class GraphCtcEncoder(GraphMediaEncoder, AudioEncoder):
     """Speech encoder whose output is that of the CTC head: one row of logits per frame."""
 
     def forward(
         self, given: ImageBatch | AudioBatch, layout: Layout, segments_N: Tensor | None = None
     ) -> Tensor:
-        found: dict[int, Array] = {}
-        for items in batches_of(given, layout):
+        found: dict[int, GraphArray] = {}
+        for items in graph_batches(given, layout):
             places, read = self._read(items)
             rows = zip(read[LOGITS], read[MASK], strict=True)
             found |= dict(zip(places, (x_TV[real_T > 0] for x_TV, real_T in rows), strict=True))
@@ -167,9 +169,9 @@ class CtcAnswers(GraphMediaEncoder, AudioEncoder):
         return self.heads["ctc"]  # type: ignore[return-value]
 
 
-def batches_of(
+def graph_batches(
     given: ImageBatch | AudioBatch, layout: Layout
-) -> Iterator[tuple[list[int], list[Array]]]:
+) -> Iterator[tuple[list[int], list[GraphArray]]]:
     """Split a flat batch into batches for the graph; yield the indices and items of each."""
     if isinstance(given, ImageBatch):
         assert given.order_N is None, "images of one size"

@@ -24,25 +24,25 @@ from headway.decode.speech.recognizer import CtcRecognizer, DecoderRecognizer, R
 from headway.decode.steps import DecodingSteps
 from headway.errors import ConfigError
 from headway.interop.graphs.graphs import (
-    ALONE,
     CROSS,
     CROSS_HEADS,
     CTC,
+    DECODER,
+    ENCODER,
     LOGITS,
-    READER,
+    MODEL,
     REBUILT,
     SOURCE_MASK,
-    WRITER,
 )
 from headway.interop.graphs.padded_batches import (
-    Array,
-    Growing,
+    CachedGraph,
+    GraphArray,
     media_inputs,
     padded,
-    sources_of,
+    source_inputs,
     text_inputs,
 )
-from headway.interop.onnx.encoder import Answers, CtcAnswers, GraphMediaEncoder
+from headway.interop.onnx.encoder import GraphCtcEncoder, GraphMediaEncoder, GraphTextEncoder
 from headway.interop.onnx.expected import check_graph, expected_graphs
 from headway.interop.onnx.session import Session
 from headway.models.audio import AudioEncoder
@@ -91,14 +91,14 @@ class OnnxEngine(Engine):
         context: int | None = None,
         detail: bool = False,
     ) -> Searcher:
-        if ALONE in self.graphs:
-            return TextSearcher(self.graphs[ALONE], settings, specials, context)
-        return SourceSearcher(self, settings, specials)
+        if MODEL in self.graphs:
+            return GraphTextSearcher(self.graphs[MODEL], settings, specials, context)
+        return GraphSourceSearcher(self, settings, specials)
 
     def recognizer(
         self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float
     ) -> Recognizer:
-        if ALONE in self.graphs:
+        if MODEL in self.graphs:
             heard = self.model()
             assert isinstance(heard, AudioEncoder)
             return CtcRecognizer(heard, tokenizer, settings)
@@ -113,16 +113,16 @@ class OnnxEngine(Engine):
             return self.front.rows_of(len(source))
         return self.front.rows_of(len(source), *source.shape[2:])
 
-    def read(self, sources: Sequence[Any]) -> dict[str, Array]:
+    def read(self, sources: Sequence[Any]) -> dict[str, GraphArray]:
         """Encode texts, images or recordings: the inputs of the decoder graph, and `CTC`."""
         inputs = text_inputs(sources) if self.front is None else media_inputs(sources)
-        return sources_of(self.graphs[READER].call, inputs)
+        return source_inputs(self.graphs[ENCODER].call, inputs)
 
     def attention(self, sources: Sequence[Any], targets: TokenLists, bos: int) -> list[Tensor]:
-        found, _ = self.seen(CROSS, sources, [[bos, *target] for target in targets])
+        found, _ = self.cross_attention(CROSS, sources, [[bos, *target] for target in targets])
         return found
 
-    def seen(
+    def cross_attention(
         self, name: str, sources: Sequence[Any], texts: TokenLists
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Cross-attention of each text, from the decoder output `name` ((T S), or (H T S) by head),
@@ -134,8 +134,8 @@ class OnnxEngine(Engine):
         for group in batches(sums, self.settings.decode.batch_tokens):
             given = self.read([sources[i] for i in group])
             given.pop(CTC, None)
-            growing = _growing(self.graphs[WRITER], len(group), given)
-            read = growing.read(*padded([texts[i] for i in group]))
+            growing = _cached_graph(self.graphs[DECODER], len(group), given)
+            read = growing.feed(*padded([texts[i] for i in group]))
             for i, read_TS, logits_TV in zip(group, read[name], read[LOGITS], strict=True):
                 seen_TS = read_TS[..., : len(texts[i]), : lengths[i]]
                 found[i] = torch.from_numpy(seen_TS.copy())
@@ -144,13 +144,13 @@ class OnnxEngine(Engine):
         return [found[i] for i in places], [first[i] for i in places]
 
     def model(self) -> Encoder:
-        graph = self.graphs[ALONE]
+        graph = self.graphs[MODEL]
         if self.front is None:
-            return Answers(graph, self.settings)
+            return GraphTextEncoder(graph, self.settings)
         if REBUILT in graph.outputs:
             self._cannot("score reconstructions of masked parts")
         if spec_of(self.settings).writes:
-            return CtcAnswers(graph, self.settings)
+            return GraphCtcEncoder(graph, self.settings)
         return GraphMediaEncoder(graph, self.settings)
 
 
@@ -161,8 +161,8 @@ class GraphSteps:
     hypotheses of a source share one row.
     """
 
-    def __init__(self, growing: Growing, n_sources: int, width: int) -> None:
-        self.growing, self.n_sources, self.width = growing, n_sources, width
+    def __init__(self, cached_graph: CachedGraph, n_sources: int, width: int) -> None:
+        self.cached_graph, self.n_sources, self.width = cached_graph, n_sources, width
         self.device, self.attention_BWS = torch.device("cpu"), torch.empty(0)
         self.first_BV: Tensor | None = None
         """Log-probabilities of the first tokens, if a prompt has been read already."""
@@ -172,8 +172,8 @@ class GraphSteps:
     def step(self, tokens_BW: Tensor) -> Tensor:
         if self.is_one:
             return self._begin(tokens_BW[:, :1])
-        found = self.growing.read(tokens_BW.numpy().reshape(-1, 1))
-        self._watch(found)
+        found = self.cached_graph.feed(tokens_BW.numpy().reshape(-1, 1))
+        self._store_attention(found)
         return _log_probs(found)
 
     def _begin(self, tokens_B1: Tensor) -> Tensor:
@@ -181,15 +181,15 @@ class GraphSteps:
         rows = np.repeat(np.arange(self.n_sources), self.width)
         scores_BV, self.first_BV = self.first_BV, None
         if scores_BV is None:
-            found = self.growing.read(tokens_B1.numpy())
+            found = self.cached_graph.feed(tokens_B1.numpy())
             scores_BV = _log_probs(found)
-            self._watch({name: x[rows] for name, x in found.items()})
+            self._store_attention({name: x[rows] for name, x in found.items()})
         if self.width == 1:
             return scores_BV
-        self.growing.pick(rows)
+        self.cached_graph.select(rows)
         return scores_BV[torch.from_numpy(rows)]
 
-    def _watch(self, found: dict[str, Array]) -> None:
+    def _store_attention(self, found: dict[str, GraphArray]) -> None:
         if CROSS in found:
             seen_RS = torch.from_numpy(found[CROSS][:, 0])
             self.attention_BWS = seen_RS.unflatten(0, (self.n_sources, self.width))
@@ -198,15 +198,15 @@ class GraphSteps:
         first_B1 = torch.arange(self.n_sources)[:, None] * self.width
         rows = (first_B1 + parents_BW).flatten().numpy()
         if not np.array_equal(rows, np.arange(len(rows))):
-            self.growing.pick(rows, same_given=True)
+            self.cached_graph.select(rows, same_given=True)
 
     def keep(self, sources: Sequence[int]) -> None:
         first_B1 = np.array(sources, np.int64)[:, None] * self.width
-        self.growing.pick((first_B1 + np.arange(self.width)).flatten())
+        self.cached_graph.select((first_B1 + np.arange(self.width)).flatten())
         self.n_sources = len(sources)
 
 
-class SourceSearcher(Searcher):
+class GraphSourceSearcher(Searcher):
     """Search for encoder-decoders on two graphs. `weight`: weight of the CTC scores."""
 
     def __init__(
@@ -216,7 +216,7 @@ class SourceSearcher(Searcher):
         specials: SpecialTokens,
         weight: float = 0.0,
     ) -> None:
-        self.engine, self.writer = engine, engine.graphs[WRITER]
+        self.engine, self.writer = engine, engine.graphs[DECODER]
         self.models, self.settings, self.specials = (), settings, specials
         self.context, self.continues = self.writer.n_positions, False
         self.graph_searcher, self.weight = None, weight
@@ -224,7 +224,9 @@ class SourceSearcher(Searcher):
     def steps(self, sources: Sequence[Any], begin: StepsConfig) -> DecodingSteps:
         given = self.engine.read(sources)
         ctc_BTV = given.pop(CTC, None)
-        steps = GraphSteps(_growing(self.writer, len(sources), given), len(sources), begin.width)
+        steps = GraphSteps(
+            _cached_graph(self.writer, len(sources), given), len(sources), begin.width
+        )
         if not self.weight or ctc_BTV is None:
             return steps
         real_BT = given[SOURCE_MASK] > 0
@@ -248,23 +250,25 @@ class GraphRecognizer(DecoderRecognizer):
         weight: float,
     ) -> None:
         self.engine = engine
-        has_ctc = CTC in engine.graphs[READER].outputs
+        has_ctc = CTC in engine.graphs[ENCODER].outputs
         self.prepare(tokenizer, settings, shape, weight, has_ctc=has_ctc)
 
-    def search(self, settings: DecodeSettings, weight: float) -> SourceSearcher:
-        return SourceSearcher(self.engine, settings, self.specials, weight)
+    def search(self, settings: DecodeSettings, weight: float) -> GraphSourceSearcher:
+        return GraphSourceSearcher(self.engine, settings, self.specials, weight)
 
     def attention(
         self, waves: Sequence[Any], texts: TokenLists
     ) -> tuple[list[Tensor], list[Tensor]]:
         inputs = [[self.specials.bos, *self.begin, *text] for text in texts]
-        found, first = self.engine.seen(CROSS_HEADS, waves, inputs)
+        found, first = self.engine.cross_attention(CROSS_HEADS, waves, inputs)
         return [weights_HTS[:, len(self.begin) :] for weights_HTS in found], first
 
     def first_logits(self, wave: Any) -> Tensor:
         given = self.engine.read([wave])
         given.pop(CTC, None)
-        read = _growing(self.engine.graphs[WRITER], 1, given).read(np.array([[self.specials.bos]]))
+        read = _cached_graph(self.engine.graphs[DECODER], 1, given).feed(
+            np.array([[self.specials.bos]])
+        )
         return torch.from_numpy(read[LOGITS][0, -1])
 
     def ctc(self, waves: Sequence[Any]) -> list[Tensor]:
@@ -273,7 +277,7 @@ class GraphRecognizer(DecoderRecognizer):
         return [torch.from_numpy(x_TV[real_T > 0]).log_softmax(-1) for x_TV, real_T in pairs]
 
 
-class TextSearcher(Searcher):
+class GraphTextSearcher(Searcher):
     """Search for language models on one graph."""
 
     def __init__(
@@ -287,22 +291,24 @@ class TextSearcher(Searcher):
 
     def steps(self, sources: TokenLists, begin: StepsConfig) -> DecodingSteps:
         assert begin.prefix is None, "engines do not support a prefix"
-        growing = _growing(self.graph, len(sources))
+        growing = _cached_graph(self.graph, len(sources))
         ids_BT, real_BT = padded(sources, left=True)
         n_words = self.graph.outputs[LOGITS][2]
         at_once = max(1, SCORES_AT_ONCE // (len(sources) * n_words))
         for first in range(0, ids_BT.shape[1], at_once):
             now = slice(first, first + at_once)
-            found = growing.read(ids_BT[:, now], real_BT[:, now])
+            found = growing.feed(ids_BT[:, now], real_BT[:, now])
         steps = GraphSteps(growing, len(sources), begin.width)
         steps.first_BV = _log_probs(found)
         return steps
 
 
-def _growing(graph: Session, n_texts: int, given: dict[str, Array] | None = None) -> Growing:
-    return Growing(graph.call, graph.heads, n_texts, given)
+def _cached_graph(
+    graph: Session, n_texts: int, given: dict[str, GraphArray] | None = None
+) -> CachedGraph:
+    return CachedGraph(graph.call, graph.heads, n_texts, given)
 
 
-def _log_probs(found: dict[str, Array]) -> Tensor:
+def _log_probs(found: dict[str, GraphArray]) -> Tensor:
     """Log-probabilities of the next token."""
     return torch.from_numpy(found[LOGITS][:, -1]).log_softmax(-1)

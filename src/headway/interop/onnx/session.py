@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from headway.errors import FolderError, needs
-from headway.interop.graphs.padded_batches import Array
+from headway.interop.graphs.padded_batches import GraphArray
 
 
 class Session:
@@ -31,7 +31,7 @@ class Session:
         self.inputs = {value.name: value.shape for value in self.session.get_inputs()}
         self.outputs = {value.name: value.shape for value in self.session.get_outputs()}
 
-    def call(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def call(self, inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
         """Run the graph. Inputs that it does not have are ignored: no output depends on them."""
         known = {name: x for name, x in inputs.items() if name in self.inputs}
         return dict(zip(self.outputs, self.session.run(list(self.outputs), known), strict=True))

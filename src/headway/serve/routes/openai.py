@@ -15,14 +15,29 @@ from starlette.responses import PlainTextResponse, Response
 
 from headway import __version__
 from headway.decode.continuous import BatchMember
-from headway.serve.asking import Upload, checked_options, inputs_of, parse_json
 from headway.serve.chat import checked_messages, has_template
-from headway.serve.logprobs import Step, Steps, of_names, stopped
-from headway.serve.problems import Refused
-from headway.serve.routes.own import event
-from headway.serve.routes.route import TEXT, TEXTS, Route, an, an_object, event_stream
-from headway.serve.service import Events, Service, Tokens, kind_of, one_of, response, result_of
-from headway.serve.worker import Detail, Ticket, Worker
+from headway.serve.errors import RequestRejected
+from headway.serve.logprobs import OutputLogprobs, TokenLogprob, has_stop_string, logprobs_by_name
+from headway.serve.routes.predict import sse_event
+from headway.serve.routes.route import (
+    TEXT,
+    TEXTS,
+    Route,
+    event_stream_schema,
+    object_schema,
+    schema,
+)
+from headway.serve.service import (
+    EventStreamResponse,
+    PromptTokens,
+    Service,
+    json_response,
+    media_type_of,
+    result_of,
+    single_field,
+)
+from headway.serve.validation import Upload, checked_inputs, checked_options, parse_json
+from headway.serve.worker import InferenceWorker, Ticket, TokenDetail
 from headway.tasks.answers import (
     Answer,
     AnswerSegment,
@@ -32,10 +47,10 @@ from headway.tasks.answers import (
     VectorAnswer,
 )
 
-MAX_TOKENS = 16
+DEFAULT_MAX_TOKENS = 16
 """Default `max_tokens` of `/v1/completions`, as at OpenAI."""
 
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "suffix": (None, ""), "logit_bias": (None, {}),
     "presence_penalty": (None, 0), "frequency_penalty": (None, 0), "tools": (None, []),
     "tool_choice": (None, "none", "auto"), "functions": (None, []),
@@ -43,84 +58,90 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Unsupported fields of OpenAI's API, with the values that have no effect and are accepted."""
 
-UNHEARD = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")
+IGNORED_FIELDS = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")
 """Fields that are ignored: they serve only the caller's own records."""
 
 
-def continues(worker: Worker) -> bool:
+def can_complete(worker: InferenceWorker) -> bool:
     return worker.spec.continues and not worker.run.settings.data.fields
 
 
-def chats(worker: Worker) -> bool:
-    return continues(worker) and has_template(worker.run)
+def can_chat(worker: InferenceWorker) -> bool:
+    return can_complete(worker) and has_template(worker.run)
 
 
-def embeds(worker: Worker) -> bool:
+def can_embed(worker: InferenceWorker) -> bool:
     return worker.spec.answers == "vector" and worker.spec.modality == "text"
 
 
-def hears(worker: Worker) -> bool:
+def can_transcribe(worker: InferenceWorker) -> bool:
     return worker.spec.writes and worker.spec.modality == "sounds"
 
 
-def fingerprint(worker: Worker) -> str:
+def fingerprint(worker: InferenceWorker) -> str:
     settings = worker.run.settings
     return f"headway-{__version__}-{getattr(settings, 'fingerprint', '')[:8]}".rstrip("-")
 
 
-COLDEST, HOTTEST = 1e-4, 2
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 2
 """Lowest sampling temperature, and OpenAI's highest."""
 
-HOTTEST_SPEECH = 1
+MAX_SPEECH_TEMPERATURE = 1
 """OpenAI's highest temperature for transcriptions."""
 
-MOST_TOP, MOST_TOP_CHAT = 5, 20
+MAX_LOGPROBS, MAX_CHAT_LOGPROBS = 5, 20
 """OpenAI's limits of `logprobs` and `top_logprobs`."""
 
 
-class Wanted:
+class CompletionParams:
     """Checked generation options of a completion or chat request."""
 
     def __init__(
-        self, given: dict[str, Any], service: Service, worker: Worker, *,
+        self, given: dict[str, Any], service: Service, worker: InferenceWorker, *,
         may_read_only: bool = False,
     ) -> None:  # fmt: skip
         """`may_read_only`: whether `max_tokens` may be 0."""
-        for name, fine in NEUTRAL.items():
+        for name, fine in UNSUPPORTED_FIELDS.items():
             if given.pop(name, None) not in fine:
-                raise Refused(422, f"{name} is not supported.", param=name)
-        for name in UNHEARD:
+                raise RequestRejected(422, f"{name} is not supported.", param=name)
+        for name in IGNORED_FIELDS:
             given.pop(name, None)
         self.stream = _flag(given, "stream")
         options = given.pop("stream_options", None)
         if options is not None and (not isinstance(options, dict) or not self.stream):
-            raise Refused(422, "stream_options needs stream=true.", param="stream_options")
-        self.usage = bool((options or {}).get("include_usage"))
+            raise RequestRejected(422, "stream_options needs stream=true.", param="stream_options")
+        self.include_usage = bool((options or {}).get("include_usage"))
         self.echo = _flag(given, "echo")
         limits, known = service.limits, service.options(worker)
-        self.n = _whole(given, "n", 1, 1, limits.n)
+        self.n = _integer(given, "n", 1, 1, limits.n)
         if given.pop("best_of", None) not in (None, 1, self.n):
-            raise Refused(422, "best_of must equal n: all outputs are returned.", param="best_of")
+            raise RequestRejected(
+                422, "best_of must equal n: all outputs are returned.", param="best_of"
+            )
         said: dict[str, Any] = {}
         said["max_len"] = given.pop("max_completion_tokens", None)
         tokens = given.pop("max_tokens", None)
         said["max_len"] = tokens if said["max_len"] is None else said["max_len"]
-        self.writes = not (_is_whole(said["max_len"]) and said["max_len"] == 0 and may_read_only)
+        self.generates = not (
+            _is_integer(said["max_len"]) and said["max_len"] == 0 and may_read_only
+        )
         """False: only the prompt is returned, with its probabilities."""
 
-        if not self.writes:
+        if not self.generates:
             said["max_len"] = None
         temperature = given.pop("temperature", None)
-        if _is_number(temperature) and not 0 <= temperature <= HOTTEST:
-            raise Refused(422, f"temperature must be from 0 to {HOTTEST}.", param="temperature")
+        if _is_number(temperature) and not 0 <= temperature <= MAX_TEMPERATURE:
+            raise RequestRejected(
+                422, f"temperature must be from 0 to {MAX_TEMPERATURE}.", param="temperature"
+            )
         said |= {name: given.pop(name, None) for name in ("top_p", "stop", "seed")}
         said["stop"] = _stops(said["stop"])
         drawn = worker.run.settings.decode.sample
         if _is_number(temperature):
             drawn = temperature != 0
-            if 0 < temperature < COLDEST:  # lower values give the same samples
-                temperature = COLDEST
-        drawn = drawn and self.writes
+            if 0 < temperature < MIN_TEMPERATURE:  # lower values give the same samples
+                temperature = MIN_TEMPERATURE
+        drawn = drawn and self.generates
         if _is_number(said["top_p"]) and said["top_p"] == 0:  # only the most likely token
             drawn, said["top_p"] = False, None
         said["temperature"] = None if _is_number(temperature) and not temperature else temperature
@@ -135,94 +156,108 @@ class Wanted:
             said |= {"sample": False, "beam": 1, "n_best": 1, "seed": None}
         try:
             self.options = checked_options(said, known)
-        except Refused as error:
+        except RequestRejected as error:
             names = {"max_len": "max_tokens", "n_best": "n"}
             name = names.get(str(error.param), str(error.param))
             message = str(error).replace(f"{error.param} must", f"{name} must")
-            raise Refused(error.status, message, param=name) from error
+            raise RequestRejected(error.status, message, param=name) from error
         self.copies = 1 if drawn else self.n
         """Number of identical outputs without sampling."""
 
 
 async def completions(service: Service, request: Request) -> Response:
     given = await _json(service, request)
-    worker = service.worker(given.pop("model", None), continues, "continues text")
+    worker = service.select_worker(given.pop("model", None), can_complete, "continues text")
     if given.get("max_tokens") is None:
-        given["max_tokens"] = MAX_TOKENS
+        given["max_tokens"] = DEFAULT_MAX_TOKENS
     top = given.pop("logprobs", None)
-    if top is not None and not (_is_whole(top) and 0 <= top <= MOST_TOP):
-        raise Refused(422, f"logprobs must be an integer from 0 to {MOST_TOP}.", param="logprobs")
+    if top is not None and not (_is_integer(top) and 0 <= top <= MAX_LOGPROBS):
+        raise RequestRejected(
+            422, f"logprobs must be an integer from 0 to {MAX_LOGPROBS}.", param="logprobs"
+        )
     prompts = _prompts(given.pop("prompt", None), worker, service, "prompt")
-    wanted = Wanted(given, service, worker, may_read_only=True)
-    _nothing_else(given)
-    if not wanted.writes and worker.run.opened.engine is not None:
-        raise Refused(422, "max_tokens must be at least 1 with this engine.", param="max_tokens")
-    return await _written(service, request, worker, prompts, wanted, Completions(top, wanted.echo))
+    wanted = CompletionParams(given, service, worker, may_read_only=True)
+    _reject_unknown_fields(given)
+    if not wanted.generates and worker.run.opened.engine is not None:
+        raise RequestRejected(
+            422, "max_tokens must be at least 1 with this engine.", param="max_tokens"
+        )
+    return await _generate(
+        service, request, worker, prompts, wanted, CompletionFormat(top, wanted.echo)
+    )
 
 
 async def chat(service: Service, request: Request) -> Response:
     begun = time.perf_counter()
     given = await _json(service, request)
-    worker = service.worker(given.pop("model", None), chats, "has a chat template")
+    worker = service.select_worker(given.pop("model", None), can_chat, "has a chat template")
     messages = checked_messages(given.pop("messages", None), service.limits)
-    wants, top = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, MOST_TOP_CHAT)
+    wants, top = _flag(given, "logprobs"), _integer(given, "top_logprobs", 0, 0, MAX_CHAT_LOGPROBS)
     if top and not wants:
-        raise Refused(422, "top_logprobs needs logprobs=true.", param="top_logprobs")
-    wanted = Wanted(given, service, worker)
-    _nothing_else(given)
+        raise RequestRejected(422, "top_logprobs needs logprobs=true.", param="top_logprobs")
+    wanted = CompletionParams(given, service, worker)
+    _reject_unknown_fields(given)
     prompt = await service.chat_prompt(request, worker, messages, begun)
-    shape = Chat(top if wants else None)
-    return await _written(service, request, worker, [prompt], wanted, shape, begun)
+    shape = ChatFormat(top if wants else None)
+    return await _generate(service, request, worker, [prompt], wanted, shape, begun)
 
 
-class Completions:
+class CompletionFormat:
     """Response format of `/v1/completions`."""
 
-    kind, chunk_kind, begins = "text_completion", "text_completion", "cmpl-"
+    object_type, chunk_object_type, id_prefix = "text_completion", "text_completion", "cmpl-"
 
     def __init__(self, top: int | None, echo: bool = False) -> None:
         self.top, self.echo = top, echo
 
-    def whole(self, prompt: str, text: str, probs: dict[str, Any] | None) -> dict[str, Any]:
+    def choice(self, prompt: str, text: str, probs: dict[str, Any] | None) -> dict[str, Any]:
         return {"text": (prompt if self.echo else "") + text, "logprobs": probs}
 
-    def piece(self, text: str, probs: dict[str, Any] | None, prompt: str | None) -> dict[str, Any]:
+    def chunk_choice(
+        self, text: str, probs: dict[str, Any] | None, prompt: str | None
+    ) -> dict[str, Any]:
         """`prompt`: given with the first piece of an output, else None."""
         return {"text": ((prompt or "") if self.echo else "") + text, "logprobs": probs}
 
-    def probs(self, steps: Sequence[Step]) -> dict[str, Any] | None:
+    def logprobs(self, steps: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self.top is None:
             return None
-        best = [None if one.best is None else dict(one.best) for one in steps]
+        best = [None if one.top is None else dict(one.top) for one in steps]
         return {
-            "tokens": [one.name for one in steps],
+            "tokens": [one.token for one in steps],
             "token_logprobs": [one.log_prob for one in steps],
             "top_logprobs": best if any(best) else None,
             "text_offset": [one.start for one in steps],
         }  # fmt: skip
 
 
-class Chat(Completions):
+class ChatFormat(CompletionFormat):
     """Response format of `/v1/chat/completions`."""
 
-    kind, chunk_kind, begins = "chat.completion", "chat.completion.chunk", "chatcmpl-"
+    object_type, chunk_object_type, id_prefix = (
+        "chat.completion",
+        "chat.completion.chunk",
+        "chatcmpl-",
+    )
 
-    def whole(self, prompt: str, text: str, probs: dict[str, Any] | None) -> dict[str, Any]:
+    def choice(self, prompt: str, text: str, probs: dict[str, Any] | None) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text}, "logprobs": probs}
 
-    def piece(self, text: str, probs: dict[str, Any] | None, prompt: str | None) -> dict[str, Any]:
+    def chunk_choice(
+        self, text: str, probs: dict[str, Any] | None, prompt: str | None
+    ) -> dict[str, Any]:
         role = {"role": "assistant"} if prompt is not None else {}
         return {"delta": {**role, "content": text} if text or role else {}, "logprobs": probs}
 
-    def probs(self, steps: Sequence[Step]) -> dict[str, Any] | None:
+    def logprobs(self, steps: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self.top is None:
             return None
         rows = [
             {
-                "token": one.name, "bytes": None, "logprob": one.log_prob,
+                "token": one.token, "bytes": None, "logprob": one.log_prob,
                 "top_logprobs": [
                     {"token": name, "logprob": value, "bytes": None}
-                    for name, value in one.best or ()
+                    for name, value in one.top or ()
                 ],
             }
             for one in steps
@@ -230,50 +265,54 @@ class Chat(Completions):
         return {"content": rows, "refusal": None}
 
 
-async def _written(
-    service: Service, request: Request, worker: Worker, prompts: list[Any], wanted: Wanted,
-    shape: Completions, begun: float | None = None,
+async def _generate(
+    service: Service, request: Request, worker: InferenceWorker, prompts: list[Any],
+    wanted: CompletionParams,
+    shape: CompletionFormat, begun: float | None = None,
 ) -> Response:  # fmt: skip
     common = {
-        "id": f"{shape.begins}{secrets.token_hex(12)}", "created": int(time.time()),
+        "id": f"{shape.id_prefix}{secrets.token_hex(12)}", "created": int(time.time()),
         "model": worker.name, "system_fingerprint": fingerprint(worker),
     }  # fmt: skip
-    detail = Detail(shape.top or 0, shape.echo and shape.top is not None, wanted.writes)
+    detail = TokenDetail(shape.top or 0, shape.echo and shape.top is not None, wanted.generates)
     if wanted.stream:
         queue: asyncio.Queue[Any] = asyncio.Queue()
-        ticket = await service.ticket(
+        ticket = await service.submit(
             worker, prompts, wanted.options, detail=detail, checked=True, begun=begun,
             on_piece=lambda n, w, text: queue.put_nowait((n, w, text)),
         )  # fmt: skip
-        body = _chunks(service, worker, ticket, queue, wanted, shape, common, prompts)
-        return Events(body, ticket)
-    asked = await service.ask(
+        body = _stream_chunks(service, worker, ticket, queue, wanted, shape, common, prompts)
+        return EventStreamResponse(body, ticket)
+    asked = await service.run_request(
         request, worker, prompts, wanted.options, detail=detail, checked=True, begun=begun
     )
     choices: list[dict[str, Any]] = []
     for number, (answer, member) in enumerate(zip(asked.answers, asked.members, strict=True)):
         if answer.error:
-            raise Refused(422, answer.error, param="prompt")
+            raise RequestRejected(422, answer.error, param="prompt")
         prompt = _prompt_text(worker, prompts[number])
         before = prompt if shape.echo else None
         for w, out in _outputs(answer, member) * wanted.copies:
             probs = None
             if shape.top is not None and member is not None:
-                probs = shape.probs(Steps(worker, member, w, before).rest(out))
+                probs = shape.logprobs(OutputLogprobs(worker, member, w, before).take_rest(out))
             elif shape.top is not None:
-                probs = shape.probs(of_names(out, len(before or "")))
-            said = shape.whole(prompt, out.text, probs)
-            choices.append({"index": len(choices), **said, "finish_reason": _reason(out)})
+                probs = shape.logprobs(logprobs_by_name(out, len(before or "")))
+            said = shape.choice(prompt, out.text, probs)
+            choices.append({"index": len(choices), **said, "finish_reason": _finish_reason(out)})
     usage = _usage(worker, asked.answers, asked.members, wanted.copies)
-    return response({**common, "object": shape.kind, "choices": choices, "usage": usage})
+    return json_response(
+        {**common, "object": shape.object_type, "choices": choices, "usage": usage}
+    )
 
 
-async def _chunks(
-    service: Service, worker: Worker, ticket: Ticket, queue: asyncio.Queue[Any], wanted: Wanted,
-    shape: Completions, common: Mapping[str, Any], prompts: Sequence[Any],
+async def _stream_chunks(
+    service: Service, worker: InferenceWorker, ticket: Ticket, queue: asyncio.Queue[Any],
+    wanted: CompletionParams,
+    shape: CompletionFormat, common: Mapping[str, Any], prompts: Sequence[Any],
 ) -> AsyncIterator[bytes]:  # fmt: skip
     sent: dict[int, str] = {}
-    steps: dict[int, Steps] = {}
+    steps: dict[int, OutputLogprobs] = {}
 
     def chunk(
         index: int, w: int, text: str, out: TextAnswer | None = None, reason: str | None = None
@@ -286,15 +325,19 @@ async def _chunks(
         member = ticket.members[number]
         if shape.top is not None and member is not None:
             if index not in steps:
-                steps[index] = Steps(worker, member, w, before if shape.echo else None)
-            given = steps[index].until(len(sent[index])) if out is None else steps[index].rest(out)
-            probs = shape.probs(given)
+                steps[index] = OutputLogprobs(worker, member, w, before if shape.echo else None)
+            given = (
+                steps[index].take_until(len(sent[index]))
+                if out is None
+                else steps[index].take_rest(out)
+            )
+            probs = shape.logprobs(given)
         elif shape.top is not None and out is not None:
-            probs = shape.probs(of_names(out, len(before) if shape.echo else 0))
-        said = shape.piece(text, probs, prompt)
+            probs = shape.logprobs(logprobs_by_name(out, len(before) if shape.echo else 0))
+        said = shape.chunk_choice(text, probs, prompt)
         choice = {"index": index, **said, "finish_reason": reason}
-        more = {"usage": None} if wanted.usage else {}
-        return event({**common, "object": shape.chunk_kind, "choices": [choice], **more})
+        more = {"usage": None} if wanted.include_usage else {}
+        return sse_event({**common, "object": shape.chunk_object_type, "choices": [choice], **more})
 
     try:
         async for piece in service.pieces(ticket, queue):
@@ -307,16 +350,18 @@ async def _chunks(
         answers = result_of(ticket)
         for number, answer in enumerate(answers):
             if answer.error:
-                raise Refused(422, answer.error, param="prompt")
+                raise RequestRejected(422, answer.error, param="prompt")
             outputs = _outputs(answer, ticket.members[number]) * wanted.copies
             for index, (w, out) in enumerate(outputs, number * wanted.n):
                 rest = out.text[len(sent.get(index, "")) :]
-                yield chunk(index, w, rest, out, _reason(out))
-        if wanted.usage:
+                yield chunk(index, w, rest, out, _finish_reason(out))
+        if wanted.include_usage:
             usage = _usage(worker, answers, ticket.members, wanted.copies)
-            yield event({**common, "object": shape.chunk_kind, "choices": [], "usage": usage})
-    except Refused as error:
-        yield event(error.body())
+            yield sse_event(
+                {**common, "object": shape.chunk_object_type, "choices": [], "usage": usage}
+            )
+    except RequestRejected as error:
+        yield sse_event(error.body())
     yield b"data: [DONE]\n\n"
 
 
@@ -328,16 +373,19 @@ def _outputs(answer: Answer, member: BatchMember | None) -> list[tuple[int, Text
     return sorted(zip(order, found, strict=True), key=lambda pair: pair[0])
 
 
-def _reason(out: TextAnswer) -> str:
-    return "stop" if out.finished or stopped(out) else "length"
+def _finish_reason(out: TextAnswer) -> str:
+    return "stop" if out.finished or has_stop_string(out) else "length"
 
 
-def _prompt_text(worker: Worker, prompt: Any) -> str:
+def _prompt_text(worker: InferenceWorker, prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else worker.run.tokenizer.decode(prompt.ids)
 
 
 def _usage(
-    worker: Worker, answers: Sequence[Answer], members: Sequence[BatchMember | None], copies: int
+    worker: InferenceWorker,
+    answers: Sequence[Answer],
+    members: Sequence[BatchMember | None],
+    copies: int,
 ) -> dict[str, int]:
     read = wrote = 0
     for answer, member in zip(answers, members, strict=True):
@@ -350,14 +398,14 @@ def _usage(
     return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
 
 
-def _prompts(given: Any, worker: Worker, service: Service, param: str) -> list[Any]:
+def _prompts(given: Any, worker: InferenceWorker, service: Service, param: str) -> list[Any]:
     """Prompts from a text, a list of texts, token ids, or lists of token ids."""
     given = "" if given is None else given
     several = given if isinstance(given, list) else [given]
-    if isinstance(given, list) and given and all(map(_is_whole, given)):
+    if isinstance(given, list) and given and all(map(_is_integer, given)):
         several = [given]
     if not several or len(several) > service.limits.inputs:
-        raise Refused(
+        raise RequestRejected(
             413 if several else 422, f"send 1 to {service.limits.inputs:,} {param}s per request.",
             param=param,
         )  # fmt: skip
@@ -366,30 +414,32 @@ def _prompts(given: Any, worker: Worker, service: Service, param: str) -> list[A
     for one in several:
         if isinstance(one, str):
             try:
-                found += inputs_of(worker.run, [one], service.limits)
-            except Refused as error:
-                raise Refused(error.status, str(error), param=param) from error
+                found += checked_inputs(worker.run, [one], service.limits)
+            except RequestRejected as error:
+                raise RequestRejected(error.status, str(error), param=param) from error
         elif not isinstance(one, list):
-            raise Refused(
+            raise RequestRejected(
                 422, f"{param} must be a string, a list of strings, or token ids.", param=param
             )
         elif (
             not one
             or len(one) > service.limits.characters
-            or not all(_is_whole(token) and 0 <= token < size for token in one)
+            or not all(_is_integer(token) and 0 <= token < size for token in one)
         ):
-            raise Refused(422, f"token ids must be integers from 0 to below {size:,}.", param=param)
+            raise RequestRejected(
+                422, f"token ids must be integers from 0 to below {size:,}.", param=param
+            )
         else:
-            found.append(Tokens(tuple(one)))
+            found.append(PromptTokens(tuple(one)))
     return found
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
-    return _is_whole(value) or isinstance(value, float)
+    return _is_integer(value) or isinstance(value, float)
 
 
 def _stops(given: Any) -> Any:
@@ -401,29 +451,31 @@ def _stops(given: Any) -> Any:
 
 async def embeddings(service: Service, request: Request) -> Response:
     given = await _json(service, request)
-    worker = service.worker(given.pop("model", None), embeds, "computes text embeddings")
+    worker = service.select_worker(given.pop("model", None), can_embed, "computes text embeddings")
     texts = given.pop("input", None)
     form = given.pop("encoding_format", None) or "float"
     if form not in ("float", "base64"):
-        raise Refused(422, "encoding_format must be float or base64.", param="encoding_format")
+        raise RequestRejected(
+            422, "encoding_format must be float or base64.", param="encoding_format"
+        )
     size = given.pop("dimensions", None)
-    for name in UNHEARD:
+    for name in IGNORED_FIELDS:
         given.pop(name, None)
-    _nothing_else(given)
+    _reject_unknown_fields(given)
     if texts is None:
-        raise Refused(422, "input is missing.", param="input")
+        raise RequestRejected(422, "input is missing.", param="input")
     # Token ids are decoded with the model's vocabulary and read as text.
     given_texts = _prompts(texts, worker, service, "input")
     several = [_prompt_text(worker, one) for one in given_texts]
-    asked = await service.ask(request, worker, several, {})
+    asked = await service.run_request(request, worker, several, {})
     rows = []
     for index, answer in enumerate(asked.answers):
         if answer.error:
-            raise Refused(422, answer.error, param="input")
+            raise RequestRejected(422, answer.error, param="input")
         assert isinstance(answer, VectorAnswer)
         vector = np.asarray(answer.vector, np.float32)
         if size is not None and size != len(vector):
-            raise Refused(
+            raise RequestRejected(
                 422, f"dimensions must be {len(vector)}, the model's vector size.",
                 param="dimensions",
             )  # fmt: skip
@@ -431,12 +483,12 @@ async def embeddings(service: Service, request: Request) -> Response:
         if form == "base64":
             value = base64.b64encode(vector.astype("<f4").tobytes()).decode()
         rows.append({"object": "embedding", "index": index, "embedding": value})
-    n = await service.reading(_count_tokens, worker, several)
+    n = await service.run_in_thread(_count_tokens, worker, several)
     usage = {"prompt_tokens": n, "total_tokens": n}
-    return response({"object": "list", "data": rows, "model": worker.name, "usage": usage})
+    return json_response({"object": "list", "data": rows, "model": worker.name, "usage": usage})
 
 
-def _count_tokens(worker: Worker, texts: Sequence[str]) -> int:
+def _count_tokens(worker: InferenceWorker, texts: Sequence[str]) -> int:
     return sum(map(len, worker.run.tokenizer.encode_batch(list(texts))))
 
 
@@ -444,46 +496,52 @@ FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 
 
 async def transcriptions(service: Service, request: Request) -> Response:
-    if kind_of(request) != "multipart/form-data":
-        raise Refused(415, "Content-Type must be multipart/form-data with a file.")
+    if media_type_of(request) != "multipart/form-data":
+        raise RequestRejected(415, "Content-Type must be multipart/form-data with a file.")
     form = await service.form(request)
-    worker = service.worker(one_of(form, "model"), hears, "transcribes speech")
-    shape = one_of(form, "response_format") or "json"
+    worker = service.select_worker(
+        single_field(form, "model"), can_transcribe, "transcribes speech"
+    )
+    shape = single_field(form, "response_format") or "json"
     if shape not in FORMATS:
-        raise Refused(
+        raise RequestRejected(
             422, f"response_format must be one of {', '.join(FORMATS)}.", param="response_format"
         )
     files = form.get("file", [])
     if len(files) != 1 or not isinstance(files[0], Upload):
-        raise Refused(422, "the form must contain exactly one file.", param="file")
-    if one_of(form, "stream") not in (None, "false", "False"):
-        raise Refused(422, "transcripts cannot be streamed: set stream=false.", param="stream")
+        raise RequestRejected(422, "the form must contain exactly one file.", param="file")
+    if single_field(form, "stream") not in (None, "false", "False"):
+        raise RequestRejected(
+            422, "transcripts cannot be streamed: set stream=false.", param="stream"
+        )
     said: dict[str, Any] = {}
-    temperature = one_of(form, "temperature") or "0"
+    temperature = single_field(form, "temperature") or "0"
     try:
         heat = float(temperature)
     except ValueError as error:
-        raise Refused(422, "temperature must be a number.", param="temperature") from error
-    if not 0 <= heat <= HOTTEST_SPEECH:
-        raise Refused(422, f"temperature must be from 0 to {HOTTEST_SPEECH}.", param="temperature")
+        raise RequestRejected(422, "temperature must be a number.", param="temperature") from error
+    if not 0 <= heat <= MAX_SPEECH_TEMPERATURE:
+        raise RequestRejected(
+            422, f"temperature must be from 0 to {MAX_SPEECH_TEMPERATURE}.", param="temperature"
+        )
     if heat:
         said = {"sample": True, "temperature": heat}
     times = {str(one) for name in ("timestamp_granularities[]", "timestamp_granularities")
              for one in form.get(name, [])} or {"segment"}  # fmt: skip
     known = {"file", "model", "response_format", "stream", "temperature", "language", "prompt"}
     known |= {"timestamp_granularities[]", "timestamp_granularities", "include[]"}
-    _nothing_else({name: value for name, value in form.items() if name not in known})
+    _reject_unknown_fields({name: value for name, value in form.items() if name not in known})
     if not times <= {"word", "segment"}:
-        raise Refused(
+        raise RequestRejected(
             422, "timestamp_granularities must be word or segment.", param="timestamp_granularities"
         )
-    asked = await service.ask(request, worker, [files[0]], said)
+    asked = await service.run_request(request, worker, [files[0]], said)
     [answer] = asked.answers
     if answer.error:
-        raise Refused(422, answer.error, param="file")
+        raise RequestRejected(422, answer.error, param="file")
     assert isinstance(answer, TranscriptAnswer)
     if shape == "json":
-        return response({"text": answer.text})
+        return json_response({"text": answer.text})
     if shape != "verbose_json":
         text = answer.lines(PrintOptions(form=shape)) if shape != "text" else answer.text
         kinds = {"vtt": "text/vtt", "srt": "application/x-subrip"}
@@ -500,7 +558,7 @@ async def transcriptions(service: Service, request: Request) -> Response:
         found["words"] = [
             {"word": word.text, "start": word.start, "end": word.end} for word in answer.words
         ]
-    return response(found)
+    return json_response(found)
 
 
 SEEK_S = 0.01
@@ -525,8 +583,8 @@ def _segment(number: int, one: AnswerSegment) -> dict[str, Any]:
 
 
 async def _json(service: Service, request: Request) -> dict[str, Any]:
-    if kind_of(request) != "application/json":
-        raise Refused(415, "Content-Type must be application/json.")
+    if media_type_of(request) != "application/json":
+        raise RequestRejected(415, "Content-Type must be application/json.")
     return parse_json(await service.body(request, service.limits.body))
 
 
@@ -535,97 +593,105 @@ def _flag(given: dict[str, Any], name: str) -> bool:
     if value not in (None, True, False) or (isinstance(value, int | float) and value not in (
         True, False,
     )):  # fmt: skip
-        raise Refused(422, f"{name} must be true or false.", param=name)
+        raise RequestRejected(422, f"{name} must be true or false.", param=name)
     if value is not None and not isinstance(value, bool):
-        raise Refused(422, f"{name} must be true or false.", param=name)
+        raise RequestRejected(422, f"{name} must be true or false.", param=name)
     return bool(value)
 
 
-def _whole(given: dict[str, Any], name: str, usual: int, low: int, high: int) -> int:
+def _integer(given: dict[str, Any], name: str, usual: int, low: int, high: int) -> int:
     value = given.pop(name, None)
     value = usual if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise Refused(422, f"{name} must be an integer from {low} to {high}.", param=name)
+        raise RequestRejected(422, f"{name} must be an integer from {low} to {high}.", param=name)
     return value
 
 
-def _nothing_else(given: Mapping[str, Any]) -> None:
+def _reject_unknown_fields(given: Mapping[str, Any]) -> None:
     if given:
         name = next(iter(given))[:60]
-        raise Refused(422, f"unknown field {name!r} in the request.", param=name)
+        raise RequestRejected(422, f"unknown field {name!r} in the request.", param=name)
 
 
-USAGE = an_object(prompt_tokens=an("integer"), total_tokens=an("integer"))
+USAGE = object_schema(prompt_tokens=schema("integer"), total_tokens=schema("integer"))
 
 
-def _said(kind: str, text: str) -> dict[str, Any]:
-    return an(kind, nullable=True, description=text)
+def _nullable(kind: str, text: str) -> dict[str, Any]:
+    return schema(kind, nullable=True, description=text)
 
 
-DRAWN = {
-    "max_tokens": _said(
+SAMPLING_PROPERTIES = {
+    "max_tokens": _nullable(
         "integer", "Largest number of output tokens. Completions: 16 by default, 0 is allowed."
     ),
-    "temperature": _said(
+    "temperature": _nullable(
         "number", "Sampling temperature from 0 to 2; 0: always the most likely token."
     ),
-    "top_p": _said("number", "Sample from the most likely tokens with this total probability."),
-    "n": _said("integer", "Number of outputs per prompt."),
-    "seed": _said("integer", "Random seed; without it each request samples differently."),
+    "top_p": _nullable("number", "Sample from the most likely tokens with this total probability."),
+    "n": _nullable("integer", "Number of outputs per prompt."),
+    "seed": _nullable("integer", "Random seed; without it each request samples differently."),
     "stop": {
         "description": "A string or a list of strings that end the output; not part of the output."
     },
-    "stream": _said("boolean", "Send the output in pieces, as server-sent events."),
+    "stream": _nullable("boolean", "Send the output in pieces, as server-sent events."),
     "stream_options": {"nullable": True, "description": '{"include_usage": true}'},
 }
-CHOICES = an_object(
-    ("id", "object", "choices"), id=TEXT, object=TEXT, created=an("integer"), model=TEXT,
-    choices=an("array", items=an_object()), usage=USAGE,
+CHOICES = object_schema(
+    ("id", "object", "choices"), id=TEXT, object=TEXT, created=schema("integer"), model=TEXT,
+    choices=schema("array", items=object_schema()), include_usage=USAGE,
 )  # fmt: skip
-CHUNK = an_object(
-    ("id", "object", "choices"), id=TEXT, object=TEXT, created=an("integer"), model=TEXT,
-    choices=an("array", items=an_object()), usage={**USAGE, "nullable": True},
+CHUNK = object_schema(
+    ("id", "object", "choices"), id=TEXT, object=TEXT, created=schema("integer"), model=TEXT,
+    choices=schema("array", items=object_schema()), include_usage={**USAGE, "nullable": True},
 )  # fmt: skip
 ROUTES = (
     Route(
-        method="POST", path="/v1/completions", queues=True, bad_value=400, answer=completions,
+        method="POST", path="/v1/completions", queues=True, invalid_value_status=400,
+        handler=completions,
         summary="Continue a prompt (OpenAI's legacy completions).",
-        body=an_object(model=TEXT, prompt={"description": "A text, a list of texts, or token ids."},
-                       logprobs=_said(
+        body=object_schema(model=TEXT,
+        prompt={"description": "A text, a list of texts, or token ids."},
+                       logprobs=_nullable(
                            "integer", "Return log-probabilities, and those of this many top tokens."
                        ),
-                       echo=_said("boolean", "Return the prompt before its output."), **DRAWN),
-        gives={"application/json": CHOICES,
-               "text/event-stream": event_stream(CHUNK, '{"choices": [{"text": " was"}]}')},
+                       echo=_nullable("boolean", "Return the prompt before its output."),
+                       **SAMPLING_PROPERTIES),
+        responses={"application/json": CHOICES,
+               "text/event-stream": event_stream_schema(CHUNK, '{"choices": [{"text": " was"}]}')},
     ),
     Route(
-        method="POST", path="/v1/chat/completions", queues=True, bad_value=400, answer=chat,
+        method="POST", path="/v1/chat/completions", queues=True, invalid_value_status=400,
+        handler=chat,
         summary="Answer a chat; needs a model with a chat template.",
-        body=an_object(("messages",), model=TEXT, messages=an("array", items=an_object()),
-                       logprobs=an("boolean", nullable=True),
-                       top_logprobs=an("integer", nullable=True), **DRAWN),
-        gives={"application/json": CHOICES,
-               "text/event-stream": event_stream(
+        body=object_schema(("messages",), model=TEXT, messages=schema("array",
+        items=object_schema()),
+                       logprobs=schema("boolean", nullable=True),
+                       top_logprobs=schema("integer", nullable=True), **SAMPLING_PROPERTIES),
+        responses={"application/json": CHOICES,
+               "text/event-stream": event_stream_schema(
                    CHUNK, '{"choices": [{"delta": {"content": " was"}}]}')},
     ),
     Route(
-        method="POST", path="/v1/embeddings", queues=True, bad_value=400, answer=embeddings,
+        method="POST", path="/v1/embeddings", queues=True, invalid_value_status=400,
+        handler=embeddings,
         summary="Compute text embeddings.",
-        body=an_object(("input",), model=TEXT,
+        body=object_schema(("input",), model=TEXT,
                        input={"description": "A text, a list of texts, or token ids."},
                        encoding_format={**TEXT, "description": "float or base64."},
-                       dimensions=an("integer", nullable=True)),
-        gives={"application/json": an_object(
-            ("object", "data"), object=TEXT, data=an("array", items=an_object()), model=TEXT,
-            usage=USAGE)},
+                       dimensions=schema("integer", nullable=True)),
+        responses={"application/json": object_schema(
+            ("object", "data"), object=TEXT, data=schema("array", items=object_schema()),
+            model=TEXT,
+            include_usage=USAGE)},
     ),
     Route(
-        method="POST", path="/v1/audio/transcriptions", queues=True, bad_value=400,
-        answer=transcriptions, summary="Transcribe speech.",
-        form=an_object(("file",), file=an("string", format="binary"), model=TEXT, language=TEXT,
-                       prompt=TEXT, response_format=an("string", enum=list(FORMATS)),
+        method="POST", path="/v1/audio/transcriptions", queues=True, invalid_value_status=400,
+        handler=transcriptions, summary="Transcribe speech.",
+        form=object_schema(("file",), file=schema("string", format="binary"), model=TEXT,
+        language=TEXT,
+                       prompt=TEXT, response_format=schema("string", enum=list(FORMATS)),
                        temperature=TEXT, **{"timestamp_granularities[]": TEXTS}),
-        gives={"application/json": an_object(("text",), text=TEXT), "text/plain": TEXT,
+        responses={"application/json": object_schema(("text",), text=TEXT), "text/plain": TEXT,
                "text/vtt": TEXT, "application/x-subrip": TEXT},
     ),
 )  # fmt: skip

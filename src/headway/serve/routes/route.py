@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from headway.serve.service import Service
 
-Answer = Callable[[Service, Request], Awaitable[Response]]
+RouteHandler = Callable[[Service, Request], Awaitable[Response]]
 Schema = Mapping[str, Any]
 
 
@@ -19,7 +19,7 @@ Schema = Mapping[str, Any]
 class Route:
     method: str
     path: str
-    answer: Answer
+    handler: RouteHandler
     summary: str
     body: Schema | None = None
     """Schema of a JSON body."""
@@ -30,13 +30,13 @@ class Route:
     urlencoded: bool = False
     """The body may also be a URL-encoded form."""
 
-    gives: Mapping[str, Schema] = field(default_factory=dict)
+    responses: Mapping[str, Schema] = field(default_factory=dict)
     """Schemas of the response by media type."""
 
-    codes: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+    error_codes: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
     """Status codes of its errors."""
 
-    is_open: bool = False
+    is_public: bool = False
     """No API key is needed."""
 
     plain_errors: bool = False
@@ -45,7 +45,7 @@ class Route:
     key_in_body: bool = False
     """The API key may also be the body field `api_key`, for clients that cannot set a header."""
 
-    bad_value: int | None = None
+    invalid_value_status: int | None = None
     """Status of invalid values, if it is not 413 or 422. OpenAI uses 400."""
 
     queues: bool = False
@@ -59,17 +59,17 @@ def path_in(scope: Mapping[str, Any]) -> str:
     return path[len(prefix) :] if prefix and inside else path
 
 
-def an(kind: str, **more: Any) -> dict[str, Any]:
-    """Short form of a schema: `an("integer", minimum=1)`."""
+def schema(kind: str, **more: Any) -> dict[str, Any]:
+    """Short form of a schema: `schema("integer", minimum=1)`."""
     return {"type": kind, **more}
 
 
-def an_object(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str, Any]:
+def object_schema(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"type": "object", "properties": properties}
     return {**found, "required": list(required)} if required else found
 
 
-def event_stream(of: Schema, example: str = "") -> dict[str, Any]:
+def event_stream_schema(of: Schema, example: str = "") -> dict[str, Any]:
     """Schema of a response that is a stream of server-sent events, each an object like `of`."""
     said = (
         "Server-sent events if the request has stream=true: lines of `data: ` with an object of "
@@ -81,6 +81,6 @@ def event_stream(of: Schema, example: str = "") -> dict[str, Any]:
     }  # fmt: skip
 
 
-TEXT = an("string")
-TEXTS = an("array", items=TEXT)
+TEXT = schema("string")
+TEXTS = schema("array", items=TEXT)
 ANY: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from torch import Tensor
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
-from headway.interop.proof_inputs import proof_pictures
+from headway.interop.proof_inputs import proof_images
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.settings.folder import CONFIG, load_run
@@ -232,7 +232,7 @@ def test_a_run_of_our_own_gives_the_same_scores_in_transformers(name: str, tmp_p
     run = open_plain(str(tmp_path / "run"))
     shape = run.shape
     assert isinstance(shape, ImageEncoderSettings)
-    x_BTCYX = torch.from_numpy(np.stack(proof_pictures(shape.picture, 3)))
+    x_BTCYX = torch.from_numpy(np.stack(proof_images(shape.picture, 3)))
     facts = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
     mean, std = (torch.tensor(facts[f"image_{key}"])[:, None, None] for key in ("mean", "std"))
     pixels_BCYX = (x_BTCYX[:, 0] * facts["rescale_factor"] - mean) / std

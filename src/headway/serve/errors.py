@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-KINDS = {
+ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -22,7 +22,7 @@ KINDS = {
 }
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """An error response to the client: a status and a message."""
 
     def __init__(
@@ -43,9 +43,9 @@ class Refused(Exception):
         message = " ".join(str(self).split())
         if plain:
             return {"error": message}
-        said = {"message": message, "type": KINDS.get(self.status, "error")}
+        said = {"message": message, "type": ERROR_TYPES.get(self.status, "error")}
         return {"error": {**said, "param": self.param, "code": self.code}}
 
 
-class Broken(Exception):
+class ModelFailed(Exception):
     """The model failed on a request that is valid."""

@@ -14,11 +14,11 @@ from typing import Any
 from headway import __version__
 from headway.data import workers
 from headway.errors import ConfigError, FolderError, UserError
-from headway.lab.bench import Bench, OutOfTime, read_json
-from headway.lab.experiment import Experiment, Measured
-from headway.lab.experiments import SEEDS, Entry, find
+from headway.lab.catalogue import SEEDS, ExperimentEntry, find
+from headway.lab.experiment import Experiment, SeedMeasurements
 from headway.lab.page import PAGE, write_page
 from headway.lab.verdict import Verdict, plain
+from headway.lab.workspace import OutOfTime, Workspace, read_json
 from headway.progress import Progress, duration
 from headway.storage import replace_text
 
@@ -83,12 +83,12 @@ def run_experiment(
     source = None if data is None else _data(entry, Path(data))
     progress = Progress(enabled=not quiet)
     _claim(folder, entry, full, source)
-    seeds = _with_those_there(folder, seeds, first_seed, progress)
+    seeds = _n_seeds_to_judge(folder, seeds, first_seed, progress)
     if full:
-        _say_how_long(entry, device, seeds, progress)
+        _report_duration(entry, device, seeds, progress)
     experiment = entry.load()
     clock = _Clock(folder)
-    found: list[Measured] = []
+    found: list[SeedMeasurements] = []
     doubts: list[str] = []
     over = ""
     total = seeds * experiment.pieces[full]
@@ -97,12 +97,12 @@ def run_experiment(
         try:
             for seed in range(first_seed - 1, first_seed - 1 + seeds):
                 place = folder / f"seed-{seed + 1}"
-                bench = Bench(
+                bench = Workspace(
                     folder=place, seed=seed, quick=not full, data=source, device=device,
                     progress=progress, stage=stage, doubts=doubts,
                     deadline=None if budget_s is None else clock.begun[0] + budget_s,
                 )  # fmt: skip
-                found.append(_of_seed(experiment, bench))
+                found.append(_measure_seed(experiment, bench))
         except OutOfTime:
             over = (
                 f"the time budget of {duration(budget_s or 0)} ended after {len(found)} of {seeds} "
@@ -121,27 +121,27 @@ def run_experiment(
     return Result(folder, facts)
 
 
-def _of_seed(experiment: Experiment, bench: Bench) -> Measured:
+def _measure_seed(experiment: Experiment, bench: Workspace) -> SeedMeasurements:
     """Numbers of one seed, measured once. Seeds with doubts are measured again, so that the reasons
     are reported again."""
     path = bench.folder / SEED
     if path.is_file():
         for _ in range(experiment.pieces[not bench.quick]):
             bench.done()
-        kept: Measured = read_json(path)
+        kept: SeedMeasurements = read_json(path)
         return kept
-    measured: Measured = plain(experiment.measure(bench))
+    measured: SeedMeasurements = plain(experiment.measure(bench))
     if not bench.doubts:
         replace_text(path, json.dumps(measured))
     return measured
 
 
-def default_folder(entry: Entry, full: bool, within: Path = Path("lab")) -> Path:
+def default_folder(entry: ExperimentEntry, full: bool, within: Path = Path("lab")) -> Path:
     return within / (f"{entry.name}-full" if full else entry.name)
 
 
 def _judged(
-    entry: Entry, found: Sequence[Measured], doubts: Sequence[str], over: str
+    entry: ExperimentEntry, found: Sequence[SeedMeasurements], doubts: Sequence[str], over: str
 ) -> dict[str, Any]:
     """The verdict of the experiment, or why there is none. `over`: note that the time ran out;
     finished seeds are judged normally."""
@@ -165,7 +165,7 @@ def _judged(
 
 
 def _facts(
-    entry: Entry, verdict: dict[str, Any], full: bool, data: Path | None, clock: _Clock,
+    entry: ExperimentEntry, verdict: dict[str, Any], full: bool, data: Path | None, clock: _Clock,
     device: str, doubts: Sequence[str],
 ) -> dict[str, Any]:  # fmt: skip
     experiment = entry.load()
@@ -174,7 +174,8 @@ def _facts(
         **verdict,
         "hypothesis": experiment.hypothesis, "method": list(experiment.method),
         "control": experiment.control,
-        "literature": [[one.who, one.says, one.beside(verdict["verdict"], verdict["parts"])]
+        "literature": [[one.who, one.says, one.stance_on_finding(verdict["verdict"],
+        verdict["parts"])]
                        for one in experiment.literature],
         "size": "full" if full else "quick", "doubts": list(doubts),
         "data": None if data is None else data.name,
@@ -207,7 +208,7 @@ def versions() -> dict[str, str]:
 # -- the folder
 
 
-def _claim(folder: Path, entry: Entry, full: bool, data: Path | None) -> None:
+def _claim(folder: Path, entry: ExperimentEntry, full: bool, data: Path | None) -> None:
     """Mark a new folder with this experiment; raise an error if it holds something else."""
     wanted = {
         "experiment": entry.name, "size": "full" if full else "quick",
@@ -247,7 +248,7 @@ def _claim(folder: Path, entry: Entry, full: bool, data: Path | None) -> None:
         raise FolderError(f"cannot write to {folder}: {error}.") from error
 
 
-def _data(entry: Entry, path: Path) -> Path:
+def _data(entry: ExperimentEntry, path: Path) -> Path:
     if not entry.data:
         raise UserError(
             f"the experiment {entry.name!r} generates its own data and does not support --data."
@@ -277,7 +278,7 @@ class _Clock:
         replace_text(self.path, json.dumps({"seconds": seconds, "cpu_seconds": of_cores}))
 
 
-def _with_those_there(folder: Path, seeds: int, first_seed: int, progress: Progress) -> int:
+def _n_seeds_to_judge(folder: Path, seeds: int, first_seed: int, progress: Progress) -> int:
     """Number of seeds to judge: the requested ones, or more if more were already measured. A
     verdict over more seeds is never replaced by one over fewer."""
     there = 0
@@ -288,7 +289,7 @@ def _with_those_there(folder: Path, seeds: int, first_seed: int, progress: Progr
     return max(seeds, there)
 
 
-def _say_how_long(entry: Entry, device: str, seeds: int, progress: Progress) -> None:
+def _report_duration(entry: ExperimentEntry, device: str, seeds: int, progress: Progress) -> None:
     """Report the expected run time of a full run if no GPU is available or none would help."""
     from headway.nn.devices import pick_device
 

@@ -21,7 +21,7 @@ from headway.storage import replace_text
 
 Value = TypeVar("Value")
 
-SMALL: dict[str, Any] = {
+QUICK_SETTINGS: dict[str, Any] = {
     "model.d_model": 64, "model.n_heads": 4, "model.d_ff": 128, "model.n_layers": 2,
     "model.dropout": 0.0, "train.smoothing": 0.0, "train.schedule": "cosine", "train.lr": 2e-3,
     "train.batch_tokens": 1024, "train.average": 1, "train.keep": 1, "train.metric": "loss",
@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
 """Settings of every training in a quick experiment; an experiment may override them."""
 
 
-PAIRS: dict[str, Any] = {
+REVERSAL_SETTINGS: dict[str, Any] = {
     "model.wiring": "pre", "model.n_layers": 1, "model.n_heads": 2, "model.d_model": 48,
     "model.d_ff": 96, "train.lr": 8e-3, "train.batch_tokens": 512, "train.steps": 300,
     "train.warmup": 30, "train.clip": 1.0, "decode.beam": 1,
@@ -42,7 +42,7 @@ class OutOfTime(Exception):
 
 
 @dataclass(kw_only=True)
-class Bench:
+class Workspace:
     folder: Path
     """The folder of this seed."""
 
@@ -80,17 +80,17 @@ class Bench:
     ) -> Run:
         """Train a run once: load a finished one, resume a stopped one.
 
-        `name`: its folder inside the folder of the seed. `settings` override `SMALL`. With `start`,
-        the settings that come with its weights are left out of both.
+        `name`: its folder inside the folder of the seed. `settings` override `QUICK_SETTINGS`. With
+        `start`, the settings that come with its weights are left out of both.
         """
         out = self.folder / "runs" / name
-        said = {**SMALL, "train.seed": 1 + self.seed, **(settings or {})}
+        said = {**QUICK_SETTINGS, "train.seed": 1 + self.seed, **(settings or {})}
         # One evaluation at the end, unless the experiment sets more.
         steps = said.get("train.steps")
         if steps is not None:
             said.setdefault("train.eval_every", steps)
         if start != "none":
-            said = {key: value for key, value in said.items() if not of_start(key)}
+            said = {key: value for key, value in said.items() if not is_inherited(key)}
         if not self.quick and "train.threads" not in (settings or {}):
             del said["train.threads"]  # the default number of threads
         said = {key: value for key, value in said.items() if value is not None}
@@ -98,23 +98,23 @@ class Bench:
             run = headway.load(out, device=self.device, parts=parts)
             self.done()
             return run
-        self._in_time()
+        self._check_deadline()
         run = headway.train(
             task, data, valid=valid, out=out, settings=said, device=self.device, quiet=True,
-            parts=parts, start=start, on=self._heard(name, steps), **(columns or {}),
+            parts=parts, start=start, on=self._on_event(name, steps), **(columns or {}),
         )  # fmt: skip
         self.done()
         return run
 
-    def once(self, name: str, measure: Callable[[], Value]) -> Value:
+    def cached(self, name: str, measure: Callable[[], Value]) -> Value:
         """Return the result of `measure` as JSON values, computed once and stored."""
         path = self.folder / "measured" / f"{name}.json"
         if path.is_file():
             self.done()
             kept: Value = read_json(path)
             return kept
-        self._in_time()
-        self._say(name)
+        self._check_deadline()
+        self._report(name)
         value: Value = plain(measure())
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(value))
@@ -143,16 +143,16 @@ class Bench:
 
     # -- progress and time
 
-    def _heard(self, name: str, steps: int | None) -> Callable[[Mapping[str, Any]], None]:
+    def _on_event(self, name: str, steps: int | None) -> Callable[[Mapping[str, Any]], None]:
         def on(row: Mapping[str, Any]) -> None:
             if row.get("kind") == "train":
-                self._say(name, step=float(row["step"]))
-            self._in_time()
+                self._report(name, step=float(row["step"]))
+            self._check_deadline()
 
-        self._say(name)
+        self._report(name)
         return on
 
-    def _say(self, name: str, **numbers: float) -> None:
+    def _report(self, name: str, **numbers: float) -> None:
         if self.stage is not None:
             self.stage.what = f"seed {self.seed + 1}, {name}:"
             self.stage.numbers.clear()
@@ -162,12 +162,12 @@ class Bench:
         if self.stage is not None:
             self.stage.advance()
 
-    def _in_time(self) -> None:
+    def _check_deadline(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTime
 
 
-def of_start(key: str) -> bool:
+def is_inherited(key: str) -> bool:
     """Whether a run that starts from another inherits this setting with its weights."""
     return key.startswith("tokenizer.") or (key.startswith("model.") and key != "model.dropout")
 

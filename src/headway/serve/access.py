@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headway.serve.problems import Refused
+from headway.serve.errors import RequestRejected
 from headway.serve.routes.route import Route
 from headway.serve.service import Service, to_json
 
@@ -37,7 +37,7 @@ HEAD = re.compile(
 )
 """Request head as common clients write it. All other requests take the normal path."""
 
-NOT_HERE = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"connection"})
+SLOW_PATH_HEADERS = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"connection"})
 """Headers that need the full HTTP parser, except for `Connection: keep-alive`."""
 
 REST = 0.025
@@ -48,111 +48,113 @@ KEPT_HEADS, LONGEST_HEAD = 256, 2048
 
 
 @dataclass(frozen=True)
-class Head:
+class RequestHead:
     """Parsed head of a request that passes all checks and only needs a free place."""
 
     path: str
     length: int
     key: str | None
-    number: str
+    request_id: str
     """The client's own id of the request (`X-Request-Id`), or an empty text."""
 
 
-class Door:
+class AccessControl:
     def __init__(
         self, service: Service, table: Sequence[Route], hosts: Sequence[str] | None
     ) -> None:
         self.service, self.hosts = service, hosts
-        self.open = {(one.method, one.path) for one in table if one.is_open}
-        self.open |= {("HEAD", path) for _, path in self.open}
-        self.by_body = {(one.method, one.path) for one in table if one.key_in_body}
-        self.known = {one.path for one in table}
-        self.plain = {one.path for one in table if one.plain_errors}
-        self.queues = {one.path for one in table if one.queues}
-        self._heads: dict[bytes, Head] = {}
+        self.public_routes = {(one.method, one.path) for one in table if one.is_public}
+        self.public_routes |= {("HEAD", path) for _, path in self.public_routes}
+        self.routes_with_body_key = {(one.method, one.path) for one in table if one.key_in_body}
+        self.known_paths = {one.path for one in table}
+        self.plain_error_paths = {one.path for one in table if one.plain_errors}
+        self.queued_paths = {one.path for one in table if one.queues}
+        self._heads: dict[bytes, RequestHead] = {}
         """Parsed heads by their bytes: a client sends the same bytes with every request."""
 
-        self._said: dict[tuple[bool, int], tuple[bytes, bytes]] = {}
+        self._rejection_bytes: dict[tuple[bool, int], tuple[bytes, bytes]] = {}
         """Bytes of a rejection before and after its id, by error format and seconds to wait."""
 
-        self._refused: Counter[str] = Counter()
+        self._rejected: Counter[str] = Counter()
         """Rejected requests by path, since the last pause."""
 
-        self._passing = 0
+        self._admitted = 0
         """Requests that were let in and have no place in a queue yet."""
 
-    def refused(
+    def check(
         self, where: tuple[str, str], headers: Iterable[tuple[bytes, bytes]],
         given: Mapping[str, str],
-    ) -> tuple[Refused | None, str | None]:  # fmt: skip
+    ) -> tuple[RequestRejected | None, str | None]:  # fmt: skip
         """Why the request is rejected (None: it is not), and the name of its key."""
         hosts = [value for name, value in headers if name == b"host"]
         if self.hosts is not None:
             name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
             if name not in self.hosts:
-                return Refused(403, f"the Host header must be {' or '.join(self.hosts)}."), None
+                return RequestRejected(
+                    403, f"the Host header must be {' or '.join(self.hosts)}."
+                ), None
         origin = given.get("origin")
         own = hosts[0].decode("latin-1") if hosts else ""
         if origin is not None and origin.partition("://")[2] != own:
-            return Refused(403, "requests from other sites are rejected."), None
+            return RequestRejected(403, "requests from other sites are rejected."), None
         navigates = where == ("GET", "/") and given.get("sec-fetch-mode") == "navigate"
         if given.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and (
             not navigates  # a link to the page, which holds no data
         ):
-            return Refused(403, "requests from other sites are rejected."), None
-        if self.service.keys is None or where in self.open:
+            return RequestRejected(403, "requests from other sites are rejected."), None
+        if self.service.keys is None or where in self.public_routes:
             return None, None
         scheme, _, key = given.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and key:
             known = self.service.keys.name_of(key.strip())
-            return (None if known is not None else no_key()), known
-        if where in self.by_body and "authorization" not in given:
+            return (None if known is not None else key_required()), known
+        if where in self.routes_with_body_key and "authorization" not in given:
             return None, None  # the route looks for the key in the body
-        return no_key(), None
+        return key_required(), None
 
-    def note(
+    def record(
         self, where: tuple[str, str], status: int, began: float, key: str | None, number: str
     ) -> None:
         """Record an answered request in the metrics and in the log."""
         took = time.perf_counter() - began
-        path = where[1] if where[1] in self.known else "other"
+        path = where[1] if where[1] in self.known_paths else "other"
         path = "/v1/models/{model}" if where[1].startswith("/v1/models/") else path
         self.service.requests(path=path, status=str(status))
         self.service.latency(took, path=path)
-        if where not in self.open:
+        if where not in self.public_routes:
             _log(where[0], path, status, took, key, number)
 
-    def early(self, data: bytes) -> bytes | None:
+    def reject_early(self, data: bytes) -> bytes | None:
         """Reject these bytes if they are one complete request to a model and every queue is full.
 
         None: they take the normal path.
         """
-        room = self.service.room
+        room = self.service.free_slots
         if room is None:
             return None
         end = data.find(b"\r\n\r\n") + 4
-        head = self._heads.get(data[:end]) or self._read(data[:end])
+        head = self._heads.get(data[:end]) or self._parse_head(data[:end])
         if head is None or head.length != len(data) - end:
             return None
         loop = asyncio.get_running_loop()
-        if self._passing < room:
-            if not self._passing:
-                loop.call_soon(self._have_passed)
-            self._passing += 1
+        if self._admitted < room:
+            if not self._admitted:
+                loop.call_soon(self._reset_admitted)
+            self._admitted += 1
             return None
-        if not self._refused:
-            loop.call_later(0, self.rest)  # a timer: data that has arrived comes first
-        self._refused[head.path] += 1
-        number = head.number or secrets.token_hex(8)
+        if not self._rejected:
+            loop.call_later(0, self.pause)  # a timer: data that has arrived comes first
+        self._rejected[head.path] += 1
+        number = head.request_id or secrets.token_hex(8)
         if log.isEnabledFor(logging.INFO):
             _log("POST", head.path, 429, 0.0, head.key, number)
-        before, after = self._refusal(head.path in self.plain)
+        before, after = self._rejection(head.path in self.plain_error_paths)
         return b"%b%b%b" % (before, number.encode(), after)
 
-    def _read(self, text: bytes) -> Head | None:
+    def _parse_head(self, text: bytes) -> RequestHead | None:
         """The parsed head, if this request would pass all checks."""
         found = HEAD.fullmatch(text)
-        if found is None or (path := found[1].decode()) not in self.queues:
+        if found is None or (path := found[1].decode()) not in self.queued_paths:
             return None
         headers = []
         for line in found[2].split(b"\r\n")[:-1]:
@@ -161,53 +163,55 @@ class Door:
         known = dict(headers)
         if known.get(b"connection", b"").lower() == b"keep-alive":
             del known[b"connection"]
-        if len({name for name, _ in headers}) < len(headers) or not NOT_HERE.isdisjoint(known):
+        if len({name for name, _ in headers}) < len(headers) or not SLOW_PATH_HEADERS.isdisjoint(
+            known
+        ):
             return None
         length = known.get(b"content-length", b"")
         if not length.isdigit() or len(length) > 15 or length != b"%d" % int(length):
             return None
         given = {name.decode(): value.decode() for name, value in headers}
-        problem, key = self.refused(("POST", path), headers, given)
+        problem, key = self.check(("POST", path), headers, given)
         if problem is not None or (self.service.keys is not None and key is None):
             return None
-        own = number_of(given) if "x-request-id" in given else ""
-        head = Head(path, int(length), key, own)
+        own = request_id_of(given) if "x-request-id" in given else ""
+        head = RequestHead(path, int(length), key, own)
         if not own and len(text) <= LONGEST_HEAD:
             if len(self._heads) >= KEPT_HEADS:
                 self._heads.clear()
             self._heads[text] = head
         return head
 
-    def _refusal(self, plain: bool) -> tuple[bytes, bytes]:
+    def _rejection(self, plain: bool) -> tuple[bytes, bytes]:
         worker = next(iter(self.service.workers.values()))
-        wait = worker.wait()
-        if (plain, wait) not in self._said:
-            problem = worker.refusal(worker.limits.queue, wait)
+        wait = worker.retry_after()
+        if (plain, wait) not in self._rejection_bytes:
+            problem = worker.rejection(worker.limits.queue, wait)
             body = to_json(problem.body(plain=plain))
             said = {**HEADERS, **problem.headers, "Content-Type": "application/json",
                     "Content-Length": str(len(body)), "X-Request-Id": ""}  # fmt: skip
             lines = "\r\n".join(f"{name.lower()}: {value}" for name, value in said.items())
             start = f"HTTP/1.1 {problem.status} Too Many Requests\r\n{lines}"
-            self._said[plain, wait] = (start.encode(), b"\r\n\r\n" + body)
-        return self._said[plain, wait]
+            self._rejection_bytes[plain, wait] = (start.encode(), b"\r\n\r\n" + body)
+        return self._rejection_bytes[plain, wait]
 
-    def _have_passed(self) -> None:
+    def _reset_admitted(self) -> None:
         """Reset the count: a request with a complete body gets its place in its first step."""
-        self._passing = 0
+        self._admitted = 0
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Pause after rejections until a worker has answers, at most for `REST` seconds.
 
         Each time the event loop wakes it takes the CPU from the models, and a rejection that comes
         slightly later does no harm.
         """
-        for path, times in self._refused.items():
+        for path, times in self._rejected.items():
             self.service.requests(times, path=path, status="429")
             self.service.latency(0.0, times, path=path)
-        self._refused.clear()
-        if self.service.room == 0 and not self.service.being_read:
-            self.service.news.wait(REST)
-        self.service.news.clear()
+        self._rejected.clear()
+        if self.service.free_slots == 0 and not self.service.n_thread_calls:
+            self.service.wakeup.wait(REST)
+        self.service.wakeup.clear()
 
 
 def _log(
@@ -218,15 +222,15 @@ def _log(
     )  # fmt: skip
 
 
-def number_of(given: Mapping[str, str]) -> str:
+def request_id_of(given: Mapping[str, str]) -> str:
     """The client's own id of a request, or a new one."""
     own = given.get("x-request-id", "")
     plain = 0 < len(own) <= LONGEST_ID and own.isascii() and own.isprintable()
     return own if plain else secrets.token_hex(8)
 
 
-def no_key() -> Refused:
-    return Refused(
+def key_required() -> RequestRejected:
+    return RequestRejected(
         401,
         "a valid API key is required. Send the header Authorization: Bearer KEY.",
         code="invalid_api_key",

@@ -17,35 +17,36 @@ TEXTS = Path(__file__).parent / "texts"
 NOUNS = 40
 ADJECTIVES, VERBS, ADVERBS = 20, 20, 10
 CONSONANTS, VOWELS = "bdfgklmnprst", "aeiou"
-Words = list[tuple[str, tuple[int, ...]]]
+AlignedWords = list[tuple[str, tuple[int, ...]]]
 """Target words, each with the indices of the source words that it comes from."""
 
-Columns = dict[str, list[str]]
+TextColumns = dict[str, list[str]]
 """Columns of in-memory data for `headway.train`."""
 
 
 @dataclass(frozen=True)
-class Bed:
+class PairSplit:
     """Training and validation pairs with no source sentence in both."""
 
     train: list[AlignedPair]
     valid: list[AlignedPair]
 
-    def columns(self) -> tuple[Columns, Columns]:
+    def columns(self) -> tuple[TextColumns, TextColumns]:
         return columns(self.train), columns(self.valid)
 
 
-def columns(pairs: Sequence[AlignedPair]) -> Columns:
+def columns(pairs: Sequence[AlignedPair]) -> TextColumns:
     return {"source": [one.source for one in pairs], "target": [one.target for one in pairs]}
 
 
-def bed(
+def make_pairs(
     make: Callable[[int, int], list[AlignedPair]], n_train: int, n_valid: int, seed: int
-) -> Bed:
-    """Make training and validation pairs of a language: `bed(grammar, 4000, 200, bench.seed)`."""
+) -> PairSplit:
+    """Make training and validation pairs of a language: `make_pairs(grammar, 4000, 200,
+    bench.seed)`."""
     valid = _distinct(make(n_valid, 2 * seed + 1), set())
     sources = {pair.source for pair in valid}
-    return Bed(_distinct(make(n_train, 2 * seed + 2), sources), valid)
+    return PairSplit(_distinct(make(n_train, 2 * seed + 2), sources), valid)
 
 
 def _distinct(pairs: Sequence[AlignedPair], seen: set[str]) -> list[AlignedPair]:
@@ -77,7 +78,7 @@ def grammar(n: int, seed: int = 1, clauses: int = 1) -> list[AlignedPair]:
 def _joined(clauses: Sequence[AlignedPair]) -> AlignedPair:
     """Join clauses into one sentence; the target has them in reverse order."""
     source: list[str] = []
-    target: Words = []
+    target: AlignedWords = []
     for clause in clauses:
         first = len(source)
         source += clause.source.split()
@@ -92,37 +93,40 @@ def _joined(clauses: Sequence[AlignedPair]) -> AlignedPair:
 def _sentence(picks: random.Random) -> AlignedPair:
     source: list[str] = []
     subject = _phrase(picks, source)
-    adverb: Words = []
+    adverb: AlignedWords = []
     if picks.random() < 0.5:
         number = picks.randrange(ADVERBS)
-        adverb = [(f"zu{name(number)}", (len(source),)), (f"zo{name(number)}", (len(source),))]
-        source.append(f"adv{name(number)}")
+        adverb = [
+            (f"zu{syllable(number)}", (len(source),)),
+            (f"zo{syllable(number)}", (len(source),)),
+        ]
+        source.append(f"adv{syllable(number)}")
     verb, at = picks.randrange(VERBS), len(source)
-    source.append(f"verb{name(verb)}")
+    source.append(f"verb{syllable(verb)}")
     thing = _phrase(picks, source)
     parts = [at]
     if picks.random() < 0.4:
         parts.append(len(source))
         source.append("up")
     ending = "u" if len(parts) > 1 else "a"
-    target = [*thing, *subject, *adverb, (f"wer{name(verb)}{ending}", tuple(parts))]
+    target = [*thing, *subject, *adverb, (f"wer{syllable(verb)}{ending}", tuple(parts))]
     return _known(source, target)
 
 
-def _phrase(picks: random.Random, source: list[str]) -> Words:
+def _phrase(picks: random.Random, source: list[str]) -> AlignedWords:
     """A noun with its article and perhaps an adjective; it is appended to `source`."""
     first = len(source)
     article = picks.choice(["the", "a"])
     source.append(article)
-    adjective: Words = []
+    adjective: AlignedWords = []
     if picks.random() < 0.6:
         number = picks.randrange(ADJECTIVES)
-        adjective = [(f"ib{name(number)}", (len(source),))]
-        source.append(f"adj{name(number)}")
+        adjective = [(f"ib{syllable(number)}", (len(source),))]
+        source.append(f"adj{syllable(number)}")
     noun = picks.randrange(NOUNS)
     ending = "e" if article == "the" else "o"
-    made: Words = [(f"kal{name(noun)}{ending}", (first, len(source)))]
-    source.append(f"noun{name(noun)}")
+    made: AlignedWords = [(f"kal{syllable(noun)}{ending}", (first, len(source)))]
+    source.append(f"noun{syllable(noun)}")
     return [*made, *adjective]
 
 
@@ -131,10 +135,10 @@ def copies(n: int, seed: int = 1, *, turned: bool = False, letters: int = 20) ->
     picks = random.Random(seed)
     made = []
     for _ in range(n):
-        source = [f"w{name(picks.randrange(letters))}" for _ in range(picks.randint(3, 8))]
+        source = [f"w{syllable(picks.randrange(letters))}" for _ in range(picks.randint(3, 8))]
         for _ in range(picks.randint(0, 4)):
-            source.insert(picks.randrange(len(source) + 1), f"x{name(picks.randrange(5))}")
-        kept: Words = [(word, (i,)) for i, word in enumerate(source) if word[0] == "w"]
+            source.insert(picks.randrange(len(source) + 1), f"x{syllable(picks.randrange(5))}")
+        kept: AlignedWords = [(word, (i,)) for i, word in enumerate(source) if word[0] == "w"]
         made.append(_known(source, kept[::-1] if turned else kept))
     return made
 
@@ -159,19 +163,19 @@ def strings(
                 places.reverse()
             elif order == "sort":
                 places.sort(key=lambda place: numbers[place])
-            target: Words = [(f"t{name(numbers[place])}", (place,)) for place in places]
-            made.append(_known([f"s{name(number)}" for number in numbers], target))
+            target: AlignedWords = [(f"t{syllable(numbers[place])}", (place,)) for place in places]
+            made.append(_known([f"s{syllable(number)}" for number in numbers], target))
         return made
 
     return make
 
 
-def name(number: int) -> str:
+def syllable(number: int) -> str:
     """A syllable (ba, be, bi …), so that every tokenizer keeps a word in one piece."""
     return CONSONANTS[number // len(VOWELS)] + VOWELS[number % len(VOWELS)]
 
 
-def _known(source: list[str], target: Words) -> AlignedPair:
+def _known(source: list[str], target: AlignedWords) -> AlignedPair:
     links = [(origin, place) for place, (_, origins) in enumerate(target) for origin in origins]
     return AlignedPair(" ".join(source), " ".join(word for word, _ in target), tuple(links))
 
@@ -187,7 +191,7 @@ def shakespeare() -> str:
 
 def speeches(
     n_train: int, n_valid: int, size: int = 400, text: str | None = None
-) -> tuple[Columns, Columns]:
+) -> tuple[TextColumns, TextColumns]:
     """Cut Shakespeare, or another text, into pieces of `size` characters; the last are for
     validation."""
     text = shakespeare() if text is None else text
@@ -202,7 +206,7 @@ def speeches(
 
 
 @cache
-def sentences() -> tuple[tuple[str, str], ...]:
+def tatoeba_pairs() -> tuple[tuple[str, str], ...]:
     """6,000 German-English pairs of Tatoeba (CC BY 2.0 FR)."""
     lines = gzip.decompress((TEXTS / "tatoeba-de-en.tsv.gz").read_bytes()).decode().splitlines()
     found = [line.split("\t") for line in lines]
@@ -210,18 +214,18 @@ def sentences() -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def unseen() -> tuple[tuple[str, str], ...]:
+def test_set_pairs() -> tuple[tuple[str, str], ...]:
     """1,200 pairs of the test set of the translators that come with headway."""
     lines = gzip.decompress((TEXTS / "tatoeba-test.tsv.gz").read_bytes()).decode().splitlines()
     found = [line.split("\t") for line in lines]
     return tuple((german, english) for german, english in found)
 
 
-def translations(n_train: int, n_valid: int) -> tuple[Columns, Columns]:
+def translations(n_train: int, n_valid: int) -> tuple[TextColumns, TextColumns]:
     """German-English pairs; the last are for validation."""
-    pairs = sentences()
+    pairs = tatoeba_pairs()
 
-    def some(found: Sequence[tuple[str, str]]) -> Columns:
+    def some(found: Sequence[tuple[str, str]]) -> TextColumns:
         return {"source": [de for de, _ in found], "target": [en for _, en in found]}
 
     return some(pairs[:n_train]), some(pairs[-n_valid:])
@@ -230,7 +234,9 @@ def translations(n_train: int, n_valid: int) -> tuple[Columns, Columns]:
 # -- a folder of the user's
 
 
-def folder(path: Path, source: str = "de", target: str = "en") -> tuple[Columns, Columns]:
+def read_folder(
+    path: Path, source: str = "de", target: str = "en"
+) -> tuple[TextColumns, TextColumns]:
     """Read pairs from `train.de`, `train.en` and `val.de`, `val.en` (or `valid`) of a folder, one
     sentence per line."""
 
@@ -244,7 +250,7 @@ def folder(path: Path, source: str = "de", target: str = "en") -> tuple[Columns,
                 f"val.{source} and val.{target} with one sentence per line."
             ) from error
 
-    def both(part: str) -> Columns:
+    def both(part: str) -> TextColumns:
         found = {"source": side(part, source), "target": side(part, target)}
         if len(found["source"]) != len(found["target"]):
             raise DataError(

@@ -14,7 +14,7 @@ from typing import Literal
 
 from headway.decode.sources import SENTENCE_END
 
-Form = Literal["text", "html"]
+TextFormat = Literal["text", "html"]
 
 LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 MARKUP = re.compile(
@@ -32,7 +32,7 @@ BEGINS_WITH = re.compile(r"[\s.,;:!?…)\]]*")
 
 
 @dataclass(frozen=True)
-class Sentence:
+class SentenceSpan:
     start: int
     end: int
     """`start` and `end` are its position in the text that was sent."""
@@ -41,19 +41,21 @@ class Sentence:
     """The text that the model reads."""
 
 
-def sentences(given: str, form: Form = "text") -> list[Sentence]:
+def split_sentences(given: str, form: TextFormat = "text") -> list[SentenceSpan]:
     """Return all sentences in order. Parts without a letter or digit are left out."""
     found = []
     for first, last in [(0, len(given))] if form == "text" else _between_tags(given):
-        for start, end in _cut(given, first, last, form):
+        for start, end in _sentence_spans(given, first, last, form):
             said = given[start:end]
             text = said if form == "text" else " ".join(html.unescape(said).split())
             if any(map(str.isalnum, text)):
-                found.append(Sentence(start, end, text))
+                found.append(SentenceSpan(start, end, text))
     return found
 
 
-def put_back(given: str, found: Sequence[Sentence], made: Sequence[str], form: Form) -> str:
+def replace_sentences(
+    given: str, found: Sequence[SentenceSpan], made: Sequence[str], form: TextFormat
+) -> str:
     """Return `given` with each sentence replaced by its translation."""
     parts: list[str] = []
     at = 0
@@ -67,22 +69,24 @@ def put_back(given: str, found: Sequence[Sentence], made: Sequence[str], form: F
     return "".join([*parts, given[at:]])
 
 
-def _cut(text: str, first: int, last: int, form: Form) -> Iterator[tuple[int, int]]:
+def _sentence_spans(
+    text: str, first: int, last: int, form: TextFormat
+) -> Iterator[tuple[int, int]]:
     """Positions of the sentences in a part of the text, without surrounding white space. In HTML a
     line break is a space."""
     if form == "text":
-        lines = [*_apart(LINE_END, text, first, last)]
+        lines = [*_split_at(LINE_END, text, first, last)]
     else:
         begun = BEGINS_WITH.match(text, first, last)
         lines = [(begun.end() if begun else first, last)]
     for line in lines:
-        for start, end in _apart(SENTENCE_END, text, *line):
+        for start, end in _split_at(SENTENCE_END, text, *line):
             said = text[start:end]
             start += len(said) - len(said.lstrip())
             yield start, start + len(said.strip())
 
 
-def _apart(way: re.Pattern[str], text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
+def _split_at(way: re.Pattern[str], text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
     at = first
     for match in way.finditer(text[first:last]):
         yield at, first + match.start()
@@ -92,4 +96,4 @@ def _apart(way: re.Pattern[str], text: str, first: int, last: int) -> Iterator[t
 
 def _between_tags(given: str) -> Iterator[tuple[int, int]]:
     """Parts of a page that are text: not tags, comments, scripts or styles."""
-    return _apart(MARKUP, given, 0, len(given))
+    return _split_at(MARKUP, given, 0, len(given))

@@ -16,25 +16,33 @@ import pytest
 
 from headway.cli.main import main
 from headway.errors import ConfigError, DataError, FolderError, Stopped, UserError
-from headway.lab import beds, experiments
-from headway.lab.bench import Bench, OutOfTime
-from headway.lab.conduct import Result, machine, run_experiment
-from headway.lab.experiment import Experiment, Measured, Source, over
-from headway.lab.experiments import EXPERIMENTS, Entry, find
-from headway.lab.figures import Bars, Figure, Heatmap, Lines, Table
-from headway.lab.verdict import Answers, Control, Effect, Verdict, decide, smallest
+from headway.lab import catalogue, datasets
+from headway.lab.catalogue import EXPERIMENTS, ExperimentEntry, find
+from headway.lab.experiment import Citation, Experiment, SeedMeasurements, per_seed
+from headway.lab.figures import BarChart, Figure, Heatmap, LineChart, TableFigure
+from headway.lab.runner import Result, machine, run_experiment
+from headway.lab.verdict import (
+    Control,
+    Effect,
+    OutcomeSentences,
+    Verdict,
+    decide,
+    smallest_detectable,
+)
+from headway.lab.workspace import OutOfTime, Workspace
 from headway.web.pack import unpack
 
-ENTRY = Entry(name="planted", number=1, question="Is it so?", quick=0.1, full=60, on_gpu=5,
+ENTRY = ExperimentEntry(name="planted", number=1, question="Is it so?", quick=0.1, full=60,
+on_gpu=5,
               data="a text file")  # fmt: skip
-OTHER = Entry(name="other", number=2, question="And this?", quick=0.1, full=0.2)
+OTHER = ExperimentEntry(name="other", number=2, question="And this?", quick=0.1, full=0.2)
 
 
 class Planted(Experiment):
     """Measures what it was told to; may train a model so small that it takes no time."""
 
     hypothesis, method, control = "It is so.", ("We looked.",), "It could be otherwise."
-    literature = (Source("A. Body 2020", "It is so."),)
+    literature = (Citation("A. Body 2020", "It is so."),)
     pieces = (2, 2)
 
     def __init__(self) -> None:
@@ -43,29 +51,29 @@ class Planted(Experiment):
         self.trains = False
         self.fails_at: int | None = None
 
-    def measure(self, bench: Bench) -> Measured:
+    def measure(self, bench: Workspace) -> SeedMeasurements:
         if bench.data is not None:
             bench.lines(bench.data, 100, "lines")
-        first = bench.once("first", lambda: self._look(bench))
+        first = bench.cached("first", lambda: self._look(bench))
         if self.fails_at == bench.seed:
             raise Stopped
-        return {"gap": first, "second": bench.once("second", lambda: bench.seed)}
+        return {"gap": first, "second": bench.cached("second", lambda: bench.seed)}
 
-    def _look(self, bench: Bench) -> float:
+    def _look(self, bench: Workspace) -> float:
         self.measured.append(bench.seed)
         return self.truth + 0.01 * bench.seed
 
-    def judge(self, found: Sequence[Measured]) -> Verdict:
-        effect = Effect.over(over(found, "gap"), "gap", "nats")
+    def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
+        effect = Effect.over(per_seed(found, "gap"), "gap", "nats")
         control = Control(name="sane", passed=True, said="it was.")
-        answers = Answers(supported="It is so, by {effect}.", refuted="It is not so.")
+        answers = OutcomeSentences(supported="It is so, by {effect}.", refuted="It is not so.")
         return decide(effect.above(0.5), effect, answers, [control])
 
-    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+    def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
         return [
-            Lines(title="L", hint="h", series=[("a", [(1.0, 2.0), (2.0, None)])], x="x", y="y"),
-            Bars(title="B", hint="h", bars=[("a", 1.0, 0.5, 1.5)]),
-            Table(title="T", hint="h", columns=["a"], rows=[["b"]]),
+            LineChart(title="L", hint="h", series=[("a", [(1.0, 2.0), (2.0, None)])], x="x", y="y"),
+            BarChart(title="B", hint="h", bars=[("a", 1.0, 0.5, 1.5)]),
+            TableFigure(title="T", hint="h", columns=["a"], rows=[["b"]]),
             Heatmap(title="H", hint="h", values=[[0.0, 1.0]], rows=["r"], columns=["c", "d"]),
         ]
 
@@ -77,7 +85,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
         module = ModuleType(f"headway.lab.{name}")
         module.EXPERIMENT = experiment  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(experiments, "EXPERIMENTS", {"planted": ENTRY, "other": OTHER})
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"planted": ENTRY, "other": OTHER})
     monkeypatch.setattr("headway.cli.lab.EXPERIMENTS", {"planted": ENTRY, "other": OTHER})
     return experiment
 
@@ -89,7 +97,9 @@ def conduct(out: Path, **more: Any) -> Result:
 def test_small_effects_get_five_seeds(planted: Planted, tmp_path: Path) -> None:
     facts = run_experiment("planted", tmp_path / "x", quiet=True).facts
     assert facts["seeds"] == facts["effect"]["seeds"] == 5
-    assert facts["effect"]["detectable"] == pytest.approx(smallest(5) * facts["effect"]["spread"])
+    assert facts["effect"]["detectable"] == pytest.approx(
+        smallest_detectable(5) * facts["effect"]["spread"]
+    )
 
 
 def test_it_leaves_a_verdict_the_numbers_and_a_page(planted: Planted, tmp_path: Path) -> None:
@@ -204,7 +214,7 @@ def test_when_time_is_over_the_seeds_that_were_measured_are_judged(
     planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = {0: 0.0, 1: 0.0, 2: 99.0}  # time is over when the third seed begins
-    monkeypatch.setattr(Bench, "_in_time", lambda bench: _in_time(ticks[bench.seed]))
+    monkeypatch.setattr(Workspace, "_in_time", lambda bench: _in_time(ticks[bench.seed]))
     two = conduct(tmp_path / "x", budget_s=60.0)
     assert (two.verdict, two.facts["seeds"], two.facts["doubts"]) == ("supported", 2, [])
     assert re.search(r"\b1m 00s\D*\b2\b\D*\b3\b", two.sentence)
@@ -248,7 +258,7 @@ def test_one_that_fails_does_not_end_the_others(
     planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    def broken(bench: Bench) -> Measured:
+    def broken(bench: Workspace) -> SeedMeasurements:
         raise ValueError("no such luck")
 
     module = ModuleType("headway.lab.planted")
@@ -387,13 +397,13 @@ def test_every_experiment_is_there_and_complete() -> None:
 def test_a_text_of_ones_own_must_be_long_enough(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("a short line\n" * 100)
-    bench = Bench(folder=tmp_path, seed=0, quick=True, data=path)
+    bench = Workspace(folder=tmp_path, seed=0, quick=True, data=path)
     assert bench.text(lambda: "usual").startswith("a short line")
     [doubt] = bench.doubts
     assert re.search(r"mine\.txt.*\b1,299\b.*\b100,000\b", doubt)
-    assert Bench(folder=tmp_path, seed=0, quick=True).text(lambda: "usual") == "usual"
+    assert Workspace(folder=tmp_path, seed=0, quick=True).text(lambda: "usual") == "usual"
     with pytest.raises(DataError, match=r"\b5\b.*\b800\b"):
-        beds.speeches(10, 1, size=400, text="short")
+        datasets.speeches(10, 1, size=400, text="short")
     with pytest.raises(DataError, match="/nowhere"):
         bench.lines(tmp_path / "nowhere", 1, "lines")
 
@@ -405,7 +415,7 @@ def test_a_training_of_the_bench_resumes_and_is_opened_when_done(tmp_path: Path)
         "tokenizer.kind": "characters", "complete.context": 16, "train.steps": 4,
         "train.batch_tokens": 64, "data.valid_size": 4,
     }  # fmt: skip
-    bench = Bench(folder=tmp_path, seed=0, quick=True)
+    bench = Workspace(folder=tmp_path, seed=0, quick=True)
     run = bench.train("a", "complete", texts, settings=settings)
     made = (run.folder / "model.safetensors").stat().st_mtime_ns
     again = bench.train("a", "complete", texts, settings=settings)

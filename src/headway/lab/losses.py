@@ -13,7 +13,7 @@ from headway.nn.layout import Layout
 from headway.run import Run
 
 
-class Taught(NamedTuple):
+class TeacherForcedScore(NamedTuple):
     nats: float
     """Loss per token of the target, including the end token."""
 
@@ -23,7 +23,7 @@ class Taught(NamedTuple):
 
 
 @torch.no_grad()
-def of_pairs(run: Run, pairs: Sequence[AlignedPair]) -> Taught:
+def score_pairs(run: Run, pairs: Sequence[AlignedPair]) -> TeacherForcedScore:
     """Loss and accuracy of a translator on pairs."""
     words: Any = run.opened.words
     model: Any = run.model
@@ -38,11 +38,13 @@ def of_pairs(run: Run, pairs: Sequence[AlignedPair]) -> Taught:
         logs_NV = model.scores(x_ND).float().log_softmax(-1).cpu()
     nats_N = -logs_NV.gather(1, right_N[:, None])
     hits_N = (logs_NV.argmax(-1) == right_N).float()
-    return Taught(float(nats_N.mean()), float(hits_N[right_N != words.target.eos].mean()))
+    return TeacherForcedScore(
+        float(nats_N.mean()), float(hits_N[right_N != words.target.eos].mean())
+    )
 
 
 @torch.no_grad()
-def behind(run: Run, texts: Sequence[tuple[str, str]]) -> Taught:
+def score_continuations(run: Run, texts: Sequence[tuple[str, str]]) -> TeacherForcedScore:
     """Loss and accuracy of a language model on the second part of each text, given the first."""
     words, model = run.tokenizer, run.model
     firsts = [words.as_text(words.encode(first))[:-1] for first, _ in texts]
@@ -61,4 +63,4 @@ def behind(run: Run, texts: Sequence[tuple[str, str]]) -> Taught:
     nats_N = -logs_NV.gather(1, right_N[:, None]).squeeze(1)
     hits_N = (logs_NV.argmax(-1) == right_N).float()
     words_N = counts_N & (right_N != words.eos)
-    return Taught(float(nats_N[counts_N].mean()), float(hits_N[words_N].mean()))
+    return TeacherForcedScore(float(nats_N[counts_N].mean()), float(hits_N[words_N].mean()))

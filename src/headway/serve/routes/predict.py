@@ -11,76 +11,86 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from headway.errors import UserError
-from headway.serve.asking import Upload, as_refused, check_few_values, parse_json
-from headway.serve.problems import Refused
-from headway.serve.routes.route import ANY, TEXT, Route, an, an_object, event_stream
-from headway.serve.service import Events, Service, kind_of, one_of, response, result_of, to_json
-from headway.serve.worker import Worker
+from headway.serve.errors import RequestRejected
+from headway.serve.routes.route import ANY, TEXT, Route, event_stream_schema, object_schema, schema
+from headway.serve.service import (
+    EventStreamResponse,
+    Service,
+    json_response,
+    media_type_of,
+    result_of,
+    single_field,
+    to_json,
+)
+from headway.serve.validation import Upload, as_rejection, check_value_count, parse_json
+from headway.serve.worker import InferenceWorker
 from headway.tasks.answers import Answer
 
 
-def any_model(worker: Worker) -> bool:
+def any_model(worker: InferenceWorker) -> bool:
     return True
 
 
 async def predict(service: Service, request: Request) -> Response:
     """Return the same answers as `run(…)` and `headway predict --json`."""
-    given = await _asked(service, request)
-    worker = service.worker(given.pop("model", None), any_model, "answers requests")
+    given = await _request_fields(service, request)
+    worker = service.select_worker(given.pop("model", None), any_model, "answers requests")
     if worker.spec.modality == "text":
         await service.body(request, service.limits.body)  # already read: check its size
     options = given.pop("options", None)
     if options is not None and not isinstance(options, dict):
-        raise Refused(422, "options must be a JSON object.", param="options")
+        raise RequestRejected(422, "options must be a JSON object.", param="options")
     stream = given.pop("stream", None) or False
     if not isinstance(stream, bool):
-        raise Refused(422, "stream must be true or false.", param="stream")
+        raise RequestRejected(422, "stream must be true or false.", param="stream")
     several, one = given.pop("inputs", None), given.pop("input", None)
     if given:
         name = next(iter(given))
-        raise Refused(422, f"unknown field {name[:60]!r} in the request.", param=name[:60])
+        raise RequestRejected(422, f"unknown field {name[:60]!r} in the request.", param=name[:60])
     if (several is None) == (one is None):
-        raise Refused(422, "give exactly one of input and inputs.", param="input")
+        raise RequestRejected(422, "give exactly one of input and inputs.", param="input")
     if several is not None and not isinstance(several, list):
-        raise Refused(422, "inputs must be a list.", param="inputs")
+        raise RequestRejected(422, "inputs must be a list.", param="inputs")
     inputs: Sequence[Any] = [one] if several is None else several
     if stream:
-        return await _streamed(service, worker, inputs, options or {})
-    asked = await service.ask(request, worker, inputs, options or {})
+        return await _stream_answers(service, worker, inputs, options or {})
+    asked = await service.run_request(request, worker, inputs, options or {})
     if several is not None:
-        return response({"model": worker.name, "answers": [facts(one) for one in asked.answers]})
+        return json_response(
+            {"model": worker.name, "answers": [answer_json(one) for one in asked.answers]}
+        )
     [answer] = asked.answers
     if answer.error:
-        raise Refused(422, answer.error, param="input")
-    return response({"model": worker.name, "answer": facts(answer)})
+        raise RequestRejected(422, answer.error, param="input")
+    return json_response({"model": worker.name, "answer": answer_json(answer)})
 
 
-def facts(answer: Answer) -> dict[str, Any]:
+def answer_json(answer: Answer) -> dict[str, Any]:
     """An answer as `headway predict --json` prints it."""
     found = answer.to_dict()
     return found if answer.id is None else {"id": answer.id, **found}
 
 
-async def _asked(service: Service, request: Request) -> dict[str, Any]:
+async def _request_fields(service: Service, request: Request) -> dict[str, Any]:
     """Return the fields of a JSON body or a form."""
-    kind = kind_of(request)
+    kind = media_type_of(request)
     if kind == "application/json":
-        body = await service.body(request, service.most_bytes)
+        body = await service.body(request, service.max_body_bytes)
         if len(body) > service.limits.body:
-            check_few_values(body)
+            check_value_count(body)
         return parse_json(body)
     if kind != "multipart/form-data":
-        raise Refused(415, "Content-Type must be application/json or multipart/form-data.")
+        raise RequestRejected(415, "Content-Type must be application/json or multipart/form-data.")
     form = await service.form(request)
     found: dict[str, Any] = {}
     files = [one for name in ("file", "files", "input", "inputs") for one in form.pop(name, [])]
     for name in ("model", "options", "stream"):
         if name in form:
-            found[name] = one_of(form, name)
+            found[name] = single_field(form, name)
             del form[name]
     if form:
         name = next(iter(form))
-        raise Refused(422, f"unknown field {name[:60]!r} in the form.", param=name[:60])
+        raise RequestRejected(422, f"unknown field {name[:60]!r} in the form.", param=name[:60])
     if "options" in found:
         said = str(found["options"] or "{}").encode("utf-8", "replace")
         found["options"] = parse_json(said, "options")
@@ -88,18 +98,20 @@ async def _asked(service: Service, request: Request) -> dict[str, Any]:
         found["stream"] = {"true": True, "false": False}.get(str(found["stream"]), found["stream"])
     for one in files:
         if isinstance(one, str) and not one.isprintable() and "\x00" in one:
-            raise Refused(422, "a text in the form contains a NUL character.", param="input")
+            raise RequestRejected(
+                422, "a text in the form contains a NUL character.", param="input"
+            )
     if len(files) == 1:
         return {**found, "input": files[0]}
     return {**found, "inputs": files}
 
 
-async def _streamed(
-    service: Service, worker: Worker, inputs: Sequence[Any], options: Mapping[str, Any]
+async def _stream_answers(
+    service: Service, worker: InferenceWorker, inputs: Sequence[Any], options: Mapping[str, Any]
 ) -> Response:
     """Send server-sent events: pieces of text once they are final, then the answers."""
     queue: asyncio.Queue[Any] = asyncio.Queue()
-    ticket = await service.ticket(
+    ticket = await service.submit(
         worker, inputs, options, on_piece=lambda n, w, text: queue.put_nowait((n, w, text))
     )
 
@@ -110,23 +122,23 @@ async def _streamed(
                     yield b": alive\n\n"
                 else:
                     number, w, text = piece
-                    yield event({"input": number, "output": w, "text": text})
-            answers = [facts(one) for one in result_of(ticket)]
-            yield event({"model": worker.name, "answers": answers})
-        except Refused as error:
-            yield event(error.body())
+                    yield sse_event({"input": number, "output": w, "text": text})
+            answers = [answer_json(one) for one in result_of(ticket)]
+            yield sse_event({"model": worker.name, "answers": answers})
+        except RequestRejected as error:
+            yield sse_event(error.body())
         yield b"data: [DONE]\n\n"
 
-    return Events(events(), ticket)
+    return EventStreamResponse(events(), ticket)
 
 
-def event(content: Any) -> bytes:
+def sse_event(content: Any) -> bytes:
     return b"data: " + to_json(content) + b"\n\n"
 
 
 async def look(service: Service, request: Request) -> Response:
     """Return the page of `headway look` for one input as HTML, or its data as JSON."""
-    kind = kind_of(request)
+    kind = media_type_of(request)
     data = None
     if kind == "application/json":
         values = parse_json(await service.body(request, service.limits.body))
@@ -137,54 +149,56 @@ async def look(service: Service, request: Request) -> Response:
             if name == "file" and isinstance(all_of[0], Upload):
                 data = all_of[0].data or None
             elif name == "request":
-                said = (one_of(form, name) or "{}").encode("utf-8", "replace")
+                said = (single_field(form, name) or "{}").encode("utf-8", "replace")
                 values |= parse_json(said, name)
             else:
-                values[name] = one_of(form, name)
+                values[name] = single_field(form, name)
     else:
-        raise Refused(415, "Content-Type must be application/json or multipart/form-data.")
+        raise RequestRejected(415, "Content-Type must be application/json or multipart/form-data.")
     values.pop("api_key", None)
-    worker = service.worker(values.pop("model", None), any_model, "can be inspected")
+    worker = service.select_worker(values.pop("model", None), any_model, "can be inspected")
     if worker.run.opened.engine is not None:
-        raise Refused(
+        raise RequestRejected(
             422, f"{worker.name} runs in an exported engine, which shows no internal states. Serve "
             "the run that was exported.",
         )  # fmt: skip
     text = values.get("text")
     if isinstance(text, str) and not text.strip() and worker.spec.modality == "text":
-        raise Refused(422, "text is empty: give a text to inspect.", param="text")
+        raise RequestRejected(422, "text is empty: give a text to inspect.", param="text")
     if isinstance(text, str) and len(text) > service.limits.characters:
-        raise Refused(
+        raise RequestRejected(
             413, f"text has {len(text):,} characters; the limit is {service.limits.characters:,}.",
             param="text",
         )  # fmt: skip
     if service.draining:
-        raise Refused(503, "the server is shutting down.", headers={"Retry-After": "5"})
+        raise RequestRejected(503, "the server is shutting down.", headers={"Retry-After": "5"})
     post = f"{request.scope.get('root_path', '')}/v1/look"
-    work = service.looks.make(worker.run, values, data, post)
+    work = service.looks.submit(worker.run, values, data, post)
     try:
-        await service.until(request, work, time.perf_counter())
+        await service.wait_for(request, work, time.perf_counter())
         page = work.result()
     except UserError as error:
-        raise as_refused(error) from error
+        raise as_rejection(error) from error
     finally:
         work.cancel()  # has an effect only if it has not started
     if "application/json" in request.headers.get("accept", ""):
-        return response({"packed": page.packed})
+        return json_response({"packed": page.packed})
     return HTMLResponse(page.live_html)
 
 
 async def models(service: Service, request: Request) -> Response:
-    listed = [model_facts(service, worker) for worker in service.workers.values()]
-    return response({"object": "list", "data": listed})
+    listed = [model_json(service, worker) for worker in service.workers.values()]
+    return json_response({"object": "list", "data": listed})
 
 
 async def model(service: Service, request: Request) -> Response:
     name = request.path_params["model"]
-    return response(model_facts(service, service.worker(name, any_model, "answers requests")))
+    return json_response(
+        model_json(service, service.select_worker(name, any_model, "answers requests"))
+    )
 
 
-def model_facts(service: Service, worker: Worker) -> dict[str, Any]:
+def model_json(service: Service, worker: InferenceWorker) -> dict[str, Any]:
     """Facts about a model in OpenAI's format, with those that the web page needs."""
     run, spec = worker.run, worker.spec
     known = service.options(worker)
@@ -192,7 +206,7 @@ def model_facts(service: Service, worker: Worker) -> dict[str, Any]:
         "task": run.task, "reads": spec.modality, "answers": spec.answers, "writes": spec.writes,
         "continues": spec.continues, "inputs": [need.name for need in run.needs],
         "fields": list(run.settings.data.fields), "labels": list(run.labels[:1000]),
-        "options": [one.facts() for one in known.values()], "ready": worker.is_open.is_set(),
+        "options": [one.as_json() for one in known.values()], "ready": worker.ready.is_set(),
         "bytes": worker.n_bytes,
     }  # fmt: skip
     created = int(service.started)
@@ -202,54 +216,59 @@ def model_facts(service: Service, worker: Worker) -> dict[str, Any]:
     }  # fmt: skip
 
 
-ANSWER = an_object()
-PREDICT = an_object(
+ANSWER = object_schema()
+PREDICT = object_schema(
     model={**TEXT, "description": "Name of the model; optional if only one is served."},
     input={"description": 'A text, an object of texts, or a media file: {"data": base64}.'},
-    inputs=an("array", items=ANY, description="A list of inputs."),
-    options=an_object(),
-    stream=an("boolean", nullable=True),
+    inputs=schema("array", items=ANY, description="A list of inputs."),
+    options=object_schema(),
+    stream=schema("boolean", nullable=True),
 )
-MODEL = an_object(("id", "object"), id=TEXT, object=TEXT, created=an("integer"), owned_by=TEXT,
-                  headway=an_object())  # fmt: skip
-EVENT = an_object(
-    input=an("integer"),
-    output=an("integer"),
+MODEL = object_schema(("id", "object"), id=TEXT, object=TEXT, created=schema("integer"),
+owned_by=TEXT,
+                  headway=object_schema())  # fmt: skip
+EVENT = object_schema(
+    input=schema("integer"),
+    output=schema("integer"),
     text=TEXT,
     model=TEXT,
-    answers=an("array", items=ANSWER),
+    answers=schema("array", items=ANSWER),
 )
 """Event of a stream: a piece of text, or all answers at the end."""
 
 ROUTES = (
     Route(
-        method="POST", path="/v1/predict", queues=True, answer=predict, body=PREDICT,
+        method="POST", path="/v1/predict", queues=True, handler=predict, body=PREDICT,
         summary="Run any model; same answers as `headway predict --json`.",
-        form=an_object(model=TEXT, options={**TEXT, "description": "A JSON object."}, stream=TEXT,
-                       file=an("array", items=an("string", format="binary")),
-                       input=an("array", items=TEXT)),
-        gives={
-            "application/json": an_object(
-                ("model",), model=TEXT, answer=ANSWER, answers=an("array", items=ANSWER)
+        form=object_schema(model=TEXT, options={**TEXT, "description": "A JSON object."},
+        stream=TEXT,
+                       file=schema("array", items=schema("string", format="binary")),
+                       input=schema("array", items=TEXT)),
+        responses={
+            "application/json": object_schema(
+                ("model",), model=TEXT, answer=ANSWER, answers=schema("array", items=ANSWER)
             ),
-            "text/event-stream": event_stream(EVENT, '{"input": 0, "output": 0, "text": " was"}'),
+            "text/event-stream": event_stream_schema(
+                EVENT, '{"input": 0, "output": 0, "text": " was"}'
+            ),
         },
     ),
     Route(
-        method="POST", path="/v1/look", answer=look, key_in_body=True,
+        method="POST", path="/v1/look", handler=look, key_in_body=True,
         summary="The page of `headway look` for one input.",
-        body=an_object(model=TEXT, text=TEXT),
-        form=an_object(model=TEXT, text=TEXT, api_key=TEXT, file=an("string", format="binary")),
-        gives={"text/html": TEXT, "application/json": an_object(("packed",), packed=TEXT)},
+        body=object_schema(model=TEXT, text=TEXT),
+        form=object_schema(model=TEXT, text=TEXT, api_key=TEXT, file=schema("string",
+        format="binary")),
+        responses={"text/html": TEXT, "application/json": object_schema(("packed",), packed=TEXT)},
     ),
     Route(
-        method="GET", path="/v1/models", answer=models, summary="List all models.",
-        gives={"application/json": an_object(
-            ("object", "data"), object=TEXT, data=an("array", items=MODEL))},
-        codes=(401, 403),
+        method="GET", path="/v1/models", handler=models, summary="List all models.",
+        responses={"application/json": object_schema(
+            ("object", "data"), object=TEXT, data=schema("array", items=MODEL))},
+        error_codes=(401, 403),
     ),
     Route(
-        method="GET", path="/v1/models/{model}", answer=model, summary="Describe one model.",
-        gives={"application/json": MODEL}, codes=(401, 403, 404),
+        method="GET", path="/v1/models/{model}", handler=model, summary="Describe one model.",
+        responses={"application/json": MODEL}, error_codes=(401, 403, 404),
     ),
 )  # fmt: skip

@@ -20,7 +20,7 @@ SEEDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ExperimentEntry:
     name: str
     number: int
     question: str
@@ -45,78 +45,78 @@ class Entry:
         return found
 
 
-EXPERIMENTS: dict[str, Entry] = {
+EXPERIMENTS: dict[str, ExperimentEntry] = {
     entry.name: entry
     for entry in (
-        Entry(
+        ExperimentEntry(
             name="residuals", number=1, quick=3, full=150, on_gpu=33, data="a text file",
             question="Why are residual connections a good idea?",
         ),
-        Entry(
+        ExperimentEntry(
             name="roles", number=2, quick=4, full=100, on_gpu=25,
             question="In cross-attention, why do queries come from the decoder, and keys and "
                 "values from the encoder?",
         ),
-        Entry(
+        ExperimentEntry(
             name="shift", number=3, quick=0.2, full=0.3,
             question="Is shifting a positional encoding a linear map?",
         ),
-        Entry(
+        ExperimentEntry(
             name="frequencies", number=4, quick=3, full=67, on_gpu=17,
             question="Why does the positional encoding use these frequencies?",
         ),
-        Entry(
+        ExperimentEntry(
             name="concatenate", number=5, quick=5, full=150, on_gpu=33,
             question="Should positions be added to embeddings or concatenated with them?",
             data="a folder with train.de, train.en, val.de and val.en, such as Multi30k",
         ),
-        Entry(
+        ExperimentEntry(
             name="slow-tail", number=6, quick=5, full=100, on_gpu=25,
             question="Do embeddings store meaning in the slow dimensions of the positional "
                 "encoding?",
             data="a folder with train.de, train.en, val.de and val.en, such as Multi30k",
         ),
-        Entry(
+        ExperimentEntry(
             name="embeddings", number=7, quick=7, full=100, on_gpu=33,
             question="Can pretrained word vectors be reused?",
             data="a folder with train.de, train.en, val.de and val.en, such as Multi30k",
         ),
-        Entry(
+        ExperimentEntry(
             name="averaging", number=8, quick=5, full=100, on_gpu=25,
             question="Why are the last checkpoints averaged?",
             data="a folder with train.de, train.en, val.de and val.en, such as Multi30k",
         ),
-        Entry(
+        ExperimentEntry(
             name="beam", number=9, quick=3, full=50,
             question="What does beam search lose by pruning?",
             data="a folder with train.de, train.en, val.de and val.en",
         ),
-        Entry(
+        ExperimentEntry(
             name="heads", number=10, quick=5, full=67, on_gpu=25,
             question="How many attention heads are needed?",
             data="a folder with train.de, train.en, val.de and val.en",
         ),
-        Entry(
+        ExperimentEntry(
             name="optimal", number=11, quick=10, full=333, on_gpu=100, data="a text file",
             question="Is the Transformer the optimal architecture?",
         ),
-        Entry(
+        ExperimentEntry(
             name="maps", number=12, quick=3, full=50, on_gpu=25,
             question="Can attention maps be trusted?",
         ),
-        Entry(
+        ExperimentEntry(
             name="parallelism", number=13, quick=2, full=17, on_gpu=5,
             question="How much faster does a Transformer train than a recurrent network?",
         ),
-        Entry(
+        ExperimentEntry(
             name="overfitting", number=14, quick=7, full=133, on_gpu=25, data="a text file",
             question="When does a model begin to overfit, and what delays it?",
         ),
-        Entry(
+        ExperimentEntry(
             name="scale", number=15, quick=2, full=83, on_gpu=20,
             question="Why are attention scores divided by the square root of the head width?",
         ),
-        Entry(
+        ExperimentEntry(
             name="order", number=16, quick=4, full=67, on_gpu=20,
             question="What is lost without positional encodings, task by task?",
         ),
@@ -124,7 +124,7 @@ EXPERIMENTS: dict[str, Entry] = {
 }  # fmt: skip
 
 
-def find(word: str) -> Entry:
+def find(word: str) -> ExperimentEntry:
     """Find an experiment by its name or its number (`1` or `E1`)."""
     text = word.strip().lower()
     if text in EXPERIMENTS:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from headway.inside.measure.truth import AlignedPair
-from headway.lab.nats import of_pairs
+from headway.lab.losses import score_pairs
 from tests.inside.copier import SLOTS, WORDS, copier
 
 
@@ -19,8 +19,8 @@ def test_an_end_is_no_word(tmp_path: Path) -> None:
     opened = copier(tmp_path)
     run: Any = SimpleNamespace(opened=opened, model=opened.model, device=torch.device("cpu"))
     pairs = [AlignedPair(text, text, ()) for text in (" ".join(WORDS[i : i + 4]) for i in range(5))]
-    assert of_pairs(run, pairs).accuracy == 1
+    assert score_pairs(run, pairs).accuracy == 1
     with torch.no_grad():
         table_VD = run.model.target_front.tokens.weight
         table_VD[opened.vocab.target.eos, SLOTS : SLOTS + 8] += 100  # wherever it stands
-    assert of_pairs(run, pairs).accuracy == 0
+    assert score_pairs(run, pairs).accuracy == 0

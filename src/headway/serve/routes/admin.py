@@ -6,26 +6,26 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from headway import __version__
-from headway.serve.routes.route import TEXT, Route, an, an_object, path_in
-from headway.serve.service import Service, response
+from headway.serve.routes.route import TEXT, Route, object_schema, path_in, schema
+from headway.serve.service import Service, json_response
 from headway.web.html import FOLDER
 
 
 async def health(service: Service, request: Request) -> Response:
     """Report that the process is alive, even while it drains."""
-    return response({"status": "ok"})
+    return json_response({"status": "ok"})
 
 
 async def ready(service: Service, request: Request) -> Response:
     """Report whether every model is loaded and accepts requests."""
     models = {
-        name: "full" if one.is_full else "ready" if one.is_open.is_set() else "loading"
+        name: "full" if one.is_full else "ready" if one.ready.is_set() else "loading"
         for name, one in service.workers.items()
     }
     said = {"ready": service.is_ready, "draining": service.draining, "models": models}
     if service.is_ready:
-        return response(said)
-    return response(said, 503, {"Retry-After": "2"})
+        return json_response(said)
+    return json_response(said, 503, {"Retry-After": "2"})
 
 
 async def metrics(service: Service, request: Request) -> Response:
@@ -35,7 +35,7 @@ async def metrics(service: Service, request: Request) -> Response:
 
 
 async def version(service: Service, request: Request) -> Response:
-    return response({"name": "headway", "version": __version__})
+    return json_response({"name": "headway", "version": __version__})
 
 
 PAGE = {
@@ -63,23 +63,24 @@ async def description_page(service: Service, request: Request) -> Response:
     return RedirectResponse("./#api")
 
 
-STATUS = an_object(("status",), status=TEXT)
+STATUS = object_schema(("status",), status=TEXT)
 ROUTES = (
-    Route(method="GET", path="/health", answer=health, summary="Is the process alive?",
-          gives={"application/json": STATUS}, codes=(403,), is_open=True),
-    Route(method="GET", path="/ready", answer=ready, summary="Are all models ready? 503 if not.",
-          gives={"application/json": an_object(("ready",), ready=an("boolean"))},
-          codes=(403, 503), is_open=True),
-    Route(method="GET", path="/metrics", answer=metrics, summary="Metrics for Prometheus.",
-          gives={"text/plain": TEXT}, codes=(403,), is_open=True),
-    Route(method="GET", path="/version", answer=version, summary="The version of headway.",
-          gives={"application/json": an_object(("name", "version"), name=TEXT, version=TEXT)},
-          codes=(403,), is_open=True),
+    Route(method="GET", path="/health", handler=health, summary="Is the process alive?",
+          responses={"application/json": STATUS}, error_codes=(403,), is_public=True),
+    Route(method="GET", path="/ready", handler=ready, summary="Are all models ready? 503 if not.",
+          responses={"application/json": object_schema(("ready",), ready=schema("boolean"))},
+          error_codes=(403, 503), is_public=True),
+    Route(method="GET", path="/metrics", handler=metrics, summary="Metrics for Prometheus.",
+          responses={"text/plain": TEXT}, error_codes=(403,), is_public=True),
+    Route(method="GET", path="/version", handler=version, summary="The version of headway.",
+          responses={"application/json": object_schema(("name", "version"), name=TEXT,
+          version=TEXT)},
+          error_codes=(403,), is_public=True),
 )  # fmt: skip
 FILES = (
-    *(Route(method="GET", path=path, answer=page, summary="The web page.", is_open=True)
+    *(Route(method="GET", path=path, handler=page, summary="The web page.", is_public=True)
       for path in PAGE),
-    Route(method="GET", path="/favicon.ico", answer=favicon, summary="No icon.", is_open=True),
-    Route(method="GET", path="/docs", answer=description_page, summary="Redirect to the API tab."),
+    Route(method="GET", path="/favicon.ico", handler=favicon, summary="No icon.", is_public=True),
+    Route(method="GET", path="/docs", handler=description_page, summary="Redirect to the API tab."),
 )  # fmt: skip
 """Routes for browsers, which the OpenAPI description leaves out."""

@@ -17,18 +17,18 @@ from typing import Any, Literal, get_args, get_origin
 
 from headway.errors import UserError, suggest
 from headway.run import Run
+from headway.serve.errors import RequestRejected
 from headway.serve.limits import Limits
-from headway.serve.problems import Refused
 from headway.settings.decode import DecodeSettings
 from headway.settings.field_docs import documented
 from headway.settings.run import media_settings
 from headway.settings.value_types import setting_types, without_none
 from headway.tasks.specs import OPTIONS, spec_of
 
-NOT_HERE = frozenset({"batch_tokens", "precision", "draft", "nearest", "against"})
+OPERATOR_OPTIONS = frozenset({"batch_tokens", "precision", "draft", "nearest", "against"})
 """Options that only the operator sets, or that name a file or a run."""
 
-WISHES = {
+PHRASE_OPTIONS = {
     "prefix": ("Text that the output must begin with.", "text"),
     "required": ("Phrases that the output must contain.", "texts"),
     "banned": ("Phrases that the output must not contain.", "texts"),
@@ -39,32 +39,32 @@ LONGEST_NAME = 100
 MOST_VALUES = 10_000
 """Maximum number of values in a JSON body that is larger than `serve.body` (media)."""
 
-HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
+SURROGATE_ESCAPES = re.compile(rb"\\u[dD][89a-fA-F]")
 """Surrogates (halves of characters) as JSON escapes."""
 
-Kind = Literal["integer", "number", "boolean", "text", "texts", "choice", "objects"]
+OptionType = Literal["integer", "number", "boolean", "text", "texts", "choice", "objects"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class OptionSpec:
     """An option that requests to a model may set."""
 
     name: str
     help: str
-    kind: Kind
+    kind: OptionType
     default: Any = None
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
 
-    def facts(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         found = {"name": self.name, "help": self.help, "kind": self.kind, "default": self.default}
         if self.low is not None:
             found |= {"low": self.low, "high": self.high}
         return found | ({"choices": list(self.choices)} if self.choices else {})
 
 
-def bounds(limits: Limits) -> dict[str, tuple[float, float]]:
+def option_ranges(limits: Limits) -> dict[str, tuple[float, float]]:
     """Lowest and highest allowed value of each numeric option."""
     tokens = limits.tokens
     return {
@@ -77,21 +77,21 @@ def bounds(limits: Limits) -> dict[str, tuple[float, float]]:
     }  # fmt: skip
 
 
-def declared(run: Run, limits: Limits) -> dict[str, Declared]:
+def option_specs(run: Run, limits: Limits) -> dict[str, OptionSpec]:
     """The options of a run by name, as its task and the decoding settings declare them."""
     hints, said, decode = setting_types(DecodeSettings), documented(DecodeSettings), run.settings
-    known = bounds(limits)
+    known = option_ranges(limits)
     found = {}
     for name in run.options():
-        if name in NOT_HERE or (name == "field" and not run.settings.data.fields):
+        if name in OPERATOR_OPTIONS or (name == "field" and not run.settings.data.fields):
             continue
         low, high = known.get(name, (None, None))
         if name in hints:
             kind, choices = _kind(hints[name])
             default = getattr(decode.decode, name)
             text = said.get(name, "")
-        elif name in WISHES:
-            (text, kind), choices, default = WISHES[name], (), None  # type: ignore[assignment]
+        elif name in PHRASE_OPTIONS:
+            (text, kind), choices, default = PHRASE_OPTIONS[name], (), None  # type: ignore[assignment]
         else:
             option = OPTIONS[name]
             text, default, choices = option.help, None, ()
@@ -103,78 +103,78 @@ def declared(run: Run, limits: Limits) -> dict[str, Declared]:
                     "objects",
                     "Few-shot examples before the prompt: objects with string values.",
                 )
-        found[name] = Declared(
+        found[name] = OptionSpec(
             name=name, help=text, kind=kind, default=list(default) if isinstance(default, tuple)
             else default, low=low, high=high, choices=choices,
         )  # fmt: skip
     return found
 
 
-def _kind(hint: Any) -> tuple[Kind, tuple[str, ...]]:
+def _kind(hint: Any) -> tuple[OptionType, tuple[str, ...]]:
     if type(None) in get_args(hint):
         hint = without_none(hint)
     if get_origin(hint) is Literal:
         return "choice", get_args(hint)
     if get_origin(hint) is tuple:
         return "texts", ()
-    kinds: dict[Any, Kind] = {int: "integer", float: "number", bool: "boolean", str: "text"}
+    kinds: dict[Any, OptionType] = {int: "integer", float: "number", bool: "boolean", str: "text"}
     return kinds[hint], ()
 
 
 def checked_options(
-    given: Mapping[str, Any], known: Mapping[str, Declared]
+    given: Mapping[str, Any], known: Mapping[str, OptionSpec]
 ) -> dict[str, Any]:  # fmt: skip
     """Checked options: each is declared, of its kind and in range. null means the default."""
     found = {}
     for name, value in given.items():
         if name not in known:
             near = suggest(name[:60], known) if known else " This model has no options."
-            raise Refused(422, f"unknown option {name[:60]!r}.{near}", param=name[:60])
+            raise RequestRejected(422, f"unknown option {name[:60]!r}.{near}", param=name[:60])
         if value is not None:
             found[name] = _checked(known[name], value)
     _check_lengths(found, known)
     return found
 
 
-def _check_lengths(said: Mapping[str, Any], known: Mapping[str, Declared]) -> None:
+def _check_lengths(said: Mapping[str, Any], known: Mapping[str, OptionSpec]) -> None:
     """Check that min_len <= max_len, where the one that is not given has the run's default."""
     names = [name for name in ("min_len", "max_len") if name in known]
     if len(names) == 2 and any(name in said for name in names):
         least, most = (said.get(name, known[name].default) for name in names)
         if least is not None and most is not None and least > most:
-            raise _wrong("min_len", f"at most max_len, which is {most:,}")
+            raise _invalid("min_len", f"at most max_len, which is {most:,}")
 
 
-def _checked(option: Declared, value: Any) -> Any:
+def _checked(option: OptionSpec, value: Any) -> Any:
     name = option.name
     if option.kind in ("integer", "number"):
         whole = isinstance(value, int) and not isinstance(value, bool)
         if option.kind == "integer" and not whole:
-            raise _wrong(name, "an integer")
+            raise _invalid(name, "an integer")
         if not whole and not (isinstance(value, float) and math.isfinite(value)):
-            raise _wrong(name, "a number")
+            raise _invalid(name, "a number")
         low, high = option.low, option.high
         if low is not None and high is not None and not low <= value <= high:
             shown = [f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in (low, high)]
-            raise _wrong(name, f"from {shown[0]} to {shown[1]}")
+            raise _invalid(name, f"from {shown[0]} to {shown[1]}")
         return value if option.kind == "integer" else float(value)
     if option.kind == "boolean":
         if not isinstance(value, bool):
-            raise _wrong(name, "true or false")
+            raise _invalid(name, "true or false")
         return value
     if option.kind == "choice":
         if value not in option.choices:
-            raise _wrong(name, f"one of {', '.join(option.choices)}")
+            raise _invalid(name, f"one of {', '.join(option.choices)}")
         return value
     if option.kind == "objects":
         return _shots(name, value)
     texts = [value] if isinstance(value, str) else value
     if option.kind == "text" and not isinstance(value, str):
-        raise _wrong(name, "a string")
+        raise _invalid(name, "a string")
     if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
-        raise _wrong(name, "a list of strings")
+        raise _invalid(name, "a list of strings")
     if len(texts) > MOST_PHRASES or any(not 0 < len(one) <= LONGEST_PHRASE for one in texts):
-        raise _wrong(name, f"at most {MOST_PHRASES} strings of 1 to {LONGEST_PHRASE} characters")
+        raise _invalid(name, f"at most {MOST_PHRASES} strings of 1 to {LONGEST_PHRASE} characters")
     return value if option.kind == "text" else texts
 
 
@@ -184,12 +184,12 @@ def _shots(name: str, value: Any) -> Any:
         isinstance(one, dict) and all(isinstance(text, str) for text in one.values())
         for one in value
     ):
-        raise _wrong(name, f"a list of at most {MOST_SHOTS} objects with string values")
+        raise _invalid(name, f"a list of at most {MOST_SHOTS} objects with string values")
     return value
 
 
-def _wrong(name: str, must: str) -> Refused:
-    return Refused(422, f"{name} must be {must}.", param=name)
+def _invalid(name: str, must: str) -> RequestRejected:
+    return RequestRejected(422, f"{name} must be {must}.", param=name)
 
 
 def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
@@ -202,24 +202,28 @@ def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
         text = body.decode("utf-8")
         found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"{what} is not JSON ({str(error)[:120]}).", param=param) from error
+        raise RequestRejected(
+            400, f"{what} is not JSON ({str(error)[:120]}).", param=param
+        ) from error
     if not isinstance(found, dict):
-        raise Refused(400, f"{what} must be a JSON object.", param=param)
+        raise RequestRejected(400, f"{what} must be a JSON object.", param=param)
     try:
-        if HALVES.search(body):  # no other way leads to one
+        if SURROGATE_ESCAPES.search(body):  # no other way leads to one
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except (UnicodeEncodeError, RecursionError) as error:
-        raise Refused(
+        raise RequestRejected(
             400, f"{what} contains an unpaired surrogate, which is not valid Unicode.", param=param
         ) from error
     return found
 
 
-def check_few_values(body: bytes) -> None:
+def check_value_count(body: bytes) -> None:
     """Reject a large body with many JSON values. Media are a few long strings; parsing millions of
     values would block the event loop for seconds."""
     if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise Refused(413, f"a body of this size may have at most {MOST_VALUES:,} JSON values.")
+        raise RequestRejected(
+            413, f"a body of this size may have at most {MOST_VALUES:,} JSON values."
+        )
 
 
 def _no_number(name: str) -> float:
@@ -234,12 +238,12 @@ class Upload:
     data: bytes
 
 
-def inputs_of(run: Run, given: Sequence[Any], limits: Limits) -> list[Any]:
+def checked_inputs(run: Run, given: Sequence[Any], limits: Limits) -> list[Any]:
     """Inputs as `run(…)` takes them."""
     if not given:
-        raise Refused(422, "the request has no input.", param="input")
+        raise RequestRejected(422, "the request has no input.", param="input")
     if len(given) > limits.inputs:
-        raise Refused(
+        raise RequestRejected(
             413,
             f"the request has {len(given):,} inputs; the limit is {limits.inputs:,}.",
             param="input",
@@ -251,7 +255,7 @@ def inputs_of(run: Run, given: Sequence[Any], limits: Limits) -> list[Any]:
 def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
     if isinstance(value, str):
         if len(value) > limits.characters:
-            raise Refused(
+            raise RequestRejected(
                 413,
                 f"a text has {len(value):,} characters; the limit is {limits.characters:,}.",
                 param="input",
@@ -260,7 +264,7 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
     if isinstance(value, dict) and depth == 0:
         total = sum(len(str(one)) for one in value.values())
         if total > limits.characters:
-            raise Refused(
+            raise RequestRejected(
                 413, f"an input has {total:,} characters; the limit is {limits.characters:,}.",
                 param="input",
             )  # fmt: skip
@@ -271,7 +275,9 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
         return value
     if value is None and depth:
         return None
-    raise Refused(422, "an input must be a text (a string) or an object of texts.", param="input")
+    raise RequestRejected(
+        422, "an input must be a text (a string) or an object of texts.", param="input"
+    )
 
 
 def _medium(run: Run, value: Any, limits: Limits) -> Upload:
@@ -289,7 +295,7 @@ def _medium(run: Run, value: Any, limits: Limits) -> Upload:
     else:
         raise _no_medium()
     if not data:
-        raise Refused(422, "an input is empty (0 bytes).", param="input")
+        raise RequestRejected(422, "an input is empty (0 bytes).", param="input")
     if spec_of(run.settings).modality == "sounds":
         check_seconds(data, limits)
     return Upload(name, data)
@@ -301,8 +307,8 @@ def _shown(name: str) -> str:
     return "".join(filter(str.isprintable, last))[:LONGEST_NAME]
 
 
-def _no_medium() -> Refused:
-    return Refused(
+def _no_medium() -> RequestRejected:
+    return RequestRejected(
         422,
         'an input must be an uploaded file, or {"data": "…"} in base64. File paths and '
         "URLs are not opened.",
@@ -330,7 +336,7 @@ def check_seconds(data: bytes, limits: Limits) -> None:
     except (soundfile.SoundFileError, OSError, ValueError, TypeError, RuntimeError):
         return
     if found.samplerate and found.frames / found.samplerate > limits.audio_seconds:
-        raise Refused(
+        raise RequestRejected(
             413,
             f"an audio input lasts {found.frames / found.samplerate:,.0f} s; the limit is "
             f"{limits.audio_seconds:g} s.",
@@ -338,6 +344,6 @@ def check_seconds(data: bytes, limits: Limits) -> None:
         )
 
 
-def as_refused(error: UserError) -> Refused:
+def as_rejection(error: UserError) -> RequestRejected:
     """The 422 response for an error in the input or the options."""
-    return Refused(422, str(error))
+    return RequestRejected(422, str(error))

@@ -17,7 +17,7 @@ from headway.tasks.dataset import TaskDataset, batches_of
 from headway.tasks.task import find_task
 
 
-class Yardstick:
+class RunLoss:
     """Loss in nats per token on the validation or training data of a run, without label smoothing
     and dropout, for any model of the same shape."""
 
@@ -30,16 +30,16 @@ class Yardstick:
         task = find_task(self.run.settings)
         return task.objective(self.run.settings, task.load_prepared(self.run.folder))
 
-    def valid(self, model: nn.Module | None = None) -> float:
+    def validation(self, model: nn.Module | None = None) -> float:
         """Loss on the validation set."""
-        return self.together([model or self.run.model])
+        return self.ensemble([model or self.run.model])
 
-    def learned(self, model: nn.Module | None = None) -> float:
+    def training(self, model: nn.Module | None = None) -> float:
         """Loss on the training set."""
-        return self.together([model or self.run.model], learned=True)
+        return self.ensemble([model or self.run.model], learned=True)
 
     @torch.no_grad()
-    def together(self, models: Sequence[nn.Module], *, learned: bool = False) -> float:
+    def ensemble(self, models: Sequence[nn.Module], *, learned: bool = False) -> float:
         """Loss of an ensemble, which averages the probabilities of its models."""
         objective = self._objective
         items: TaskDataset[Any] = objective.train_dataset if learned else objective.valid_dataset
@@ -48,7 +48,9 @@ class Yardstick:
         total, count = 0.0, 0.0
         with evaluating(list(models)):
             for _, batch in batches_of(items, rows, self.run.device):
-                likely_RK = torch.stack([self._right(one, batch) for one in models], dim=1)
+                likely_RK = torch.stack(
+                    [self._target_log_probs(one, batch) for one in models], dim=1
+                )
                 likely_R = likely_RK.logsumexp(1) - math.log(len(models))
                 counts_R = batch.weights_R
                 counts_R = torch.ones_like(likely_R) if counts_R is None else counts_R
@@ -56,7 +58,7 @@ class Yardstick:
                 count += float(counts_R.sum())
         return total / max(1.0, count)
 
-    def _right(self, model: nn.Module, batch: Any) -> Tensor:
+    def _target_log_probs(self, model: nn.Module, batch: Any) -> Tensor:
         """Log-probability that the model gives to each right token."""
         read = self._objective.read(model, self._objective.vary(model, batch))
         right_R = getattr(batch.targets, "said_N", batch.targets)

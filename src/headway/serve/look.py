@@ -24,22 +24,22 @@ from headway.inside.page.look import LookOptions, Page
 from headway.inside.page.server_page import LivePage, initial_request
 from headway.inside.page.server_request import LookRequest, parse
 from headway.run import Run
-from headway.serve.problems import Refused
+from headway.serve.errors import RequestRejected
 from headway.settings.run import media_settings
 
 KEPT = 8
 """Number of uploaded files that are kept, each at the size that the model reads."""
 
 
-class Looks:
-    def __init__(self, most: int, ready: Mapping[str, LivePage] | None = None) -> None:
+class LookService:
+    def __init__(self, max_waiting: int, ready: Mapping[str, LivePage] | None = None) -> None:
         """`most`: requests that may wait while one is computed. `ready`: models that were already
         opened for inspection, by the name of the run."""
-        self.most = most
+        self.max_waiting = max_waiting
         self._lives: dict[str, LivePage] = dict(ready or {})
         self._media: OrderedDict[str, MediaInput] = OrderedDict()
         self._lock = threading.Lock()
-        self._works: list[Future[Page]] = []
+        self._futures: list[Future[Page]] = []
         self._thread = ThreadPoolExecutor(1, "headway-look")
 
     def close(self) -> None:
@@ -48,24 +48,26 @@ class Looks:
     @property
     def waiting(self) -> int:
         """Number of pages that are being computed or wait for it."""
-        self._works = [work for work in self._works if not work.done()]
-        return len(self._works)
+        self._futures = [work for work in self._futures if not work.done()]
+        return len(self._futures)
 
-    def make(
+    def submit(
         self, run: Run, values: Mapping[str, Any], data: bytes | None, post: str
     ) -> asyncio.Future[Page]:
         """Compute the page of a request. `data`: bytes of an uploaded file. `post`: URL to which
         the page sends its updates."""
-        if self.waiting > self.most:
-            raise Refused(
+        if self.waiting > self.max_waiting:
+            raise RequestRejected(
                 429, "too many requests to /v1/look are waiting. Retry in 2 s.", code="queue_full",
                 headers={"Retry-After": "2"},
             )  # fmt: skip
-        work = self._thread.submit(self._made, run, dict(values), data, post)
-        self._works.append(work)
+        work = self._thread.submit(self._compute_page, run, dict(values), data, post)
+        self._futures.append(work)
         return asyncio.wrap_future(work)
 
-    def _made(self, run: Run, values: dict[str, Any], data: bytes | None, post: str) -> Page:
+    def _compute_page(
+        self, run: Run, values: dict[str, Any], data: bytes | None, post: str
+    ) -> Page:
         live = self._live(run)
         medium = values.pop("medium", None)
         if media_settings(run.settings) is not None and live.media is None:
@@ -105,7 +107,7 @@ class Looks:
         return name, found
 
 
-GREETING = "Hello."
+DEFAULT_TEXT = "Hello."
 """First input of the page if no text is given."""
 
 
@@ -119,7 +121,7 @@ def live_page(
     """The first page of `headway look --serve`, and the object that answers its updates."""
     media = text if isinstance(text, MediaInput) else None
     live = LivePage.of(run.opened.inspection_copy(), ask, extras, media)
-    first = media.name if media is not None else text or GREETING
+    first = media.name if media is not None else text or DEFAULT_TEXT
     assert isinstance(first, str)
     asked = {"post": "/v1/look", "model": run.name}
     html = replace(live, asked=asked).page(initial_request(first, ask, change)).live_html
