@@ -203,7 +203,7 @@ def facts_of(entry: ExperimentEntry, kept: dict[str, Any]) -> dict[str, Any]:
         "experiment": entry.name, "number": entry.number, "question": entry.question,
         **verdict.as_json(), "hypothesis": experiment.hypothesis,
         "method": list(experiment.method), "control": experiment.control,
-        "literature": [[one.who, one.says, one.beside(verdict.verdict, verdict.parts)]
+        "literature": [[one.who, one.says, one.stance_on_finding(verdict.verdict, verdict.parts)]
                        for one in experiment.literature],
         **{key: kept[key] for key in KEPT},
     }  # fmt: skip
@@ -311,7 +311,7 @@ def page(entry: ExperimentEntry) -> str:
         hint = [] if figure is figures[0] else [f"{figure.hint}\n"]  # it stands below the picture
         lines += [f"### {figure.title}\n", *hint, *table(*figure.table()), ""]
     lines += ["## What would change it\n", f"{verdict.changes}\n", "## What others found\n"]
-    lines += [f"- {one.who} ({STANCES[one.beside(verdict.verdict, verdict.parts)]}): {one.says}"
+    lines += [f"- {one.who} ({STANCES[one.stance_on_finding(verdict.verdict, verdict.parts)]}): {one.says}"
               for one in experiment.literature]  # fmt: skip
     for other in results[1:]:
         again: Verdict = experiment.judge(other["found"])

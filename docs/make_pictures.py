@@ -300,7 +300,9 @@ def write_page(picture: Picture, path: Path) -> None:
     from headway.inside.capture.reading import GenerationOptions
     from headway.inside.page.look import look
 
-    look(picture.run, picture.text, GenerationOptions(new=picture.new), **picture.extras).save(path)
+    look(
+        picture.run, picture.text, GenerationOptions(max_new_tokens=picture.new), **picture.extras
+    ).save(path)
 
 
 def shot(browser: Any, picture: Picture, path: Path) -> NDArray[np.uint8]:

@@ -45,7 +45,7 @@ def load(name: str) -> ModuleType:
 
 
 def copied(folder: Path) -> tuple[list[str], str]:
-    write(folder, train=STORY, merge_parts=STORY)
+    write(folder, train=STORY, written=STORY)
     return [str(folder / "train"), str(folder / "written")], "written: 100.0%"
 
 
@@ -198,7 +198,7 @@ def test_the_demo_ends_with_translations(
     demo = load("demo")
     with gzip.open(demo.PAIRS, "rt", encoding="utf-8") as file:
         few = [next(file) for _ in range(80)]
-    write(tmp_path, small_output="".join(few))
+    write(tmp_path, few="".join(few))
     (tmp_path / "few").rename(tmp_path / "few.tsv")
     sizes = ["model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=16"]
     steps = ["train.batch_tokens=200", "data.valid_size=4", *sizes]

@@ -550,7 +550,7 @@ def test_media_in_memory_are_answered_as_their_files(name: str, runs: Path, tmp_
         given = [(samples, rate), {"audio": samples, "rate": rate}, data]
         given += [dataset, {"audio": dataset}, {"audio": {"bytes": data, "path": "nowhere.wav"}}]
         part = run({"bytes": data, "start": 0.0, "end": 0.05})
-        assert part.shares == run({"path": path, "start": 0.0, "end": 0.05}).shares
+        assert part.probs == run({"path": path, "start": 0.0, "end": 0.05}).probs
     else:
         pixels = np.load(path)
         given = [pixels, {"image" if name == "see" else "video": pixels}]

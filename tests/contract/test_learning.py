@@ -63,7 +63,9 @@ def answers_read(tiny: Tiny, micro_tokens: int) -> torch.Tensor:
     task, model = tiny.task, tiny.model.eval()
     with torch.no_grad():
         batches = [task.batch(part, CPU, None) for part in parts_of(tiny, micro_tokens)]
-        return torch.cat([task.read(model, task.vary(model, one)).answers() for one in batches])
+        return torch.cat(
+            [task.read(model, task.augment(model, one)).averaged_logits() for one in batches]
+        )
 
 
 def in_order(rows_RC: torch.Tensor) -> np.ndarray:

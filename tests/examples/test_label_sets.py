@@ -131,7 +131,7 @@ def test_tags_are_sets_of_labels_and_sizes_are_logarithms() -> None:
 def test_a_draw_has_each_text_once() -> None:
     texts = [Text(f"a text with number {i // 2}", f"{i % 2}", "") for i in range(20)]
     texts += [Text("too short", "0", "")]
-    found = label_sets.for_epoch(texts, 6)
+    found = label_sets.drawn(texts, 6)
     assert len({text.text for text in found}) == len(found) == 6
-    assert label_sets.for_epoch(reversed(texts), 6) == found
-    assert "too short" not in {text.text for text in label_sets.for_epoch(texts, 99)}
+    assert label_sets.drawn(reversed(texts), 6) == found
+    assert "too short" not in {text.text for text in label_sets.drawn(texts, 99)}

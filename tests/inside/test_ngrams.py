@@ -207,7 +207,7 @@ def test_votes_of_several_labels_and_of_a_number_add_up_to_the_answer(
         p = torch.tensor(total).sigmoid().item()
         assert p == pytest.approx(float(one.probs[MODEL][output.id]), abs=1e-5)
         assert p == pytest.approx(
-            dict(zip(answered.classes, answered.shares, strict=True))[shown["label"]], abs=1e-4
+            dict(zip(answered.classes, answered.probs, strict=True))[shown["label"]], abs=1e-4
         )
     assert "n-grams" in format_trace(prepare_look(run, TEXT))
 

@@ -64,8 +64,8 @@ def test_a_long_value_is_cut_in_the_message() -> None:
 
 @pytest.mark.parametrize(
     ("method", "value"),
-    [("flag", 1), ("flag", "true"), ("word", 3), ("activation", "mish"), ("activation", 3),
-     ("share", 1.0), ("table", [1])],
+    [("flag", 1), ("flag", "true"), ("string", 3), ("activation", "mish"), ("activation", 3),
+     ("fraction", 1.0), ("nested", [1])],
 )  # fmt: skip
 def test_other_types_are_an_error(method: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"config\.json\b.*\bkey\b.*{re.escape(repr(value))}"):

@@ -214,7 +214,7 @@ def test_when_time_is_over_the_seeds_that_were_measured_are_judged(
     planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = {0: 0.0, 1: 0.0, 2: 99.0}  # time is over when the third seed begins
-    monkeypatch.setattr(Workspace, "_in_time", lambda bench: _in_time(ticks[bench.seed]))
+    monkeypatch.setattr(Workspace, "_check_deadline", lambda bench: _in_time(ticks[bench.seed]))
     two = conduct(tmp_path / "x", budget_s=60.0)
     assert (two.verdict, two.facts["seeds"], two.facts["doubts"]) == ("supported", 2, [])
     assert re.search(r"\b1m 00s\D*\b2\b\D*\b3\b", two.sentence)

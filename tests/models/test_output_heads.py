@@ -115,7 +115,7 @@ def test_narrow_embeddings_are_brought_to_the_width_of_the_stream_and_back() -> 
     assert model.front.norm.weight.shape == (12,)
     x_ND = model(*flat(TEXTS, "cpu"))
     assert x_ND.shape == (8, SIZES["d_model"])
-    words = model.words.before_words(x_ND)
+    words = model.lm_head.transform(x_ND)
     assert words.shape == (8, 12)
     by_hand = words @ model.front.tokens.weight.T + model.words.words.linear.bias
     torch.testing.assert_close(model.scores(x_ND), by_hand)

@@ -205,6 +205,6 @@ def loss_of(
 ) -> Tensor:
     head = model.heads["words"] if isinstance(model, Encoder) else model.head
     if isinstance(model, Encoder):
-        x_ND, head = head.before_words(x_ND), head.words
+        x_ND, head = head.transform(x_ND), head.words
     targets_N = (tokens_N + 1) % VOCAB
     return head.loss(x_ND, targets_N, LabelSmoothing.of(0.1, VOCAB), weights_N).sum

@@ -145,8 +145,8 @@ def test_a_chat_over_http_is_what_generate_writes(tmp_path: Path) -> None:
         said: Any = {"model": "chatty", "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
         found = client.chat.completions.create(**said)
         assert found.choices[0].message.content == want
-        assert found.include_usage is not None
-        assert found.include_usage.prompt_tokens == ids.shape[1]
+        assert found.usage is not None
+        assert found.usage.prompt_tokens == ids.shape[1]
         chunks = client.chat.completions.create(**said, stream=True)
         assert "".join(one.choices[0].delta.content or "" for one in chunks) == want
 

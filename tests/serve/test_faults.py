@@ -781,7 +781,7 @@ def test_a_stream_that_is_never_read_is_given_up() -> None:
         def __init__(self) -> None:
             self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def give_up(self) -> None:
+        def cancel(self) -> None:
             self.given_up = True
 
     async def run() -> bool:

@@ -95,10 +95,10 @@ def test_a_stream_equals_the_whole_answer(client: openai.OpenAI, n: int, echo: b
         for one in chunk.choices:
             texts[one.index] += one.text
             reasons[one.index] = one.finish_reason or ""
-        usage = chunk.include_usage or usage
+        usage = chunk.usage or usage
     assert texts == [one.text for one in whole.choices]
     assert reasons == [one.finish_reason for one in whole.choices]
-    assert usage == whole.include_usage
+    assert usage == whole.usage
     assert all(text.startswith(PROMPT) == echo for text in texts)
 
 
@@ -360,8 +360,8 @@ def test_log_probabilities_of_a_prompt(
     else:
         whole = client.completions.create(**said)
         made = list(whole.choices)
-        assert whole.include_usage is not None
-        assert (whole.include_usage.prompt_tokens, whole.include_usage.completion_tokens) == (
+        assert whole.usage is not None
+        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (
             len(ids),
             0,
         )

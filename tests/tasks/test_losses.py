@@ -82,7 +82,7 @@ def test_a_student_comes_nearer_to_its_teacher(tiny: Any, name: str) -> None:
     assert made.settings.model is not None
     student = build_model(made.settings.model, seed=2)
     task, teacher, batch = made.task, deeper(made), batch_of(made.task)
-    given = task.vary(student.eval(), batch)
+    given = task.augment(student.eval(), batch)
 
     def apart() -> tuple[float, float]:
         with torch.no_grad():
@@ -132,7 +132,7 @@ def test_every_head_learns_from_the_teacher(tiny: Any) -> None:
 def test_a_teacher_with_equal_outputs_adds_no_loss(tiny: Any, name: str) -> None:
     made = tiny(name)
     made.model.eval()
-    given = made.task.vary(made.model, batch_of(made.task))
+    given = made.task.augment(made.model, batch_of(made.task))
     with torch.no_grad():
         one, other = (made.task.read(made.model, given) for _ in range(2))
         assert float(soft_loss(one, other, 3.0)) == pytest.approx(0.0, abs=1e-4)

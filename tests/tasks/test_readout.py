@@ -105,7 +105,7 @@ def test_an_early_end_is_read_as_all_states_are(tiny: Any) -> None:
     picture = replace(shape.picture, class_token=True, distil_token=True)
     shape = replace(shape, picture=picture, heads=("classes", "distilled"), pooling="first")
     model: Any = build_model(shape, seed=1).eval()
-    items = [made.prepared.train.pictures[row] for row in range(3)]
+    items = [made.prepared.train.images[row] for row in range(3)]
     given, layout = model.front.collate(items)
     with torch.no_grad():
         early = OneClass().read(model, ModelInput(given, layout))
@@ -139,7 +139,7 @@ def test_scores_of_labels_are_drawn_once(tiny: Any) -> None:
     given = given_to(made)
     read = made.task.read(model, given)
     assert torch.equal(read.logits_RC, read.logits_RC)
-    assert torch.equal(read.held().log_probs(), read.log_probs())
+    assert torch.equal(read.with_cached_log_probs().log_probs(), read.log_probs())
     assert not torch.equal(made.task.read(model, given).logits_RC, read.logits_RC)
 
 
@@ -150,7 +150,8 @@ def test_words_are_priced_without_all_scores_or_with(tiny: Any) -> None:
     with torch.no_grad():
         read = made.task.read(made.model, given)
         torch.testing.assert_close(
-            tuple(made.task.loss(read.held(), given)), tuple(made.task.loss(read, given))
+            tuple(made.task.loss(read.with_cached_log_probs(), given)),
+            tuple(made.task.loss(read, given)),
         )
         usual, twice = plain(made.task), rdrop(made.task, 1.0)
         assert torch.equal(twice(made.model, given).sum, usual(made.model, given).sum)

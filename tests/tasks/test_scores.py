@@ -66,4 +66,4 @@ def test_scores_can_be_sent_with_all_that_was_only_to_be_found() -> None:
     assert dict(again) == dict(found)
     assert again.baselines == {"majority class": {"accuracy": 40.0}}
     assert (again.answers, again.truth) == (["a"], ["b"])
-    assert again.changed({"f1": 1.0}).baselines == again.baselines
+    assert again.updated({"f1": 1.0}).baselines == again.baselines

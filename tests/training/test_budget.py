@@ -311,7 +311,7 @@ def test_an_evaluation_that_crawls_is_broken_off_until_it_is_small_enough(
     def told(self: Budget, step_s: float, _: float) -> None:
         self.step_s, self.example_s = step_s, example_s
 
-    monkeypatch.setattr(Budget, "broken_off", noted)
+    monkeypatch.setattr(Budget, "aborted", noted)
     monkeypatch.setattr(Budget, "timed", told)
     assert kept(world)
     assert len(tries) > 1

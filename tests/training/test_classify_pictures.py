@@ -81,7 +81,7 @@ def test_defaults_follow_from_the_pictures(pictures: str, tmp_path: Path) -> Non
     assert model.d_model == 32
     assert settings.labels == tuple(sorted(SIDES))
     assert settings.augment.crop == 1
-    assert shape.mean == tuple(pixel_statistics(prepared.train.pictures)["mean"])
+    assert shape.mean == tuple(pixel_statistics(prepared.train.images)["mean"])
     kept = resolved(SEE, asked("classify", pictures, augment__crop=0, train__lr=0.5), tmp_path)[0]
     assert kept.augment.crop == 0
     assert kept.train.lr == 0.5
@@ -231,7 +231,7 @@ def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path
     worker = Trainer(settings, prepared, Distributed(), lambda text: None)
     model = worker.model.eval()
     assert isinstance(model, ImageEncoder)
-    item = prepared.valid.pictures[0]
+    item = prepared.valid.images[0]
     given, layout = model.front.collate([item])  # type: ignore[operator]
     with torch.no_grad():
         x_ND = model(given, layout)

@@ -201,7 +201,7 @@ def test_long_texts_are_answered_with_the_mean_of_their_windows(made: Made) -> N
     with torch.no_grad():
         p = [logs_of(model, [bos, *ids[s : s + 6], eos]).exp() for s in starts]
     [answer] = classifier.answers([text])
-    found = answer.shares
+    found = answer.probs
     assert found == pytest.approx(torch.stack(p).mean(0).numpy(), rel=1e-4)
     assert re.findall(r"\d+", classifier.summary()) == ["1", "1"]  # of one text, one in windows
     assert "windows" in classifier.summary()
@@ -250,9 +250,9 @@ def test_a_temperature_is_for_each_window_as_the_weights_have_it(tmp_path: Path)
     assert len(owner) > said.n == prepared.valid.n
     apply_temperature(model, 3.0)
     after = Predictions.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
-    np.testing.assert_allclose(said.shares(3.0), after.shares(), rtol=1e-4)
-    assert np.abs(said.shares() - after.shares()).max() > 0.01
-    np.testing.assert_array_equal(said.first(5).shares(3.0), said.shares(3.0)[:5])
+    np.testing.assert_allclose(said.per_example(3.0), after.per_example(), rtol=1e-4)
+    assert np.abs(said.per_example() - after.per_example()).max() > 0.01
+    np.testing.assert_array_equal(said.first(5).per_example(3.0), said.per_example(3.0)[:5])
     found = said.first(5).temperature(task.valid_truth_N)
     assert found is not None
     assert found.examples == 5
@@ -384,7 +384,7 @@ def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None
     [stream] = task.batch(part_of(np.array([row])), CPU, None).streams
     with torch.no_grad():
         theirs = scores_of(model, stream.values, stream.layout)
-    assert ours.shares == pytest.approx(theirs.softmax(-1)[0].numpy(), rel=1e-4)
+    assert ours.probs == pytest.approx(theirs.softmax(-1)[0].numpy(), rel=1e-4)
     assert len(list(classifier.answers([line, "", line]))) == 3
     with pytest.raises(DataError, match=r"line 1\b.*JSON"):
         list(classifier.answers(["no json"]))

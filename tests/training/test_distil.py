@@ -171,7 +171,9 @@ def task_like(task: str) -> Objective[Any]:
     made.smoothing = LabelSmoothing(1.0, 0.0)
     if task == "classify":
         made.target, made.readout = SingleLabel(tuple("abc"), made.smoothing), OneClass()
-        made.vary = lambda model, batch: replace(batch, targets=made.target.targets(batch.targets))
+        made.augment = lambda model, batch: replace(
+            batch, targets=made.target.targets(batch.targets)
+        )
     if task == "fill":
         made.head = MaskedTokenHead(object.__new__(MaskedTextDataset))
         made.train_dataset = made.head.items

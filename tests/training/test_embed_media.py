@@ -74,9 +74,9 @@ def test_a_picture_is_read_twice_and_changed_each_time() -> None:
     one, two = (stream.values.groups[0] for stream in batch.streams)
     assert torch.equal(one, two)
     torch.manual_seed(0)
-    one, two = (stream.values.groups[0] for stream in task.vary(model, batch).streams)
+    one, two = (stream.values.groups[0] for stream in task.augment(model, batch).streams)
     assert not torch.equal(one, two)
-    still = task.vary(model.eval(), batch)
+    still = task.augment(model.eval(), batch)
     assert all(torch.equal(s.values.groups[0], batch.streams[0].values.groups[0])
                for s in still.streams)  # fmt: skip
 

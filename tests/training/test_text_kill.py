@@ -75,7 +75,7 @@ def test_killed_and_stopped_it_ends_with_the_same_bytes(
 ) -> None:
     words = command(kind, files, filled)
     straight, out = folder / f"{kind}-straight", folder / f"{kind}-killed"
-    untimed = hook("headway.tasks.distil:_speed", 1, onward=True, responses=1)  # takes seconds
+    untimed = hook("headway.tasks.distil:_speed", 1, onward=True, gives=1)  # takes seconds
     assert server.run([*words, "--out", str(straight)], untimed) == 0, server.said()
     words = [*words, "--out", str(out)]
     for place, count, number in (

@@ -150,7 +150,7 @@ def test_what_was_prepared_before_is_used_as_it_is(
     text = write_conll(tmp_path / "train.conll", sentences())
     task, settings = TaggingTask(spec_of("tag")), lower(text)
     with monkeypatch.context() as before:
-        before.setattr(Tokenizer, "tells_case", True)
+        before.setattr(Tokenizer, "is_cased", True)
         old = resolved(task, settings, tmp_path)[1]
     made = (tmp_path / "data").stat().st_mtime_ns
     found, prepared = resolved(task, settings, tmp_path)

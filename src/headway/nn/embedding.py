@@ -95,7 +95,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor | None, None, None]:
         (tokens_N,) = ctx.saved_tensors
-        if ctx.waiting.takes(tokens_N, grad_ND):
+        if ctx.waiting.accepts(tokens_N, grad_ND):
             return None, None, None
         dense_VD = torch.ops.aten.embedding_dense_backward(
             grad_ND, tokens_N, ctx.n_words, -1, False

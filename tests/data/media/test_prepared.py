@@ -189,7 +189,7 @@ def test_data_prepared_by_older_versions_is_opened(pictures: Make, tmp_path: Pat
             now["text"][i].tolist() for i in range(now.n)
         ]
         rows = np.arange(now.n)
-        assert torch.equal(then.pictures.gather(rows), now.pictures.gather(rows))
+        assert torch.equal(then.images.gather(rows), now.images.gather(rows))
         assert np.array_equal(then.hashes, now.hashes)
 
 

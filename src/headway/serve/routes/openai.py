@@ -638,11 +638,11 @@ SAMPLING_PROPERTIES = {
 }
 CHOICES = object_schema(
     ("id", "object", "choices"), id=TEXT, object=TEXT, created=schema("integer"), model=TEXT,
-    choices=schema("array", items=object_schema()), include_usage=USAGE,
+    choices=schema("array", items=object_schema()), usage=USAGE,
 )  # fmt: skip
 CHUNK = object_schema(
     ("id", "object", "choices"), id=TEXT, object=TEXT, created=schema("integer"), model=TEXT,
-    choices=schema("array", items=object_schema()), include_usage={**USAGE, "nullable": True},
+    choices=schema("array", items=object_schema()), usage={**USAGE, "nullable": True},
 )  # fmt: skip
 ROUTES = (
     Route(
@@ -682,7 +682,7 @@ ROUTES = (
         responses={"application/json": object_schema(
             ("object", "data"), object=TEXT, data=schema("array", items=object_schema()),
             model=TEXT,
-            include_usage=USAGE)},
+            usage=USAGE)},
     ),
     Route(
         method="POST", path="/v1/audio/transcriptions", queues=True, invalid_value_status=400,

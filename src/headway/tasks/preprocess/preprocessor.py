@@ -122,7 +122,7 @@ class InputDatasetMixin:
         return self.inputs.example_index
 
     def for_epoch(self, draw: EpochSeed) -> Self:
-        found: Self = replace(self, draw=draw)  # type: ignore[type-var]
+        found: Self = replace(self, epoch_seed=draw)  # type: ignore[type-var]
         found.__dict__["lengths"] = self.lengths  # the same in every epoch
         return found
 
