@@ -311,7 +311,8 @@ def page(entry: ExperimentEntry) -> str:
         hint = [] if figure is figures[0] else [f"{figure.hint}\n"]  # it stands below the picture
         lines += [f"### {figure.title}\n", *hint, *table(*figure.table()), ""]
     lines += ["## What would change it\n", f"{verdict.changes}\n", "## What others found\n"]
-    lines += [f"- {one.who} ({STANCES[one.stance_on_finding(verdict.verdict, verdict.parts)]}): {one.says}"
+    lines += [f"- {one.who} ({STANCES[one.stance_on_finding(verdict.verdict, verdict.parts)]}): "
+              f"{one.says}"
               for one in experiment.literature]  # fmt: skip
     for other in results[1:]:
         again: Verdict = experiment.judge(other["found"])

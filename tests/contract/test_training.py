@@ -166,11 +166,11 @@ def test_a_temperature_divides_all_scores_of_labels_and_changes_no_label(
         return
     assert found.temperature is not None
     assert found["loss"] != pytest.approx(before["loss"], rel=1e-3)
-    assert (found.temperature.share is None) == (ngrams_of(tiny.model) is None)
-    if found.temperature.share is None and tiny.row.answers != "labels":
+    assert (found.temperature.ngram_weight is None) == (ngrams_of(tiny.model) is None)
+    if found.temperature.ngram_weight is None and tiny.row.answers != "labels":
         assert list(found.answers) == list(before.answers)
     model = copy.deepcopy(tiny.model)
-    apply_temperature(model, found.temperature.value, found.temperature.share)
+    apply_temperature(model, found.temperature.value, found.temperature.ngram_weight)
     with torch.no_grad():
         after = tiny.task.evaluate(EvalPass(model, CPU))
     assert_same(dict(after), dict(found))

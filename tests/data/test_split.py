@@ -110,10 +110,10 @@ def test_the_order_of_the_pairs_and_other_processes_change_nothing() -> None:
     order = np.random.default_rng(1).permutation(len(pairs))
     assert np.array_equal(validation_rows([pairs[i] for i in order], 30), held[order])
     code = (
-        "from headway.data.hashing import Texts, fold_hashes\n"
+        "from headway.data.hashing import CharacterCodes, fold_hashes\n"
         "from headway.data.split import choose_rows\n"
         "pairs = [(f'satz {i // 2}', f'sentence {i // 3}') for i in range(500)]\n"
-        "sides = [fold_hashes(Texts.of(side)) for side in zip(*pairs)]\n"
+        "sides = [fold_hashes(CharacterCodes.of(side)) for side in zip(*pairs)]\n"
         "print(choose_rows(*sides, 30).nonzero()[0].tolist())"
     )
     for seed in ("1", "2"):

@@ -25,7 +25,7 @@ class Notes:
         self.growths: list[BeamStep] = []
         self.picks: list[tuple[list[int], list[int]]] = []
 
-    def grown(self, growth: BeamStep) -> None:
+    def on_beam_step(self, growth: BeamStep) -> None:
         total_BWV = growth.before.log_prob_BW[:, :, None] + growth.scores_BWV
         going_B = ~growth.before.done_B
         best_B = total_BWV.flatten(1).amax(1)
@@ -33,7 +33,7 @@ class Notes:
             assert torch.equal(best_B[going_B], growth.found.log_prob_BC[going_B, 0])
         self.growths.append(growth)
 
-    def picked(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
+    def on_token_step(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
         self.picks.append((list(sources), token_R.tolist()))
 
 

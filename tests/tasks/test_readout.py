@@ -72,16 +72,16 @@ def test_the_settings_of_a_run_say_how_it_is_read(tiny: Any, name: str) -> None:
     with torch.no_grad():
         read = made.task.read(made.model, given)
         said = by_hand(made.model, given)
-        torch.testing.assert_close(read.neural.answers(), said)
+        torch.testing.assert_close(read.neural.averaged_logits(), said)
         assert (read.ngrams is not None) == (name in ("classify", "tag"))
         if read.ngrams is not None:
             both = torch.lerp(said, read.ngrams.scores_RC, float(made.model.ngrams.share))
-            torch.testing.assert_close(read.answers(), both)
+            torch.testing.assert_close(read.averaged_logits(), both)
         assert set(read.more) == ({"ctc"} if name == "transcribe" else set())
         if read.more:
             heard = made.model.ctc(made.model.encode(*streams(given)[:2]).x_MD)
             torch.testing.assert_close(read.more["ctc"].logits_RC, heard)
-            assert read.more["ctc"].share + read.share == pytest.approx(1.0)
+            assert read.extra_heads["ctc"].loss_weight + read.loss_weight == pytest.approx(1.0)
 
 
 def test_other_settings_are_read_otherwise(tiny: Any) -> None:

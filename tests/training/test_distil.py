@@ -176,7 +176,7 @@ def task_like(task: str) -> Objective[Any]:
         )
     if task == "fill":
         made.head = MaskedTokenHead(object.__new__(MaskedTextDataset))
-        made.train_dataset = made.head.items
+        made.train_dataset = made.head.dataset
     return made  # type: ignore[return-value]
 
 

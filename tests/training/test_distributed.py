@@ -46,7 +46,7 @@ SETTINGS = [
     "decode.max_len=3",
 ]
 STEP = "headway.training.step:Step.finish"
-EVALUATE = "headway.tasks.seq2seq:Writing.evaluate"
+EVALUATE = "headway.tasks.seq2seq:Seq2SeqObjective.evaluate"
 
 
 @pytest.fixture(scope="module")

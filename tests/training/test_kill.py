@@ -42,7 +42,7 @@ SETTINGS = [
 ]
 SAVE = "headway.training.checkpoint:write_snapshot"
 STEP = "headway.training.step:Step.finish"
-EVALUATE = "headway.tasks.seq2seq:Writing.evaluate"
+EVALUATE = "headway.tasks.seq2seq:Seq2SeqObjective.evaluate"
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_killed_outside_of_training_it_goes_on_too(
     """While data is prepared, settings are written, weights are compared, the model is written."""
     places = [
         ("headway.data.prepare:train_vocabularies", 1),
-        ("headway.data.prepare:seal", 1),
+        ("headway.data.prepare:write_manifest", 1),
         *[("headway.storage:sync", count) for count in (1, 2, 3, 4)],
         (EVALUATE, 2),
         ("headway.training.trainer:average_of", 1),
@@ -193,7 +193,7 @@ def test_killed_outside_of_training_it_goes_on_too(
         (STEP, STEPS, signal.SIGTERM),
         (EVALUATE, 1, signal.SIGTERM),
         (EVALUATE, 4, signal.SIGTERM),  # the comparison at the end
-        ("headway.tasks.seq2seq:measured", 2, signal.SIGTERM),
+        ("headway.tasks.seq2seq:text_metrics", 2, signal.SIGTERM),
         (SAVE, 6, signal.SIGTERM),
         (SAVE, STEPS, signal.SIGTERM),
         ("headway.training.run:save_weights", 1, signal.SIGTERM),
