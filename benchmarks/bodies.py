@@ -49,11 +49,11 @@ ARMS: dict[str, dict[str, Any]] = {
     "convolution": {"body": "convolution"},
     "sha-rnn": {"body": "sha-rnn"},
     "n-grams": {"body": "ngram", "order": 7},
-    "lstm, additive": {"body": "lstm", "memory": "additive"},
-    "lstm, dot": {"body": "lstm", "memory": "dot"},
-    "lstm, last": {"body": "lstm", "memory": "last"},
-    "gru, additive": {"body": "gru", "memory": "additive"},
-    "convolution, dot": {"body": "convolution", "memory": "dot"},
+    "lstm, additive": {"body": "lstm", "source_attention": "additive"},
+    "lstm, dot": {"body": "lstm", "source_attention": "dot"},
+    "lstm, last": {"body": "lstm", "source_attention": "last"},
+    "gru, additive": {"body": "gru", "source_attention": "additive"},
+    "convolution, dot": {"body": "convolution", "source_attention": "dot"},
 }
 """What a row of the table asks of the model."""
 
@@ -434,7 +434,7 @@ def _wide(task: Task, own: dict[str, Any], width: int) -> dict[str, Any]:
 
 
 def size(task: Task, model: dict[str, Any]) -> int:
-    whole = {"family": task.family, "vocab_size": task.vocabulary, "wiring": "pre",
+    whole = {"family": task.family, "vocab_size": task.vocabulary, "block_layout": "pre",
              **(model or task.shape)}  # fmt: skip
     if task.family == "encoder":
         whole |= {"heads": ["classes"], "n_labels": 2, "n_segments": 0, "positions": "none"}

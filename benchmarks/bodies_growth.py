@@ -37,7 +37,7 @@ def of_body(
     """Seconds and bytes of a step on one sequence, by its length."""
     plain = {"positions": "rotary", "attention_dropout": 0.0} if "n_heads" in model else {}
     settings = model_settings(
-        {"family": "decoder", "wiring": "pre", "max_len": max(lengths), "dropout": 0.0,
+        {"family": "decoder", "block_layout": "pre", "max_len": max(lengths), "dropout": 0.0,
          **model, **plain}
     )  # fmt: skip
     found = {}

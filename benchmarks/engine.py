@@ -85,7 +85,7 @@ def alone(out: Path, sources: list[list[str]], decode: DecodeSettings, threads: 
             max_batch_size=decode.batch_tokens // decode.beam,
             batch_type="tokens",
             beam_size=decode.beam,
-            length_penalty=decode.alpha,
+            length_penalty=decode.length_penalty_alpha,
             max_decoding_length=decode.max_len or max(map(len, sources)) + decode.extra_len,
             min_decoding_length=decode.min_len,
             return_end_token=True,

@@ -49,8 +49,8 @@ def as_list(paths: Sequence[str], folder: Path, name: str) -> Path:
 
 
 def _stacked(paths: Sequence[str], folder: Path, name: str) -> list[dict[str, Any]]:
-    items = list(media_examples(paths, DataSettings(), "pictures", "label"))
-    form = ItemFormat("pictures")
+    items = list(media_examples(paths, DataSettings(), "image", "label"))
+    form = ItemFormat("image")
     shape = _turned(items[0].medium.read(form).values).shape
     rows = []
     with new_array(folder / f"{name}.npy", (len(items), *shape), np.uint8) as stack:

@@ -58,7 +58,7 @@ class Batch:
 
 def example(settings: ImageEncoderSettings, n: int, device: torch.device) -> Batch:
     draw = torch.Generator().manual_seed(0)
-    size = (n, 1, 3, settings.picture.height, settings.picture.width)
+    size = (n, 1, 3, settings.image.height, settings.image.width)
     x_BTCYX = torch.randint(0, 256, size, dtype=torch.uint8, generator=draw)
     labels_B = torch.randint(settings.n_labels, (n,), generator=draw)
     return Batch(ImageBatch((x_BTCYX.to(device),)), labels_B.to(device))
@@ -75,7 +75,7 @@ def our_model(settings: ImageEncoderSettings, device: torch.device, fast: bool) 
 
 
 def fixed_layout(settings: ImageEncoderSettings, n: int, device: torch.device) -> Layout:
-    picture = settings.picture
+    picture = settings.image
     rows = picture.rows_of(1, picture.height, picture.width)
     return Layout.of([rows] * n, device=device)
 
@@ -209,7 +209,7 @@ def their_pass(
 
 def flops(settings: ImageEncoderSettings) -> float:
     """Of a forward pass of one picture: products of weights, and attention."""
-    rows = settings.picture.rows_of(1, settings.picture.height, settings.picture.width)
+    rows = settings.image.rows_of(1, settings.image.height, settings.image.width)
     d = settings.d_model
     weights = settings.n_layers * (4 * d * d + 2 * d * settings.d_ff)
     return 2.0 * rows * weights + 4.0 * settings.n_layers * d * rows * rows
@@ -271,7 +271,7 @@ def report(table: dict[str, dict[str, Any]], n: int, work: float, peak: float) -
 def tiny(settings: ImageEncoderSettings) -> ImageEncoderSettings:
     picture = ImageSettings(height=32, width=32, patch=8)
     return replace(settings, d_model=64, n_layers=2, n_heads=2, d_ff=128, n_labels=10,
-                   picture=picture)  # fmt: skip
+                   image=picture)  # fmt: skip
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -314,7 +314,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"{what}, {n} pictures at a time", flush=True)
         table = measure(builders, device, args.rounds, args.inner)
         ratio = report(table, n, passes * flops(settings), ceiling["tflops"])
-        results[what] = {"pictures": n, "systems": table, "ratio_to_best": ratio}
+        results[what] = {"image": n, "systems": table, "ratio_to_best": ratio}
         torch.compiler.reset()
     print(save(f"vit-speed{'-tiny' if args.tiny else ''}", device, results))
 

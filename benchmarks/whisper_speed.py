@@ -66,7 +66,7 @@ def ours(run: LoadedRun, precision: str) -> Transcribe:
     settings = replace(loaded.settings.decode, beam=1, precision=precision)  # type: ignore[arg-type]
     search = Searcher([loaded.model], settings, SpecialTokens.of(target))  # type: ignore[list-item]
 
-    longest = round(loaded.shape.sound.pad_s * RATE)  # type: ignore[union-attr]
+    longest = round(loaded.shape.audio.pad_s * RATE)  # type: ignore[union-attr]
 
     def transcribe(wave: Wave) -> str:
         [[best, *_]] = search([wave[:longest]])  # one window, as the others read
@@ -109,7 +109,7 @@ def ctranslate2(folder: Path, run: LoadedRun, kind: str, threads: int) -> Transc
     target = run.vocab.target
     specials = SpecialTokens.of(target)
     begin = [target.bos, *([specials.target_begin] if specials.target_begin is not None else [])]
-    sound = run.shape.sound  # type: ignore[union-attr]
+    sound = run.shape.audio  # type: ignore[union-attr]
 
     def transcribe(wave: Wave) -> str:
         floats = np.zeros(round(sound.pad_s * RATE), np.float32)
@@ -171,7 +171,7 @@ def main(words: Sequence[str] | None = None) -> None:
     args = parser.parse_args(words)
     torch.set_num_threads(args.threads)
     run = open_plain(args.run)
-    window = run.shape.sound.pad_s  # type: ignore[union-attr]
+    window = run.shape.audio.pad_s  # type: ignore[union-attr]
     results: dict[str, Any] = {"threads": args.threads}
     with tempfile.TemporaryDirectory() as name:
         found = systems(run, Path(name), args.threads)

@@ -186,7 +186,7 @@ def take_pictures(entries: Iterable[ExperimentEntry]) -> None:
 
 
 def picture_of(entry: ExperimentEntry) -> Path:
-    return FOLDER.parent / "pictures" / f"lab-{entry.name}.png"
+    return FOLDER.parent / "image" / f"lab-{entry.name}.png"
 
 
 def results_of(entry: ExperimentEntry) -> list[dict[str, Any]]:

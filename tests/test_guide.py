@@ -78,7 +78,7 @@ def test_a_chapter_has_a_question_a_program_a_picture_and_an_answer(path: Path) 
 
 
 def test_pictures_are_small_and_all_of_them_are_used() -> None:
-    pictures = {path.name: path.stat().st_size for path in (DOCS / "pictures").glob("*.png")}
+    pictures = {path.name: path.stat().st_size for path in (DOCS / "image").glob("*.png")}
     pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
     text = "".join(path.read_text() for path in pages)
     assert [name for name in pictures if f"pictures/{name})" not in text] == []

@@ -349,7 +349,7 @@ def test_options_of_several_texts_take_no_others(options: dict[str, object]) -> 
     ("options", "facts"),
     [
         ({"beam": None}, "beam None"),
-        ({"alpha": "x"}, "alpha 'x'"),
+        ({"length_penalty_alpha": "x"}, "alpha 'x'"),
         ({"length_penalty": None}, "length_penalty None gnmt"),
     ],
 )

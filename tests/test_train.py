@@ -377,7 +377,7 @@ def test_pictures_in_memory_are_trained_on_and_found_again(tmp_path: Path) -> No
     noise_NYX[::2, :, :4] += 120
     sides = ["left", "right"] * 18
     settings = {
-        **TINY, **SHORT, "data.valid_size": 6, "train.steps": 2, "model.picture.patch": 4,
+        **TINY, **SHORT, "data.valid_size": 6, "train.steps": 2, "model.image.patch": 4,
         "train.threads": 1,
     }  # fmt: skip
 

@@ -689,7 +689,7 @@ def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
     """Data settings of a test set, read like the training data. A bad row is an error, because
     leaving it out would change the score."""
     none: dict[str, object] = dict.fromkeys(FILES, ())
-    changes: dict[str, Any] = {"bad": "error", **none, **found}
+    changes: dict[str, Any] = {"on_bad_row": "error", **none, **found}
     changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
     return replace(data, **changes)
 

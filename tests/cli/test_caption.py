@@ -16,7 +16,7 @@ Output = pytest.CaptureFixture[str]
 
 SETTINGS = [
     "tokenizer.kind=words", "model.d_model=32", "model.n_layers=1", "model.n_decoder_layers=1",
-    "model.n_heads=2", "model.d_ff=64", "model.dropout=0.0", "model.picture.patch=4",
+    "model.n_heads=2", "model.d_ff=64", "model.dropout=0.0", "model.image.patch=4",
     "train.batch_tokens=96", "train.steps=50", "train.eval_every=50", "train.lr=2e-2",
 ]  # fmt: skip
 
@@ -140,7 +140,7 @@ def test_videos_are_captioned_too(tmp_path: Path, capsys: Output) -> None:
     media = str(write_manifest(tmp_path / "videos.jsonl", lines))
     words = ["train", "caption", "--media", media, "--out", str(tmp_path / "run")]
     settings = [word for word in SETTINGS if not word.startswith(("train.steps", "train.eval"))]
-    more = ["caption.what=videos", "train.steps=2", "train.eval_every=2", "--device", "cpu"]
+    more = ["caption.modality=video", "train.steps=2", "train.eval_every=2", "--device", "cpu"]
     assert main([*words, *more, *settings]) == 0
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "run"), media, "--json", "--alignments"]) == 0

@@ -90,10 +90,10 @@ def test_labels_that_look_missing_are_named(
     ]
     clean = "\n".join(["text,label", *rows]) + "\n"
     data.write_text(clean)
-    assert main(["check", "classify", str(data), "data.bad=skip"]) == 0
-    assert "data.bad" not in capsys.readouterr().out
+    assert main(["check", "classify", str(data), "data.on_bad_row=skip"]) == 0
+    assert "data.on_bad_row" not in capsys.readouterr().out
     data.write_text(f"{clean}no label,NaN\nno label either,NaN\n")
     assert main(["check", "classify", str(data)]) == 0
     shown = capsys.readouterr().out
     assert "'NaN'" in shown
-    assert "data.bad=skip" in shown
+    assert "data.on_bad_row=skip" in shown

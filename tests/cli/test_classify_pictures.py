@@ -29,7 +29,7 @@ SETTINGS = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that knows left, right and top."""
     folder = tmp_path_factory.mktemp("see")
-    media = write_pictures(folder / "pictures")
+    media = write_pictures(folder / "image")
     words = ["train", "see", "--media", media, "--device", "cpu", *SETTINGS]
     assert main([*words, "--out", str(folder / "run")]) == 0
     return folder
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files(folder: Path, number: int = 3) -> list[str]:
     return [
-        str(next((folder / "pictures" / side).glob("*.png"))) for side in SIDES
+        str(next((folder / "image" / side).glob("*.png"))) for side in SIDES
     ][:number]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_lists_folders_and_names_of_the_run(folder: Path, capsys: Output) -> Non
     listed = write_list(folder / "list.jsonl", lines)
     assert main(["predict", str(run), listed]) == 0
     assert capsys.readouterr().out.splitlines() == list(SIDES)
-    assert main(["predict", str(run), str(folder / "pictures" / "top")]) == 0
+    assert main(["predict", str(run), str(folder / "image" / "top")]) == 0
     assert set(capsys.readouterr().out.splitlines()) == {"top"}
     (run / "example.png").write_bytes(Path(files(folder, 2)[1]).read_bytes())
     assert main(["predict", str(run), "example.png"]) == 0
@@ -113,8 +113,8 @@ def test_an_unreadable_list_does_not_stop_the_rest(folder: Path, capsys: Output)
 
 def test_unreadable_files_do_not_stop_the_rest(folder: Path, capsys: Output) -> None:
     (folder / "broken.png").write_bytes(Path(files(folder, 1)[0]).read_bytes()[:60])
-    write_speakers(folder / "sounds", {"ada": 300.0}, 1)
-    sound = str(folder / "sounds" / "ada" / "0.wav")
+    write_speakers(folder / "audio", {"ada": 300.0}, 1)
+    sound = str(folder / "audio" / "ada" / "0.wav")
     left, right, top = files(folder)
     words = [left, str(folder / "broken.png"), right, "missing.png", sound, top]
     assert main(["predict", str(folder / "run"), *words]) == 2
@@ -183,20 +183,20 @@ def test_mistakes_are_named(
 def test_labels_that_differ_between_splits_are_found(folder: Path, capsys: Output) -> None:
     valid = write_pictures(folder / "valid", 9, seed=3)
     (folder / "valid" / "top").rename(folder / "valid" / "bottom")
-    media = str(folder / "pictures")
+    media = str(folder / "image")
     assert main(["check", "see", "--media", media, "--valid-media", valid]) == 2
     assert "bottom" in capsys.readouterr().out
 
 
 def test_the_data_check_and_the_model_are_shown(folder: Path, capsys: Output) -> None:
-    assert main(["check", "see", "--media", str(folder / "pictures")]) == 0
+    assert main(["check", "see", "--media", str(folder / "image")]) == 0
     assert not missing(capsys.readouterr().out, "60 left 20 right 20 top 20 (33.3%)")
     assert main(["info", str(folder / "run")]) == 0
     assert "8 × 8" in capsys.readouterr().out
 
 
 def test_a_run_with_other_settings_needs_a_restart(folder: Path, tmp_path: Path) -> None:
-    words = ["train", "see", "--media", str(folder / "pictures"), "--out", str(tmp_path / "run"),
+    words = ["train", "see", "--media", str(folder / "image"), "--out", str(tmp_path / "run"),
              *SETTINGS, "train.steps=1"]  # fmt: skip
     assert main(words) == 0
     assert main([*words, "train.lr=1e-3"]) == 2
@@ -211,18 +211,18 @@ def test_the_report_shows_pictures(folder: Path) -> None:
 
 
 def test_an_old_task_name_works_and_the_new_one_is_named(folder: Path, capsys: Output) -> None:
-    media = ["--media", str(folder / "pictures")]
+    media = ["--media", str(folder / "image")]
     assert main(["check", "see", *media]) == 0
     old = capsys.readouterr()
     assert main(["check", "classify", *media]) == 0
     new = capsys.readouterr()
     note, newline, rest = old.err.partition("\n")
-    assert not missing(note, "see classify classify.what=pictures")
+    assert not missing(note, "see classify classify.modality=image")
     assert newline + rest == "\n" + new.err
     assert old.out == new.out
     settings = tomllib.loads((folder / "run" / "config.toml").read_text())
     assert settings["task"] == "classify"
-    assert settings["classify"]["what"] == "pictures"
+    assert settings["classify"]["modality"] == "image"
     assert "see" not in settings
 
 
@@ -233,7 +233,7 @@ def test_an_old_task_name_in_a_recipe_works(
     (tmp_path / "old.toml").write_text('task = "watch"\n[watch]\nbalance = true\n')
     assert main(["train", "--recipe", "old.toml", "--out", "run"]) == 2
     note, error = capsys.readouterr().err.splitlines()
-    assert not missing(note, "watch classify classify.what=videos")
+    assert not missing(note, "watch classify classify.modality=video")
     assert not missing(error, "FILES")
 
 
@@ -265,10 +265,10 @@ def test_a_setting_makes_a_table_a_list_of_pictures(
         Image.new("RGB", (8, 8), (60 * i, 9, 9)).save(f"{i}.png")
     rows = [f"{i}.png,{'ab'[i % 2]}\n" for i in range(4)]
     Path("a.csv").write_text("file,label\n" + "".join(rows), encoding="utf-8")
-    words = ["check", "classify", "a.csv", "--valid", "a.csv", "classify.what=pictures"]
+    words = ["check", "classify", "a.csv", "--valid", "a.csv", "classify.modality=image"]
     assert main(words) == 0
     assert figures(capsys.readouterr().out.splitlines()[3]) == ["4", "4"]
-    assert main(["check", "classify", "a.csv", "classify.what=pictures"]) == 0
+    assert main(["check", "classify", "a.csv", "classify.modality=image"]) == 0
     assert figures(capsys.readouterr().out.splitlines()[3]) == ["4"]
     assert main(["check", "classify", "a.csv", "--image", "file", "data.path_field=1"]) == 2
     assert "data.path_field" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_settings_that_the_task_reads_with_their_values(tab: Tab) -> None:
     assert "transcribe.ctc" in tab("train", "transcribe", "transcribe.")[0]
     assert not tab("train", "transcribe", "classify.")
     assert not tab("train", "classify", "decode.bea")
-    assert "model.sound.bands=" in tab("train", "transcribe", "model.sound.b")
+    assert "model.audio.bands=" in tab("train", "transcribe", "model.audio.b")
     assert all(key.startswith(("train.", "transcribe.")) for key in keys)
     assert set(tab("train", "classify", "train.schedule", "=", "co")) == {"cosine", "constant"}
     assert tab("train", "classify", "train.schedule=cos", shell="fish") == ["train.schedule=cosine"]

@@ -119,7 +119,7 @@ def classify(name: str) -> list[str]:
         ([*PREDICT, "--batch-size", "8"], "--batch-size --batch-tokens"),
         ([*PREDICT, "--model", "x"], "--model"),
         ([*PREDICT, "--lr", "3"], "--lr `headway predict --help`"),
-        (["evaluate", "shapes", "data.bad=skip"], "data.bad=skip"),
+        (["evaluate", "shapes", "data.on_bad_row=skip"], "data.on_bad_row=skip"),
         ([*TRANSLATE, "train.learning_rate=1"], "train.learning_rate train.lr"),
         ([*TRANSLATE, "learning_rate=1"], "learning_rate train.lr"),
         ([*TRANSLATE, "model.num_layers=3"], "model.num_layers model.n_layers"),
@@ -149,14 +149,17 @@ def classify(name: str) -> list[str]:
         (["check", "caption", "named.csv", "--image", "x"], "named.csv `--image 'x'` review stars"),
         (["check", "classify", "junk"], "junk/a/1.png PNG"),
         (["train"], "translate identify --recipe"),
-        (classify("bad.tsv"), "bad.tsv 19 'alone' 2 data.bad=skip"),
-        (classify("bad.jsonl"), "bad.jsonl 2 JSON data.bad=skip"),
+        (classify("bad.tsv"), "bad.tsv 19 'alone' 2 data.on_bad_row=skip"),
+        (classify("bad.jsonl"), "bad.jsonl 2 JSON data.on_bad_row=skip"),
         (
             ["train", "tag", "--text", "bad.conll", "--out", "run"],
-            "bad.conll 3 'alone' 2 data.bad=skip",
+            "bad.conll 3 'alone' 2 data.on_bad_row=skip",
         ),
-        (["check", "translate", "--pairs", "pairs.tsv"], "pairs.tsv 2 'allein' data.bad=skip"),
-        (["check", "complete", "--text", "a.de", "data.bad=skip"], "data.bad"),
+        (
+            ["check", "translate", "--pairs", "pairs.tsv"],
+            "pairs.tsv 2 'allein' data.on_bad_row=skip",
+        ),
+        (["check", "complete", "--text", "a.de", "data.on_bad_row=skip"], "data.on_bad_row"),
         (["train", "classify", "god.tsv"], "'god.tsv' train.lr=1e-3"),
         (["check", "translate", "a.de", "a.en"], "`--source a.de --target a.en`"),
         (["train", "classify", "good.tsv", "--text", "a", "--text", "b"], "--text 2"),
@@ -195,7 +198,7 @@ def test_the_error_names_the_mistake_and_its_fix(
 
 def test_skipping_bad_lines_in_evaluation_has_its_own_error(here: Path, capsys: Output) -> None:
     errors = []
-    for setting in ("data.bad=skip", "data.unit=line"):
+    for setting in ("data.on_bad_row=skip", "data.unit=line"):
         assert main(["evaluate", "shapes", setting]) == 2
         errors.append(capsys.readouterr().err)
     assert ["decode.*" in error for error in errors] == [False, True]
@@ -250,9 +253,9 @@ def test_suggested_options_exist_in_the_command(command: str) -> None:
 
 def test_evaluation_rejects_bad_lines_even_if_training_skipped_them() -> None:
     for task, named in (("translate", {"pairs": ["x"]}), ("classify", {"text": ["x"]})):
-        run = RunSettings(task=task, data=DataSettings(bad="skip"))
-        assert files_of_test(run, [], named, None).bad == "error"
-        assert files_of_test(run, ["x"], {}, None).bad == "error"
+        run = RunSettings(task=task, data=DataSettings(on_bad_row="skip"))
+        assert files_of_test(run, [], named, None).on_bad_row == "error"
+        assert files_of_test(run, ["x"], {}, None).on_bad_row == "error"
 
 
 def test_a_hub_name_without_owner_is_not_a_folder(
@@ -264,11 +267,11 @@ def test_a_hub_name_without_owner_is_not_a_folder(
 
 
 def test_skipped_bad_lines_are_counted_and_listed(here: Path, capsys: Output) -> None:
-    words = ["--text", "bad.tsv", "data.bad=skip", "data.valid_size=4"]
+    words = ["--text", "bad.tsv", "data.on_bad_row=skip", "data.valid_size=4"]
     assert main(["check", "classify", *words]) == 0
     said = capsys.readouterr().out
     assert "neg 9 (50.0%), pos 9 (50.0%)" in said
-    [warning] = [line for line in said.splitlines() if "data.bad" in line]
+    [warning] = [line for line in said.splitlines() if "data.on_bad_row" in line]
     assert figures(warning)[:2] == ["2", "20"]
     assert [line for line in said.splitlines() if not missing(line, "bad.tsv 19 1")]
 

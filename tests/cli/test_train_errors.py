@@ -448,11 +448,11 @@ def test_pictures_that_cannot_be_read_are_listed_with_the_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for label in "ab":
-        (tmp_path / "pictures" / label).mkdir(parents=True)
+        (tmp_path / "image" / label).mkdir(parents=True)
         for i in range(2):
             Image.new("RGB", (8, 8), (i, 9, 9)).save(f"pictures/{label}/{i}.png")
     Path("pictures/a/0.png").write_bytes(b"no picture")
-    assert main(["train", "classify", "pictures", "--out", "run"]) == 2
+    assert main(["train", "classify", "image", "--out", "run"]) == 2
     said = capsys.readouterr().err
     [error] = [line for line in said.splitlines() if "error: " in line]
     assert figures(error)[:2] == ["1", "4"]

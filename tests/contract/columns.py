@@ -110,20 +110,20 @@ def duel(number: int, need: Need, folder: Path) -> str:
 
 
 KINDS: dict[str, Value] = {
-    "text": text, "label": label, "words": words, "tags": tags, "pictures": image, "videos": video,
-    "sounds": audio, "duels": duel, "labels": labels, "number": quantity,
+    "text": text, "label": label, "words": words, "tags": tags, "image": image, "video": video,
+    "audio": audio, "duels": duel, "labels": labels, "number": quantity,
 }  # fmt: skip
 """By the kinds of the table of tasks."""
 
 SMALL: dict[str, dict[str, Any]] = {
     "text": {"model.max_len": 40},
-    "pictures": {"model.picture.patch": 4},
-    "videos": {"model.picture.patch": 4},
-    "sounds": {"model.sound.bands": 20},
+    "image": {"model.image.patch": 4},
+    "video": {"model.image.patch": 4},
+    "audio": {"model.audio.bands": 20},
 }
 """Settings with which models of these kinds are tiny."""
 
-MEDIA = {"pictures": "image", "videos": "video", "sounds": "audio", "duels": "audio"}
+MEDIA = {"image": "image", "video": "video", "audio": "audio", "duels": "audio"}
 """What tables call a column that holds files."""
 
 

@@ -49,8 +49,8 @@ class Longer(ClassifyTask):
 
 
 ROW = Spec(
-    name="longer", modality="sounds", objective=f"{__name__}.Longer", reads="media",
-    needs=(Need(name="path", kinds=frozenset({"sounds", "duels"}), role="input"), LABEL),
+    name="longer", modality="audio", objective=f"{__name__}.Longer", reads="media",
+    needs=(Need(name="path", kinds=frozenset({"audio", "duels"}), role="input"), LABEL),
     answers="label", metrics=scored("accuracy", "f1", "loss", "top5"), families=("sound-encoder",),
     heads=("classes",), settings=LabelSettings, options=frozenset({"with", "scores", "top"}),
     decode=frozenset({"precision"}), scores_ensembles=True, counts="pair", sample=("pair", "label"),
@@ -61,4 +61,4 @@ ROW = Spec(
 def register() -> None:
     """What importing the package would do."""
     register_task(ROW)
-    register_files(ENDING, "sounds", read_duel)
+    register_files(ENDING, "audio", read_duel)

@@ -56,9 +56,9 @@ TEXTS: dict[str, Bad] = {"a number": _is(7), "nothing": _is(None), "bytes": _is(
 BAD: dict[str, dict[str, Bad]] = {
     "text": TEXTS,
     "words": {"a number": _is(7), "nothing": _is(None), "numbers": _is([1, 2])},
-    "pictures": FILES | {"one axis": _array(np.zeros(8, np.uint8))},
-    "videos": FILES | {"one axis": _array(np.zeros(8, np.uint8))},
-    "sounds": FILES | {"an array": _array(np.zeros((8, 8), np.uint8))},
+    "image": FILES | {"one axis": _array(np.zeros(8, np.uint8))},
+    "video": FILES | {"one axis": _array(np.zeros(8, np.uint8))},
+    "audio": FILES | {"an array": _array(np.zeros((8, 8), np.uint8))},
     "duels": FILES | {"one of two": _file("text.duel", b"a.wav\n")},
 }
 """Of what a run is asked, by the kind of the column."""
@@ -70,9 +70,9 @@ UNTAUGHT: dict[str, dict[str, Bad]] = {
     "labels": {"lists in it": _is([[1]])},
     "number": {"nothing": _is(None), "a word": _is("much")},
     "tags": {"nothing": _is(None), "too few": _is(["O"]), "numbers": _is([1, 2])},
-    "pictures": FILES,
-    "videos": FILES,
-    "sounds": FILES,
+    "image": FILES,
+    "video": FILES,
+    "audio": FILES,
     "duels": FILES | {"one of two": _file("text.duel", b"a.wav\n")},
 }
 """Of what a run is trained on."""

@@ -21,15 +21,15 @@ from . import test_answers, test_learning, test_pages, test_training, tiny
 from .tiny import ROWS, Tiny, named, write_files
 
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "translate-lstm": ("translate-text", {"body": "lstm", "memory": "additive"}),
+    "translate-lstm": ("translate-text", {"body": "lstm", "source_attention": "additive"}),
     "translate-gru-last": (
-        "translate-text", {"body": "gru", "memory": "last", "bidirectional": False}),
+        "translate-text", {"body": "gru", "source_attention": "last", "bidirectional": False}),
     "translate-convolution": ("translate-text", {"body": "convolution", "dilation": 2}),
     "complete-sha-rnn": ("complete-text", {"body": "sha-rnn", "d_ff": 64}),
     "complete-gru": ("complete-text", {"body": "gru"}),
     "classify-lstm": ("classify-text", {"body": "lstm"}),
     "classify-pictures": ("classify-pictures", {"body": "convolution", "kernel": 5}),
-    "tag-gru": ("tag-text", {"body": "gru", "wiring": "post"}),
+    "tag-gru": ("tag-text", {"body": "gru", "block_layout": "post"}),
     "fill-lstm": ("fill-text", {"body": "lstm"}),
     "embed-convolution": ("embed-text", {"body": "convolution"}),
     "caption-gru": ("caption-pictures", {"body": "gru"}),

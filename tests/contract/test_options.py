@@ -67,8 +67,8 @@ def shots(asked: Tiny, folder: Path) -> str:
 
 OPTIONS: dict[str, Way | tuple[Way, ...]] = {
     "beam": (Way(4, LONG, instead=1), Way(4, instead=1)),
-    "length_penalty": (Way("none", BEST), Way("power", {"alpha": 5.0})),
-    "alpha": Way(9.0, BEST),
+    "length_penalty": (Way("none", BEST), Way("power", {"length_penalty_alpha": 5.0})),
+    "length_penalty_alpha": Way(9.0, BEST),
     "coverage": Way(9.0, BEST),
     "n_best": (Way(3, {"beam": 4}), Way(8, {"sample": True}, instead=1)),
     "extra_len": Way(0, {"min_len": 29, "max_len": 30}),

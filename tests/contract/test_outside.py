@@ -46,7 +46,7 @@ def test_is_this_recording_longer_than_that_one(tmp_path: Path) -> None:
     assert "48" in said
     code, _, wrong = command(
         "train", "longer", "--media", data, "--out", run, "--device", "cpu", *words,
-        "model.sound.bands=20", "longer.balance=true",
+        "model.audio.bands=20", "longer.balance=true",
     )  # fmt: skip
     assert code == 0, wrong
     assert "duels" in wrong

@@ -119,7 +119,9 @@ def keys_of(row: Spec) -> list[str]:
         for one in fields(kind)
     ]
     no_choice = {f"data.{name}" for name in FILES}
-    no_choice |= {f"{row.name}.{name}" for name in ("what", "answer")}  # the row is of one of them
+    no_choice |= {
+        f"{row.name}.{name}" for name in ("modality", "answer")
+    }  # the row is of one of them
     no_choice |= {f"{row.name}.{name}" for name, answer in ONLY.items() if answer != row.answers}
     return [key for key in every if key not in no_choice]
 
@@ -198,7 +200,7 @@ def in_use(tiny: Tiny, rows: Rows | Path, said: Said, out: Path) -> None:
 
 REFUSED_THOUGH_READ = {
     "train.rdrop": "one loss is for all tasks, also for those whose answers cannot be compared",
-    "data.bad": "documents without fields are read as those with them, but have no wrong lines",
+    "data.on_bad_row": "documents without fields have no wrong lines",
     "data.fields": "one way reads questions of all tasks in one language",
     "data.other_field": "and with them a second text",
     "data.text_field": "one binding asks what columns are called",

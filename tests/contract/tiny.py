@@ -29,7 +29,7 @@ def leaves_of(row: Spec) -> set[str]:
     return set() if row.settings is None else {one.name for one in fields(row.settings)}
 
 
-CHOICES = {"text": ("labels", "number"), "pictures": ("number",), "sounds": ("labels",)}
+CHOICES = {"text": ("labels", "number"), "image": ("number",), "audio": ("labels",)}
 """Of answers, beside one label: for whatever is read they are made in one way."""
 
 
@@ -70,7 +70,7 @@ def settings_of(row: Spec) -> dict[str, Any]:
         said["tokenizer.kind"] = "words"
     if "sample" in row.decode:
         said["decode.sample"] = False
-    if row.modality != "text" and "what" in leaves_of(row):
+    if row.modality != "text" and "modality" in leaves_of(row):
         said[f"{row.name}.what"] = row.modality
     if "answer" in leaves_of(row):
         said[f"{row.name}.answer"] = row.answers

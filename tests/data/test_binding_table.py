@@ -89,7 +89,7 @@ def test_folders_and_lists_of_media_are_shown_too(tmp_path: Path) -> None:
         (tmp_path / "in" / name).mkdir(parents=True)
         Image.new("L", (4, 4)).save(tmp_path / "in" / name / "a.png")
     data = {"media": [str(tmp_path / "in")]}
-    settings = run_settings({"task": "classify", "data": data, "classify": {"what": "pictures"}})
+    settings = run_settings({"task": "classify", "data": data, "classify": {"modality": "image"}})
     [line] = TrainingTables.of(settings, spec_of(settings), {}).lines(Report(2))
     assert line.split()[0] == "in"
     assert not missing(line.splitlines()[0], 2)
@@ -121,7 +121,7 @@ def test_labels_of_media_are_shown_as_what_they_are_learned(
 ) -> None:
     (tmp_path / "m.jsonl").write_text(json.dumps({"path": "a.png", "label": value}))
     data = {"media": [str(tmp_path / "m.jsonl")]}
-    own = {"what": "pictures", "answer": answer}
+    own = {"modality": "image", "answer": answer}
     settings = run_settings({"task": "classify", "data": data, "classify": own})
     tables = TrainingTables.of(settings, spec_of(settings), {})
     assert tables.columns["label"] == kind

@@ -294,9 +294,9 @@ def test_paths_are_kept_with_their_column_names(tmp_path: Path) -> None:
     assert bind_data("translate", ["a.tsv", "b.tsv"]).settings(tmp_path, "valid") == {
         "valid_pairs": ["a.tsv", "b.tsv"]
     }
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures" / "a.png").touch()
-    assert bind_data("fill", str(tmp_path / "pictures")).files == "media"
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "a.png").touch()
+    assert bind_data("fill", str(tmp_path / "image")).files == "media"
     assert bind_data("fill", "a.txt").files == "text"
     with as_files("complete", [{"text": "a"}]) as settings:
         path = Path(str(settings["text"][0]))  # type: ignore[index]
@@ -318,11 +318,11 @@ def test_pictures_come_back_as_they_were(tmp_path: Path) -> None:
     found = bind_data("see", {"image": forms, "label": list("abcde")})
     found.write(tmp_path)
     path, data = str(tmp_path / "rows.jsonl"), DataSettings(path_field="image")
-    items = list(media_examples([path], data, "pictures", "label"))
+    items = list(media_examples([path], data, "image", "label"))
     assert [item.text("label") for item in items] == list("abcde")
     for item, pixels_YXC in zip(items, pixels_NYXC, strict=True):
         assert np.array_equal(
-            item.medium.read(ItemFormat("pictures")).values[0].transpose(1, 2, 0), pixels_YXC
+            item.medium.read(ItemFormat("image")).values[0].transpose(1, 2, 0), pixels_YXC
         )
     # Arrays of one shape are one file.
     assert len(list((tmp_path / "rows").glob("*.npy"))) == 1
@@ -336,13 +336,13 @@ def test_recordings_and_videos_come_back_as_they_were(tmp_path: Path) -> None:
              type("Decoder", (), {"get_all_samples": lambda _: decoder})()]  # fmt: skip
     bind_data("identify", {"audio": forms, "label": [1] * 4}).write(tmp_path)
     data = DataSettings(path_field="audio")
-    for item in media_examples([str(tmp_path / "rows.jsonl")], data, "sounds"):
-        assert np.abs(item.medium.read(ItemFormat("sounds")).values - samples).max() < 1e-4
+    for item in media_examples([str(tmp_path / "rows.jsonl")], data, "audio"):
+        assert np.abs(item.medium.read(ItemFormat("audio")).values - samples).max() < 1e-4
     frames = [np.full((4, 4), 50 * i, np.uint8) for i in range(4)]
     videos = [np.stack(frames), [Image.fromarray(frame) for frame in frames]]
     bind_data("watch", {"video": videos, "label": [1, 2]}).write(tmp_path, "valid")
-    listed, form = str(tmp_path / "valid.jsonl"), ItemFormat("videos", channels=1, frames=4)
-    for item in media_examples([listed], DataSettings(path_field="video"), "videos"):
+    listed, form = str(tmp_path / "valid.jsonl"), ItemFormat("video", channels=1, frames=4)
+    for item in media_examples([listed], DataSettings(path_field="video"), "video"):
         values = item.medium.read(form).values
         assert [int(frame[0, 0, 0]) for frame in values] == [0, 50, 100, 150]
 

@@ -98,7 +98,7 @@ def pictures(tmp_path: Path) -> list[dict[str, Any]]:
 
 def test_pictures_have_several_labels_too(tmp_path: Path, pictures: list[dict[str, Any]]) -> None:
     path = written(tmp_path / "p.jsonl", pictures)
-    settings = settings_for(path, files="data.media", **{"classify.what": "pictures"})
+    settings = settings_for(path, files="data.media", **{"classify.modality": "image"})
     found = prepared(settings, tmp_path / "run")
     assert isinstance(found.train["image"], ImageStore)
     assert sets_of(found) == {("art",), ("art", "food"), (), ("food",)}
@@ -108,7 +108,7 @@ def test_pictures_have_several_labels_too(tmp_path: Path, pictures: list[dict[st
 def test_images_may_have_numbers(tmp_path: Path, pictures: list[dict[str, Any]]) -> None:
     rows = [{**row, "label": 3 * i} for i, row in enumerate(pictures)]
     path = written(tmp_path / "n.jsonl", rows)
-    regression = {"classify.what": "pictures", "classify.answer": "number"}
+    regression = {"classify.modality": "image", "classify.answer": "number"}
     settings = settings_for(path, files="data.media", **regression)
     found = prepared(settings, tmp_path / "run")
     both = np.concatenate([found.train["number"], found.valid["number"]])
@@ -154,8 +154,8 @@ def test_cells_with_several_labels_suggest_sets(tmp_path: Path) -> None:
 def test_rows_without_a_label_may_be_skipped(empty: object, tmp_path: Path) -> None:
     labels = ["a", "b"] * 30
     path = written(tmp_path / "a.jsonl", labelled([*labels, empty, empty]))
-    assert "data.bad=skip" in findings(settings_for(path), tmp_path / "strict")["no-label"]
-    found = prepared(settings_for(path, "data.bad=skip"), tmp_path / "skip")
+    assert "data.on_bad_row=skip" in findings(settings_for(path), tmp_path / "strict")["no-label"]
+    found = prepared(settings_for(path, "data.on_bad_row=skip"), tmp_path / "skip")
     assert found.train.n + found.valid.n == 60
     assert found.labels == ("a", "b") or list(found.labels) == ["a", "b"]
 

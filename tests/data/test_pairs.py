@@ -100,7 +100,7 @@ def test_a_pair_keeps_the_number_of_its_line(write: Write) -> None:
             {"source_field": "1", "target_field": "3"},
             "a.tsv data.target_field='3'",
         ),
-        ("a.jsonl", "{", {}, "a.jsonl 3 JSON data.bad=skip"),
+        ("a.jsonl", "{", {}, "a.jsonl 3 JSON data.on_bad_row=skip"),
         ("a.jsonl", "[" * 100_000, {}, "a.jsonl 3 JSON recursion"),
         ("a.jsonl", '"text"', {}, "a.jsonl 3 '\"text\"'"),
         ("a.jsonl", '{"src": 1}', {}, "a.jsonl 3 'source' 'src' data.source_field"),

@@ -183,7 +183,7 @@ def test_missing_columns_are_reported_with_their_settings(
 
 def test_a_skipped_bad_line_is_an_empty_text(write: Write) -> None:
     path = write("a.jsonl", ['{"text": "a"}', "no json", '{"txt": "b"}', '{"text": "b"}'])
-    settings = RunSettings(task="classify", data=DataSettings(bad="skip"))
+    settings = RunSettings(task="classify", data=DataSettings(on_bad_row="skip"))
     notes: list[str] = []
     assert list(questions(path, "labelled", settings, notes.append)) == ["a", "", "", "b"]
     assert not missing(notes[1], path, 2, "JSON")
@@ -191,13 +191,13 @@ def test_a_skipped_bad_line_is_an_empty_text(write: Write) -> None:
 
     lines = ['{"words": ["a"]}', '{"wrds": ["b"]}', "{", '{"tokens": ["c"]}']
     path, notes = write("b.jsonl", lines), []
-    settings = RunSettings(task="tag", data=DataSettings(bad="skip"))
+    settings = RunSettings(task="tag", data=DataSettings(on_bad_row="skip"))
     found = list(questions(path, "tagged", settings, notes.append))
     assert found == [lines[0], "", "", lines[3]]
     assert not missing(notes[0], path, 2, "'words'")
 
     path, notes = write("c.jsonl", ['{"title": "a"}', '{"x": 1}', '{"title": "b"}']), []
-    settings = RunSettings(task="classify", data=DataSettings(bad="skip", fields=("title",)))
+    settings = RunSettings(task="classify", data=DataSettings(on_bad_row="skip", fields=("title",)))
     assert list(questions(path, "labelled", settings, notes.append)) == [("a",), ("",), ("b",)]
     assert not missing(notes[1], path, 2, "'title'")
 

@@ -159,7 +159,7 @@ def test_lines_of_json_hold_words_and_tags(write: Write) -> None:
         (
             "a.jsonl",
             ['{"words": [""], "tags": ["O"]}'],
-            "a.jsonl 1 data.bad=skip",
+            "a.jsonl 1 data.on_bad_row=skip",
         ),
         ("a.jsonl", ["a O"], "a.jsonl 1 JSON"),
         ("a.jsonl", ["[]"], "a.jsonl 1 '[]'"),
@@ -220,7 +220,7 @@ def test_bad_sentences_come_without_words_where_they_are_left_out(
     tmp_path: Path, name: str, text: str, places: list[str]
 ) -> None:
     (tmp_path / name).write_text(text)
-    found = read(str(tmp_path / name), bad="skip")
+    found = read(str(tmp_path / name), on_bad_row="skip")
     assert words_of(found) == [["Rome", "is"], [], ["so"], []]
     assert [one.place.partition(":")[2] for one in found] == places
     assert [bool(one.problem) for one in found] == [False, True, False, True]

@@ -441,7 +441,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
         ("documents", [], None, "no-texts", ""),
         ("documents", ["", "  "], None, "no-texts", "1"),
         ("labelled", ["good\tpos", "fine\tpos"] * 9, None, "one-class", "'pos' --label label"),
-        ("labelled", ["good\tpos", "bad\t"], None, "no-label", "1 'label' a:2 data.bad"),
+        ("labelled", ["good\tpos", "bad\t"], None, "no-label", "1 'label' a:2 data.on_bad_row"),
         ("labelled", ["\tpos", " \tneg"], None, "no-texts", "2"),
         ("labelled", ["g\tpos", "b\tneg"], ["x\tbad"], "unknown-label", "1 'bad' v:1 'pos'"),
         ("labelled", ["g\tpos", "b\tneg"], ["\tneg"], "no-texts", "1"),
@@ -451,7 +451,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
         ("tagged", ["a B-X", "b O"], ["c B-Y"], "unknown-label", "1 'B-Y' v:1 'B-X'"),
         ("fields", ['{"body": "x"}'] * 3, None, "no-field", "'title' data.fields"),
         ("fields", ['{"title": "t", "body": "x", "label": 1}', '{"title": "t", "body": "y"}'], None,
-         "no-label", "1 a:2 data.bad"),
+         "no-label", "1 a:2 data.on_bad_row"),
     ],
 )  # fmt: skip
 def test_data_that_cannot_be_trained_on_is_an_error_with_a_reason(

@@ -44,7 +44,7 @@ def captioner(vocab_size: int = 9, seed: int = 0, **picture: Any) -> Seq2Seq:
     )
     model = build_model(
         ImageSeq2SeqSettings(
-            picture=shape, vocab_size=vocab_size, d_model=16, n_layers=1, n_heads=2, d_ff=32,
+            image=shape, vocab_size=vocab_size, d_model=16, n_layers=1, n_heads=2, d_ff=32,
             max_len=32, tie="none", head_bias=True, dropout=0.0,
         ),
         seed=seed,

@@ -202,8 +202,14 @@ def test_twice_the_same_model_is_that_model_and_two_are_their_mean() -> None:
 @pytest.mark.parametrize(
     ("settings", "divisor"),
     [
-        (DecodeSettings(beam=3, max_len=6, length_penalty="gnmt", alpha=0.6), ((5 + 4) / 6) ** 0.6),
-        (DecodeSettings(beam=3, max_len=6, length_penalty="power", alpha=0.5), 4**0.5),
+        (
+            DecodeSettings(beam=3, max_len=6, length_penalty="gnmt", length_penalty_alpha=0.6),
+            ((5 + 4) / 6) ** 0.6,
+        ),
+        (
+            DecodeSettings(beam=3, max_len=6, length_penalty="power", length_penalty_alpha=0.5),
+            4**0.5,
+        ),
         (DecodeSettings(beam=3, max_len=6, length_penalty="none"), 1.0),
     ],
 )

@@ -31,7 +31,9 @@ from .reference import BOS, EOS, UNK, small_model
 SETTINGS = {
     "greedy": DecodeSettings(beam=1, max_len=14),
     "beam": DecodeSettings(beam=4, n_best=3, max_len=40),
-    "power": DecodeSettings(beam=3, length_penalty="power", alpha=1.0, unknown="keep"),
+    "power": DecodeSettings(
+        beam=3, length_penalty="power", length_penalty_alpha=1.0, unknown="keep"
+    ),
     "forced": DecodeSettings(beam=2, min_len=9, max_len=9),
     "draws": DecodeSettings(sample=True, n_best=2, max_len=14, top_k=4, temperature=1.5),
     "penalty": DecodeSettings(beam=3, max_len=14, repetition_penalty=1.5),

@@ -19,7 +19,7 @@ TRAINING: dict[str, Any] = {
 }  # fmt: skip
 NO_CROP: dict[str, Any] = {"augment.crop": 0}
 WRITES: dict[str, Any] = {"decode.max_len": 12, "decode.beam": 2}
-AUDIO: dict[str, Any] = {"model.sound.bands": 20, "augment.bands": 0, "augment.spans": 0}
+AUDIO: dict[str, Any] = {"model.audio.bands": 20, "augment.bands": 0, "augment.spans": 0}
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ CELLS: dict[str, Cell] = {
     "complete": Cell("complete", "texts", {"decode.sample": False, "decode.max_len": 12}),
     "fill": Cell("fill", "texts", {"tokenizer.kind": "wordpiece"}),
     # Masked patches of images are reconstructed.
-    "fill-pictures": Cell("fill", "pictures", {"model.picture.patch": 4, **NO_CROP},
+    "fill-pictures": Cell("fill", "image", {"model.image.patch": 4, **NO_CROP},
                           answers=False),
     "classify": Cell("classify", "labelled"),
     "tag": Cell("tag", "tagged"),
     "tag-crf": Cell("tag", "tagged", {"tag.crf": True, "train.optimizer": "muon"}),
     "embed": Cell("embed", "two columns", without=("train.micro_tokens",)),
-    "see": Cell("classify", "pictures", {"classify.what": "pictures", **NO_CROP}),
-    "watch": Cell("classify", "videos", {
-        "classify.what": "videos", "model.picture.frames": 4, "model.picture.patch": 4,
+    "see": Cell("classify", "image", {"classify.modality": "image", **NO_CROP}),
+    "watch": Cell("classify", "video", {
+        "classify.modality": "video", "model.image.frames": 4, "model.image.patch": 4,
         **NO_CROP}),
     "caption": Cell("caption", "scenes", {
-        "model.picture.patch": 4, "model.n_decoder_layers": 1, "tokenizer.kind": "words",
+        "model.image.patch": 4, "model.n_decoder_layers": 1, "tokenizer.kind": "words",
         **NO_CROP, **WRITES}),
     "transcribe-ctc": Cell("transcribe", "speech", {
         "transcribe.ctc": 1.0, "augment.speed": 0.0, **AUDIO, **WRITES}),

@@ -97,10 +97,10 @@ def pictures() -> Settings:
         side = SIDES[number % len(SIDES)]
         pixels = noise(f"picture {number}", (8, 8), 60)
         pixels[halves[side]] += 150
-        folder = Path("pictures") / side
+        folder = Path("image") / side
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{number:02}.png")
-    return {"data.media": ["pictures"]}
+    return {"data.media": ["image"]}
 
 
 def videos() -> Settings:
@@ -188,6 +188,6 @@ def speech() -> Settings:
 
 WRITERS: dict[str, Callable[[], Settings]] = {
     "pairs": pairs, "texts": texts, "labelled": labelled, "tagged": tagged,
-    "two columns": two_columns, "pictures": pictures, "videos": videos, "scenes": scenes,
+    "two columns": two_columns, "image": pictures, "video": videos, "scenes": scenes,
     "speakers": speakers, "speech": speech,
 }  # fmt: skip

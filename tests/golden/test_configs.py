@@ -18,8 +18,8 @@ from .compare import differences
 
 CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.toml"))
 
-RENAMED_TASKS = {"see": ("classify", "pictures"), "watch": ("classify", "videos")}
-"""Former names of tasks: today's task and its `classify.what`."""
+RENAMED_TASKS = {"see": ("classify", "image"), "watch": ("classify", "video")}
+"""Former names of tasks: today's task and its `classify.modality`."""
 
 
 def with_new_names(old: dict[str, Any]) -> dict[str, Any]:

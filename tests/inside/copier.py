@@ -32,7 +32,7 @@ def copier(folder: Path) -> LoadedRun:
     vocab = Vocabularies(made, made)
     settings = Seq2SeqSettings(
         vocab_size=made.vocab_size, d_model=2 * SLOTS, n_layers=1, n_decoder_layers=1, n_heads=2,
-        d_ff=4, max_len=SLOTS, positions="learned", wiring="pre", embedding_scale=False,
+        d_ff=4, max_len=SLOTS, positions="learned", block_layout="pre", embedding_scale=False,
         dropout=0.0, tie="all",
     )  # fmt: skip
     model = build_model(settings).eval()

@@ -55,15 +55,15 @@ def media_run(task: str, **changes: Any) -> LoadedRun:
     moving = ImageSettings(**{**vars(VIDEO), "class_token": False})
     models: dict[str, Any] = {
         "see": lambda: ImageEncoderSettings(**{"picture": PICTURE} | viewer | changes),
-        "watch": lambda: ImageEncoderSettings(picture=VIDEO, **viewer | changes),
+        "watch": lambda: ImageEncoderSettings(image=VIDEO, **viewer | changes),
         "caption": lambda: ImageSeq2SeqSettings(**{"picture": still} | writer | changes),
-        "captioned-video": lambda: ImageSeq2SeqSettings(picture=moving, **writer | changes),
-        "hear": lambda: AudioEncoderSettings(sound=SOUND, **viewer | changes),
-        "identify": lambda: AudioEncoderSettings(sound=SOUND, **viewer | changes),
+        "captioned-video": lambda: ImageSeq2SeqSettings(image=moving, **writer | changes),
+        "hear": lambda: AudioEncoderSettings(audio=SOUND, **viewer | changes),
+        "identify": lambda: AudioEncoderSettings(audio=SOUND, **viewer | changes),
         "transcribe": lambda: AudioSeq2SeqSettings(**{"sound": SOUND} | writer | changes),
-        "transcribe-joint": lambda: AudioSeq2SeqSettings(sound=SOUND, ctc=True, **writer | changes),
+        "transcribe-joint": lambda: AudioSeq2SeqSettings(audio=SOUND, ctc=True, **writer | changes),
         "transcribe-ctc": lambda: AudioEncoderSettings(
-            sound=SOUND, heads=("ctc",), vocab_size=n_words, **SIZES | changes
+            audio=SOUND, heads=("ctc",), vocab_size=n_words, **SIZES | changes
         ),
     }
     shape = models[task]()
@@ -74,7 +74,7 @@ def media_run(task: str, **changes: Any) -> LoadedRun:
         model=shape,
         labels=LABELS if "n_labels" in viewer and name in ("classify", "identify") else (),
         decode=DecodeSettings(beam=2, max_len=8),
-        caption=CaptionSettings(what="videos" if task == "captioned-video" else "pictures"),
+        caption=CaptionSettings(modality="video" if task == "captioned-video" else "image"),
         transcribe=TranscribeSettings(ctc=1.0 if task.endswith("ctc") else 0.3),
     )
     model = build_model(shape, seed=1)

@@ -59,7 +59,7 @@ def ngram_run(
     number = {"mean": 5.0, "std": 2.0} if answer == "number" else {}
     run = RunSettings(
         task=task, model=settings, labels=() if number else LABELS, data=DataSettings(max_len=30),
-        **({"classify": ClassifySettings(answer=answer, what="text", **number)}  # type: ignore
+        **({"classify": ClassifySettings(answer=answer, modality="text", **number)}  # type: ignore
            if answer != "label" else {}),
     )  # fmt: skip
     folder.mkdir(parents=True)

@@ -29,7 +29,7 @@ TEXT = "Ein Mann fährt mit dem Fahrrad durch die Stadt, obwohl es regnet."
 PROMPT = "Once upon a time there was"
 SEARCHES = {
     "paper": DecodeSettings(),
-    "several": DecodeSettings(beam=3, n_best=3, length_penalty="power", alpha=1.0),
+    "several": DecodeSettings(beam=3, n_best=3, length_penalty="power", length_penalty_alpha=1.0),
     "short": DecodeSettings(beam=4, n_best=2, max_len=5),
     "no penalty": DecodeSettings(beam=2, length_penalty="none", min_len=15),
     "ban": DecodeSettings(beam=4, no_repeat_ngram=1, unknown="keep"),
@@ -181,7 +181,7 @@ def test_nodes_die_for_the_reason_they_give() -> None:
 
 
 def test_hypotheses_that_end_too_low_are_marked_lost() -> None:
-    settings = DecodeSettings(beam=2, n_best=2, alpha=2.0, extra_len=20)
+    settings = DecodeSettings(beam=2, n_best=2, length_penalty_alpha=2.0, extra_len=20)
     trees = [beam_tree(translator(), text, settings) for text in ("Ja.", "Komm!", "Guten Tag!")]
     lost = [(tree, n) for tree in trees for n in tree.nodes if n.fate == "lost"]
     assert {f"{n.score:.2f}" in n.why for _, n in lost} == {True}

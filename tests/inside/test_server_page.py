@@ -92,8 +92,8 @@ REQUESTS: dict[str, tuple[dict[str, Any], GenerationOptions, Intervention]] = {
     "a forced beginning": ({"force": "go ba"}, GenerationOptions(prefix="go ba"), Intervention()),
     "an output given": ({"output": "fi ko"}, GenerationOptions(output="fi ko"), Intervention()),
     "another beam": (
-        {"beam": 1, "alpha": 0.0},
-        GenerationOptions(decode=DecodeSettings(beam=1, alpha=0.0, max_len=12)),
+        {"beam": 1, "length_penalty_alpha": 0.0},
+        GenerationOptions(decode=DecodeSettings(beam=1, length_penalty_alpha=0.0, max_len=12)),
         Intervention(),
     ),
     "drawn": (
@@ -129,7 +129,7 @@ def test_the_server_answers_with_what_python_gives(tmp_path: Path) -> None:
         ({"text": "a", "off": ["self.0.0"]}, "'self'"),
         ({"text": "a", "checkpoint": "step 7"}, "'step 7'"),
         ({"text": "a", "temperature": -1}, "temperature=-1"),
-        ({"text": "a", "alpha": -1}, "alpha=-1"),
+        ({"text": "a", "length_penalty_alpha": -1}, "alpha=-1"),
         ({"text": "ja " * 400}, r"\b402\b.*\b128\b"),
         ({"text": "a", "output": "yes " * 4900}, r"\b9,8\d\d\b.*\b178\b"),
         ({"text": "a", "force": "yes " * 4900}, r"\b9,8\d\d\b.*\b178\b"),

@@ -77,7 +77,7 @@ def test_a_recording_can_be_played_if_it_is_short() -> None:
 
 def test_silence_that_was_filled_in_is_not_shown() -> None:
     padded = AudioSettings(**{**vars(SOUND), "pad_s": 3.0})
-    run = media_run("transcribe", sound=padded)
+    run = media_run("transcribe", audio=padded)
     media = media_for(run)
     assert (media.n_rows, media.n_unpadded_rows) == (150, 45)
     seen = prepare_look(run, media, GenerationOptions(output="one two"))

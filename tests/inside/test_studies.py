@@ -143,7 +143,7 @@ def test_states_of_a_batch_are_those_of_each_alone(run: LoadedRun) -> None:
     n = len(first.owner_R)
     torch.testing.assert_close(found.readout.x_RD[:n], first.readout.x_RD, atol=1e-4, rtol=1e-4)
     ordinary_N = batch.ordinary(run, next(iter(batch.streams)))
-    n_first = getattr(run.shape, "picture", None) and run.shape.picture.extra
+    n_first = getattr(run.shape, "picture", None) and run.shape.image.extra
     if n_first is not None:
         assert int((~ordinary_N).sum()) == 3 * n_first
 
@@ -226,7 +226,7 @@ def test_a_pruned_model_equals_the_whole_one_without_the_head(run: LoadedRun) ->
 
 def test_recordings_too_long_for_the_model_are_left_out() -> None:
     sound = replace(SOUND, positions="learned", max_rows=10)
-    run = media_run("transcribe", sound=sound)
+    run = media_run("transcribe", audio=sound)
     assert np.all([one.n_rows > 10 for one in corpus_for(run, 2).examples])
     with pytest.raises(DataError, match="examples"):
         examples(run, corpus_for(run, 2))

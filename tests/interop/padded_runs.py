@@ -62,47 +62,45 @@ WHISPER = replace(SOUND, pad_s=0.5, positions="whisper", strides=(1, 2, 2), scal
 WORDY: dict[str, Any] = {**SMALL, "vocab_size": 42, "max_len": 30}
 
 MEDIA: dict[str, tuple[str, ModelSettings]] = {
-    "see": ("classify", ImageEncoderSettings(**SMALL, picture=GRID, n_labels=3)),
+    "see": ("classify", ImageEncoderSettings(**SMALL, image=GRID, n_labels=3)),
     "see distilled": (
         "classify",
         ImageEncoderSettings(
             **SMALL,
-            picture=replace(STEM, distil_token=True, stride=4),
+            image=replace(STEM, distil_token=True, stride=4),
             heads=("classes", "distilled"),
             n_labels=3,
         ),
     ),
     "see vectors": (
         "classify",
-        ImageEncoderSettings(**SMALL, picture=replace(STEM, stem="patches"), heads=("pooled",)),
+        ImageEncoderSettings(**SMALL, image=replace(STEM, stem="patches"), heads=("pooled",)),
     ),
     "watch": (
         "classify",
-        ImageEncoderSettings(
-            **SMALL, picture=VIDEO, n_labels=3, pooling="mean", positions="rotary"
-        ),
+        ImageEncoderSettings(**SMALL, image=VIDEO, n_labels=3, pooling="mean", positions="rotary"),
     ),
     "caption": (
         "caption",
-        ImageSeq2SeqSettings(**WORDY, picture=replace(GRID, class_token=False)),
+        ImageSeq2SeqSettings(**WORDY, image=replace(GRID, class_token=False)),
     ),
-    "hear": ("classify", AudioEncoderSettings(**SMALL, sound=SOUND, n_labels=3)),
-    "identify": ("identify", AudioEncoderSettings(**SMALL, sound=SOUND, n_labels=3)),
+    "hear": ("classify", AudioEncoderSettings(**SMALL, audio=SOUND, n_labels=3)),
+    "identify": ("identify", AudioEncoderSettings(**SMALL, audio=SOUND, n_labels=3)),
     "identify margin": (
         "identify",
-        AudioEncoderSettings(**SMALL, sound=WHISPER, n_labels=3, pooling="first"),
+        AudioEncoderSettings(**SMALL, audio=WHISPER, n_labels=3, pooling="first"),
     ),
     "transcribe ctc": (
         "transcribe",
-        AudioEncoderSettings(**SMALL, sound=SOUND, heads=("ctc",), vocab_size=42),
+        AudioEncoderSettings(**SMALL, audio=SOUND, heads=("ctc",), vocab_size=42),
     ),
-    "transcribe": ("transcribe", AudioSeq2SeqSettings(**WORDY, sound=SOUND, ctc=True)),
-    "transcribe decoder": ("transcribe", AudioSeq2SeqSettings(**WORDY, sound=WHISPER)),
+    "transcribe": ("transcribe", AudioSeq2SeqSettings(**WORDY, audio=SOUND, ctc=True)),
+    "transcribe decoder": ("transcribe", AudioSeq2SeqSettings(**WORDY, audio=WHISPER)),
     "fill pictures": (
         "fill",
-        ImageEncoderSettings(**SMALL, picture=STEM, heads=("rebuild",), pooling="mean"),
+        ImageEncoderSettings(**SMALL, image=STEM, heads=("rebuild",), pooling="mean"),
     ),
-    "fill sounds": ("fill", AudioEncoderSettings(**SMALL, sound=SOUND, heads=("rebuild",))),
+    "fill sounds": ("fill", AudioEncoderSettings(**SMALL, audio=SOUND, heads=("rebuild",))),
 }
 """Runs that look or listen, by name: their task and model, every front among them."""
 
@@ -123,7 +121,7 @@ def tiny_run(folder: Path, task: str, variant: str | None = None, **changes: Any
         task=task,
         model=settings_of(family, variant, **more),
         labels=LABELS if "n_labels" in more else (),
-        data=DataSettings(max_len=30, long="windows"),
+        data=DataSettings(max_len=30, on_long="split"),
         decode=DecodeSettings(beam=2, max_len=12),
     )
     folder.mkdir(parents=True)

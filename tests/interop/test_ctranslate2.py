@@ -37,15 +37,15 @@ REFUSALS = {
 
 REFUSALS_OF: dict[str, dict[str, str]] = {
     "translate": {
-        "parallel-one-key-head": "model.wiring='parallel'",
-        "no-positions-parallel": "model.wiring='parallel'",
+        "parallel-one-key-head": "model.block_layout='parallel'",
+        "no-positions-parallel": "model.block_layout='parallel'",
         "alibi-three-heads": "model.positions='alibi'",
         "qk-norm-scaled-rotary": "model.qk_norm=True",
     },
     "complete": {"no-positions-parallel": "model.norm='rms'"},
     "fill": {
-        "parallel-one-key-head": "model.wiring='parallel'",
-        "no-positions-parallel": "model.wiring='parallel'",
+        "parallel-one-key-head": "model.block_layout='parallel'",
+        "no-positions-parallel": "model.block_layout='parallel'",
         "alibi-three-heads": "model.positions='alibi'",
         "albert-like": "model.d_embedding=12",
     },

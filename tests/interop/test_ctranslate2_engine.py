@@ -192,7 +192,10 @@ def test_what_ended_is_ranked_first_and_by_our_penalty() -> None:
     ranking = Ranking(settings, SpecialTokens(1, 2, 0), ["<unk>", "<s>", "</s>", "a", "b"])
     tokens = [["a", "b", "a"], ["a", "</s>"], ["a", "b", "b", "b", "</s>"]]
     logs = [-0.1, -3.0, -3.2]
-    scores = [log / len(one) ** settings.alpha for one, log in zip(tokens, logs, strict=True)]
+    scores = [
+        log / len(one) ** settings.length_penalty_alpha
+        for one, log in zip(tokens, logs, strict=True)
+    ]
     found = ranking.hypotheses(tokens, scores)
     assert [h.tokens for h in found] == [[3, 4, 4, 4], [3], [3, 4, 3]]
     assert [h.finished for h in found] == [True, True, False]

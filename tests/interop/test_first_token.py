@@ -29,7 +29,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "norm behind, learned positions": {},
     "narrow embeddings": {"d_embedding": 12},
     "norm before, rotary, few biases": {
-        "wiring": "pre", "positions": "rotary", "attention_bias": "", "norm_eps": 1e-5,
+        "block_layout": "pre", "positions": "rotary", "attention_bias": "", "norm_eps": 1e-5,
         "embedding_norm": False, "n_segments": 0, "rope": RopeSettings()},
     "first token": {"pooling": "first"},
     "many labels": {"n_labels": 15},

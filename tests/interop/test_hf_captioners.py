@@ -162,7 +162,7 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, tmp_
         ({}, r"\bclass_token\b"),
         ({"positions": "sinusoidal"}, r"\bmodel\.positions\b.*'sinusoidal'.*'learned'"),
         ({"embedding_scale": True}, r"\bembedding_scale\b.*\btrue\b"),
-        ({"wiring": "post"}, r"\bmodel\.wiring\b.*'post'.*'pre'"),
+        ({"block_layout": "post"}, r"\bmodel\.wiring\b.*'post'.*'pre'"),
         ({"decoder_activation": "swiglu"}, r"\bactivation='swiglu'"),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_captioner_without_an_architecture_is_an_error(
     found = architecture(saved(model_of("alike"), tmp_path)).model
     assert isinstance(found, ImageSeq2SeqSettings)
     if not changes:
-        changes = {"picture": replace(found.picture, class_token=False)}
+        changes = {"picture": replace(found.image, class_token=False)}
     settings = RunSettings(task="caption", model=replace(found, **changes))
     with pytest.raises(UserError, match=said):
         family_named("vision-encoder-decoder").write(settings)

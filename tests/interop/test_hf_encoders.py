@@ -342,7 +342,7 @@ def test_a_format_rejects_unsupported_settings() -> None:
     assert written("bert")[0]["num_hidden_layers"] == 12
     for name, changes, facts in (
         ("bert", {"n_segments": 0}, ("model.n_segments", "0")),
-        ("bert", {"wiring": "pre"}, ("model.wiring", "'pre'", "'post'")),
+        ("bert", {"block_layout": "pre"}, ("model.block_layout", "'pre'", "'post'")),
         ("bert", {"activation": "swiglu"}, ("activation='swiglu'",)),
         ("bert", {"d_head": 16}, ("model.d_head", "16", "64")),
         ("distilbert", {}, ("model.n_segments", "2", "0")),

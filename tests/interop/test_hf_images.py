@@ -140,7 +140,7 @@ def test_an_import_goes_back_with_the_same_bytes(name: str, tmp_path: Path) -> N
     facts |= {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.25]}
     folder, _ = folder_of(tmp_path, name, **facts)
     done = import_run(str(folder), tmp_path / "run")
-    assert (done.settings.task, done.settings.classify.what) == ("classify", "pictures")
+    assert (done.settings.task, done.settings.classify.modality) == ("classify", "image")
     assert done.settings.labels == (() if "alone" in name else tuple(NAMES))
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "back")
     assert proof.passed, proof.text()
@@ -172,15 +172,15 @@ def test_how_pixels_are_prepared_is_taken_over(
     import_run(str(folder), tmp_path / "run")
     model = load_run(tmp_path / "run").model
     assert isinstance(model, ImageEncoderSettings)
-    assert model.picture.mean == pytest.approx(mean)
-    assert model.picture.std == pytest.approx(std)
+    assert model.image.mean == pytest.approx(mean)
+    assert model.image.std == pytest.approx(std)
 
 
 def test_deit_without_a_file_has_the_mean_of_its_program(tmp_path: Path) -> None:
     folder, _ = folder_of(tmp_path, "deit")
     model = import_run(str(folder), tmp_path / "run").settings.model
     assert isinstance(model, ImageEncoderSettings)
-    assert model.picture.mean == (0.485, 0.456, 0.406)
+    assert model.image.mean == (0.485, 0.456, 0.406)
 
 
 def test_a_size_that_the_model_does_not_have_is_noted(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ OURS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def own_run(folder: Path, picture: dict[str, Any], sizes: dict[str, Any]) -> Path:
     shape = ImageSettings(height=12, width=12, patch=4, **picture)
     settings = ImageEncoderSettings(
-        d_model=32, n_layers=2, n_heads=4, d_ff=40, n_labels=3, picture=shape, **sizes
+        d_model=32, n_layers=2, n_heads=4, d_ff=40, n_labels=3, image=shape, **sizes
     )
     model = build_model(settings)
     torch.manual_seed(4)
@@ -232,7 +232,7 @@ def test_a_run_of_our_own_gives_the_same_scores_in_transformers(name: str, tmp_p
     run = open_plain(str(tmp_path / "run"))
     shape = run.shape
     assert isinstance(shape, ImageEncoderSettings)
-    x_BTCYX = torch.from_numpy(np.stack(proof_images(shape.picture, 3)))
+    x_BTCYX = torch.from_numpy(np.stack(proof_images(shape.image, 3)))
     facts = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
     mean, std = (torch.tensor(facts[f"image_{key}"])[:, None, None] for key in ("mean", "std"))
     pixels_BCYX = (x_BTCYX[:, 0] * facts["rescale_factor"] - mean) / std

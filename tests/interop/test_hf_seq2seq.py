@@ -164,7 +164,13 @@ def test_greedy_and_beam_search_write_what_generate_writes(name: str, tmp_path: 
 
 SUMMARY = {"num_beams": 4, "length_penalty": 2.0, "max_length": 142, "min_length": 56}
 SUMMARY |= {"no_repeat_ngram_size": 3, "early_stopping": True, "forced_bos_token_id": 0}
-SUMMARISED = {"beam": 4, "length_penalty": "power", "alpha": 2.0, "max_len": 141, "extra_len": 141}
+SUMMARISED = {
+    "beam": 4,
+    "length_penalty": "power",
+    "length_penalty_alpha": 2.0,
+    "max_len": 141,
+    "extra_len": 141,
+}
 SUMMARISED |= {"min_len": 55, "no_repeat_ngram": 3, "unknown": "keep"}
 
 
@@ -191,7 +197,7 @@ def test_a_translation_is_about_as_long_as_its_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("penalty", "expected"),
     [
-        (1.0, {"length_penalty": "power", "alpha": 1.0}),
+        (1.0, {"length_penalty": "power", "length_penalty_alpha": 1.0}),
         (0.0, {"length_penalty": "none"}),
         (-1.0, {"length_penalty": "none"}),
     ],

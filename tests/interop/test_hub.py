@@ -206,7 +206,7 @@ def test_a_processor_saved_as_a_whole_is_read(tmp_path: Path) -> None:
     facts = json.loads(path.read_text())
     facts["feature_extractor"]["sampling_rate"] = 8000
     path.write_text(json.dumps(facts))
-    assert import_run(str(source), tmp_path / "run").settings.model.sound.rate == 8000  # type: ignore[union-attr]
+    assert import_run(str(source), tmp_path / "run").settings.model.audio.rate == 8000  # type: ignore[union-attr]
 
 
 def test_pixels_without_a_file_are_noted(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_pixels_without_a_file_are_noted(tmp_path: Path) -> None:
     done = import_run(str(source), tmp_path / "run2")
     assert done.notes == ()
     assert isinstance(done.settings.model, ImageEncoderSettings)
-    assert done.settings.model.picture.mean == pytest.approx(IMAGENET["image_mean"])
+    assert done.settings.model.image.mean == pytest.approx(IMAGENET["image_mean"])
 
 
 @pytest.mark.parametrize(

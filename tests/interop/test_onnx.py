@@ -77,7 +77,7 @@ def test_a_graph_agrees_in_sizes_that_it_was_not_recorded_with(
     run, out = exported(task)
     proof = to_onnx.prove(open_plain(str(run)), out, proof_sentences(), int8=False)
     assert proof.passed, proof.text()
-    assert proof.sentences == {"images": 8, "videos": 8, "recordings": 6}.get(proof.items, 16)
+    assert proof.sentences == {"images": 8, "video": 8, "recordings": 6}.get(proof.items, 16)
     assert proof.max_difference < 1e-4
     assert proof.equal_outputs == 1.0
 

@@ -36,9 +36,19 @@ from .ours import save_run, settings_of, tensors_named, tokenizer_agrees
 ROTARY: dict[str, Any] = {"positions": "rotary"}
 LLAMA: dict[str, Any] = {**ROTARY, "norm": "rms", "activation": "swiglu", "ff_bias": False}
 LLAMA |= {"attention_bias": ""}
-T5: dict[str, Any] = {"wiring": "pre", "norm": "rms", "positions": "relative", "ff_bias": False}
+T5: dict[str, Any] = {
+    "block_layout": "pre",
+    "norm": "rms",
+    "positions": "relative",
+    "ff_bias": False,
+}
 T5 |= {"embedding_scale": False, "scale_attention": False}
-ESM: dict[str, Any] = {**ROTARY, "wiring": "pre", "attention_bias": "", "embedding_norm": False}
+ESM: dict[str, Any] = {
+    **ROTARY,
+    "block_layout": "pre",
+    "attention_bias": "",
+    "embedding_norm": False,
+}
 ESM |= {"n_segments": 0, "pooling": "mean"}
 GATE: dict[str, Any] = {"activation": "geglu-tanh", "tie": "source-target"}
 ROPE3: dict[str, Any] = {"scaling": "llama3", "factor": 8.0, "trained_len": 16}
@@ -53,7 +63,8 @@ RUNS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "learned, few biases, untied, relu": (
         "decoder", "complete", "GPT2LMHeadModel",
         {"attention_bias": "qo", "ff_bias": False, "tie": False, "activation": "relu"}),
-    "post-norm": ("decoder", "complete", "OpenAIGPTLMHeadModel", {"wiring": "post", "d_ff": 128}),
+    "post-norm": ("decoder", "complete", "OpenAIGPTLMHeadModel", {"block_layout": "post",
+    "d_ff": 128}),
     "llama, grouped": ("decoder", "complete", "LlamaForCausalLM", {**LLAMA, "n_kv_heads": 2}),
     "llama, some biases, untied": (
         "decoder", "complete", "LlamaForCausalLM", {**LLAMA, "attention_bias": "qv", "tie": False}),
@@ -105,7 +116,7 @@ RUNS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         {"n_decoder_layers": 1, "n_decoder_heads": 2, "d_decoder_ff": 24},
     ),
     "our own translator": ("seq2seq", "translate", "PegasusForConditionalGeneration",
-                           {"wiring": "pre", "activation": "gelu"}),
+                           {"block_layout": "pre", "activation": "gelu"}),
     "bart": ("seq2seq", "translate", "BartForConditionalGeneration",
              {"positions": "learned", "embedding_norm": True, "attention_bias": "qkv"}),
     "t5": ("seq2seq", "translate", "T5ForConditionalGeneration", {**T5, "scale_head": True}),
@@ -201,14 +212,16 @@ def test_a_classifier_needs_what_transformers_has(tmp_path: Path) -> None:
     ("family", "task", "changes", "reasons"),
     [
         ("decoder", "complete", {"positions": "alibi"},
-         [("gpt2", "model.positions", "'alibi'", "'learned'"), ("openai-gpt", "model.wiring"),
+         [("gpt2", "model.positions", "'alibi'", "'learned'"), ("openai-gpt", "model.block_layout"),
           ("llama", "'gelu-tanh'"), ("gpt_neox", "model.positions", "'alibi'", "'rotary'")]),
         ("decoder", "complete", {**ROTARY, "activation": "swiglu"},
          [("gpt2", "activation='swiglu'"), ("llama", "model.norm", "'layer'", "'rms'")]),
-        ("decoder", "complete", {"wiring": "parallel", **ROTARY},
-         [("gpt2", "model.wiring", "'parallel'", "'pre'"), ("gpt_neox", "model.wiring")]),
+        ("decoder", "complete", {"block_layout": "parallel", **ROTARY},
+         [("gpt2", "model.block_layout", "'parallel'", "'pre'"), ("gpt_neox",
+         "model.block_layout")]),
         ("encoder", "fill", {"heads": ("words",), "positions": "alibi"},
-         [("bert", "model.positions", "'alibi'"), ("esm", "model.wiring", "'post'", "'pre'")]),
+         [("bert", "model.positions", "'alibi'"), ("esm", "model.block_layout", "'post'",
+         "'pre'")]),
         ("seq2seq", "translate", {"activation": "swiglu"},
          [("marian", "activation='swiglu'"), ("t5", "model.norm", "'layer'", "'rms'")]),
         ("seq2seq", "translate", {**T5, "scale_attention": True},
@@ -286,7 +299,7 @@ def test_shipped_models_go_to_transformers_and_back(
     lines.write_text("Once upon a time\nA dog sleeps.\nIch gehe heute nach Hause.\n")
     words = ["decode.sample=false", "decode.max_len=20"]
     words += ["decode.extra_len=50"] * ("extra_len" in spec_of(headway.load(name).task).decode)
-    words += ["decode.length_penalty=gnmt", "decode.alpha=0.6", "decode.unknown=ban"]
+    words += ["decode.length_penalty=gnmt", "decode.length_penalty_alpha=0.6", "decode.unknown=ban"]
     found = []
     for run in (name, str(tmp_path / "run")):
         assert main(["predict", run, str(lines), *words]) == 0

@@ -368,8 +368,8 @@ def test_the_sounds_of_a_proof_are_no_longer_than_the_window(tmp_path: Path) -> 
     whisper_folder(tmp_path / "theirs")
     done = import_run(str(tmp_path / "theirs"), tmp_path / "run")
     assert isinstance(done.settings.model, AudioSeq2SeqSettings)
-    assert done.settings.model.sound.pad_s == 1.0
-    longest = max(map(len, proof_audio(done.settings.model.sound)))
+    assert done.settings.model.audio.pad_s == 1.0
+    longest = max(map(len, proof_audio(done.settings.model.audio)))
     assert longest == RATE
 
 

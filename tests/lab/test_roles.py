@@ -139,7 +139,8 @@ def test_each_arm_has_its_cross_attention() -> None:
         assert own is not None
         register_parts(own)
         model: Any = build_model(
-            Seq2SeqSettings(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, wiring="pre",
+            Seq2SeqSettings(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8,
+            block_layout="pre",
                             parts=own.name)
         )  # fmt: skip
         cross = model.decoder.blocks[0].cross
@@ -169,7 +170,7 @@ def test_diagonal_writes_the_same_in_a_search_that_can_be_recorded() -> None:
     register_parts(own)
     torch.manual_seed(0)
     model: Any = build_model(
-        Seq2SeqSettings(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, wiring="pre",
+        Seq2SeqSettings(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, block_layout="pre",
                         parts="lab-diagonal")
     ).eval()  # fmt: skip
     searcher = Searcher([model], DecodeSettings(beam=1), SpecialTokens(1, 2, 0))

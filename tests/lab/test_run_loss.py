@@ -17,7 +17,7 @@ from headway.lab.workspace import Workspace
 def test_it_measures_as_training_does(tmp_path: Path, task: str) -> None:
     bench = Workspace(folder=tmp_path, seed=0, quick=True, device="cpu")
     own = {"model.d_model": 16, "model.d_ff": 16, "model.n_layers": 1, "train.steps": 3,
-           "train.batch_tokens": 200, "train.smoothing": 0.1}  # fmt: skip
+           "train.batch_tokens": 200, "train.label_smoothing": 0.1}  # fmt: skip
     if task == "translate":
         train, valid = datasets.make_pairs(datasets.grammar, 40, 10, 0).columns()
     else:

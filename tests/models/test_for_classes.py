@@ -20,7 +20,7 @@ TEXT = EncoderSettings(
 )  # fmt: skip
 PICTURE = ImageEncoderSettings(
     d_model=16, n_layers=2, n_heads=4, d_ff=24, n_labels=3,
-    picture=ImageSettings(height=8, width=8, patch=4),
+    image=ImageSettings(height=8, width=8, patch=4),
 )  # fmt: skip
 
 
@@ -37,14 +37,14 @@ def batch(model: Any, wanted: Any) -> tuple[Any, Layout]:
 CASES = [
     TEXT,
     replace(TEXT, heads=("classes", "pooled")),
-    replace(TEXT, wiring="pre", qk_norm=True),
-    replace(TEXT, wiring="parallel"),
+    replace(TEXT, block_layout="pre", qk_norm=True),
+    replace(TEXT, block_layout="parallel"),
     replace(TEXT, positions="none", n_kv_heads=2),
     PICTURE,
     replace(
         PICTURE,
         heads=("classes", "distilled"),
-        picture=replace(PICTURE.picture, distil_token=True),
+        image=replace(PICTURE.image, distil_token=True),
     ),
 ]
 

@@ -41,14 +41,14 @@ def viewer(shape: ImageSettings) -> Any:
     pooling = "first" if shape.class_token else "mean"
     return build_model(
         ImageEncoderSettings(
-            d_model=16, n_layers=2, n_heads=2, d_ff=24, picture=shape, n_labels=5, pooling=pooling
+            d_model=16, n_layers=2, n_heads=2, d_ff=24, image=shape, n_labels=5, pooling=pooling
         )
     ).eval()
 
 
 def listener(shape: AudioSettings = SOUND) -> Any:
     return build_model(
-        AudioEncoderSettings(d_model=16, n_layers=2, n_heads=2, d_ff=24, sound=shape)
+        AudioEncoderSettings(d_model=16, n_layers=2, n_heads=2, d_ff=24, audio=shape)
     ).eval()
 
 

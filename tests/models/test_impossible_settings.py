@@ -131,8 +131,8 @@ IMPOSSIBLE: list[tuple[str, ...]] = [
     ("DecoderSettings(body='lstm', n_heads=4)", "n_heads", "body='lstm'", "transformer"),
     ("DecoderSettings(kernel=5)", "kernel", "body='transformer'", "convolution"),
     (
-        "Seq2SeqSettings(memory='last')",
-        "memory",
+        "Seq2SeqSettings(source_attention='last')",
+        "source_attention",
         "body='transformer'",
         "lstm",
         "gru",
@@ -142,9 +142,17 @@ IMPOSSIBLE: list[tuple[str, ...]] = [
     ("Seq2SeqSettings(body='sha-rnn')", "body='sha-rnn'", "lstm", "gru", "convolution"),
     ("EncoderSettings(body='lstm', d_model=33)", "d_model=33", "d_model=34"),
     ("EncoderSettings(body='convolution', kernel=4)", "kernel=4", "kernel=5"),
-    ("Seq2SeqSettings(body='convolution', memory='last')", "memory='last'", "memory=dot"),
+    (
+        "Seq2SeqSettings(body='convolution', source_attention='last')",
+        "source_attention='last'",
+        "source_attention=dot",
+    ),
     ("DecoderSettings(body='convolution', dilation=0)", "dilation=0", "1"),
-    ("DecoderSettings(body='lstm', wiring='parallel')", "wiring='parallel'", "wiring=pre"),
+    (
+        "DecoderSettings(body='lstm', block_layout='parallel')",
+        "block_layout='parallel'",
+        "block_layout=pre",
+    ),
     ("DecoderSettings(body='lstm', positions='rotary')", "positions='rotary'", "positions=none"),
     ("DecoderSettings(body='sha-rnn', d_ff=100)", "d_ff=100", "d_ff=768"),
     ("DecoderSettings(body='lstm', single_head='none')", "single_head", "body='lstm'", "sha-rnn"),
@@ -259,7 +267,7 @@ MORE_IMPOSSIBLE: list[tuple[str, ...]] = [
     ("DecoderSettings(n_layers=2.5)", "n_layers=2.5"),
     ("DecoderSettings(positions='rotray')", "'rotray'", "'rotary'"),
     ("DecoderSettings(norm='rsm')", "'rsm'", "layer", "rms"),
-    ("DecoderSettings(wiring='per')", "'per'", "'pre'"),
+    ("DecoderSettings(block_layout='per')", "'per'", "'pre'"),
     ("DecoderSettings(activation='glu')", "'glu'", "swiglu"),
     ("DecoderSettings(init='papper')", "'papper'", "'paper'"),
     ("Seq2SeqSettings(tie='al')", "'al'", "all"),
@@ -476,7 +484,7 @@ def seen_or_heard(model: torch.nn.Module, wanted: ModelSettings) -> tuple[Any, L
     """Three pictures of two sizes, or three recordings, as the model reads them."""
     front = model.source_front if isinstance(wanted, Seq2SeqSettings) else model.front
     if isinstance(wanted, ImageEncoderSettings | ImageSeq2SeqSettings):
-        shape = wanted.picture
+        shape = wanted.image
         sizes = [(8, 8), (12, 8), (8, 8)]
         size = (shape.frames, shape.channels)
         return front.collate([torch.full((*size, *two), 9, dtype=torch.uint8) for two in sizes])

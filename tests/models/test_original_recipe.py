@@ -48,7 +48,7 @@ def test_the_settings_are_those_of_the_paper(name: str) -> None:
         settings.dropout,
     )
     assert (settings.n_layers, settings.decoder_layers, settings.vocab_size) == (6, 6, 37_000)
-    assert (settings.wiring, settings.norm, settings.norm_eps) == ("post", "layer", 1e-6)
+    assert (settings.block_layout, settings.norm, settings.norm_eps) == ("post", "layer", 1e-6)
     assert (settings.activation, settings.positions) == ("relu", "sinusoidal")
     assert (settings.attention_bias, settings.ff_bias, settings.head_bias) == ("", True, False)
     assert (settings.tie, settings.embedding_scale, settings.init) == ("all", True, "paper")
@@ -233,12 +233,12 @@ def test_dropout_is_on_the_embedding_sums_and_each_sub_layers_output_and_nowhere
     assert seen.attention_rates == [0.0] * 6
 
 
-@pytest.mark.parametrize("wiring", ["post", "pre"])
+@pytest.mark.parametrize("block_layout", ["post", "pre"])
 def test_attention_and_feed_forward_have_the_dropout_of_the_settings(
     wiring: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = {"attention_dropout": 0.125, "ff_dropout": 0.5, "dropout": 0.25}
-    model = small(wiring=wiring, **rates).to(device).train()
+    model = small(block_layout=wiring, **rates).to(device).train()
     seen = Dropouts(model, monkeypatch)
     run(model, device)
     assert seen.attention_rates == [0.125] * 6

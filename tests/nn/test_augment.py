@@ -20,7 +20,7 @@ from headway.settings.augment import AugmentSettings
 ALL = AugmentSettings(flip=True, crop=3, rand=2, erase=0.5, mixup=0.4, cutmix=1.0)
 
 
-def pictures(n: int, frames: int = 1, channels: int = 3, size: int = 12) -> Tensor:
+def random_images(n: int, frames: int = 1, channels: int = 3, size: int = 12) -> Tensor:
     """Smooth ones, so that a pixel resembles its neighbours."""
     generator = torch.Generator().manual_seed(n)
     coarse = torch.rand(n * frames, channels, 4, 4, generator=generator)
@@ -29,7 +29,7 @@ def pictures(n: int, frames: int = 1, channels: int = 3, size: int = 12) -> Tens
 
 
 def floats(n: int, **shape: int) -> Tensor:
-    return pictures(n, **shape).float() / 255
+    return random_images(n, **shape).float() / 255
 
 
 @settings(max_examples=25, deadline=None)
@@ -54,7 +54,7 @@ def test_whatever_is_set_pictures_stay_pictures(
     size: int,
 ) -> None:
     options = AugmentSettings(flip=flip, crop=crop, rand=rand, magnitude=magnitude, erase=erase)
-    images = pictures(4, frames, channels, size)
+    images = random_images(4, frames, channels, size)
     result = Augment(options)(images)
     assert result.shape == images.shape
     assert result.dtype == torch.float32
@@ -62,7 +62,7 @@ def test_whatever_is_set_pictures_stay_pictures(
 
 
 def test_the_same_seed_makes_the_same_pictures() -> None:
-    augment, images = Augment(ALL), pictures(8)
+    augment, images = Augment(ALL), random_images(8)
     targets = torch.eye(8)
 
     def run(seed: int) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ def test_the_same_seed_makes_the_same_pictures() -> None:
 
 
 def test_nothing_changes_at_magnitude_zero_nor_in_evaluation() -> None:
-    images = pictures(40)
+    images = random_images(40)
     same = images.float() / 255
     assert torch.equal(Augment(AugmentSettings(rand=3, magnitude=0.0))(images), same)
     assert torch.equal(Augment(AugmentSettings())(images), same)
@@ -87,7 +87,7 @@ def test_nothing_changes_at_magnitude_zero_nor_in_evaluation() -> None:
 
 
 def test_all_frames_of_a_video_change_alike() -> None:
-    frame = pictures(30)
+    frame = random_images(30)
     video = frame.expand(-1, 4, -1, -1, -1)
     result = Augment(ALL)(video)
     assert not torch.equal(result[:, 0], frame[:, 0].float() / 255)
@@ -95,7 +95,7 @@ def test_all_frames_of_a_video_change_alike() -> None:
 
 
 def test_moved_pictures_are_slices_of_padded_ones() -> None:
-    images = pictures(6, frames=2)
+    images = random_images(6, frames=2)
     down, right = torch.tensor([0, 2, -3, 5, 0, -1]), torch.tensor([0, -2, 3, 1, 4, 20])
     mirrored = torch.tensor([False, True, False, True, True, False])
     result = shift(images, down, right, mirrored)
@@ -150,7 +150,7 @@ def test_colours_change_as_they_do_in_pillow(name: str) -> None:
 def test_full_contrast_is_that_of_pillow(
     name: str, pillow: Callable[[Image.Image], Image.Image]
 ) -> None:
-    images = pictures(5, size=96)
+    images = random_images(5, size=96)
     result = apply_operations(
         images.float() / 255, torch.full((5,), OPERATIONS.index(name)), torch.ones(5)
     )
@@ -185,7 +185,7 @@ def test_a_picture_changes_alike_whoever_stands_beside_it() -> None:
 
 
 def test_parts_of_a_batch_are_changed_as_often_as_the_whole() -> None:
-    image = pictures(1).expand(400, -1, -1, -1, -1)
+    image = random_images(1).expand(400, -1, -1, -1, -1)
     augment = Augment(AugmentSettings(flip=True, crop=2, rand=1, erase=0.3))
     torch.manual_seed(0)
     whole = augment(image)
@@ -237,7 +237,7 @@ def test_weights_have_the_moments_of_a_beta_distribution(alpha: float) -> None:
 
 @pytest.mark.gpu
 def test_everything_can_be_recorded_as_a_graph_and_differs_when_replayed() -> None:
-    augment, images = Augment(ALL), pictures(16).cuda()
+    augment, images = Augment(ALL), random_images(16).cuda()
     targets = torch.eye(16, device="cuda")
 
     def step() -> Tensor:

@@ -63,7 +63,7 @@ def test_every_wiring_has_a_formula_here() -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("cross", [False, True], ids=["no memory", "memory"])
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("wiring", BLOCK_LAYOUTS)
+@pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
 def test_a_wiring_equals_its_formula(
     wiring: str, norm: str, cross: bool, dropout: float, shake: Shake, device: torch.device
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_wiring_equals_its_formula(
     assert not torch.allclose(found, x_ND)
 
 
-@pytest.mark.parametrize("wiring", BLOCK_LAYOUTS)
+@pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
 def test_dropout_is_off_in_use(wiring: str, shake: Shake) -> None:
     block = shake(made(wiring, cross=False, dropout=0.5))
     plain = made(wiring, cross=False)
@@ -96,7 +96,7 @@ def test_dropout_is_off_in_use(wiring: str, shake: Shake) -> None:
     assert torch.equal(block.eval()(x_ND, layout), plain(x_ND, layout))
 
 
-@pytest.mark.parametrize(("wiring", "norms"), [("post", 2), ("pre", 2), ("parallel", 1)])
+@pytest.mark.parametrize(("block_layout", "norms"), [("post", 2), ("pre", 2), ("parallel", 1)])
 def test_a_wiring_has_the_norms_it_uses_and_no_other(wiring: str, norms: int, shake: Shake) -> None:
     for cross in (False, True):
         block = shake(made(wiring, cross=cross))
@@ -107,7 +107,7 @@ def test_a_wiring_has_the_norms_it_uses_and_no_other(wiring: str, norms: int, sh
         assert n_norms == norms + (cross and wiring != "parallel")
 
 
-@pytest.mark.parametrize("wiring", BLOCK_LAYOUTS)
+@pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
 def test_the_stream_of_a_block_can_be_looked_at(wiring: str) -> None:
     block = made(wiring, cross=False)
     with record(block, "stream") as seen:
@@ -115,7 +115,7 @@ def test_the_stream_of_a_block_can_be_looked_at(wiring: str) -> None:
     assert torch.equal(seen["stream"][0], out_ND)
 
 
-@pytest.mark.parametrize("wiring", BLOCK_LAYOUTS)
+@pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
 def test_a_block_hands_its_cache_to_both_attentions(wiring: str, shake: Shake) -> None:
     block = shake(made(wiring, cross=True))
     memory = Memory(torch.randn(4, 8), Layout.of([4]))
@@ -133,7 +133,7 @@ def test_a_block_hands_its_cache_to_both_attentions(wiring: str, shake: Shake) -
 
 
 @pytest.mark.parametrize("cross", [False, True], ids=["no memory", "memory"])
-@pytest.mark.parametrize("wiring", BLOCK_LAYOUTS)
+@pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
 def test_gradients_pass_the_check_by_finite_differences(
     wiring: str, cross: bool, shake: Shake
 ) -> None:

@@ -65,7 +65,7 @@ KINDS = {
     "rotary": {"positions": "rotary"},
     "alibi": {"positions": "alibi"},
     "relative": {"positions": "relative"},
-    "post": {"wiring": "post"},
+    "post": {"block_layout": "post"},
 }
 
 
@@ -270,7 +270,7 @@ def memory_of(lengths: list[int], device: torch.device | str = "cpu") -> Memory:
 def test_with_a_memory_cached_decoding_equals_one_pass(
     make_stack: MakeStack, device: torch.device
 ) -> None:
-    stack = make_stack(device, cross=True, wiring="post")
+    stack = make_stack(device, cross=True, block_layout="post")
     memory = memory_of([3, 5], device)
     sequences = list(torch.randn(2, 4, 16, device=device))
     wanted = one_pass(stack, sequences, memory)

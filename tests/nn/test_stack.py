@@ -16,12 +16,12 @@ from headway.nn.stack import Stack
 MakeStack = Callable[..., Stack]
 
 
-@pytest.mark.parametrize("wiring", BLOCK_LAYOUTS)
+@pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
 @pytest.mark.parametrize("cross", [False, True], ids=["no memory", "memory"])
 def test_a_stack_is_its_blocks_in_order_then_the_norm(
     wiring: str, cross: bool, make_stack: MakeStack, device: torch.device
 ) -> None:
-    stack = make_stack(device, wiring=wiring, cross=cross, n_layers=3)
+    stack = make_stack(device, block_layout=wiring, cross=cross, n_layers=3)
     layout = Layout.of([3, 2], device)
     x_ND = torch.randn(5, 16, device=device)
     memory = None

@@ -77,7 +77,7 @@ def _falcon(config: Any) -> Architecture:
         max_len=config.max_position_embeddings,
         activation=ACTIVATIONS[config.activation],
         norm_eps=config.layer_norm_epsilon,
-        wiring="parallel",
+        block_layout="parallel",
         positions="rotary",
         rope=RopeSettings(base=config.rope_parameters["rope_theta"]),
         attention_bias="qkvo" * config.bias,
@@ -101,7 +101,7 @@ def _pairs(model: DecoderSettings, qkv: TensorTransform) -> list[NamePair]:
             f"{own}.query_key_value", f"{block}.attention.to_qkv", qkv, bias=biased
         )
         pairs += weight_and_bias(f"{own}.dense", f"{block}.attention.to_out", bias=biased)
-        if model.wiring != "parallel":
+        if model.block_layout != "parallel":
             pairs += weight_and_bias(
                 f"{layer}.post_attention_layernorm", f"{block}.norm_feed_forward"
             )

@@ -31,7 +31,7 @@ Pair = tuple[nn.Parameter, nn.Parameter | None]
 """Our weight and theirs. A norm of theirs may have no bias; ours is then zero."""
 
 each_type = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
-each_wiring = pytest.mark.parametrize("wiring", [PostNorm, PreNorm])
+each_wiring = pytest.mark.parametrize("block_layout", [PostNorm, PreNorm])
 
 
 def our_block(

@@ -123,7 +123,7 @@ def test_a_medium_is_kept_for_the_next_question(
         ({"text": "a", "walk": ["cross", 1, 2]}, r'\bwalk\b.*\["cross", 0, 3, 2\]'),
         ({"text": "a", "walk": []}, r"\bwalk\b"),
         ({"text": "a", "maps": 1}, r"\bmaps\b.*\btrue\b.*\bfalse\b"),
-        ({"text": "a", "alpha": 10**400}, "alpha"),
+        ({"text": "a", "length_penalty_alpha": 10**400}, "length_penalty_alpha"),
         ({"text": "a", "off": [f"cross.{'9' * 5000}.0"]}, r"'cross\.999"),
     ],
     ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",

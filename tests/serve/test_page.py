@@ -297,7 +297,7 @@ def test_look_inside_opens_the_page_of_this_input(there: There) -> None:
     look.wait_for_selector("#root[data-drawn]", timeout=60_000)
     assert look.input_value("[data-live=text]") == "Der Hund schläft."
     asked = look.evaluate("LIVE.draft")
-    assert (asked["beam"], asked["alpha"], asked["temperature"]) == (2, 0.25, None)
+    assert (asked["beam"], asked["length_penalty_alpha"], asked["temperature"]) == (2, 0.25, None)
     look.fill("[data-live=text]", "Die Katze schläft.")
     look.press("[data-live=text]", "Enter")
     look.wait_for_selector("[data-live=said][data-answers='1']", timeout=60_000)

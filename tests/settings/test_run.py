@@ -191,7 +191,7 @@ def test_tables_become_dotted_keys() -> None:
         (["task=caption", "augment.noise=0.1"], ("augment.noise", "caption")),
         (["task=identify", "augment.flip=true"], ("augment.flip", "identify")),
         (
-            ["task=fill", "data.media=['x']", "model.family=sound-encoder", "augment.crop=2"],
+            ["task=fill", "data.media=['x']", "model.family=audio-encoder", "augment.crop=2"],
             ("augment.crop", "fill"),
         ),
         (["task=see", "augment.rand=11"], ("[augment]", "rand=11", "10")),
@@ -287,10 +287,10 @@ def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> N
 
 WITHOUT_EFFECT = [
     ("train.rdrop=1", "embed"),
-    ("train.smoothing=0.1", "embed"),
-    ("train.smoothing_kind=torch", "embed"),
-    ("train.smoothing=0.1 tag.crf=true", "tag"),
-    ("train.smoothing=0.1 transcribe.ctc=1", "transcribe"),
+    ("train.label_smoothing=0.1", "embed"),
+    ("train.label_smoothing_kind=torch", "embed"),
+    ("train.label_smoothing=0.1 tag.crf=true", "tag"),
+    ("train.label_smoothing=0.1 transcribe.ctc=1", "transcribe"),
     ("tokenizer.vocab_size=500", "see"),
     ("tokenizer.kind=words", "watch"),
     ("tokenizer.lowercase=true", "identify"),
@@ -314,13 +314,17 @@ def test_a_setting_as_it_would_be_anyway_is_no_mistake() -> None:
     """A run's own `config.toml`, which has every setting, serves as a recipe."""
     for task in SPECS:
         words = ["train.rdrop=0", "train.cooldown=0.2", "train.schedule=linear"]
-        words += ["train.smoothing=0", "tokenizer.lowercase=false", "tokenizer.vocab_size=none"]
+        words += [
+            "train.label_smoothing=0",
+            "tokenizer.lowercase=false",
+            "tokenizer.vocab_size=none",
+        ]
         assert load_run_settings(None, words, {"task": task}).task == task
 
 
 def test_what_rebuilds_hidden_parts_has_no_labels_to_smooth() -> None:
-    media = {"task": "fill", "data.media": ["pictures"]}
-    for word in ("train.smoothing=0.1", "tokenizer.kind=words", "train.rdrop=1"):
+    media = {"task": "fill", "data.media": ["image"]}
+    for word in ("train.label_smoothing=0.1", "tokenizer.kind=words", "train.rdrop=1"):
         assert load_run_settings(None, [word] if "rdrop" not in word else [], {"task": "fill"})
         with pytest.raises(ConfigError, match=rf"{word.partition('=')[0]}\b.*\bfill\b"):
             load_run_settings(None, [word], media)

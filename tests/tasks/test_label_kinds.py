@@ -89,7 +89,7 @@ def test_baselines_are_the_usual_set_and_the_mean() -> None:
     [(name, shares_NC)] = SEVERAL.baseline_predictions(SEVERAL.stored_targets(train), 2).items()
     assert name == "most frequent set"
     values = SEVERAL.values(shares_NC, truth)
-    assert values["exact"] == 50.0
+    assert values["exact_match"] == 50.0
     assert np.isfinite(values["loss"])
     assert "'art'" in SEVERAL.remark(SEVERAL.stored_targets(train))
     numbers_N = np.array([1.0, 3.0], np.float32)
@@ -123,7 +123,7 @@ def test_the_answer_selects_the_row() -> None:
     [
         (["classify.answer=labels", "classify.balance=true"], r"\.balance.*\.answer=labels"),
         (["classify.answer=number", "classify.balance=true"], r"\.balance.*\.answer=number"),
-        (["classify.answer=number", "train.smoothing=0.1"], r"train\.smoothing"),
+        (["classify.answer=number", "train.label_smoothing=0.1"], r"train\.label_smoothing"),
         (["classify.answer=label", "classify.std=2.0"], r"classify\.std.*classify\.answer=label"),
         (["classify.answer=number", "classify.std=0.0"], "std=0"),
     ],

@@ -157,7 +157,7 @@ def test_rdrop_costs_what_two_readings_differ_by(tiny: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["embed", "fill pictures"])
 def test_terms_on_probabilities_are_an_error_without_any(name: str) -> None:
-    given = {"task": name.split()[0], **({"data.media": ["x"]} if "pictures" in name else {})}
+    given = {"task": name.split()[0], **({"data.media": ["x"]} if "image" in name else {})}
     for word in ("train.rdrop=1", "distil.temperature=3"):
         with pytest.raises(ConfigError, match=rf"{word.split('=')[0]}.*\b{given['task']}\b"):
             load_run_settings(None, [word], {**given, "distil.teacher": "x"})

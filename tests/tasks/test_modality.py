@@ -67,23 +67,23 @@ def made(folder: Path) -> dict[str, tuple[Path, str]]:
     array(inner / "grey.npy", 6, 4, SIDE, SIDE)
     array(inner / "colour.npy", 6, SIDE, SIDE, 3)
     return {
-        "a picture": (picture(folder / "one" / "x" / "a.png").parents[1], "pictures"),
-        "frames": (picture(folder / "two" / "x" / "a.gif", frames=3).parents[1], "videos"),
+        "a picture": (picture(folder / "one" / "x" / "a.png").parents[1], "image"),
+        "frames": (picture(folder / "two" / "x" / "a.gif", frames=3).parents[1], "video"),
         "an array with time": (array(folder / "three" / "x" / "a.npy", 4, SIDE, SIDE).parents[1],
-                               "videos"),
+                               "video"),
         "an array with colours": (array(folder / "four" / "x" / "a.npy", SIDE, SIDE, 3).parents[1],
-                                  "pictures"),
-        "a recording": (sound(folder / "five" / "x" / "a.wav").parents[1], "sounds"),
-        "a list of pictures": (listed(folder / "a.jsonl", path="inner/a.png", label=1), "pictures"),
-        "a list of frames": (listed(folder / "b.jsonl", path="inner/a.gif", label=1), "videos"),
-        "a list of recordings": (listed(folder / "c.jsonl", path="inner/a.wav", label=1), "sounds"),
+                                  "image"),
+        "a recording": (sound(folder / "five" / "x" / "a.wav").parents[1], "audio"),
+        "a list of pictures": (listed(folder / "a.jsonl", path="inner/a.png", label=1), "image"),
+        "a list of frames": (listed(folder / "b.jsonl", path="inner/a.gif", label=1), "video"),
+        "a list of recordings": (listed(folder / "c.jsonl", path="inner/a.wav", label=1), "audio"),
         "a list into a stack": (listed(folder / "d.jsonl", path="inner/grey.npy", index=1, label=1),
-                                "videos"),
+                                "video"),
         "a list into pictures": (
-            listed(folder / "e.jsonl", path="inner/colour.npy", index=1, label=1), "pictures"),
+            listed(folder / "e.jsonl", path="inner/colour.npy", index=1, label=1), "image"),
         "samples": (listed(folder / "f.jsonl", path="inner/grey.npy", index=0, rate=8000, label=1),
-                    "sounds"),
-        "what is not there": (folder / "nowhere", "pictures"),
+                    "audio"),
+        "what is not there": (folder / "nowhere", "image"),
     }  # fmt: skip
 
 
@@ -96,10 +96,10 @@ def test_the_first_file_sets_the_modality_of_all(task: str, tmp_path: Path) -> N
 def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
     path = picture(tmp_path / "x" / "a.png").parents[1]
     for words, what in (
-        (("classify", path), "pictures"),
-        (("classify", path, "classify.what=videos"), "videos"),
-        (("watch", path), "videos"),
-        (("classify", path, "model.sound.bands=20"), "sounds"),
+        (("classify", path), "image"),
+        (("classify", path, "classify.modality=video"), "video"),
+        (("watch", path), "video"),
+        (("classify", path, "model.audio.bands=20"), "audio"),
     ):
         kind = find_task(settings(*words))
         assert isinstance(kind, ClassifyTask)
@@ -111,7 +111,7 @@ def test_data_in_memory_is_inspected_if_it_is_in_files(tmp_path: Path) -> None:
     training = Training(settings=settings("classify", manifest), out=tmp_path, device="cpu")
     listed(manifest, path=str(sound(tmp_path / "a.wav")), label=1)
     assert isinstance(training.task, ClassifyTask)
-    assert training.task.row.modality == "sounds"
+    assert training.task.row.modality == "audio"
     noise = np.random.default_rng(0).standard_normal((12, 200)).astype(np.float32)
     data = {"audio": [(0.1 * one, 8000) for one in noise], "label": list("ab") * 6}
     assert "12 " in str(headway.check("classify", data))
@@ -120,10 +120,10 @@ def test_data_in_memory_is_inspected_if_it_is_in_files(tmp_path: Path) -> None:
 def test_a_run_sets_the_modality_of_its_test_data(tmp_path: Path) -> None:
     """An imported one has no data of its own to tell it by."""
     folder = str(picture(tmp_path / "x" / "a.png").parents[1])
-    with as_files("classify", folder, what="pictures") as found:
+    with as_files("classify", folder, what="image") as found:
         assert found == {"media": [folder]}
     names = {"path": ["a.png"], "label": ["x"]}
-    assert bind_data("classify", names, what="pictures").files == "media"
+    assert bind_data("classify", names, what="image").files == "media"
     with pytest.raises(ConfigError, match=r"text=.*'path'"):
         bind_data("classify", names, what="text")
     assert bind_data("classify", names, {"text": "path"}, what="text").files == "text"
@@ -132,14 +132,14 @@ def test_a_run_sets_the_modality_of_its_test_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "files"),
     [
-        ("augment.flip", True, "sounds"), ("augment.speed", 0.1, "pictures"),
-        ("classify.teacher", "x", "sounds"),
+        ("augment.flip", True, "audio"), ("augment.speed", 0.1, "image"),
+        ("classify.teacher", "x", "audio"),
     ],
 )  # fmt: skip
 def test_settings_without_effect_on_the_files_are_an_error_once_their_modality_is_known(
     tmp_path: Path, key: str, value: object, files: str
 ) -> None:
-    media = sound(tmp_path / "a" / "1.wav") if files == "sounds" else picture(tmp_path / "1.png")
+    media = sound(tmp_path / "a" / "1.wav") if files == "audio" else picture(tmp_path / "1.png")
     given = {"task": "classify", "data.media": [str(media.parent)], key: value}
     run = Training(settings=load_run_settings(None, [], given), out=tmp_path / "run", device="cpu")
     with pytest.raises(UserError, match=re.escape(key)):

@@ -115,7 +115,7 @@ def test_options_and_settings_of_decoding_are_those_that_there_are(row: Spec) ->
 
 @pytest.mark.parametrize("row", ROWS, ids=named)
 def test_a_family_of_a_row_reads_what_the_row_is_given(row: Spec) -> None:
-    fronts = {"text": None, "pictures": "picture", "videos": "picture", "sounds": "sound"}
+    fronts = {"text": None, "image": "picture", "video": "picture", "audio": "sound"}
     for family in row.families:
         names = {field.name for field in fields(FAMILY_SETTINGS[family])}
         assert names & {"picture", "sound"} == {fronts[row.modality]} - {None}
@@ -130,7 +130,7 @@ def test_settings_say_which_row_a_run_is_of(task: str) -> None:
     for row in spec.rows:
         if len(spec.rows) > 1:
             model = FAMILY_SETTINGS[row.families[0]]()
-            if row.modality != "videos":
+            if row.modality != "video":
                 assert possible(RunSettings(task=task, model=model)) == (row,)
 
 
@@ -163,10 +163,13 @@ def test_a_typing_mistake_gets_the_nearest_name(task: str) -> None:
 
 
 def test_fill_has_other_scores_for_pictures_than_for_text() -> None:
-    text, media = {"task": "fill"}, {"task": "fill", "data.media": ["pictures"]}
+    text, media = {"task": "fill"}, {"task": "fill", "data.media": ["image"]}
     with pytest.raises(ConfigError, match=r"'explained'.*ppl"):
-        load_run_settings(None, ["train.metric=explained"], text)
-    assert load_run_settings(None, ["train.metric=explained"], media).train.metric == "explained"
+        load_run_settings(None, ["train.metric=variance_explained"], text)
+    assert (
+        load_run_settings(None, ["train.metric=variance_explained"], media).train.metric
+        == "variance_explained"
+    )
     with pytest.raises(ConfigError, match=r"'ppl'.*explained"):
         load_run_settings(None, ["train.metric=ppl"], media)
 
@@ -178,15 +181,15 @@ def test_other_words_are_those_of_tasks_that_there_are() -> None:
     for name, alias in ALIASES.items():
         assert name not in SPECS
         assert alias.task in ("", *SPECS)
-        if alias.what is not None:
-            assert (spec_of(name).name, spec_of(name).modality) == (alias.task, alias.what)
+        if alias.modality is not None:
+            assert (spec_of(name).name, spec_of(name).modality) == (alias.task, alias.modality)
     assert OLD == ["see", "watch"]
 
 
 @pytest.mark.parametrize("word", OLD)
 def test_settings_in_old_words_are_those_in_new_ones(word: str, tmp_path: Path) -> None:
-    what = ALIASES[word].what
-    new = {"task": "classify", "classify.what": what, "classify.balance": True}
+    what = ALIASES[word].modality
+    new = {"task": "classify", "classify.modality": what, "classify.balance": True}
     wanted = load_run_settings(None, [], {**new, "data.media": ["x"]})
     words = ["data.media=[x]", f"{word}.balance=true"]
     assert load_run_settings(None, words, {"task": word}) == wanted
@@ -195,7 +198,7 @@ def test_settings_in_old_words_are_those_in_new_ones(word: str, tmp_path: Path) 
     recipe.write_text(f'task = "{word}"\n\n[{word}]\nbalance = true\n')
     found = load_run_settings(recipe, ["data.media=[x]"], is_recipe=True)
     assert found == wanted
-    assert found.asked.origin("classify.what") == "recipe.toml"
+    assert found.asked.origin("classify.modality") == "recipe.toml"
     assert load_run_settings(recipe, [], {"task": "classify"}).classify == wanted.classify
 
 
@@ -209,13 +212,13 @@ def test_what_a_run_wrote_in_old_words_is_read_in_new_ones(word: str) -> None:
     }
     found = run_settings(values)
     assert found.task == "classify"
-    assert found.classify.what == ALIASES[word].what
+    assert found.classify.modality == ALIASES[word].modality
     assert found.classify.balance
     assert found.asked == {
         "task": "classify",
         "data.media": ["x"],
         "classify.balance": True,
-        "classify.what": ALIASES[word].what,
+        "classify.modality": ALIASES[word].modality,
     }
     assert values["task"] == word  # what was given is left as it was
 
@@ -248,18 +251,18 @@ def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) ->
 
 
 def test_only_pictures_have_a_teacher_of_their_token() -> None:
-    for what in ("text", "videos", "sounds"):
-        given = {"task": "classify", "classify.what": what, "classify.teacher": "run"}
+    for what in ("text", "video", "audio"):
+        given = {"task": "classify", "classify.modality": what, "classify.teacher": "run"}
         with pytest.raises(ConfigError, match=rf"classify\.teacher.*\b{what}\b"):
             load_run_settings(None, [], given)
-    given = {"task": "classify", "classify.what": "pictures", "classify.teacher": "run"}
+    given = {"task": "classify", "classify.modality": "image", "classify.teacher": "run"}
     assert load_run_settings(None, [], given).classify.teacher == "run"
 
 
 def test_settings_of_a_model_say_what_it_is_given() -> None:
     media = {"task": "classify", "data.media": ["x"]}
     assert len(possible(load_run_settings(None, [], media))) == 3
-    for word, what in (("sound.bands=40", "sounds"), ("picture.frames=4", "videos"),
-                       ("picture.frames=1", "pictures")):  # fmt: skip
+    for word, what in (("sound.bands=40", "audio"), ("picture.frames=4", "video"),
+                       ("picture.frames=1", "image")):  # fmt: skip
         [row] = possible(load_run_settings(None, [f"model.{word}"], media))
         assert row.modality == what

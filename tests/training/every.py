@@ -66,26 +66,26 @@ def _two_columns(folder: Path) -> Files:
 
 
 def _pictures(folder: Path) -> Files:
-    return {"data.media": [shown.write_pictures(folder / "pictures")]}
+    return {"data.media": [shown.write_pictures(folder / "image")]}
 
 
 def _patches(folder: Path) -> Files:
-    return _pictures(folder) | {"model.picture.patch": 4}
+    return _pictures(folder) | {"model.image.patch": 4}
 
 
 def _videos(folder: Path) -> Files:
-    return {"data.media": [shown.write_videos(folder / "videos")]}
+    return {"data.media": [shown.write_videos(folder / "video")]}
 
 
 def _scenes(folder: Path) -> Files:
     folder.mkdir(exist_ok=True)
-    small = {"model.n_decoder_layers": 1, "model.picture.patch": 4, "tokenizer.kind": "words"}
+    small = {"model.n_decoder_layers": 1, "model.image.patch": 4, "tokenizer.kind": "words"}
     return {"data.media": [str(captioned.write_scenes(folder))]} | small
 
 
 def _speech(folder: Path) -> Files:
     path = spoken.write_manifest(folder, "said", spoken.texts(40, seed=1))
-    return {"data.media": [path], "model.n_decoder_layers": 1, "model.sound.bands": 20}
+    return {"data.media": [path], "model.n_decoder_layers": 1, "model.audio.bands": 20}
 
 
 def _speakers(folder: Path) -> Files:

@@ -61,10 +61,10 @@ def write_wav(path: Path, samples: Samples, rate: int = RATE) -> str:
 
 def write_manifest(folder: Path, name: str, chosen: list[str], seed: int = 0) -> str:
     """All recordings in one file, and a line for each in a list."""
-    sounds = [said(text, seed) for text in chosen]
-    write_wav(folder / f"{name}.wav", np.concatenate([sound for sound, _ in sounds]))
+    recordings = [said(text, seed) for text in chosen]
+    write_wav(folder / f"{name}.wav", np.concatenate([sound for sound, _ in recordings]))
     lines, at = [], 0
-    for text, (sound, words) in zip(chosen, sounds, strict=True):
+    for text, (sound, words) in zip(chosen, recordings, strict=True):
         end = at + len(sound)
         lines.append({"path": f"{name}.wav", "start": at / RATE, "end": end / RATE, "text": text,
                       "words": words})  # fmt: skip

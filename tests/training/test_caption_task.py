@@ -41,7 +41,7 @@ from .captioned import scene, write_manifest, write_scenes
 CPU = torch.device("cpu")
 ASKED = {
     "model.d_model": 16, "model.n_layers": 1, "model.n_decoder_layers": 1, "model.n_heads": 2,
-    "model.d_ff": 32, "model.dropout": 0.0, "model.picture.patch": 4, "train.batch_tokens": 40,
+    "model.d_ff": 32, "model.dropout": 0.0, "model.image.patch": 4, "train.batch_tokens": 40,
 }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[PreparedData
     kind = CaptionTask(spec_of("caption"))
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
-    train = replace(settings.train, batch_tokens=40, smoothing=0.2)
+    train = replace(settings.train, batch_tokens=40, label_smoothing=0.2)
     task = kind.objective(replace(settings, train=train), prepared)
     return prepared, task
 
@@ -227,7 +227,7 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
         full = task.evaluate(EvalPass(model, CPU))
         assert set(spec_of("caption").scores) == set(full)
         assert quick["loss"] == pytest.approx(full["loss"])
-        assert 0 <= full["exact"] <= 100
+        assert 0 <= full["exact_match"] <= 100
         assert len(full.samples) == 12
         written = {one["place"]: one["text"] for one in task.prepared.valid_examples}
         assert [written[one["source"]] for one in full.samples] == [
@@ -268,14 +268,14 @@ def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunSet
     folder = tmp_path_factory.mktemp("fine")
     texts = ["red", "red left of blue", "green and blue left of red and green", "blue left"]
     media = write_texts(folder, texts * 24, 32)
-    settings = settings_of(media, **{"model.picture.patch": 2, "model.d_model": 32})
+    settings = settings_of(media, **{"model.image.patch": 2, "model.d_model": 32})
     return CaptionTask(spec_of("caption")).prepare(settings, folder, SILENT), settings
 
 
 def fine_task(made: tuple[PreparedData, RunSettings], device: torch.device) -> Seq2SeqObjective:
     prepared, settings = made
     settings = resolve_run(settings, prepared, device)
-    train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, pool=1)
+    train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, bucket_steps=1)
     return CaptionTask(spec_of("caption")).objective(replace(settings, train=train), prepared)
 
 
@@ -332,8 +332,8 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
     front = ImageSettings(height=16, width=16, patch=patch)
 
     def new_task() -> Seq2SeqObjective:
-        model = model_settings({"family": "picture-seq2seq", "picture": asdict(front)})
-        train = replace(settings.train, batch_tokens=batch_tokens, pool=1)
+        model = model_settings({"family": "image-seq2seq", "picture": asdict(front)})
+        train = replace(settings.train, batch_tokens=batch_tokens, bucket_steps=1)
         return CaptionTask(spec_of("caption")).objective(
             replace(settings, model=model, train=train), prepared
         )

@@ -69,7 +69,7 @@ def test_small_data_gets_defaults_that_suit_it() -> None:
     model, train = model_of(settings), settings.train
     tiny = preset("transformer-tiny")
     assert (model.d_model, model.n_layers) == (tiny.d_model, tiny.n_layers)
-    assert model.wiring == "pre"
+    assert model.block_layout == "pre"
     assert (train.optimizer, train.schedule, train.clip) == ("muon", "linear", 1.0)
     assert train.batch_tokens == train.micro_tokens == 2048
     # 60 epochs of 5000 pairs of 10 tokens and an end
@@ -107,7 +107,7 @@ def test_a_gpu_gets_more(n_pairs: int, name: str) -> None:
     settings = planned(n_pairs=n_pairs, on=GPU)
     assert model_of(settings).d_ff == preset(name).d_ff
     assert settings.train.batch_tokens == (8192 if n_pairs < 1_000_000 else 25_000)
-    assert (settings.train.precision, settings.train.pool) == ("bf16", 1)
+    assert (settings.train.precision, settings.train.bucket_steps) == ("bf16", 1)
 
 
 def test_a_few_pairs_still_get_some_steps() -> None:
@@ -124,13 +124,21 @@ def test_the_base_model_means_the_paper() -> None:
     assert (train.steps, train.batch_tokens, train.average) == (100_000, 25_000, 5)
     assert (train.optimizer, train.beta1, train.beta2, train.eps) == ("adam", 0.9, 0.98, 1e-9)
     assert (train.weight_decay, train.clip) == (0.0, 0.0)
-    assert (train.smoothing, train.smoothing_kind, train.schedule) == (0.1, "paper", "noam")
+    assert (train.label_smoothing, train.label_smoothing_kind, train.schedule) == (
+        0.1,
+        "paper",
+        "noam",
+    )
     rate = learning_rate(train, 100_000, model.d_model)
     assert rate(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
     assert rate(100) == pytest.approx(512**-0.5 * 100 * 4000**-1.5)
     assert rate(90_000) == pytest.approx(512**-0.5 * 90_000**-0.5)
     assert peak_lr(train, 100_000, 512) == pytest.approx(6.99e-4, rel=1e-3)
-    assert (settings.decode.beam, settings.decode.alpha, settings.decode.extra_len) == (4, 0.6, 50)
+    assert (
+        settings.decode.beam,
+        settings.decode.length_penalty_alpha,
+        settings.decode.extra_len,
+    ) == (4, 0.6, 50)
     assert train.micro_tokens == 2048  # accumulated: the effective batch stays
 
 
@@ -173,8 +181,8 @@ def test_what_was_asked_for_stays(word: str, first: list[str]) -> None:
 
 
 def test_a_change_to_the_model_is_made_to_the_chosen_one() -> None:
-    model = model_of(planned("model.n_layers=3", "model.wiring=post", "model.dropout=0.25"))
-    assert (model.n_layers, model.wiring, model.dropout) == (3, "post", 0.25)
+    model = model_of(planned("model.n_layers=3", "model.block_layout=post", "model.dropout=0.25"))
+    assert (model.n_layers, model.block_layout, model.dropout) == (3, "post", 0.25)
     assert model.d_model == preset("transformer-tiny").d_model
 
 
@@ -452,4 +460,4 @@ def test_a_translator_that_starts_from_another_is_fine_tuned() -> None:
     tuned = planned("start.run=tatoeba-de-en").train
     assert (tuned.optimizer, tuned.schedule, tuned.lr) == ("adamw", "linear", 3e-4)
     assert planned("start.run=tatoeba-de-en", "train.lr=1e-3").train.lr == 1e-3
-    assert tuned.smoothing == planned().train.smoothing
+    assert tuned.label_smoothing == planned().train.label_smoothing

@@ -40,7 +40,7 @@ SEE, WATCH = (make_task(spec_of(name)) for name in ("see", "watch"))
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_pictures(tmp_path_factory.mktemp("pictures"))
+    return write_pictures(tmp_path_factory.mktemp("image"))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_sides_are_learned(learned: Path, pictures: str) -> None:
 def test_defaults_follow_from_the_pictures(pictures: str, tmp_path: Path) -> None:
     settings, prepared = resolved(SEE, asked("classify", pictures), tmp_path)
     model: Any = settings.model
-    shape = model.picture
+    shape = model.image
     assert (shape.height, shape.width, shape.channels, shape.patch) == (8, 8, 1, 2)
     assert model.n_labels == 3
     assert model.d_model == 32

@@ -210,17 +210,17 @@ def test_long_texts_are_answered_with_the_mean_of_their_windows(made: Made) -> N
 def test_long_texts_without_windows_are_an_error(made: Made, tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), ("film " * 60, "pos")])
     wanted = asked("classify", text, data__long="error", model__max_len=16)
-    with pytest.raises(DataError, match=r"\b16\b.*data\.long=windows.*model\.max_len"):
+    with pytest.raises(DataError, match=r"\b16\b.*data\.on_long=split.*model\.max_len"):
         resolved(CLASSIFY, wanted, tmp_path)
     settings, prepared = made
     assert settings.model is not None
     strict = replace(
         settings,
-        data=replace(settings.data, long="error"),
+        data=replace(settings.data, on_long="error"),
         model=replace(settings.model, max_len=16),
     )
     classifier = labeller(model_of(settings), prepared, strict)
-    with pytest.raises(DataError, match=r"\b2\b.*\b16\b.*data\.long=windows"):
+    with pytest.raises(DataError, match=r"\b2\b.*\b16\b.*data\.on_long=split"):
         list(classifier.answers(["fine", "film " * 60]))
 
 

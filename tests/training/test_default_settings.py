@@ -37,7 +37,7 @@ def recordings(n: int, rows: int, **more: Any) -> DatasetStats:
 
 
 MEDIA = {"data.media": ["files"]}
-IMAGES = {"classify.what": "pictures"}
+IMAGES = {"classify.modality": "image"}
 WRITTEN: dict[str, Any] = {"longest_text": 20, "vocab_size": 30}
 Chosen = tuple[int, int, str, float, int, int]
 """Layers, width, optimizer, learning rate, tokens per batch, steps."""

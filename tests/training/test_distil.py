@@ -282,7 +282,7 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunS
     shape = EncoderSettings(
         vocab_size=prepared.tokenizer.vocab_size, d_model=32, n_layers=4, n_heads=2, d_ff=64,
         max_len=24, dropout=0.0, attention_dropout=0.0, n_segments=0, heads=("words",),
-        init="small", wiring="pre", positions="rotary",
+        init="small", block_layout="pre", positions="rotary",
     )  # fmt: skip
     teacher = build_model(shape, seed=1)
     trained(MaskedLMObjective(replace(settings, model=shape), prepared), teacher, 5)  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ def settings_of(folder: Path, *, pairs: bool = True, **more: Any) -> RunSettings
     lines = [f"{a}\t{b}" if pairs else a for a, b in PAIRS]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     files = {"pairs" if pairs else "text": (str(path),)}
-    train = TrainSettings(batch_tokens=250, micro_tokens=250, smoothing=0.0)
+    train = TrainSettings(batch_tokens=250, micro_tokens=250, label_smoothing=0.0)
     values: dict[str, Any] = {
         "tokenizer": TokenizerSettings(kind="words"),
         "train": train,
@@ -96,7 +96,8 @@ def shape(prepared: PreparedData, family: type[Any] = EncoderSettings, **more: A
     values: dict[str, Any] = {
         "vocab_size": prepared.tokenizer.vocab_size, "d_model": 32, "n_layers": 2, "n_heads": 2,
         "d_ff": 64, "max_len": 24, "dropout": 0.0, "attention_dropout": 0.0,
-        "heads": (), "pooling": "mean", "wiring": "pre", "positions": "rotary", "init": "small",
+        "heads": (), "pooling": "mean", "block_layout": "pre", "positions": "rotary",
+        "init": "small",
     }  # fmt: skip
     values |= {"n_segments": 0} if family is EncoderSettings else {}
     return family(**(values | more))

@@ -37,9 +37,9 @@ from headway.training.step import Step
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 32, "dropout": 0.0}
 PICTURE = ImageSettings(height=16, width=16, patch=4)
-SEES = ImageEncoderSettings(picture=PICTURE, heads=(), pooling="mean", **SMALL)
+SEES = ImageEncoderSettings(image=PICTURE, heads=(), pooling="mean", **SMALL)
 HEARS = AudioEncoderSettings(
-    sound=AudioSettings(rate=1000, n_fft=50, hop=20, bands=8), heads=(), pooling="mean", **SMALL
+    audio=AudioSettings(rate=1000, n_fft=50, hop=20, bands=8), heads=(), pooling="mean", **SMALL
 )
 
 
@@ -56,7 +56,7 @@ def recordings(n: int = 6) -> AudioStore:
 
 
 def task_of(model: Any, columns: Columns, valid: Columns | None = None, **augment: Any) -> Any:
-    train = TrainSettings(batch_tokens=4096, micro_tokens=4096, smoothing=0.0)
+    train = TrainSettings(batch_tokens=4096, micro_tokens=4096, label_smoothing=0.0)
     changes = AugmentSettings(**augment)
     settings = RunSettings(task="embed", model=model, train=train, augment=changes)
     prepared = PreparedData(train=columns, valid=valid or columns)
@@ -142,7 +142,7 @@ def test_trained_on_pictures_alone_it_finds_the_same_picture_elsewhere() -> None
 
 def test_a_run_finds_the_nearest_pictures_of_a_list(tmp_path: Path) -> None:
     settings = RunSettings(
-        task="embed", model=SEES, train=TrainSettings(), embed=EmbedSettings(what="pictures")
+        task="embed", model=SEES, train=TrainSettings(), embed=EmbedSettings(modality="image")
     )
     replace_text(tmp_path / CONFIG, resolved_toml(settings))  # type: ignore[arg-type]
     save_weights(tmp_path, model_weights(build_model(SEES, seed=1)))
@@ -161,7 +161,7 @@ def test_a_run_finds_the_nearest_pictures_of_a_list(tmp_path: Path) -> None:
     assert 0 <= scores["accuracy"] <= 100
 
 
-def kind(what: str = "pictures") -> ContrastiveTask:
+def kind(what: str = "image") -> ContrastiveTask:
     return ContrastiveTask(next(row for row in SPECS["embed"].rows if row.modality == what))
 
 
@@ -171,7 +171,7 @@ def test_settings_that_leave_nothing_to_learn_are_an_error(tmp_path: Path) -> No
         kind().check(task.settings, task.prepared)
     changed = replace(task.settings, augment=AugmentSettings(crop=2))
     kind().check(changed, task.prepared)  # type: ignore[arg-type]
-    given = {"task": "embed", "data.media": [str(tmp_path)], "embed.what": "pictures"}
+    given = {"task": "embed", "data.media": [str(tmp_path)], "embed.modality": "image"}
     mixed = load_run_settings(None, [], {**given, "augment.mixup": 0.2})
     with pytest.raises(ConfigError, match=r"augment\.mixup\b"):
         kind().prepare(mixed, tmp_path / "run", None)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def write_pairs(folder: Path, n: int = 30) -> Path:
 def pair_settings(path: Path) -> RunSettings:
     given = {
         "task": "embed", "data.media": [str(path)], "data.path_field": "first",
-        "data.other_field": "second", "data.valid_size": 5, "embed.what": "pictures",
+        "data.other_field": "second", "data.valid_size": 5, "embed.modality": "image",
     }  # fmt: skip
     return load_run_settings(None, [], given)
 

@@ -54,7 +54,7 @@ def settings_of(folder: Path, **more: Any) -> RunSettings:
         lines = [f"{line} {number}" for number in range(40) for line in LINES]
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     data = DataSettings(text=(str(path),), unit="line", valid_size=16)
-    train = TrainSettings(batch_tokens=120, micro_tokens=60, smoothing=0.0)
+    train = TrainSettings(batch_tokens=120, micro_tokens=60, label_smoothing=0.0)
     values: dict[str, Any] = {"tokenizer": TokenizerSettings(kind="words"), "train": train}
     return RunSettings(task="fill", data=data, **(values | more))
 
@@ -69,7 +69,7 @@ def model_settings(prepared: PreparedData, **more: Any) -> EncoderSettings:
     shape: dict[str, Any] = {
         "vocab_size": prepared.tokenizer.vocab_size, "d_model": 32, "n_layers": 2, "n_heads": 2,
         "d_ff": 64, "max_len": 24, "dropout": 0.0, "attention_dropout": 0.0, "n_segments": 0,
-        "heads": ("words",), "init": "small", "wiring": "pre", "positions": "rotary",
+        "heads": ("words",), "init": "small", "block_layout": "pre", "positions": "rotary",
     }  # fmt: skip
     return EncoderSettings(**(shape | more))
 

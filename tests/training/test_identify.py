@@ -81,13 +81,13 @@ def read_items(run: LoadedRun, items: list[Any], readout: Readout) -> torch.Tens
 def test_speakers_are_learned(run: Path, spoken: Path) -> None:
     settings = load_run_settings(run / CONFIG, [])
     model: Any = settings.model
-    assert model.sound.rate == RATE
-    assert (model.sound.n_fft, model.sound.hop) == (200, 80)
+    assert model.audio.rate == RATE
+    assert (model.audio.n_fft, model.audio.hop) == (200, 80)
     files = [spoken / "known" / name / "3.wav" for name in SPEAKERS]
     assert [answer.text for answer in answers(run, files)] == list(SPEAKERS)
     figures = entries(run)[-1]["figures"]
     assert figures["verification"]["eer"] < 0.1
-    assert "pictures" not in figures
+    assert "image" not in figures
 
 
 def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:

@@ -140,7 +140,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"activation": "relu"}, [r"\bactivation=gelu\b.*\brelu\b"]),
     ({"vocab_size": 50}, [r"\bvocab_size=41\b.*\b50\b", r"\btokenizer\b"]),
     ({"max_len": 64}, [r"\bmax_len=32\b.*\b64\b", r"(?i)\blearned\b"]),
-    ({"wiring": "pre"}, [r"\bwiring=post\b.*\bpre\b"]),
+    ({"block_layout": "pre"}, [r"\bwiring=post\b.*\bpre\b"]),
     ({"rope.base": 5.0, "positions": "rotary"}, [r"\bpositions=learned\b.*\brotary\b"]),
     ({"preset": "bert-base"}, [r"model\.preset\b"]),
     ({"n_decoder_layers": 2}, [r"\bencoder\b", r"\bn_decoder_layers\b"]),
@@ -315,11 +315,11 @@ def test_fine_tuning_keeps_the_attention_dropout_of_the_model(
 
 LOOKING = ImageEncoderSettings(
     d_model=16, n_layers=2, n_heads=2, d_ff=32, heads=("rebuild",), n_labels=0, pooling="mean",
-    picture=ImageSettings(height=8, width=8, patch=4, class_token=True),
+    image=ImageSettings(height=8, width=8, patch=4, class_token=True),
 )  # fmt: skip
 LISTENING = AudioEncoderSettings(
     d_model=16, n_layers=2, n_heads=2, d_ff=32, heads=("ctc",), n_labels=0, vocab_size=9,
-    sound=AudioSettings(bands=20),
+    audio=AudioSettings(bands=20),
 )  # fmt: skip
 BERT = EncoderSettings(**SIZES, heads=("words", "pooled"), n_segments=2)
 ENCODERS = {"caption": (LOOKING, "fill"), "transcribe": (LISTENING, "transcribe"),
@@ -405,7 +405,7 @@ def test_the_decoder_may_be_asked_for_and_the_encoder_may_not(tmp_path: Path) ->
     for asked, said in (
         ({"model.d_model": 32}, r"\bd_model=16\b.*\b32\b"),
         ({"model.n_layers": 3}, r"\bn_layers=2\b.*\b3\b"),
-        ({"model.picture.patch": 2}, r"model\.picture\b"),
+        ({"model.image.patch": 2}, r"model\.image\b"),
         ({"lora": {"rank": 4}}, r"lora\.rank=4\b"),
         ({"start": {"freeze": -1}}, r"start\.freeze=-1\b"),
     ):

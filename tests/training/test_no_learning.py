@@ -94,11 +94,11 @@ def test_the_warning_names_settings_that_differ_from_those_of_the_run() -> None:
     assert "train.warmup=1200" in plateau_warning(train, preset("transformer-base"), 6.0)
     train = TrainSettings(steps=2400)
     said = plateau_warning(train, preset("transformer-base"), 6.0)
-    for word in ("train.lr=0.0002", "model.wiring=pre", "train.clip=1"):
+    for word in ("train.lr=0.0002", "model.block_layout=pre", "train.clip=1"):
         assert word in said, word
-    model = replace(preset("transformer-base"), wiring="pre")
+    model = replace(preset("transformer-base"), block_layout="pre")
     said = plateau_warning(replace(train, clip=1.0, warmup=2000), model, 6.0)
-    for word in ("warmup", "wiring", "clip"):
+    for word in ("warmup", "block_layout", "clip"):
         assert word not in said, word
 
 

@@ -48,14 +48,14 @@ SOUND = AudioSettings(rate=1000, n_fft=50, hop=20, bands=8)
 
 
 def seeing(picture: ImageSettings) -> Encoder:
-    settings = ImageEncoderSettings(picture=picture, heads=("rebuild",), **SMALL)  # type: ignore[arg-type]
+    settings = ImageEncoderSettings(image=picture, heads=("rebuild",), **SMALL)  # type: ignore[arg-type]
     model = build_model(settings, seed=1).eval()
     assert isinstance(model, Encoder)
     return model
 
 
 def hearing() -> Encoder:
-    model = build_model(AudioEncoderSettings(sound=SOUND, heads=("rebuild",), **SMALL)).eval()  # type: ignore[arg-type]
+    model = build_model(AudioEncoderSettings(audio=SOUND, heads=("rebuild",), **SMALL)).eval()  # type: ignore[arg-type]
     assert isinstance(model, Encoder)
     return model
 
@@ -230,7 +230,7 @@ def test_predicting_the_mean_explains_no_variance() -> None:
         head.bias.copy_(targets.mean(0))
     values, find = MaskedMediaHead().values(masked_outputs(EvalPass(model, CPU), "rebuild", items))
     [baseline] = find().values()
-    assert values["explained"] == pytest.approx(0.0, abs=1e-3)
+    assert values["variance_explained"] == pytest.approx(0.0, abs=1e-3)
     assert values["loss"] == pytest.approx(baseline["loss"], rel=1e-5)
     assert baseline["loss"] == pytest.approx(float(targets.var(0, correction=0).mean()), rel=1e-4)
 
@@ -251,7 +251,7 @@ def test_pictures_without_labels_begin_a_run_with_labels(
     media = ["--media", "s/train.jsonl", "--valid-media", "s/valid.jsonl"]
     assert run("train", "fill", *media, "--out", "filled", *QUICK, *STEPS) == 0
     old = load_run(Path("filled"))
-    assert (old.fill.what, old.fill.mask) == ("pictures", 0.6)
+    assert (old.fill.modality, old.fill.mask) == ("image", 0.6)
     assert old.model is not None
     assert old.model.heads == ("rebuild",)  # type: ignore[union-attr]
     capsys.readouterr()
@@ -283,12 +283,12 @@ def test_recordings_without_labels_begin_a_run_with_labels(
         DigitsSettings(recordings="all.npy", index="index.npy", rate=8000, n=6, valid=2, test=2),
     )
     media = ["--media", "d/digits-train.jsonl", "--valid-media", "d/digits-valid.jsonl"]
-    rate = ["model.sound.rate=8000", "model.sound.bands=16"]
+    rate = ["model.audio.rate=8000", "model.audio.bands=16"]
     assert run("train", "fill", *media, "--out", "filled", "augment.noise=0.1") == 2
     assert "augment.noise" in capsys.readouterr().err
     assert run("train", "fill", *media, "--out", "filled", *QUICK, *STEPS, *rate) == 0
     old = load_run(Path("filled"))
-    assert (old.fill.what, old.fill.span) == ("sounds", 10)
+    assert (old.fill.modality, old.fill.span) == ("audio", 10)
     speakers = ["--media", "d/speakers-train.jsonl", "--valid-media", "d/speakers-valid.jsonl"]
     assert run("train", "identify", "--from", "filled", *speakers, "--out", "who", *STEPS) == 0
     assert re.search(r"\bfilled\b.*\btensors\b.*\bclasses\b", capsys.readouterr().err)
@@ -303,8 +303,8 @@ def test_recordings_without_labels_begin_a_run_with_labels(
         ("augment.mixup=0.2", "augment.mixup"),
         ("augment.noise=0.1", "augment.noise"),
         ("fill.whole_words=true", "fill.whole_words"),
-        ("model.picture.stem=grid", "picture.stem=grid"),
-        ("model.picture.stride=2", "picture.stride=2"),
+        ("model.image.stem=grid", "picture.stem=grid"),
+        ("model.image.stride=2", "picture.stride=2"),
     ],
 )
 def test_settings_that_fill_cannot_use_are_an_error(

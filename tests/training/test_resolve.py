@@ -97,14 +97,14 @@ def test_what_was_set_in_python_is_asked_for() -> None:
 
 
 def test_pictures_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    media = write_pictures(tmp_path / "pictures")
+    media = write_pictures(tmp_path / "image")
     settings = load_run_settings(
-        None, [], {"task": "classify", "data.media": [media], "classify.what": "pictures"}
+        None, [], {"task": "classify", "data.media": [media], "classify.modality": "image"}
     )
     prepared = find_task(settings).prepare(settings, tmp_path, SILENT)
     monkeypatch.setattr(MediaRef, "read", lambda *_: pytest.fail("opened again"))
     found = resolve_run(settings, prepared, torch.device("cpu"))
-    assert found.why["model.picture.height"]
+    assert found.why["model.image.height"]
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.toml")), ids=lambda path: path.stem)

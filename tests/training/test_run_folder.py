@@ -80,7 +80,7 @@ def test_media_may_have_been_moved_but_not_changed(
         np.save(path, draw.integers(0, 255, (8, 8), np.uint8))
 
     def asked(name: str) -> RunSettings:
-        own = {"what": "pictures"}
+        own = {"modality": "image"}
         data = {"media": [str(tmp_path / name)]}
         return run_settings({"task": "classify", "data": data, "classify": own})
 

@@ -201,7 +201,7 @@ def test_a_recorded_step_follows_the_plain_one(
 
 
 BODIES = [
-    {"body": body, "memory": memory, "d_model": width}
+    {"body": body, "source_attention": memory, "d_model": width}
     for width in (64, 136, 312)
     for body, memory in (
         ("convolution", "dot"), ("convolution", "additive"), ("lstm", "dot"), ("lstm", "last"),

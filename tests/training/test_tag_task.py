@@ -92,7 +92,7 @@ def scores_of(model: Any, prepared: PreparedData, row: int, split: str = "train"
 @pytest.mark.parametrize("fixed", [False, True], ids=["flat", "with dummies"])
 def test_the_loss_is_the_sum_over_the_words(made: Made, fixed: bool) -> None:
     settings, prepared = made
-    settings = replace(settings, train=replace(settings.train, smoothing=0.2))
+    settings = replace(settings, train=replace(settings.train, label_smoothing=0.2))
     task, model = TaggingObjective(settings, prepared), model_of(settings)
     rows = np.arange(2, 9)
     part = MicroBatch(EpochItems(0, rows), task.train_dataset.n_targets(rows))
@@ -231,8 +231,8 @@ def test_words_of_long_sentences_get_the_scores_of_their_window(made: Made) -> N
     assert found[2] == tagger.tags([short])[0]
     assert is_bio(found[0])
     assert re.search(r"\b1\b.*\bwindows\b", tagger.summary().partition("; ")[2])
-    strict = replace(narrow, data=replace(narrow.data, long="error"))
-    with pytest.raises(DataError, match=r"\b1\b.*\b60\b.*\b16\b.*data\.long=windows"):
+    strict = replace(narrow, data=replace(narrow.data, on_long="error"))
+    with pytest.raises(DataError, match=r"\b1\b.*\b60\b.*\b16\b.*data\.on_long=split"):
         TaggingPredictor([model], prepared.tokenizer, strict, CPU).tags([words])
 
 
@@ -251,7 +251,7 @@ def test_long_sentences_are_trained_in_windows_or_are_an_error(tmp_path: Path) -
     assert tags is not None
     assert batch.targets.labels_W.tolist() == tags.tokens.tolist()
     wanted = asked("tag", text, data__long="error", model__max_len=24)
-    with pytest.raises(DataError, match=r"\b24\b.*data\.long=windows.*model\.max_len"):
+    with pytest.raises(DataError, match=r"\b24\b.*data\.on_long=split.*model\.max_len"):
         resolved(TaggingTask(spec_of("tag")), wanted, tmp_path / "other")
 
 
@@ -370,7 +370,7 @@ def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
 def test_settings_without_effect_are_an_error(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", people())
     changes = {"train__smoothing": 0.1, "tag__crf": True}
-    with pytest.raises(ConfigError, match=r"train\.smoothing\b.*tag\.crf=true"):
+    with pytest.raises(ConfigError, match=r"train\.label_smoothing\b.*tag\.crf=true"):
         resolved(TaggingTask(spec_of("tag")), asked("tag", text, **changes), tmp_path)
 
 

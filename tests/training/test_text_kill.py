@@ -41,11 +41,11 @@ def files(folder: Path) -> dict[str, str]:
     (folder / "text").write_text("".join(f"{line}\n" for line in lines))
     labelled = "".join(f"{line}\t{'dog' in line}\n" for line in lines)
     (folder / "labelled.tsv").write_text(labelled)
-    pictures = write_pictures(folder / "pictures", 48)
+    pictures = write_pictures(folder / "image", 48)
     return {
         "text": str(folder / "text"),
         "labelled": str(folder / "labelled.tsv"),
-        "pictures": pictures,
+        "image": pictures,
     }
 
 
@@ -65,7 +65,7 @@ def command(kind: str, files: dict[str, str], filled: Path) -> list[str]:
         "lora": ["train", "classify", *classify, "lora.rank=2"],
         "frozen": ["train", "classify", *classify, "start.freeze=1", "start.layer_decay=0.5"],
         "distil": ["train", "distil", "--teacher", str(filled), *fill],
-        "see": ["train", "see", "--device", "cpu", "--media", files["pictures"], *SEE, *TRAINING],
+        "see": ["train", "see", "--device", "cpu", "--media", files["image"], *SEE, *TRAINING],
     }[kind]
 
 
@@ -100,7 +100,9 @@ def in_old_words(config: Path) -> None:
     text = config.read_text()
     if 'task = "classify"' in text:
         text = "".join(text.splitlines(keepends=True)[1:])  # its checksum
-        text = re.sub(r'^"?(asked.)?classify.what.*\n|^what = .*\n', "", text, flags=re.MULTILINE)
+        text = re.sub(
+            r'^"?(asked.)?classify.modality.*\n|^what = .*\n', "", text, flags=re.MULTILINE
+        )
         text = text.replace('"task" = "classify"', '"task" = "see"')
         text = text.replace('task = "classify"', 'task = "see"').replace("[classify]", "[see]")
         config.write_text(text)

@@ -19,7 +19,7 @@ SETTINGS = [
     "model.n_layers=2",
     "model.n_heads=4",
     "model.dropout=0.0",
-    "train.smoothing=0.0",
+    "train.label_smoothing=0.0",
     "train.batch_tokens=512",
     "train.steps=1000",
     "train.eval_every=250",
@@ -56,7 +56,8 @@ def test_a_toy_task_is_learned_without_a_mistake(
 
 SHAPED = [
     "model.preset=transformer-base", "model.d_model=64", "model.d_ff=256", "model.n_heads=4",
-    "model.dropout=0.0", "tokenizer.kind=words", "train.smoothing=0.0", "train.batch_tokens=512",
+    "model.dropout=0.0", "tokenizer.kind=words", "train.label_smoothing=0.0",
+    "train.batch_tokens=512",
     "train.steps=400", "train.eval_every=200", "train.average=1", "train.metric=loss",
     "decode.beam=1", "decode.max_len=12", "data.valid_size=100",
 ]  # fmt: skip

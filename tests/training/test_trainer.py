@@ -231,12 +231,12 @@ def test_steps_of_bodies_can_be_recorded_unless_a_grid_is_mostly_empty_or_all_pa
 ) -> None:
     prepared = made_of(tmp_path, kind="words")
     words = ["task=translate", f"model.body={body[0]}", "model.d_model=136", "model.n_layers=1"]
-    words += [f"model.memory={memory}" for memory in body[1:]]
+    words += [f"model.source_attention={memory}" for memory in body[1:]]
     words += ["decode.max_len=8", "train.batch_tokens=100", "train.precision=bf16"]
     settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
     worker = Trainer(settings, prepared, Distributed())
     why = worker._why_no_graph()
-    assert why.startswith("model.memory=additive") if "additive" in body else why == ""
+    assert why.startswith("model.source_attention=additive") if "additive" in body else why == ""
     monkeypatch.setattr(trainer, "CELLS", 0)
     assert worker._why_no_graph().startswith("model.")
 
@@ -255,7 +255,7 @@ def long_documents(folder: Path) -> list[str]:
     ("model.attention_dropout=0.1", ""),
     ("model.attention_dropout=0", ""),
     ("model.positions=alibi", "model.positions=alibi"),
-    ("train.recompute=true", "train.recompute=true"),
+    ("train.gradient_checkpointing=true", "train.gradient_checkpointing=true"),
     ("train.precision=fp32", "train.precision=fp32"),
     ("train.compile=no", "train.compile=no"),
     ("model.n_heads=8", r"model\.d_model=32\b.*\b4\b"),

@@ -27,7 +27,7 @@ from headway.tokens.tokenizer import Vocabularies
 from .spoken import RATE, said, texts, write_manifest, write_wav
 
 MODEL = ["model.d_model=48", "model.n_layers=2", "model.n_heads=2", "model.d_ff=96",
-         "model.dropout=0", "model.sound.bands=20"]  # fmt: skip
+         "model.dropout=0", "model.audio.bands=20"]  # fmt: skip
 TRAINING = ["train.batch_tokens=700", "train.lr=8e-3", "train.average=1", "augment.bands=0",
             "augment.spans=0", "augment.speed=0"]  # fmt: skip
 WAYS = {
@@ -73,7 +73,7 @@ def ear_of(run: Path, **options: Any) -> Transcriber:
     tokenizer = Vocabularies.load(run / "tokenizer.json").target
     model = options.pop("model", None) or load_model(run).eval()
     recognizer = recognizer_of(model, tokenizer, decode, settings.transcribe.ctc)
-    return Transcriber(recognizer, tokenizer, decode, settings.model.sound, **options)  # type: ignore[union-attr]
+    return Transcriber(recognizer, tokenizer, decode, settings.model.audio, **options)  # type: ignore[union-attr]
 
 
 def test_it_learns_to_transcribe(run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,7 @@ def test_it_learns_to_transcribe(run: Path, data: Path, capsys: pytest.CaptureFi
     assert facts["boundaries"]["shares"][1] > 0.9
     settings = load_run(run)
     assert settings.tokenizer.kind == "characters"
-    assert settings.model.sound.rate == RATE  # type: ignore[union-attr]
+    assert settings.model.audio.rate == RATE  # type: ignore[union-attr]
 
 
 def test_files_are_answered_with_words_and_times(
@@ -247,8 +247,8 @@ def test_a_ctc_weight_that_does_not_fit_the_model_is_an_error(
 ) -> None:
     files = ["--media", f"{data}/test.jsonl", "--device", "cpu", "--out", f"{tmp_path}/x"]
     for more, expected in (
-        (["transcribe.ctc=1", "model.family=sound-seq2seq"], "sound-encoder"),
-        (["transcribe.ctc=0.3", "model.family=sound-encoder"], "transcribe.ctc=1"),
+        (["transcribe.ctc=1", "model.family=audio-seq2seq"], "sound-encoder"),
+        (["transcribe.ctc=0.3", "model.family=audio-encoder"], "transcribe.ctc=1"),
         (["transcribe.ctc=0.3", "model.ctc=false"], "model.ctc=false"),
         (["transcribe.ctc=1.5"], "ctc=1.5"),
     ):
@@ -274,14 +274,14 @@ def test_recordings_that_are_too_long_for_the_model_are_left_out(
 ) -> None:
     """Learned positions end somewhere. A slower voice does not carry a recording beyond it."""
     write_manifest(tmp_path, "some", texts(40, seed=4))
-    rows = ["model.sound.positions=learned", "transcribe.ctc=1", "augment.speed=0.3"]
+    rows = ["model.audio.positions=learned", "transcribe.ctc=1", "augment.speed=0.3"]
     words = ["--media", f"{tmp_path}/some.jsonl", "--device", "cpu", *MODEL, *rows, "train.steps=3",
              "train.batch_tokens=400", "data.valid_size=4"]  # fmt: skip
-    out = ["--out", f"{tmp_path}/x", "model.sound.max_rows=30"]
+    out = ["--out", f"{tmp_path}/x", "model.audio.max_rows=30"]
     capsys.readouterr()
     assert main(["train", "transcribe", *words, *out]) == 0
     assert re.search(r"\b0\.6 s\b.*\b36\b.*\b4\b", capsys.readouterr().err)
-    out = ["--out", f"{tmp_path}/y", "model.sound.max_rows=2"]
+    out = ["--out", f"{tmp_path}/y", "model.audio.max_rows=2"]
     assert main(["train", "transcribe", *words, *out]) == 2
     assert re.search(r"\b36\b.*\b0\.0\d s\b", capsys.readouterr().err.splitlines()[-1])
 
@@ -293,7 +293,7 @@ def test_no_validation_recording_that_is_short_enough_is_an_error(
     write_manifest(tmp_path, "long", ["cab dad b cab dad"] * 2)
     words = ["--media", f"{tmp_path}/some.jsonl", "--valid-media", f"{tmp_path}/long.jsonl",
              "--out", f"{tmp_path}/x", "--device", "cpu", *MODEL, "transcribe.ctc=1",
-             "model.sound.positions=learned", "train.steps=1"]  # fmt: skip
+             "model.audio.positions=learned", "train.steps=1"]  # fmt: skip
     assert main(["train", "transcribe", *words]) == 2
     assert re.search(r"\b2\b.*\b0\.32 s\b", capsys.readouterr().err.splitlines()[-1])
 

@@ -57,7 +57,7 @@ def made_of(folder: Path, **tokenizer: Any) -> PreparedData:
 def task_of(
     prepared: PreparedData, quick_size: int = 500, lowercase: bool = False, **train: Any
 ) -> Seq2SeqObjective:
-    values: dict[str, Any] = {"batch_tokens": 100, "smoothing": SMOOTHING, **train}
+    values: dict[str, Any] = {"batch_tokens": 100, "label_smoothing": SMOOTHING, **train}
     settings = RunSettings(
         task="translate",
         train=TrainSettings(**values),

@@ -25,7 +25,7 @@ COLUMNS = tuple(
 )
 """Settings that name the columns of a file, if they differ from the training data."""
 
-BAD = "data.bad"
+BAD = "data.on_bad_row"
 """Whether unreadable lines stop the command or are answered as empty lines. Scores never skip any.
 """
 

@@ -115,7 +115,7 @@ def _shape_rows(settings: ModelSettings) -> list[InfoRow]:
         ("heads", " + ".join(map(str, settings.each("n_heads"))), heads),
         ("feed-forward", hidden, " and ".join(kinds)),
         *_front(settings),
-        ("wiring", settings.wiring, f"{settings.norm} norm"),
+        ("block_layout", settings.block_layout, f"{settings.norm} norm"),
         ("dropout", f"{settings.dropout:g}", f"attention {settings.attention_dropout:g}"),
     ]
     if settings.body == "transformer":
@@ -136,8 +136,8 @@ def _of_body(settings: ModelSettings) -> str:
         said.append("both directions" if settings.bidirectional else "one direction")
     if "kernel" not in unread:
         said.append(f"kernel {settings.kernel}, dilation {settings.dilation}")
-    if isinstance(settings, Seq2SeqSettings) and "memory" not in unread:
-        said.append(f"memory {settings.memory}")
+    if isinstance(settings, Seq2SeqSettings) and "source_attention" not in unread:
+        said.append(f"memory {settings.source_attention}")
     if isinstance(settings, DecoderSettings) and "single_head" not in unread:
         layers = {"every": "a head in every layer", "second-last": "one head", "none": "no head"}
         said.append(layers[settings.single_head])
@@ -149,7 +149,7 @@ def _front(settings: ModelSettings) -> list[InfoRow]:
     n_words = getattr(settings, "vocab_size", None)
     rows: list[InfoRow] = [] if n_words is None else [("vocabulary", f"{n_words:,}", "")]
     if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
-        shape = settings.picture
+        shape = settings.image
         many = f"{shape.frames} frames of " if shape.frames > 1 else ""
         size = f"{many}{shape.height} × {shape.width}"
         n_rows = shape.rows_of(shape.frames, shape.height, shape.width)
@@ -157,7 +157,7 @@ def _front(settings: ModelSettings) -> list[InfoRow]:
             ("images", size, f"{shape.stem}, {n_rows:,} tokens, {shape.positions} positions")
         )
     if isinstance(settings, AudioEncoderSettings | AudioSeq2SeqSettings):
-        sound = settings.sound
+        sound = settings.audio
         heard = f"{sound.bands} bands, one vector per {1000 * sound.row_seconds:g} ms"
         rows.append(("audio", f"{sound.rate:,} Hz", heard))
     if isinstance(settings, TextSettings) or settings.positions != "none":

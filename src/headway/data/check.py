@@ -75,7 +75,7 @@ def unit_of(source: DataSource) -> str:
     """Return the unit in which the examples of a source are counted, such as `pairs`."""
     if source.media is None:
         return UNITS[source.kind]
-    return "pairs" if source.media.target == "other" else MEDIA_UNITS[source.media.form.what]
+    return "pairs" if source.media.target == "other" else MEDIA_UNITS[source.media.form.modality]
 
 
 def valid_option(source: DataSource) -> str:
@@ -193,7 +193,7 @@ class TextFindings(Findings):
             listed = "all" if n == len(problems) else f"the first {len(problems):,}"
             text = (
                 f"{n:,} of {len(survey):,} {which} could not be read and are left out "
-                f"(data.bad=skip; {listed} are listed in data/{PROBLEMS}). The first one: "
+                f"(data.on_bad_row=skip; {listed} are listed in data/{PROBLEMS}). The first one: "
                 f"{next(iter(problems.values()))}"
             )
             self.add("warning", "bad", n, text)
@@ -269,7 +269,8 @@ class TextFindings(Findings):
             text = (
                 f"{counted(names.n_unlabelled, self.unit, self.which)} "
                 f"{'has' if names.n_unlabelled == 1 else 'have'} no label{where}; "
-                f"the first is {names.first_unlabelled}. To leave such rows out: data.bad=skip"
+                f"the first is {names.first_unlabelled}. To leave such rows out: "
+                "data.on_bad_row=skip"
             )
             self.add("error", "no-label", names.n_unlabelled, text)
         if names.n_unlabelled and "labels" in source.kinds:
@@ -399,12 +400,12 @@ class MediaFindings(TextFindings):
         sizes = {}
         if good.any():
             height, width = facts["height"].astype(np.int64), facts["width"].astype(np.int64)
-            if form.what == "sounds":
+            if form.modality == "audio":
                 sizes = self._lengths(height / form.rate, good)
             else:
                 assert form.size is not None
                 sizes = self._areas(height, width, good, form.size)
-        silent = "silent from start to end." * (form.what == "sounds")
+        silent = "silent from start to end." * (form.modality == "audio")
         flat = np.flatnonzero((facts["marks"] & FLAT > 0).any(1))
         self.add_rows("warning", "flat", flat, silent or "every pixel has the same colour.")
         return sizes
@@ -507,7 +508,7 @@ def label_hint(seen: DatasetScan) -> str:
     if missing:
         return (
             f"labels such as {missing[0]!r} look like missing values, and each is read as a class. "
-            "To leave these rows out, empty the cells and set data.bad=skip."
+            "To leave these rows out, empty the cells and set data.on_bad_row=skip."
         )
     return ""
 

@@ -74,9 +74,9 @@ def data_inputs(settings: RunSettings) -> dict[str, Any]:
     their folder, and the settings that change the result."""
     data = asdict(settings.data)
     files = {name: [_identity(path) for path in data.pop(name)] for name in FIELDS}
-    data.pop("long")  # applied by the task: the store keeps long texts whole
+    data.pop("on_long")  # applied by the task: the store keeps long texts whole
     usual = asdict(DataSettings())
-    for name in ("bad", "words_field", "tags_field", "label_separator"):
+    for name in ("on_bad_row", "words_field", "tags_field", "label_separator"):
         if data[name] == usual[name]:
             data.pop(name)  # data prepared before this setting existed stays usable
     values = {"files": files, "data": data, "tokenizer": tokenizer_inputs(settings)}
@@ -102,7 +102,7 @@ def inputs_match(inputs: Mapping[str, object], data: DataSettings) -> bool:
 
 
 def _contents_of(inputs: Mapping[str, Any], data: DataSettings) -> list[str]:
-    asked = inputs["form"]["what"], inputs["target"], inputs["answer"]
+    asked = inputs["form"]["modality"], inputs["target"], inputs["answer"]
     return content_checksums(
         [list(media_examples(getattr(data, name), data, *asked)) for name in MEDIA_FIELDS]
     )
@@ -145,7 +145,7 @@ def _state(path: Path) -> list[tuple[str, int, int]]:
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         return [(str(one), (state := one.stat()).st_size, state.st_mtime_ns) for one in files]
-    except (OSError, ValueError):  # it is not there, and left out (`data.bad`)
+    except (OSError, ValueError):  # it is not there, and left out (`data.on_bad_row`)
         return []
 
 

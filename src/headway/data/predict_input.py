@@ -260,7 +260,7 @@ def _table_inputs(
     )
     note(f"{table.name}: {said}")
     names = data.fields or [one.name for one in binding.values()]
-    bound = BoundTable(table, binding, blanks=True, bad=data.bad)
+    bound = BoundTable(table, binding, blanks=True, bad=data.on_bad_row)
     every = [*binding, *(name for name in table.columns if name not in binding and rows)]
 
     def read() -> Iterator[InputRow]:
@@ -460,7 +460,7 @@ def _json_words(path: str, column: Column, data: DataSettings, note: Note) -> It
                 VALUES["words"](values[name], name, where)
                 line = line if name in WORDS.names else json.dumps({"words": values[name]})
         except DataError as error:
-            if data.bad == "error":
+            if data.on_bad_row == "error":
                 raise
             note(f"{error} This line is treated as an empty text")
             line = ""

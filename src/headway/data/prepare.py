@@ -142,7 +142,7 @@ def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataMani
     have not changed, their contents are not read again."""
     settings, media = both[0].settings, both[0].media
     assert media is not None
-    if settings.data.bad == "error":
+    if settings.data.on_bad_row == "error":
         check_files_exist(*(one for one in both if not one.in_arrays))
     splits = [list(one) for one in both]
     try:
@@ -457,7 +457,7 @@ def evaluation_media(
             python="no data to evaluate was given. Pass a path or a table: run.evaluate(data)",
         )
     source, _ = sources("media", settings, media)
-    if settings.data.bad == "error":
+    if settings.data.on_bad_row == "error":
         check_files_exist(source)
     with work_folder() as folder:
         words = folder / "tokenizer.json"

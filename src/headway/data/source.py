@@ -68,7 +68,8 @@ class Example(NamedTuple):
     """File and line, for messages."""
 
     problem: str = ""
-    """Why the example could not be read and is left out (`data.bad`); its texts are then empty."""
+    """Why the example could not be read and is left out (`data.on_bad_row`); its texts are then
+    empty."""
 
     ends: bool = True
     """False for a piece of a document that continues with the next example."""
@@ -263,7 +264,7 @@ def bad_line_error(problem: str, others: int, what: str = "lines") -> DataError:
     like = f" {others + 1:,} lines of this file have such errors." if others else ""
     return DataError(
         f"{problem}{like} Correct the file, or leave such {what} out (only if nothing is scored): "
-        "data.bad=skip"
+        "data.on_bad_row=skip"
     )
 
 
@@ -283,7 +284,7 @@ class MediaSpec:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns that hold media."""
-        name = SEEN_AS[self.form.what]
+        name = SEEN_AS[self.form.modality]
         return (name, "other") if self.target == "other" else (name,)
 
 
@@ -319,7 +320,7 @@ def media_tables(
             binding |= {name: Column(name, "part", optional=True) for name in part}
         else:
             binding = dict(zip(table.columns, wanted, strict=True))
-        yield BoundTable(table, binding, bad=data.bad)
+        yield BoundTable(table, binding, bad=data.on_bad_row)
 
 
 def media_examples(
@@ -398,7 +399,7 @@ class DataSource:
         assert self.media is not None
         own = getattr(self.settings, self.settings.task, None)
         answers = str(getattr(own, "answer", "label"))
-        return self.paths, self.settings.data, self.media.form.what, self.media.target, answers
+        return self.paths, self.settings.data, self.media.form.modality, self.media.target, answers
 
     def tables(self) -> Iterator[BoundTable]:
         """Yield each file with its columns bound."""
@@ -410,16 +411,16 @@ class DataSource:
         blanks = self.kind in ("documents", "texts", "pairs")
         for both in self.aligned:
             table = open_aligned(both, SIDES, data.encoding)
-            yield BoundTable(table, bind(table, needs_of("pairs")), blanks, data.bad)
+            yield BoundTable(table, bind(table, needs_of("pairs")), blanks, data.on_bad_row)
         for path in parts(self.paths):
             if self.kind == "texts" and data.pairs:
                 table = open_table(path, data, columns)
-                bound = BoundTable(table, bind(table, columns), True, data.bad)
+                bound = BoundTable(table, bind(table, columns), True, data.on_bad_row)
                 yield replace(bound, binding=as_texts(bound.binding))
             else:
                 table = open_table(path, data, columns, holds)
                 absent = dict.fromkeys(data.fields, "") if self.kind == "fields" else {}
-                yield BoundTable(table, bind(table, columns), blanks, data.bad, absent)
+                yield BoundTable(table, bind(table, columns), blanks, data.on_bad_row, absent)
 
     def as_read(self, example: Example) -> Example:
         """Convert the tags of an example to BIO; other examples stay as they are."""

@@ -39,7 +39,7 @@ def split_off(seen: DatasetScan, size: int, report: Report) -> NDArray[np.bool_]
     kind = seen.source.kind
     media = seen.source.media
     # Voices are also compared with each other: one recording of a voice would say nothing.
-    each = 2 if media and media.form.what == "sounds" else 1
+    each = 2 if media and media.form.modality == "audio" else 1
     labels = seen.label[rows] if seen.labels.counts and kind != "tagged" else None
     try:
         keys = seen.key[rows], seen.other[rows]

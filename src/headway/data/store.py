@@ -278,7 +278,7 @@ def open_media(folder: Path, form: ItemFormat) -> tuple[ImageStore | AudioStore,
     """Open all media in the folder, with their content hashes."""
     facts = read_media_records(folder)
     facts = facts[facts["marks"] & UNREADABLE == 0]
-    if form.what == "sounds":
+    if form.modality == "audio":
         lengths = facts["height"].astype(np.int64)
         return AudioStore.open(folder / VALUES, lengths, form.rate), facts["hash"]
     assert form.size is not None
@@ -290,7 +290,7 @@ def _upgrade_manifest(made: DataManifest) -> DataManifest:
     """Convert a manifest of an older version to the current form."""
     columns: dict[str, dict[str, str]] = {}
     if "form" in made["inputs"]:
-        kind, files = SEEN_AS[made["inputs"]["form"]["what"]], made["files"]
+        kind, files = SEEN_AS[made["inputs"]["form"]["modality"]], made["files"]
         ids = {"label": ("labels", "<i4"), "number": ("number", "<f4"),
                kind: ("rows", "<i8"), "other": ("other.rows", "<i8")}  # fmt: skip
         for name, (file, dtype) in ids.items():

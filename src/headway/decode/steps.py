@@ -294,9 +294,9 @@ def cross_attention_tap(model: Seq2Seq, layer: int) -> str:
     """Name of the tap for the cross-attention of a decoder layer."""
     if model.decoder.blocks[layer].cross is None:  # type: ignore[index]
         raise UserError(
-            "this model has no cross-attention (model.memory), so alignments, coverage, copied "
-            "words and word times are not available. Train a model with model.memory=dot or "
-            "model.memory=additive."
+            "this model has no cross-attention (model.source_attention), so alignments, coverage, "
+            "copied words and word times are not available. Train a model with "
+            "model.source_attention=dot or model.source_attention=additive."
         )
     return f"decoder.blocks.{layer}.cross.weights"
 

@@ -41,7 +41,7 @@ def can_be_read_at_first(settings: RunSettings) -> bool:
     return (
         model.pooling == "mean"
         and model.body == "transformer"
-        and model.wiring in ("pre", "post")
+        and model.block_layout in ("pre", "post")
         and model.norm == "layer"
         and not model.share_layers
         and model.n_kv_heads in (None, model.n_heads)
@@ -110,7 +110,7 @@ def _layer(
         f"{block}.norm_attention.weight": torch.ones(width),
         f"{block}.norm_feed_forward.weight": torch.ones(width),
     }
-    if new.wiring == "pre":  # the new layer takes over the final norm, whose output it needs
+    if new.block_layout == "pre":  # the new layer takes over the final norm, whose output it needs
         for kind in ("weight", "bias"):
             found[f"{block}.norm_attention.{kind}"] = state[f"stack.final_norm.{kind}"]
         found["stack.final_norm.weight"] = torch.ones(width)

@@ -213,7 +213,7 @@ def run_settings(found: Architecture) -> RunSettings:
         embed=_embed(found),
         classify=_classify(found),
         transcribe=TranscribeSettings(ctc=0.0)
-        if SPECS[found.task].writes and SPECS[found.task].modality == "sounds"
+        if SPECS[found.task].writes and SPECS[found.task].modality == "audio"
         else TranscribeSettings(),
         data=_data(found),
     )
@@ -246,7 +246,7 @@ def _classify(found: Architecture) -> ClassifySettings:
     if SPECS[found.task].settings is not ClassifySettings:
         return ClassifySettings()
     answer = "auto" if found.answer == "label" else found.answer
-    return ClassifySettings(what=front_reads(found.model), answer=answer)
+    return ClassifySettings(modality=front_reads(found.model), answer=answer)
 
 
 def _embed(found: Architecture) -> EmbedSettings:

@@ -74,7 +74,7 @@ WAY_OUT = {
     "picture-seq2seq": "Image captioning models with patches that do not overlap, a class token, "
     "learned positions and unscaled embeddings, such as imported ones, can be exported.",
     "sound-seq2seq": "Transcription models without CTC, with learned positions and windows of a "
-    "fixed length (model.sound.positions=learned, model.sound.pad_s=30), can be exported.",
+    "fixed length (model.audio.positions=learned, model.audio.pad_s=30), can be exported.",
 }
 
 
@@ -216,9 +216,9 @@ def _write_ours(run: LoadedRun, out: Path) -> None:
     ids = special_ids(run)
     write_json(out / "config.json", {**config, **ids, "dtype": "float32"})
     write_tokenizer(run, out)
-    if run.spec.writes and run.spec.modality == "sounds":
+    if run.spec.writes and run.spec.modality == "audio":
         write_json(out / "generation_config.json", whisper_generation(run.vocab.target, run.shape))
-    if run.spec.writes and run.spec.modality != "sounds":
+    if run.spec.writes and run.spec.modality != "audio":
         decode, target = run.settings.decode, run.vocab.target
         banned = always_banned(decode, SpecialTokens.of(target))
         facts = generation_config(decode, ids, longest=run.shape.max_len, never=banned)

@@ -74,7 +74,7 @@ def _facts(run: LoadedRun, graph: Graph) -> dict[str, str]:
     if run.spec.answers == "labels":
         facts["threshold"] = f"{run.settings.classify.threshold or THRESHOLD:g}"
     if isinstance(run.shape, AudioEncoderSettings | AudioSeq2SeqSettings):
-        facts["sample_rate"] = str(run.shape.sound.rate)
+        facts["sample_rate"] = str(run.shape.audio.rate)
     if graph.max_positions is not None:
         facts["max_positions"] = str(graph.max_positions)
     return facts

@@ -123,7 +123,7 @@ class BeamExperiment(Experiment):
             "translator", "translate", train, valid=valid,
             settings={
                 "tokenizer.kind": "bpe", "tokenizer.vocab_size": 4000, "model.d_model": 128,
-                "model.d_ff": 512, "model.dropout": 0.1, "train.smoothing": 0.1,
+                "model.d_ff": 512, "model.dropout": 0.1, "train.label_smoothing": 0.1,
                 "train.batch_tokens": 4096, "train.epochs": bench.choose(2, 12),
             },
         )  # fmt: skip
@@ -294,7 +294,9 @@ def measure_run(
     plain = replace(run.settings.decode, length_penalty="none", n_best=1, sample=False)
     ways = {str(width): replace(plain, beam=width) for width in widths}
     for alpha in (0.6, 1.0):
-        ways[f"gnmt-{alpha:g}"] = replace(plain, beam=BEAM, length_penalty="gnmt", alpha=alpha)
+        ways[f"gnmt-{alpha:g}"] = replace(
+            plain, beam=BEAM, length_penalty="gnmt", length_penalty_alpha=alpha
+        )
     specials = SpecialTokens.of(target)
     outputs: dict[str, list[Hypothesis]] = {}
     for name, settings in ways.items():

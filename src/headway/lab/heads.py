@@ -92,7 +92,7 @@ class HeadsExperiment(Experiment):
         train, valid, pairs, unseen = self._data(bench)
         real = bench.data is not None
         usual = {
-            "model.wiring": "pre", "train.lr": 2e-3 if real else 6e-3, "train.warmup": 30,
+            "model.block_layout": "pre", "train.lr": 2e-3 if real else 6e-3, "train.warmup": 30,
             "model.d_model": bench.choose(48, 128), "model.d_ff": bench.choose(96, 256),
             "train.steps": bench.choose(300, 2500), "train.batch_tokens": bench.choose(384, 1024),
         }  # fmt: skip

@@ -118,7 +118,7 @@ class MapsExperiment(Experiment):
         run = bench.train(
             "translator", "translate", train, valid=valid,
             settings={
-                "model.wiring": "pre", "train.lr": 6e-3, "train.warmup": 30,
+                "model.block_layout": "pre", "train.lr": 6e-3, "train.warmup": 30,
                 "model.d_model": bench.choose(48, 128), "model.d_ff": bench.choose(96, 256),
                 "model.n_layers": bench.choose(2, 4), "train.steps": bench.choose(600, 2500),
                 "train.batch_tokens": bench.choose(768, 1024), "decode.beam": 1,

@@ -183,7 +183,8 @@ class OptimalExperiment(Experiment):
         wide = width if other is None else width_of(
             n_parameters=n, n_layers=LAYERS, vocab=vocab, by=1, **other)  # fmt: skip
         settings: dict[str, Any] = {
-            "tokenizer.kind": "characters", "model.wiring": "pre", "complete.context": CONTEXT,
+            "tokenizer.kind": "characters", "model.block_layout": "pre",
+            "complete.context": CONTEXT,
             "model.d_model": wide, "model.n_layers": LAYERS,
             "train.schedule": "constant", "train.warmup": 20, "train.clip": 1.0,
             "train.optimizer": "adam", "train.lr": 3e-3 if bench.quick else 1e-3,

@@ -35,7 +35,7 @@ SIZE = 400
 
 REMEDIES: dict[str, tuple[str, dict[str, Any]]] = {
     "dropout": ("dropout 0.2", {"model.dropout": 0.2}),
-    "smoothing": ("label smoothing 0.1", {"train.smoothing": 0.1}),
+    "smoothing": ("label smoothing 0.1", {"train.label_smoothing": 0.1}),
     "pretrained": ("pretrained on other text", {}),
 }
 

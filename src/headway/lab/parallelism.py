@@ -186,7 +186,8 @@ def shape(
     settings of the architecture."""
     usual = DecoderSettings(
         vocab_size=vocab, d_model=64, n_heads=4, d_ff=256, n_layers=n_layers, max_len=8192,
-        wiring="pre", positions="sinusoidal", init="paper", dropout=0.0, attention_dropout=0.0,
+        block_layout="pre", positions="sinusoidal", init="paper", dropout=0.0,
+        attention_dropout=0.0,
     )  # fmt: skip
     made = with_body(usual, body, more.get("single_head", "every"))
     wide: dict[str, Any] = {} if "d_ff" in IGNORED[body] else {"d_ff": 4 * width}

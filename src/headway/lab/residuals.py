@@ -129,7 +129,7 @@ class ResidualsExperiment(Experiment):
                 run = bench.train(
                     f"{arm}-{depth}", "complete", train, valid=valid, parts=ARMS[arm],
                     settings={
-                        "tokenizer.kind": "characters", "model.wiring": "pre",
+                        "tokenizer.kind": "characters", "model.block_layout": "pre",
                         "model.positions": "rotary", "model.n_layers": depth,
                         "model.d_model": bench.choose(48, 128), "model.d_ff": bench.choose(96, 512),
                         "complete.context": 64, "train.lr": 4e-3,
@@ -299,7 +299,7 @@ def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
     model: Any = build_model(
         EncoderSettings(
             vocab_size=100, d_model=64, n_heads=4, d_ff=256, n_layers=DEEP, dropout=0.0,
-            attention_dropout=0.0, wiring="pre", init="paper", heads=("words",),
+            attention_dropout=0.0, block_layout="pre", init="paper", heads=("words",),
             parts=None if parts is None else parts.name,
         ),
         seed=seed,

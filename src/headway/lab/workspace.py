@@ -23,14 +23,15 @@ Value = TypeVar("Value")
 
 QUICK_SETTINGS: dict[str, Any] = {
     "model.d_model": 64, "model.n_heads": 4, "model.d_ff": 128, "model.n_layers": 2,
-    "model.dropout": 0.0, "train.smoothing": 0.0, "train.schedule": "cosine", "train.lr": 2e-3,
+    "model.dropout": 0.0, "train.label_smoothing": 0.0, "train.schedule": "cosine",
+    "train.lr": 2e-3,
     "train.batch_tokens": 1024, "train.average": 1, "train.keep": 1, "train.metric": "loss",
     "train.threads": 1, "train.precision": "fp32", "tokenizer.kind": "words", }  # fmt: skip
 """Settings of every training in a quick experiment; an experiment may override them."""
 
 
 REVERSAL_SETTINGS: dict[str, Any] = {
-    "model.wiring": "pre", "model.n_layers": 1, "model.n_heads": 2, "model.d_model": 48,
+    "model.block_layout": "pre", "model.n_layers": 1, "model.n_heads": 2, "model.d_model": 48,
     "model.d_ff": 96, "train.lr": 8e-3, "train.batch_tokens": 512, "train.steps": 300,
     "train.warmup": 30, "train.clip": 1.0, "decode.beam": 1,
 }  # fmt: skip

@@ -29,7 +29,7 @@ class AudioEncoder(Encoder):
 def audio_encoder(settings: AudioEncoderSettings) -> AudioEncoder:
     return AudioEncoder(
         AudioFront(
-            settings.sound,
+            settings.audio,
             settings.d_model,
             dropout=settings.dropout,
             masks="rebuild" in settings.heads,
@@ -44,14 +44,14 @@ def _head(settings: AudioEncoderSettings, name: str) -> nn.Module:
     if name == "ctc":
         return _symbols(settings)
     if name == "rebuild":
-        sound = settings.sound
+        sound = settings.audio
         return ReconstructionHead(settings.d_model, sound.bands * prod(sound.strides))
     return LabelHead(settings.d_model, settings.n_labels, settings.dropout)
 
 
 def audio_seq2seq(settings: AudioSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
-    front = AudioFront(settings.sound, settings.d_model, dropout=settings.dropout)
+    front = AudioFront(settings.audio, settings.d_model, dropout=settings.dropout)
     ctc = _symbols(settings) if settings.ctc else None
     return compose_seq2seq(settings, front, target, ctc=ctc)
 

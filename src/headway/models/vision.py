@@ -35,7 +35,7 @@ class ImageEncoder(Encoder):
 def image_encoder(settings: ImageEncoderSettings) -> ImageEncoder:
     return ImageEncoder(
         ImageFront(
-            settings.picture,
+            settings.image,
             settings.d_model,
             dropout=settings.dropout,
             masks="rebuild" in settings.heads,
@@ -48,7 +48,7 @@ def image_encoder(settings: ImageEncoderSettings) -> ImageEncoder:
 
 def _head(settings: ImageEncoderSettings, name: str) -> nn.Module:
     if name == "rebuild":
-        picture = settings.picture
+        picture = settings.image
         return ReconstructionHead(
             settings.d_model, picture.channels * picture.tubelet * picture.patch**2
         )
@@ -59,5 +59,5 @@ def _head(settings: ImageEncoderSettings, name: str) -> nn.Module:
 
 def image_seq2seq(settings: ImageSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
-    front = ImageFront(settings.picture, settings.d_model, dropout=settings.dropout)
+    front = ImageFront(settings.image, settings.d_model, dropout=settings.dropout)
     return compose_seq2seq(settings, front, target)

@@ -71,7 +71,8 @@ def option_ranges(limits: Limits) -> dict[str, tuple[float, float]]:
         "beam": (1, limits.beams), "n_best": (1, limits.n), "groups": (1, limits.beams),
         "max_len": (1, tokens), "extra_len": (0, tokens), "min_len": (0, tokens),
         "temperature": (0.0001, 100), "top_k": (0, 1_000_000), "top_p": (0.0001, 1),
-        "min_p": (0, 1), "alpha": (0, 10), "coverage": (0, 10), "diversity": (0, 100),
+        "min_p": (0, 1), "length_penalty_alpha": (0, 10), "coverage": (0, 10), "diversity": (0,
+        100),
         "repetition_penalty": (0.01, 100), "no_repeat_ngram": (0, 64), "seed": (0, 2**53),
         "top": (1, 1000),
     }  # fmt: skip
@@ -296,7 +297,7 @@ def _medium(run: Run, value: Any, limits: Limits) -> Upload:
         raise _no_medium()
     if not data:
         raise RequestRejected(422, "an input is empty (0 bytes).", param="input")
-    if spec_of(run.settings).modality == "sounds":
+    if spec_of(run.settings).modality == "audio":
         check_seconds(data, limits)
     return Upload(name, data)
 

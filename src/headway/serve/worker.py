@@ -692,7 +692,7 @@ class InferenceWorker:
         began = time.perf_counter()
         self._batch_inputs(len(owners), model=self.name)
         # Audio is cut into windows, and repeated inputs get new numbers.
-        exact = self.spec.modality != "sounds" and len(tickets) > 1
+        exact = self.spec.modality != "audio" and len(tickets) > 1
 
         def given_up(number: int) -> bool:
             if exact and number != UNNUMBERED:

@@ -107,12 +107,12 @@ class AudioEncoderSettings(BodySettings):
     n_heads: int = 4
     d_ff: int = 1024
     activation: Activation = "gelu"
-    wiring: BlockLayout = "pre"
+    block_layout: BlockLayout = "pre"
     positions: PositionKind = "none"
     attention_bias: str = "qkvo"
     init: InitScheme = "bert"
 
-    sound: AudioSettings = AudioSettings()
+    audio: AudioSettings = AudioSettings()
     """How audio is turned into positions."""
 
     heads: tuple[Literal["classes", "ctc", "rebuild"], ...] = ("classes",)
@@ -131,7 +131,7 @@ class AudioEncoderSettings(BodySettings):
         super().__post_init__()
         check_no_added_positions(self, "sound")
         check_label_heads(self.heads, self.n_labels)
-        check_wave_width(self, self.sound)
+        check_wave_width(self, self.audio)
         check_least(self, 1, "vocab_size")
 
 
@@ -140,7 +140,7 @@ class AudioSeq2SeqSettings(MediaSeq2SeqSettings):
     """A transcription model such as Whisper: an audio encoder and a text decoder."""
 
     max_len: int = 448
-    sound: AudioSettings = AudioSettings()
+    audio: AudioSettings = AudioSettings()
     """How audio is turned into positions."""
 
     ctc: bool = False
@@ -148,7 +148,7 @@ class AudioSeq2SeqSettings(MediaSeq2SeqSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_wave_width(self, self.sound)
+        check_wave_width(self, self.audio)
 
 
 def check_wave_width(settings: BodySettings, sound: AudioSettings) -> None:

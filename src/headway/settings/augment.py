@@ -77,6 +77,6 @@ class AugmentSettings(TracksExplicit):
 
     def without_effect(self, reads: str) -> list[str]:
         """Names of changed settings that a run on `reads` ("pictures" or "sounds") ignores."""
-        others = FOR_AUDIO if reads == "pictures" else FOR_IMAGES
+        others = FOR_AUDIO if reads == "image" else FOR_IMAGES
         usual = AugmentSettings()
         return [name for name in others if getattr(self, name) != getattr(usual, name)]

@@ -46,17 +46,17 @@ OF_ATTENTION = frozenset({
 
 IGNORED: dict[str, frozenset[str]] = {
     "transformer": frozenset(
-        {"bidirectional", "memory", "kernel", "dilation", "order", "single_head"}
+        {"bidirectional", "source_attention", "kernel", "dilation", "order", "single_head"}
     ),
     "lstm": OF_ATTENTION | {"kernel", "dilation", "order", "single_head"},
     "gru": OF_ATTENTION | {"kernel", "dilation", "order", "single_head"},
     "convolution": OF_ATTENTION | {"bidirectional", "order", "single_head"},
     "sha-rnn": (OF_ATTENTION - {"d_ff", "window", "attention_dropout", "ff_dropout"})
-    | {"bidirectional", "memory", "kernel", "dilation", "order"},
+    | {"bidirectional", "source_attention", "kernel", "dilation", "order"},
     "ngram": OF_ATTENTION
     | {
         "bidirectional",
-        "memory",
+        "source_attention",
         "kernel",
         "dilation",
         "d_model",
@@ -64,7 +64,7 @@ IGNORED: dict[str, frozenset[str]] = {
         "dropout",
         "norm",
         "norm_eps",
-        "wiring",
+        "block_layout",
         "positions",
         "init",
         "embedding_scale",
@@ -234,7 +234,7 @@ class BodySettings:
     norm_eps: float = 1e-6
     """Epsilon that the norms add to the variance."""
 
-    wiring: BlockLayout = "post"
+    block_layout: BlockLayout = "post"
     """Block layout: `post` normalises after the residual addition (2017), `pre` before each
     sub-layer (GPT-2), `parallel` runs attention and feed-forward side by side after one norm. `pre`
     and `parallel` end with a final norm."""
@@ -324,10 +324,10 @@ class BodySettings:
                 )
         if body == "transformer":
             return
-        if self.wiring == "parallel":
+        if self.block_layout == "parallel":
             raise ConfigError(
-                "wiring='parallel' needs attention and a feed-forward network, which "
-                f"body={body!r} does not have. Use wiring=pre or wiring=post."
+                "block_layout='parallel' needs attention and a feed-forward network, which "
+                f"body={body!r} does not have. Use block_layout=pre or block_layout=post."
             )
         if self.positions not in ADDED_POSITIONS:
             raise ConfigError(
@@ -580,6 +580,6 @@ def with_body(
             changes[one.name] = INSTEAD[one.name]
     if changes.get("pooling") and getattr(settings, "causal", False):
         del changes["pooling"]  # its last token sees all others
-    if settings.wiring == "parallel":
-        changes["wiring"] = "pre"
+    if settings.block_layout == "parallel":
+        changes["block_layout"] = "pre"
     return replace(settings, **changes)

@@ -110,11 +110,11 @@ class DataSettings(TracksExplicit):
     """What counts as one document in plain text. `auto`: documents are separated by
     `<|endoftext|>` lines if a file has them; otherwise the whole file is one document."""
 
-    long: Literal["windows", "error"] = "windows"
-    """Handling of texts longer than the model's maximum length: `windows` cuts them into
+    on_long: Literal["split", "error"] = "split"
+    """Handling of texts longer than the model's maximum length: `split` cuts them into
     overlapping windows, `error` stops."""
 
-    bad: Literal["error", "skip"] = "error"
+    on_bad_row: Literal["error", "skip"] = "error"
     """Handling of invalid rows (too few columns, broken JSON). `error` stops; `skip` leaves them
     out, counts them and lists them in the run folder."""
 

@@ -23,7 +23,7 @@ class DecodeSettings(TracksExplicit):
     """Length normalisation: log-probabilities are divided by ((5+n)/6)^alpha (`gnmt`), n^alpha
     (`power`) or 1 (`none`). n counts the end token."""
 
-    alpha: float = 0.6
+    length_penalty_alpha: float = 0.6
     """Exponent alpha of `length_penalty`."""
 
     coverage: float = 0.0
@@ -89,7 +89,14 @@ class DecodeSettings(TracksExplicit):
         check_values(self)
         check_least(self, 1, "beam", "n_best", "groups", "batch_tokens")
         check_least(
-            self, 0, "alpha", "coverage", "extra_len", "min_len", "top_k", "no_repeat_ngram"
+            self,
+            0,
+            "length_penalty_alpha",
+            "coverage",
+            "extra_len",
+            "min_len",
+            "top_k",
+            "no_repeat_ngram",
         )
         check_least(self, 1, "max_len")
         if self.temperature <= 0:

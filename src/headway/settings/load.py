@@ -64,10 +64,10 @@ def model_settings(
 
 
 def _without_class_token(settings: ModelSettings) -> ModelSettings:
-    if not isinstance(settings, ImageEncoderSettings) or not settings.picture.class_token:
+    if not isinstance(settings, ImageEncoderSettings) or not settings.image.class_token:
         return settings
-    picture = replace(settings.picture, class_token=False, distil_token=False)
-    return replace(settings, picture=picture, pooling="mean")
+    picture = replace(settings.image, class_token=False, distil_token=False)
+    return replace(settings, image=picture, pooling="mean")
 
 
 def from_dict(

@@ -57,11 +57,11 @@ SMALL_VIT = sized(
 WHISPER = AudioSeq2SeqSettings(
     vocab_size=51_865, d_model=384, n_layers=4, n_heads=6, d_ff=1536, norm_eps=1e-5,
     positions="learned", attention_bias="qvo", embedding_scale=False, dropout=0.0, init="bert",
-    sound=AudioSettings(positions="whisper", pad_s=30.0),
+    audio=AudioSettings(positions="whisper", pad_s=30.0),
 )  # fmt: skip
 
-RNN_TRANSLATOR = with_body(replace(TRANSFORMER, tie="none", wiring="pre"), "lstm")
-CONVOLUTIONS = with_body(replace(TRANSFORMER, wiring="pre"), "convolution")
+RNN_TRANSLATOR = with_body(replace(TRANSFORMER, tie="none", block_layout="pre"), "lstm")
+CONVOLUTIONS = with_body(replace(TRANSFORMER, block_layout="pre"), "convolution")
 LSTM_LM = with_body(GPT2, "lstm")
 SHA_RNN = with_body(sized(GPT2, 4, 1024, 16, 4096, dropout=0.1), "sha-rnn")
 
@@ -93,15 +93,16 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
     "transformer-test": (sized(TRANSFORMER, 2, 32, 4, 64, **TINY), "", TESTS),
     "seq2seq-lstm": (
         replace(RNN_TRANSLATOR, n_layers=4, d_model=1000, vocab_size=80_000,
-                source_vocab_size=160_000, bidirectional=False, memory="last", dropout=0.0),
+                source_vocab_size=160_000, bidirectional=False, source_attention="last",
+                dropout=0.0),
         "", "Sutskever et al. 2014: only the last encoder state"),
     "rnnsearch": (
         replace(with_body(RNN_TRANSLATOR, "gru"), n_layers=1, d_model=1000, vocab_size=30_000,
-                memory="additive", dropout=0.0),
+                source_attention="additive", dropout=0.0),
         "", "Bahdanau et al. 2015: additive attention"),
     "luong": (
         replace(RNN_TRANSLATOR, n_layers=4, d_model=1000, vocab_size=50_000, bidirectional=False,
-                memory="dot", dropout=0.2),
+                source_attention="dot", dropout=0.2),
         "", "Luong et al. 2015: dot-product attention"),
     "bytenet": (
         replace(CONVOLUTIONS, n_layers=30, d_model=800, vocab_size=323, dilation=2),
@@ -121,7 +122,7 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
         "22.7 M", "all-MiniLM-L6-v2"),
     "encoder-test": (sized(BERT, 2, 32, 4, 64, **TINY), "", TESTS),
     "gpt": (
-        replace(GPT2, vocab_size=40_478, max_len=512, wiring="post"),
+        replace(GPT2, vocab_size=40_478, max_len=512, block_layout="post"),
         "117 M", "Radford et al. 2018"),
     "gpt2": (GPT2, "124 M", GPT2_PAPER),
     "gpt2-medium": (sized(GPT2, 24, 1024, 16, 4096), "355 M", GPT2_PAPER),

@@ -336,7 +336,7 @@ def check_effect(settings: RunSettings, rows: Sequence[Spec], locate: Locate = n
 
 def _check_augment(settings: RunSettings, rows: Sequence[Spec], locate: Locate) -> None:
     """Raise an error for image augmentation of audio tasks and vice versa."""
-    reads = {"sounds" if row.modality == "sounds" else "pictures" for row in rows
+    reads = {"audio" if row.modality == "audio" else "image" for row in rows
              if row.modality != "text"}  # fmt: skip
     if not reads and any(key.startswith("augment.") for key in settings.asked):
         raise ConfigError(
@@ -347,7 +347,7 @@ def _check_augment(settings: RunSettings, rows: Sequence[Spec], locate: Locate) 
     if wrong:
         key = f"augment.{wrong[0]}"
         seen, changed = "images", "audio"
-        if "sounds" in reads:
+        if "audio" in reads:
             seen, changed = changed, seen
         raise ConfigError(
             f"{locate(key)}{key} applies only to {changed} and has no effect on the task "
@@ -387,13 +387,13 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
         smoothed = "with transcribe.ctc=1, which has no decoder"
     if spec.answers == "labels":
         each = "on multi-label targets, where each label is smoothed separately"
-        reasons["train.smoothing_kind"] = each
+        reasons["train.label_smoothing_kind"] = each
     if smoothed:
-        reasons |= {"train.smoothing": smoothed, "train.smoothing_kind": smoothed}
+        reasons |= {"train.label_smoothing": smoothed, "train.label_smoothing_kind": smoothed}
     if not settings.identify.margin:
         reasons["identify.scale"] = "without identify.margin"
-    if spec.modality != "pictures":
-        reasons["classify.teacher"] = f"with classify.what={spec.modality}, only with images"
+    if spec.modality != "image":
+        reasons["classify.teacher"] = f"with classify.modality={spec.modality}, only with images"
     if spec.modality != "text" and not spec.writes:
         words = [key for key in settings.asked if key.startswith("tokenizer.")]
         reasons |= dict.fromkeys(
@@ -406,7 +406,7 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
             if settings.train.schedule not in schedules
         }
     if spec.reads == "documents" and not settings.data.fields:
-        reasons["data.bad"] = "on plain text, where every line is valid"
+        reasons["data.on_bad_row"] = "on plain text, where every line is valid"
     unread = {one.name for one in fields(DataSettings)}.difference(FILES, spec.data)
     given = " with media" if spec.reads == "media" else ""
     passed = f"on the task {spec.name}{given}, which does not use it"
@@ -424,13 +424,13 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
     for key, reason in reasons.items():
         value = settings.asked.get(key)
         # The default of smoothing depends on the task; 0 is allowed wherever it has no effect.
-        usual = 0.0 if key == "train.smoothing" else _default(key)
+        usual = 0.0 if key == "train.label_smoothing" else _default(key)
         if key in settings.asked and value != usual:
             raise ConfigError(f"{locate(key)}{key} has no effect {reason}. Leave it out.")
 
 
 FILL_TEXT = ("context", "whole_words", "random", "keep")
-FILL_MEDIA = ("what", "span")
+FILL_MEDIA = ("modality", "span")
 """Settings of `fill` that apply only to media. `FILL_TEXT`: only to text."""
 
 

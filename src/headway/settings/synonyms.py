@@ -14,7 +14,7 @@ SETTINGS = {
     "num_train_epochs": "train.epochs", "max_epochs": "train.epochs",
     "warmup_steps": "train.warmup", "warmup_updates": "train.warmup",
     "lr_scheduler": "train.schedule", "scheduler": "train.schedule",
-    "label_smoothing": "train.smoothing", "wd": "train.weight_decay",
+    "label_smoothing": "train.label_smoothing", "wd": "train.weight_decay",
     "grad_clip": "train.clip", "max_grad_norm": "train.clip", "clip_norm": "train.clip",
     "early_stopping": "train.patience", "dtype": "train.precision", "fp16": "train.precision",
     "bf16": "train.precision", "eval_steps": "train.eval_every", "save_steps": "train.save_every",

@@ -125,16 +125,18 @@ class Seq2SeqSettings(TextSettings):
     scale_head: bool = False
     """Divide hidden states by √d_model before the softmax, as T5 does with a tied softmax."""
 
-    memory: Literal["dot", "additive", "last"] = "dot"
+    source_attention: Literal["dot", "additive", "last"] = "dot"
     """How recurrent and convolutional decoders read the encoder: one head of dot-product attention
     (`dot`), additive attention (`additive`), or only the last state (`last`)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.memory == "last" and self.body == "convolution":
+        if self.source_attention == "last" and self.body == "convolution":
             raise ConfigError(
-                "memory='last' starts the decoder from the last state of the encoder, and "
-                "body='convolution' has no state. Use memory=dot or memory=additive."
+                "source_attention='last' starts the decoder from the last state of the encoder, "
+                "and "
+                "body='convolution' has no state. Use source_attention=dot or "
+                "source_attention=additive."
             )
         if self.source_vocab < 1:
             raise ConfigError(f"source_vocab_size={self.source_vocab_size} must be at least 1.")
@@ -280,7 +282,7 @@ class DecoderSettings(TextSettings):
     d_ff: int = 3072
     activation: Activation = "gelu-tanh"
     norm_eps: float = 1e-5
-    wiring: BlockLayout = "pre"
+    block_layout: BlockLayout = "pre"
     positions: PositionKind = "learned"
     attention_bias: str = "qkvo"
     embedding_scale: bool = False

@@ -16,7 +16,7 @@ OF_SCHEDULES = {"floor": ("cosine", "linear"), "cooldown": ("trapezoid",)}
 """Settings that only some schedules read."""
 
 
-COUNTS = ("steps", "batch_tokens", "micro_tokens", "pool", "eval_every", "save_every")
+COUNTS = ("steps", "batch_tokens", "micro_tokens", "bucket_steps", "eval_every", "save_every")
 """Settings that the user may leave open but every run of ours has."""
 
 
@@ -41,7 +41,7 @@ class TrainSettings(TracksExplicit):
     """Micro-batch size in target tokens. Larger batches are accumulated (gradient accumulation). It
     affects memory and speed, never the gradient."""
 
-    pool: int | None = None
+    bucket_steps: int | None = None
     """Length bucketing: number of steps whose examples are sorted by length together, so that each
     step has examples of similar length. 1: no sorting. None: 32 on a CPU, where this is faster; 1
     on a GPU, where all steps then fit one fixed shape."""
@@ -82,10 +82,10 @@ class TrainSettings(TracksExplicit):
     clip: float = 0.0
     """Gradient clipping: largest norm of the gradient. 0: no clipping."""
 
-    smoothing: float = 0.1
+    label_smoothing: float = 0.1
     """Label smoothing: probability mass moved from the correct class to others."""
 
-    smoothing_kind: Literal["paper", "torch"] = "paper"
+    label_smoothing_kind: Literal["paper", "torch"] = "paper"
     """Label smoothing over the wrong classes only (`paper`), or over all classes as in PyTorch."""
 
     rdrop: float = 0.0
@@ -99,7 +99,7 @@ class TrainSettings(TracksExplicit):
     threads: int | None = None
     """CPU threads. None: all cores, or fewer while other programs keep them busy."""
 
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     """Gradient checkpointing: recompute activations in the backward pass to save memory."""
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -151,7 +151,7 @@ class TrainSettings(TracksExplicit):
                 "Leave one of them out."
             )
         check_least(self, 0, "warmup")
-        for name in ("beta1", "beta2", "smoothing", "ema"):
+        for name in ("beta1", "beta2", "label_smoothing", "ema"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(f"{name}={getattr(self, name):g} must be at least 0 and below 1.")
         check_least(self, 0, "weight_decay", "clip", "rdrop")
@@ -179,7 +179,7 @@ class ResolvedTrain(TrainSettings):
     steps: int = field()
     batch_tokens: int = field()
     micro_tokens: int = field()
-    pool: int = field()
+    bucket_steps: int = field()
     eval_every: int = field()
     save_every: int = field()
     metric: str = field()

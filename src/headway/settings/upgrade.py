@@ -1,9 +1,9 @@
 """Convert the `config.toml` of older versions to the current format.
 
 Format 1 had no `format` key and no reasons, and omitted settings that were chosen automatically. A
-run without `train.pool` sorts as many steps as it did then; one without `train.steps` was trained
-by other software. Settings that later formats move or rename are converted here, so that finished
-runs can be opened and unfinished ones resume with the same numbers.
+run without `train.bucket_steps` sorts as many steps as it did then; one without `train.steps` was
+trained by other software. Settings that later formats move or rename are converted here, so that
+finished runs can be opened and unfinished ones resume with the same numbers.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def rename(found: dict[str, object], locate: Locate) -> Locate:
         section, now = found.pop(name, {}), found.get(alias.task, {})
         if not isinstance(section, dict) or not isinstance(now, dict):
             raise ConfigError(f"{locate(name)}{name!r} must be a section, not a single value.")
-        found[alias.task] = {"what": alias.what, **now, **section}
+        found[alias.task] = {"modality": alias.modality, **now, **section}
         before |= {f"{alias.task}.{key}": f"{name}.{key}" for key in section}
         if is_task:
             found["task"] = alias.task
         if isinstance(asked := found.get("asked"), dict) and asked.get("task") == name:
             asked = {new_key(key): value for key, value in asked.items()}
-            found["asked"] = {**asked, "task": alias.task, f"{alias.task}.what": alias.what}
+            found["asked"] = {**asked, "task": alias.task, f"{alias.task}.what": alias.modality}
     return lambda key: locate(before.get(key, key))
 
 

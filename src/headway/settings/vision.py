@@ -147,13 +147,13 @@ class ImageEncoderSettings(BodySettings):
     d_ff: int = 3072
     activation: Activation = "gelu"
     norm_eps: float = 1e-12
-    wiring: BlockLayout = "pre"
+    block_layout: BlockLayout = "pre"
     positions: PositionKind = "none"
     attention_bias: str = "qkvo"
     dropout: float = 0.0
     init: InitScheme = "bert"
 
-    picture: ImageSettings = ImageSettings()
+    image: ImageSettings = ImageSettings()
     """How images and videos are turned into tokens."""
 
     heads: tuple[Literal["classes", "distilled", "rebuild", "pooled"], ...] = ("classes",)
@@ -170,12 +170,12 @@ class ImageEncoderSettings(BodySettings):
         super().__post_init__()
         check_no_added_positions(self, "picture")
         check_label_heads(self.heads, self.n_labels)
-        check_grid_width(self, self.picture)
-        if self.pooling == "first" and not self.picture.class_token:
+        check_grid_width(self, self.image)
+        if self.pooling == "first" and not self.image.class_token:
             raise ConfigError(
                 "pooling=first needs a class token. Set picture.class_token=true, or pooling=mean."
             )
-        if "distilled" in self.heads and not self.picture.distil_token:
+        if "distilled" in self.heads and not self.image.distil_token:
             raise ConfigError(
                 "the head 'distilled' needs a distillation token: set picture.distil_token=true."
             )
@@ -190,7 +190,7 @@ class MediaSeq2SeqSettings(Seq2SeqSettings):
     n_layers: int = 4
     n_heads: int = 4
     d_ff: int = 1024
-    wiring: BlockLayout = "pre"
+    block_layout: BlockLayout = "pre"
     activation: Activation = "gelu"
     tie: Literal["all", "source-target", "source-softmax", "target-softmax", "none"] = (
         "target-softmax"
@@ -210,12 +210,12 @@ class ImageSeq2SeqSettings(MediaSeq2SeqSettings):
     """A captioning model: an image or video encoder and a text decoder."""
 
     max_len: int = 128
-    picture: ImageSettings = ImageSettings(class_token=False)
+    image: ImageSettings = ImageSettings(class_token=False)
     """How images and videos are turned into tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_grid_width(self, self.picture)
+        check_grid_width(self, self.image)
 
 
 def check_grid_width(settings: BodySettings, picture: ImageSettings) -> None:

@@ -48,13 +48,13 @@ class CaptionTask(Seq2SeqTask):
                 "no training data. Give a TSV, CSV or JSONL file with the columns `path` (of an "
                 "image) and `text` (its caption): headway train caption captions.tsv --out RUN"
             )
-        media = MediaSpec.of(settings.caption.what, self._shape(settings), "text")
+        media = MediaSpec.of(settings.caption.modality, self._shape(settings), "text")
         words = tokenizer_of(settings)
         return prepare("media", settings, folder, progress, tokenizer=words, media=media)
 
     @staticmethod
     def _shape(settings: RunSettings, stored: MediaFormat | None = None) -> ImageSettings:
-        return image_settings(settings, settings.caption.what, {"class_token": False}, stored)
+        return image_settings(settings, settings.caption.modality, {"class_token": False}, stored)
 
     def describe(self, prepared: PreparedData) -> str:
         return f"{prepared.train.n:,} captions of {prepared.modality}"
@@ -91,7 +91,7 @@ class CaptionTask(Seq2SeqTask):
             epochs=next((epochs for most, epochs in EPOCHS if facts.n <= most), 4),
             shape={**MODEL.get(device.type, MODEL["cuda"]), "dropout": 0.1},
             front=stored_front(facts),
-            training={"lr": 4e-3, "smoothing": 0.0},
+            training={"lr": 4e-3, "label_smoothing": 0.0},
         )
         why = f"twice the longest caption ({facts.longest_text} tokens), and some spare"
         return found.with_others(

@@ -164,7 +164,7 @@ class CausalLMObjective(Objective[Tensor]):
         self.train_dataset = self.items(self.prepared.train)
         self.valid_dataset = self.items(self.prepared.valid)
         size = self.prepared.tokenizer.vocab_size
-        self.smoothing = LabelSmoothing.of(train.smoothing, size, train.smoothing_kind)
+        self.smoothing = LabelSmoothing.of(train.label_smoothing, size, train.label_smoothing_kind)
 
     def items(self, texts: Columns) -> CausalLMDataset:
         return causal_lm_dataset(texts, self.prepared.tokenizer, self.settings, self.context)

@@ -411,7 +411,7 @@ class ContrastiveTask(Task):
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         """Facts about the data, with tokens or positions counted over all views."""
         pairs = "other" in prepared.train
-        if self.row.modality == "sounds":
+        if self.row.modality == "audio":
             found = audio_stats(settings, prepared)
             return replace(found, n_tokens=2 * found.n_tokens, pairs=pairs)
         if self.row.modality != "text":
@@ -459,7 +459,7 @@ class ContrastiveTask(Task):
         what, unit = what_of(facts.front), unit_of(self.row)
         longest, n_rows, shape = facts.longest, facts.n_tokens, size_for(device)
         usual, strong = AUDIO_AUGMENTATION, AUDIO_AUGMENTATION | WAVEFORM_AUGMENTATION
-        if what != "sounds":
+        if what != "audio":
             front = with_stem(facts.image, settings, device)
             facts = replace(facts, front=front)
             longest = facts.rows(front)
@@ -477,7 +477,7 @@ class ContrastiveTask(Task):
             needs={"heads": ()},
             shape=shape,
             front=stored_front(facts),
-            training={**FROM_SCRATCH, "lr": 4e-3, "smoothing": 0.0},
+            training={**FROM_SCRATCH, "lr": 4e-3, "label_smoothing": 0.0},
             tuning={"lr": 1e-4},
             augment=usual if facts.pairs else {},
         )
@@ -487,7 +487,7 @@ class ContrastiveTask(Task):
         return found.with_others(
             whole_steps(settings, step, unit),
             because(why, "augment", {} if facts.pairs else strong),
-            because("detected in the data", "embed", {"what": what}),
+            because("detected in the data", "embed", {"modality": what}),
         )
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:

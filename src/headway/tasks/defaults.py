@@ -33,16 +33,16 @@ LORA_LR = 2e-3
 rate than full weights."""
 
 FROM_SCRATCH: dict[str, Any] = {
-    "optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0, "smoothing": 0.0,
+    "optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0, "label_smoothing": 0.0,
 }  # fmt: skip
 PAPER: dict[str, Any] = {
-    "optimizer": "adamw", "schedule": "cosine", "lr": 6e-4, "clip": 1.0, "smoothing": 0.0,
+    "optimizer": "adamw", "schedule": "cosine", "lr": 6e-4, "clip": 1.0, "label_smoothing": 0.0,
     "weight_decay": 0.1, "beta2": 0.95, "eps": 1e-8, "floor": 0.1,
 }  # fmt: skip
 """Training settings for presets of published models."""
 
 MODERN_TEXT: dict[str, Any] = {
-    "wiring": "pre",
+    "block_layout": "pre",
     "positions": "rotary",
     "attention_bias": "",
     "attention_dropout": 0.0,
@@ -56,7 +56,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "encoder": {"embedding_norm": False, "n_segments": 0, "pooling": "mean"},
     "decoder": {},
 }
-MODERN_MEDIA: dict[str, Any] = {"wiring": "pre", "activation": "gelu", "init": "small"}
+MODERN_MEDIA: dict[str, Any] = {"block_layout": "pre", "activation": "gelu", "init": "small"}
 
 WORDS = ("bpe", "unigram", "wordpiece", "words")
 """Kinds of tokenizers whose tokens are words or large parts of them."""
@@ -216,10 +216,10 @@ def training_of(
         return decoder_training(settings, facts, {**FROM_SCRATCH, **training}, tuning)
     usual = FROM_SCRATCH if settings.model is None else PAPER
     if starts:
-        usual = {**FINE_TUNING, "smoothing": 0.0}
+        usual = {**FINE_TUNING, "label_smoothing": 0.0}
     found = because(why, "train", {**usual, **(tuning if starts else training)})
     if settings.distil.teacher:
-        found |= because("the teacher's probabilities are soft", "train", {"smoothing": 0.0})
+        found |= because("the teacher's probabilities are soft", "train", {"label_smoothing": 0.0})
     if settings.lora.rank:
         why = "LoRA matrices start at zero and are small"
         found |= because(why, "train", {"lr": LORA_LR})
@@ -238,7 +238,7 @@ def decoder_training(
     if not facts.parent.imported:
         return because(why, "train", training)
     why += ", which was imported"
-    return because(why, "train", {**FINE_TUNING, "smoothing": 0.0, **tuning})
+    return because(why, "train", {**FINE_TUNING, "label_smoothing": 0.0, **tuning})
 
 
 def stored_front(facts: DatasetStats) -> dict[str, object]:

@@ -60,7 +60,7 @@ class MaskedLMPredictor:
         *,
         n_best: int = 1,
         batch_tokens: int = 4096,
-        on_long: str = "windows",
+        on_long: str = "split",
         device: torch.device | str = "cpu",
         between: OnProgress = no_progress,
     ) -> None:
@@ -81,7 +81,7 @@ class MaskedLMPredictor:
             min(room_of(run.fill, run.model.max_len) for run in opened.runs),
             n_best=settings.decode.n_best,
             batch_tokens=settings.decode.batch_tokens,
-            on_long=settings.data.long,
+            on_long=settings.data.on_long,
             device=opened.device,
             between=use.between,
         )

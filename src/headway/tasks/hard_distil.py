@@ -74,13 +74,13 @@ def check_teacher(settings: RunSettings) -> ImageSettings:
             f"classify.teacher={name} was trained on other classes than the data has. Teacher: "
             f"{_listed(other.labels)}. Data: {_listed(settings.labels)}."
         )
-    theirs, ours = other.model.picture, model.picture
+    theirs, ours = other.model.image, model.image
     for field in ("height", "width", "channels"):
         if getattr(theirs, field) != getattr(ours, field):
             raise ConfigError(
                 f"classify.teacher={name} reads images with "
                 f"picture.{field}={getattr(theirs, field)}, but this run has "
-                f"{getattr(ours, field)}. Set model.picture.{field} to the teacher's value."
+                f"{getattr(ours, field)}. Set model.image.{field} to the teacher's value."
             )
     return theirs
 

@@ -302,7 +302,7 @@ def evaluate_speakers(use: InferenceRequest, files: DataSettings) -> Scores:
 
 def _unknown_speakers(settings: Resolved, files: DataSettings) -> list[str]:
     """Labels of the test set that were not in the training data."""
-    found = media_examples(files.media, files, "sounds", "label")
+    found = media_examples(files.media, files, "audio", "label")
     return sorted({name for one in found for name in one.labels} - set(settings.labels))
 
 

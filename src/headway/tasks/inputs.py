@@ -51,9 +51,9 @@ from headway.tasks.specs import Modality, spec_of
 AnyArray = NDArray[np.generic]
 
 NAMES: dict[MediaType, tuple[str, str]] = {
-    "pictures": ("image", "an image"),
-    "videos": ("video", "a video"),
-    "sounds": ("audio", "audio"),
+    "image": ("image", "an image"),
+    "video": ("video", "a video"),
+    "audio": ("audio", "audio"),
 }
 """Key in mappings, and noun in messages, of each kind of media."""
 
@@ -81,7 +81,7 @@ def is_several(x: object, settings: RunSettings) -> bool:
         return True
     if isinstance(x, str | bytes | bytearray | memoryview | PathLike | Mapping):
         return False
-    if isinstance(x, tuple) and kind == "sounds" and _is_audio(x):
+    if isinstance(x, tuple) and kind == "audio" and _is_audio(x):
         return False
     if isinstance(x, list | tuple):
         return True
@@ -116,9 +116,9 @@ def _several_in(values: AnyArray, kind: Modality) -> bool:
     """Whether an array holds several inputs, judged by its number of axes."""
     if kind == "text" or values.dtype.kind in "OUT":
         return values.ndim > 0
-    if kind == "sounds":
+    if kind == "audio":
         return False
-    return values.ndim > 3 + (kind == "videos")  # (N, H, W) looks like (C, H, W)
+    return values.ndim > 3 + (kind == "video")  # (N, H, W) looks like (C, H, W)
 
 
 def expected_input(settings: RunSettings) -> str:
@@ -222,7 +222,7 @@ class Inputs:
         try:
             if self.form is not None:
                 [kind] = [name for name, one in binding.items() if one.kind in MEDIA]
-                own, _ = NAMES[self.form.what]
+                own, _ = NAMES[self.form.modality]
                 item = {own: row[kind]} | {
                     name: row[name] for name in PART_COLUMNS
                     if name in row and name not in binding and not is_missing(row[name])
@@ -356,7 +356,7 @@ class Inputs:
             raise DataError(
                 f"{where}: `box`, `start` and `end` apply only to files. Slice the array instead."
             )
-        if form.what == "sounds":
+        if form.modality == "audio":
             samples, own = samples_of((x, rate) if rate is not None else x, where)
             return LoadedInput(where, _samples(samples, own, form, where))
         return LoadedInput(where, _pixels(x, form, where))
@@ -365,7 +365,7 @@ class Inputs:
         self, x: Mapping[str, object], form: ItemFormat, where: str
     ) -> tuple[object, MediaRegion, object]:
         """The media value of a mapping, the selected part of it, and its sampling rate."""
-        own, _ = NAMES[form.what]
+        own, _ = NAMES[form.modality]
         targets = {name for need in self.spec.needs if need.role == "target" for name in need.names}
         inputs = [need.name for need in self.spec.needs if need.role == "input"]
         # Datasets give paths that do not exist locally next to the data, so the data comes first.
@@ -389,15 +389,15 @@ class Inputs:
     def _file(self, name: str, form: ItemFormat, part: MediaRegion) -> object:
         """Read one media file. Folders and lists hold several inputs and raise an error."""
         path = found_file(name, self.folder)
-        check_kind(path, form.what)
-        if path.is_dir() and form.what != "videos":
+        check_kind(path, form.modality)
+        if path.is_dir() and form.modality != "video":
             raise DataError(
                 f"{name} is a folder, but one input is one file. Pass a list of its files: "
                 f"run(sorted(pathlib.Path({name!r}).iterdir()))"
             )
         if not is_file(path) and not path.is_dir():
             raise DataError(f"file not found: {name}.")
-        if self.spec.writes and form.what == "sounds" and part == MediaRegion():
+        if self.spec.writes and form.modality == "audio" and part == MediaRegion():
             return name  # may be of any length, so it is read during transcription
         return LoadedInput(name, read_media(str(path), form, part).values)
 
@@ -415,7 +415,7 @@ def _from_bytes(value: bytes, form: ItemFormat, name: str, part: MediaRegion) ->
     if not value:
         raise DataError(f"{name} is empty (0 bytes).")
     with work_folder() as folder:
-        said = MediaWriter(folder).put(value, NAMES[form.what][0], name, "path")
+        said = MediaWriter(folder).put(value, NAMES[form.modality][0], name, "path")
         path = str(folder.parent / said["path"])
         try:
             return LoadedInput(name, read_media(path, form, part).values)
@@ -441,8 +441,8 @@ def _samples(samples: AnyArray, rate: int, form: ItemFormat, where: str) -> NDAr
 
 
 def _pixels(x: object, form: ItemFormat, where: str) -> NDArray[np.uint8]:
-    moving = form.what == "videos"
-    values = pixels_of(x, NAMES[form.what][0], where)
+    moving = form.modality == "video"
+    values = pixels_of(x, NAMES[form.modality][0], where)
     if values.ndim == 3 + moving and values.shape[-1] not in CHANNELS:
         raise DataError(
             f"{where} has the shape {values.shape}, but the colour channels must come last, as in "

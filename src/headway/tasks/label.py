@@ -634,7 +634,7 @@ class ClassifyTask(Task):
         found = replace(found, metric_reason=head.why_metric)
         if len(SPECS[self.row.name].rows) == 1:
             return found
-        held: dict[str, object] = {"what": self.row.modality, "answer": facts.answer}
+        held: dict[str, object] = {"modality": self.row.modality, "answer": facts.answer}
         if facts.answer == "number":
             held |= {"mean": facts.mean, "std": facts.std}
         return found.with_others(because("detected in the data", self.row.name, held))

@@ -93,7 +93,7 @@ class LabelDefaults:
 
     width: int
     metrics: tuple[str, ...]
-    smoothing: float
+    label_smoothing: float
     why_metric: str = Proposal.metric_reason
 
     @classmethod
@@ -157,7 +157,7 @@ def _needed(part: Columns, tokenizer: Tokenizer) -> NDArray[np.int64]:
 def propose_text(
     settings: RunSettings, facts: DatasetStats, device: DeviceInfo, head: LabelDefaults
 ) -> Proposal:
-    windows = settings.data.long == "windows"
+    windows = settings.data.on_long == "split"
     needs: dict[str, object] = {"heads": ("classes",), "n_labels": head.width}
     if settings.model is None and not settings.start.run:
         needs |= SMALL if facts.n_tokens < SMALL_TOKENS else {}
@@ -170,8 +170,8 @@ def propose_text(
         epochs=passes(facts, 3 if facts.n_tokens < 50 * SMALL_TOKENS else 2, device),
         needs=needs,
         least_dropout=0.2,
-        training={"lr": 4e-3, "smoothing": head.smoothing},
-        tuning={"smoothing": head.smoothing},
+        training={"lr": 4e-3, "label_smoothing": head.label_smoothing},
+        tuning={"label_smoothing": head.label_smoothing},
         metrics=head.metrics,
         ngrams=True,
     )
@@ -212,9 +212,9 @@ def propose_image(
         training={
             **FROM_SCRATCH,
             "lr": 8e-3 if device.is_cpu else 4e-3,
-            "smoothing": head.smoothing,
+            "label_smoothing": head.label_smoothing,
         },
-        tuning={"smoothing": head.smoothing},
+        tuning={"label_smoothing": head.label_smoothing},
         augment=augment_for(shape),
         metrics=head.metrics,
     )
@@ -243,7 +243,7 @@ def small_vit(shape: ImageSettings, n_items: int, device: DeviceInfo) -> dict[st
 
 def with_stem(shape: ImageSettings, settings: RunSettings, device: DeviceInfo) -> ImageSettings:
     """The front with the default stem for small images, unless the settings choose one."""
-    asked = settings.asked.section("model.picture")
+    asked = settings.asked.section("model.image")
     named = settings.model is not None or bool(settings.parent)
     if named or "stem" in asked or "patch" in asked or shape.frames > 1:
         return shape
@@ -262,18 +262,18 @@ def augment_for(shape: ImageSettings) -> dict[str, object]:
 
 def check_token(settings: RunSettings, what: Modality) -> None:
     """Raise ConfigError unless a teacher and a distillation token are set together."""
-    if what != "pictures":
+    if what != "image":
         return
     teacher = settings.classify.teacher
-    token = settings.asked.get("model.picture.distil_token")
+    token = settings.asked.get("model.image.distil_token")
     if teacher and not token and settings.model is None and not settings.parent:
         raise ConfigError(
             f"classify.teacher={teacher} trains the distillation token, but the model has none. "
-            "Set model.picture.distil_token=true."
+            "Set model.image.distil_token=true."
         )
     if token and not teacher and not settings.parent:
         raise ConfigError(
-            "model.picture.distil_token=true needs a teacher: set classify.teacher=RUN."
+            "model.image.distil_token=true needs a teacher: set classify.teacher=RUN."
         )
 
 
@@ -306,12 +306,12 @@ def propose_audio(
         n_rows=facts.n_tokens,
         longest=facts.longest,
         epochs=15 if device.is_cpu else 40,
-        family="sound-encoder",
+        family="audio-encoder",
         needs={"heads": ("classes",), "n_labels": head.width},
         shape={**size_for(device), "dropout": 0.1},
         front=stored_front(facts),
-        training={**FROM_SCRATCH, "lr": 4e-3, "smoothing": head.smoothing},
-        tuning={"smoothing": head.smoothing},
+        training={**FROM_SCRATCH, "lr": 4e-3, "label_smoothing": head.label_smoothing},
+        tuning={"label_smoothing": head.label_smoothing},
         augment={"bands": 2, "band_width": 12, "spans": 2, "span_width": 15},
         metrics=head.metrics,
     )
@@ -334,7 +334,7 @@ class ModalityDefaults:
 
 MODALITY_DEFAULTS = {
     "text": ModalityDefaults(text_stats, propose_text),
-    "pictures": ModalityDefaults(image_stats, propose_image),
-    "videos": ModalityDefaults(image_stats, propose_image),
-    "sounds": ModalityDefaults(audio_stats, propose_audio),
+    "image": ModalityDefaults(image_stats, propose_image),
+    "video": ModalityDefaults(image_stats, propose_image),
+    "audio": ModalityDefaults(audio_stats, propose_audio),
 }

@@ -409,7 +409,7 @@ class MultiLabel:
             "loss": several.nll(shares_NC, true_NC.astype(np.float64)),
             "micro_f1": 100.0 * several.micro_f1(said_NC, true_NC),
             "f1": 100.0 * several.macro_f1(said_NC, true_NC),
-            "exact": 100.0 * several.exact_match(said_NC, true_NC),
+            "exact_match": 100.0 * several.exact_match(said_NC, true_NC),
             "map": 100.0 * several.mean_average_precision(shares_NC, true_NC),
         }
 
@@ -446,7 +446,11 @@ class MultiLabel:
         rows: list[ScoreRow] = [
             ("micro F1", f"{values['micro_f1']:.2f}", range_text(micro)),
             ("macro F1", f"{values['f1']:.2f}", "mean over labels"),
-            ("exact match", f"{values['exact']:.2f}", f"{unit} with exactly the correct labels"),
+            (
+                "exact match",
+                f"{values['exact_match']:.2f}",
+                f"{unit} with exactly the correct labels",
+            ),
             ("mean average precision", f"{values['map']:.2f}", "independent of the threshold"),
             (
                 "threshold",
@@ -660,8 +664,8 @@ def label_type_of(settings: Resolved, labels: Sequence[str]) -> LabelType:
         return Regression(own.mean or 0.0, own.std or 1.0)
     if answers == "labels":
         threshold = settings.classify.threshold or several.THRESHOLD
-        return MultiLabel(tuple(labels), train.smoothing, threshold)
-    smoothing = LabelSmoothing.of(train.smoothing, len(labels), train.smoothing_kind)
+        return MultiLabel(tuple(labels), train.label_smoothing, threshold)
+    smoothing = LabelSmoothing.of(train.label_smoothing, len(labels), train.label_smoothing_kind)
     return SingleLabel(tuple(labels), smoothing, settings.identify.margin)
 
 

@@ -74,16 +74,16 @@ SAMPLES = 5
 MEAN = "mean of masked parts"
 
 MASK_DEFAULTS: dict[str, dict[str, Any]] = {
-    "pictures": {"mask": 0.6, "span": 1},
-    "videos": {"mask": 0.6, "span": 1},
-    "sounds": {"mask": 0.5, "span": 10},
+    "image": {"mask": 0.6, "span": 1},
+    "video": {"mask": 0.6, "span": 1},
+    "audio": {"mask": 0.5, "span": 10},
 }
 """Default masking of media. The fractions are high because neighbouring patches and moments reveal
 much of a masked one."""
 
 TRAINING: dict[str, Any] = {
     "optimizer": "adamw", "schedule": "cosine", "lr": 1.5e-3, "weight_decay": 0.05, "beta2": 0.95,
-    "eps": 1e-8, "clip": 1.0, "smoothing": 0.0,
+    "eps": 1e-8, "clip": 1.0, "label_smoothing": 0.0,
 }  # fmt: skip
 
 MaskedOutputs = Iterable[tuple[Read, Tensor]]
@@ -206,8 +206,8 @@ class MaskedMediaHead:
         mean_E, square_E = sums_2E / count
         baseline, loss = float((square_E - mean_E.square()).mean()), error / count
         explained = 100.0 * (1.0 - loss / baseline) if baseline > 0 else 0.0
-        values = {"loss": loss, "explained": explained}
-        return values, lambda: {MEAN: {"loss": baseline, "explained": 0.0}}
+        values = {"loss": loss, "variance_explained": explained}
+        return values, lambda: {MEAN: {"loss": baseline, "variance_explained": 0.0}}
 
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]:
         return []
@@ -219,7 +219,11 @@ class MaskedMediaHead:
         return [
             ("loss", f"{values['loss']:.4f}", f"mean squared error, {share}"),
             (MEAN, f"{trivial['loss']:.4f}", "baseline: mean squared error of this prediction"),
-            ("variance explained", f"{values['explained']:.2f}", f"%, over {self.n:,} {self.unit}"),
+            (
+                "variance explained",
+                f"{values['variance_explained']:.2f}",
+                f"%, over {self.n:,} {self.unit}",
+            ),
         ]
 
 
@@ -330,7 +334,7 @@ def head_of(settings: Resolved, items: MaskedDataset) -> MaskedHead:
     if isinstance(items, MaskedTextDataset):
         train, size = settings.train, items.tokenizer.vocab_size
         return MaskedTokenHead(
-            items, LabelSmoothing.of(train.smoothing, size, train.smoothing_kind)
+            items, LabelSmoothing.of(train.label_smoothing, size, train.label_smoothing_kind)
         )
     return MaskedMediaHead(len(items.lengths), UNITS[what_of(media_settings_of(settings))])
 
@@ -361,7 +365,7 @@ class MaskedLMTask(Task):
         return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        if self.row.modality == "sounds":
+        if self.row.modality == "audio":
             return audio_stats(settings, prepared)
         if self.row.modality != "text":
             return image_stats(settings, prepared)
@@ -405,7 +409,7 @@ class MaskedLMTask(Task):
         assert facts.front is not None
         what, n_rows, longest = what_of(facts.front), facts.n_tokens, facts.longest
         shape, augment = size_for(device), dict[str, object]()
-        if what != "sounds":
+        if what != "audio":
             longest = facts.rows(facts.image)
             n_rows, augment = longest * facts.n, augment_for(facts.image)
             # The class token is not trained here, so a run that starts from this one should
@@ -429,7 +433,7 @@ class MaskedLMTask(Task):
         why = "neighbouring parts reveal much of a masked one"
         return found.with_others(
             because(why, "fill", MASK_DEFAULTS[what]),
-            because("detected in the data", "fill", {"what": what}),
+            because("detected in the data", "fill", {"modality": what}),
         )
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
@@ -439,12 +443,12 @@ class MaskedLMTask(Task):
             return
         if picture.stem == "grid":
             raise ConfigError(
-                "model.picture.stem=grid has no patches to mask. Use stem=patches or stem=conv."
+                "model.image.stem=grid has no patches to mask. Use stem=patches or stem=conv."
             )
         if picture.step < picture.patch:
             raise ConfigError(
-                f"model.picture.stride={picture.stride} makes patches overlap, so a masked patch "
-                "is visible in its neighbours. Leave model.picture.stride out."
+                f"model.image.stride={picture.stride} makes patches overlap, so a masked patch "
+                "is visible in its neighbours. Leave model.image.stride out."
             )
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> MaskedLMObjective:
@@ -486,7 +490,7 @@ class MaskedLMTask(Task):
 
 def check_unmixed(settings: RunSettings, what: Modality) -> None:
     """Raise ConfigError for augmentation that mixes labels: these tasks have none."""
-    for name in OF_LABELS if what != "sounds" else ():
+    for name in OF_LABELS if what != "audio" else ():
         if getattr(settings.augment, name):
             raise ConfigError(
                 f"augment.{name} mixes two images and their labels, but the task {settings.task} "
@@ -497,7 +501,7 @@ def check_unmixed(settings: RunSettings, what: Modality) -> None:
 def check_audio_augment(settings: RunSettings, what: Modality) -> None:
     """Raise ConfigError for augmentation settings with audio, where they have no effect."""
     asked = [key for key in settings.asked if key.startswith("augment.")]
-    if what == "sounds" and asked:
+    if what == "audio" and asked:
         raise ConfigError(
             f"{asked[0]} has no effect on the task fill with audio, where parts of each recording "
             "are masked anyway. Leave it out."

@@ -46,7 +46,7 @@ TUBELET = 2
 
 def image_settings(
     settings: RunSettings,
-    what: MediaType = "pictures",
+    what: MediaType = "image",
     wants: SettingValues | None = None,
     stored: MediaFormat | None = None,
 ) -> ImageSettings:
@@ -56,15 +56,15 @@ def image_settings(
     if known is not None:
         assert isinstance(known, ImageSettings)
         return known
-    asked = settings.asked.section("model.picture")
+    asked = settings.asked.section("model.image")
     seen = stored or _image_format(_first_images(settings, what), what)
     found = {"height": seen.height, "width": seen.width, "channels": seen.channels}
-    if what == "videos":
+    if what == "video":
         found |= {"frames": seen.frames, "tubelet": TUBELET}
     values = {**found, **(wants or {}), **asked}
     if "patch" not in values and values.get("stem") != "grid":
         values["patch"] = patch_of(values["height"], values["width"])
-    return from_dict(ImageSettings, values, "model.picture.")
+    return from_dict(ImageSettings, values, "model.image.")
 
 
 def audio_settings(
@@ -75,13 +75,13 @@ def audio_settings(
     if known is not None:
         assert isinstance(known, AudioSettings)
         return known
-    values: dict[str, Any] = {**(wants or {}), **settings.asked.section("model.sound")}
+    values: dict[str, Any] = {**(wants or {}), **settings.asked.section("model.audio")}
     if "rate" not in values:
         values["rate"] = (stored or _audio_format(_first_rates(settings))).rate
     scale = values["rate"] / AudioSettings().rate
     for name in ("n_fft", "hop"):  # 25 and 10 ms at any rate
         values.setdefault(name, max(1, round(scale * getattr(AudioSettings(), name))))
-    return from_dict(AudioSettings, values, "model.sound.")
+    return from_dict(AudioSettings, values, "model.audio.")
 
 
 STANDARD = {"scale": "standard"}
@@ -91,9 +91,7 @@ loudness nor the microphone identifies a speaker."""
 
 def media_settings(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
     """Input settings for media tasks that do not generate text."""
-    return (
-        audio_settings(settings, STANDARD) if what == "sounds" else image_settings(settings, what)
-    )
+    return audio_settings(settings, STANDARD) if what == "audio" else image_settings(settings, what)
 
 
 def stored_format(prepared: PreparedData) -> MediaFormat:
@@ -123,7 +121,7 @@ def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSetti
 def _first_images(settings: RunSettings, what: MediaType) -> Iterator[NDArray[np.uint8]]:
     """A sample of the images in their original size, spread over the dataset. Unreadable ones are
     skipped, because the data check lists them; if all are unreadable, DataError is raised."""
-    form = ItemFormat(what, frames=FRAMES if what == "videos" else 1)
+    form = ItemFormat(what, frames=FRAMES if what == "video" else 1)
     wrong, read = None, 0
     for one in _source(settings, what).spread(LOOKED_AT):
         try:
@@ -139,7 +137,7 @@ def _first_images(settings: RunSettings, what: MediaType) -> Iterator[NDArray[np
 
 def _first_rates(settings: RunSettings) -> list[int]:
     """Sample rates of some recordings, from file headers or from a list of arrays."""
-    items = [one.medium for one in _source(settings, "sounds") if not one.problem]
+    items = [one.medium for one in _source(settings, "audio") if not one.problem]
     found = dict.fromkeys(Path(item.path) for item in items)
     paths = [path for path in found if path.suffix.lower() in AUDIO]
     rates = [item.part.rate for item in items if item.part.rate]
@@ -154,7 +152,7 @@ def _source(settings: RunSettings, what: MediaType) -> DataSource:
     source, _ = sources("media", settings, MediaSpec(ItemFormat(what)))
     if source.in_arrays:
         return source
-    if settings.data.bad == "error":
+    if settings.data.on_bad_row == "error":
         check_files_exist(source)
     if not list(source):
         files = settings.data.media
@@ -174,7 +172,7 @@ def _image_format(found: Iterable[NDArray[np.uint8]], what: MediaType) -> MediaF
         height=_rounded(height),
         width=_rounded(width),
         channels=1 if all(grey for *_, grey in seen) else 3,
-        frames=FRAMES if what == "videos" else 1,
+        frames=FRAMES if what == "video" else 1,
     )
 
 

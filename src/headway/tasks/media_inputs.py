@@ -40,8 +40,8 @@ class LoadedInput:
 
 def what_of(shape: ImageSettings | AudioSettings) -> MediaType:
     if isinstance(shape, AudioSettings):
-        return "sounds"
-    return "videos" if shape.frames > 1 else "pictures"
+        return "audio"
+    return "video" if shape.frames > 1 else "image"
 
 
 def load_media(
@@ -67,8 +67,10 @@ def load_media(
             name = line.strip()
             try:
                 path = found_file(name, folder)
-                check_kind(path, form.what)
-                items = list(media_examples([str(path)], data or DataSettings(), form.what, target))
+                check_kind(path, form.modality)
+                items = list(
+                    media_examples([str(path)], data or DataSettings(), form.modality, target)
+                )
             except UserError as error:
                 yield LoadedInput(name, None, str(error))
                 continue
@@ -92,6 +94,6 @@ def found_file(name: str, folder: Path) -> Path:
 
 def check_kind(path: Path, what: MediaType) -> None:
     """Raise DataError if the file extension belongs to another kind of media."""
-    if (is_audio(path) and what != "sounds") or (is_visual(path) and what == "sounds"):
+    if (is_audio(path) and what != "audio") or (is_visual(path) and what == "audio"):
         kind = "an audio file" if is_audio(path) else "an image or video file"
         raise DataError(f"{path} is {kind}, but this run is for {UNITS[what]}.")

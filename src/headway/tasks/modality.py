@@ -47,26 +47,26 @@ def modality_of_file(path: Path, data: DataSettings) -> MediaType:
     list."""
     if path.is_dir():
         files = sorted(path.rglob("*"))
-        sound = next((file for file in files if file.suffix.lower() in ENDINGS["sounds"]), None)
+        sound = next((file for file in files if file.suffix.lower() in ENDINGS["audio"]), None)
         if sound is not None and sound.suffix != ".npy":
-            return "sounds"
-        first = next((file for file in files if file.suffix.lower() in ENDINGS["pictures"]), None)
-        return "pictures" if first is None else _of_item(first)
+            return "audio"
+        first = next((file for file in files if file.suffix.lower() in ENDINGS["image"]), None)
+        return "image" if first is None else _of_item(first)
     if path.is_file() and is_list(path):
         item = _first(path, data)
         if item is None:
-            return "pictures"
-        if item.part.rate or Path(item.path).suffix.lower() in ENDINGS["sounds"] - {".npy"}:
-            return "sounds"
+            return "image"
+        if item.part.rate or Path(item.path).suffix.lower() in ENDINGS["audio"] - {".npy"}:
+            return "audio"
         return _of_item(Path(item.path), item.part.index)
     if path.suffix == ".npy" and path.is_file():  # all items of a stack
-        return "videos" if is_stack(path, moving=True) else "pictures"
-    return "sounds" if path.suffix.lower() in ENDINGS["sounds"] else _of_item(path)
+        return "video" if is_stack(path, moving=True) else "image"
+    return "audio" if path.suffix.lower() in ENDINGS["audio"] else _of_item(path)
 
 
 def _first(path: Path, data: DataSettings) -> MediaRef | None:
     """The first item of a list of paths, tried as a list of images and then of audio files."""
-    kinds: tuple[MediaType, ...] = ("pictures", "sounds")
+    kinds: tuple[MediaType, ...] = ("image", "audio")
     for what in kinds:
         with suppress(DataError):
             found = next(media_examples([str(path)], data, what), None)
@@ -80,9 +80,9 @@ def _of_item(path: Path, index: int | None = None) -> MediaType:
         with suppress(DataError):
             *_, last = shape = stack_item(str(path), index).shape
             moves = len(shape) > 3 or (len(shape) == 3 and last not in CHANNELS)
-            return "videos" if moves else "pictures"
+            return "video" if moves else "image"
     moves = False
     if path.suffix.lower() in MOVING:
         with suppress(UserError):  # reported later, when all files are read
             moves = n_frames(path) > 1
-    return "videos" if moves else "pictures"
+    return "video" if moves else "image"

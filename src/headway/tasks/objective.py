@@ -141,8 +141,10 @@ class Objective(ABC, Generic[T]):
         train, lengths = self.settings.train, items.lengths
         tokens = max(train.batch_tokens, self.widest(items))
         if lengths.shape[1] == 1:
-            return StepPlan.of_lengths(lengths[:, 0], tokens, train.seed, train.pool)
-        return StepPlan.of_pairs(lengths[:, 0], lengths[:, 1], tokens, train.seed, train.pool)
+            return StepPlan.of_lengths(lengths[:, 0], tokens, train.seed, train.bucket_steps)
+        return StepPlan.of_pairs(
+            lengths[:, 0], lengths[:, 1], tokens, train.seed, train.bucket_steps
+        )
 
     def widest(self, items: TaskDataset[T]) -> int:
         """Length of the longest item in the last stream, over all epochs."""

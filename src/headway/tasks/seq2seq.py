@@ -194,7 +194,7 @@ class Seq2SeqObjective(Objective[TextTargets]):
         self.train_dataset = self.task.dataset(prepared.train, prepared.vocabularies, self.settings)
         self.valid_dataset = self.task.dataset(prepared.valid, prepared.vocabularies, self.settings)
         size = self.tokenizer.vocab_size
-        self.smoothing = LabelSmoothing.of(train.smoothing, size, train.smoothing_kind)
+        self.smoothing = LabelSmoothing.of(train.label_smoothing, size, train.label_smoothing_kind)
         self.readout = readout_of(self.settings)
         self.vary_source = self.task.source_augmenter(self.settings)
         self.writes = self.readout != EachRow("ctc")
@@ -206,7 +206,7 @@ class Seq2SeqObjective(Objective[TextTargets]):
     def plan(self, items: TaskDataset[TextTargets]) -> StepPlan:
         assert isinstance(items, Seq2SeqDataset)
         train = self.settings.train
-        return self.task.plan(items, train.batch_tokens, train.seed, train.pool)
+        return self.task.plan(items, train.batch_tokens, train.seed, train.bucket_steps)
 
     def augment(self, model: nn.Module, batch: Batch[TextTargets]) -> Batch[TextTargets]:
         """The batch with an augmented source and masked decoder input."""

@@ -253,7 +253,7 @@ class CaptionPredictor:
 
     @property
     def shape(self) -> ImageSettings:
-        return self.use.settings.model.picture  # type: ignore[union-attr]
+        return self.use.settings.model.image  # type: ignore[union-attr]
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         given = load_media(lines, self.use.opened.folder, self.shape, self.use.settings.data)

@@ -71,7 +71,7 @@ class GeneratedTexts:
 
 
 TEXT_METRICS: dict[str, Callable[[GeneratedTexts], float]] = {
-    "exact": lambda j: (
+    "exact_match": lambda j: (
         translation.exact_match(j.outputs, j.references, lowercase=j.lowercase).value
     ),
     "bleu": lambda j: translation.bleu(j.outputs, j.references, lowercase=j.lowercase).value,
@@ -296,7 +296,7 @@ def evaluate_captions(use: InferenceRequest, files: DataSettings) -> Scores:
     writer = writer_of(use.opened, settings.decode, task="caption")
     shape = media_settings_of(settings)
     assert isinstance(shape, ImageSettings)
-    what = settings.caption.what
+    what = settings.caption.modality
     media, asked = MediaSpec.of(what, shape, "text"), with_files(settings, files)
     given = evaluation_media(media, asked, progress=use.progress)
     pictures = given.items.images
@@ -311,7 +311,7 @@ def evaluate_captions(use: InferenceRequest, files: DataSettings) -> Scores:
     values = judge(outputs)
     plain, remark = _most_common_caption(use.opened.folder, references)
     usual = judge([plain] * len(outputs))
-    interval = match_interval(values["exact"], len(outputs))
+    interval = match_interval(values["exact_match"], len(outputs))
     certain = f"95 %: {interval.low:.2f} – {interval.high:.2f}"
     rate = writer.summary.rate
     several = f"{len(texts):,} captions" if len(texts) > len(rows) else ""
@@ -322,11 +322,11 @@ def evaluate_captions(use: InferenceRequest, files: DataSettings) -> Scores:
             if loss is None
             else [("loss", f"{loss:.4f}", "nats per token, without label smoothing")]
         ),
-        ("exact match", f"{values['exact']:.2f}", certain),
+        ("exact match", f"{values['exact_match']:.2f}", certain),
         ("CIDEr-D", f"{values['cider']:.3f}", f"of 10; {SIGNATURE}"),
         ("BLEU", f"{values['bleu']:.2f}", ""),
         ("chrF", f"{values['chrf']:.2f}", ""),
-        ("baseline: most frequent caption", f"{usual['exact']:.2f}", remark),
+        ("baseline: most frequent caption", f"{usual['exact_match']:.2f}", remark),
         ("  its CIDEr-D", f"{usual['cider']:.3f}", ""),
         ("speed", f"{rate:,.0f}", "tokens per second"),
     ]
@@ -335,7 +335,7 @@ def evaluate_captions(use: InferenceRequest, files: DataSettings) -> Scores:
         "loss": loss,
         "n": len(rows),
         "captions": len(texts),
-        "intervals": {"exact": [interval.low, interval.high]},
+        "intervals": {"exact_match": [interval.low, interval.high]},
         "baseline": {"caption": plain, **usual},
         "tokens_per_s": rate,
     }
@@ -380,10 +380,10 @@ def evaluate_transcripts(use: InferenceRequest, files: DataSettings) -> Scores:
     """WER and CER on recordings with transcripts, with a baseline and, if the files have word
     times, errors of word boundaries."""
     settings = with_files(use.settings, files)
-    shape: AudioSettings = settings.model.sound  # type: ignore[union-attr]
+    shape: AudioSettings = settings.model.audio  # type: ignore[union-attr]
     truths = true_words(files.media)
     ear = transcriber_of(use, times=truths is not None)
-    media = MediaSpec.of("sounds", shape, "text")
+    media = MediaSpec.of("audio", shape, "text")
     found = evaluation_media(media, settings, progress=use.progress)
     sounds = found.items.audio
     transcripts: list[Transcript] = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headway.settings.model import ModelSettings
     from headway.settings.run import RunSettings
 
-Modality = Literal["text", "pictures", "videos", "sounds"]
+Modality = Literal["text", "image", "video", "audio"]
 """Kind of input that a model reads."""
 
 DataKind = Modality | Literal["words", "label", "labels", "number", "tags"]
@@ -75,7 +75,7 @@ METRICS: dict[str, Metric] = {
         Metric(name="precision", label="precision", unit="%"),
         Metric(name="recall", label="recall", unit="%"),
         Metric(name="mrr", label="MRR", unit="%"),
-        Metric(name="exact", label="exact match", unit="%"),
+        Metric(name="exact_match", label="exact match", unit="%"),
         Metric(name="bleu", label="BLEU"),
         Metric(name="chrf", label="chrF"),
         Metric(name="cider", label="CIDEr-D", unit="of 10", digits=3),
@@ -87,7 +87,7 @@ METRICS: dict[str, Metric] = {
         Metric(name="r2", label="R²", digits=4),
         Metric(name="pearson", label="Pearson", digits=4),
         Metric(name="spearman", label="Spearman", digits=4),
-        Metric(name="explained", label="variance explained", unit="%"),
+        Metric(name="variance_explained", label="variance explained", unit="%"),
         Metric(name="ppl", label="perplexity", lower=True),
         Metric(name="bits_per_byte", label="bits per byte", lower=True, digits=3),
         Metric(name="loss", label="loss", lower=True, digits=3),
@@ -141,15 +141,15 @@ TAGS = Need(
 )
 _FILES = ("file", "filename", "file_name", "filepath")
 IMAGE = Need(
-    name="path", kinds=frozenset({"pictures"}), role="input",
+    name="path", kinds=frozenset({"image"}), role="input",
     also=("image", "picture", "image_path", "img", "image_name", *_FILES),
 )  # fmt: skip
-VIDEO = Need(name="path", kinds=frozenset({"videos"}), role="input", also=("video", *_FILES))
+VIDEO = Need(name="path", kinds=frozenset({"video"}), role="input", also=("video", *_FILES))
 AUDIO = Need(
-    name="path", kinds=frozenset({"sounds"}), role="input",
+    name="path", kinds=frozenset({"audio"}), role="input",
     also=("audio", "audio_path", "wav", *_FILES),
 )  # fmt: skip
-MEDIA: dict[Modality, Need] = {"pictures": IMAGE, "videos": VIDEO, "sounds": AUDIO}
+MEDIA: dict[Modality, Need] = {"image": IMAGE, "video": VIDEO, "audio": AUDIO}
 LABEL = Need(
     name="label", kinds=frozenset({"label"}), role="target",
     also=("class", "category", "speaker", "target", "class_name", "labels"),
@@ -169,9 +169,9 @@ WRITTEN = Need(
 
 
 SEEN_AS: dict[Modality, Literal["image", "video", "audio"]] = {
-    "pictures": "image",
-    "videos": "video",
-    "sounds": "audio",
+    "image": "image",
+    "video": "video",
+    "audio": "audio",
 }
 """Name of the options and arguments for the column of each kind of media."""
 
@@ -332,7 +332,7 @@ class FillSettings(TracksExplicit):
     keep: float = 0.1
     """Fraction of the masked tokens that are left unchanged in the input."""
 
-    what: Literal["auto", "pictures", "videos", "sounds"] = "auto"
+    modality: Literal["auto", "image", "video", "audio"] = "auto"
     """Kind of media in the files. `auto`: detected from the files."""
 
     span: int = 1
@@ -383,7 +383,7 @@ class ClassifySettings(LabelSettings):
     """Multi-label classification: labels with at least this probability are predicted. None: the
     threshold with the highest micro F1 on the validation data, fitted at the end of training."""
 
-    what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
+    modality: Literal["auto", "text", "image", "video", "audio"] = "auto"
     """Kind of input to classify. `auto`: text, or the kind of media detected from the files."""
 
     teacher: str = ""
@@ -443,7 +443,7 @@ class TagSettings(TracksExplicit):
 class EmbedSettings(TracksExplicit):
     """Settings for embeddings of text, images, video and audio."""
 
-    what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
+    modality: Literal["auto", "text", "image", "video", "audio"] = "auto"
     """Kind of input to embed. `auto`: text, or the kind of media detected from the files."""
 
     temperature: float = 0.05
@@ -466,7 +466,7 @@ class EmbedSettings(TracksExplicit):
 class CaptionSettings(TracksExplicit):
     """Settings for captioning of images and video."""
 
-    what: Literal["pictures", "videos"] = "pictures"
+    modality: Literal["image", "video"] = "image"
     """Kind of input to caption."""
 
     hide: float = 0.0
@@ -608,7 +608,7 @@ class Spec:
         """Names of the `data.*` settings that it uses, in addition to the data files."""
         found = DATA_OF[self.reads]
         if self.answers == "gaps" and self.reads == "documents":
-            found |= {"long"}
+            found |= {"on_long"}
         if self.answers == "vector" and self.reads == "media":
             found |= {"other_field"}
         if self.answers == "labels":
@@ -677,23 +677,24 @@ _PRETRAINED_MEDIA = (
     "or an encoder pretrained without labels: --from RUN, made by headway train fill FILES"
 )
 _CLASSES = scored("accuracy", "f1", "loss", "top5")
-_SETS = scored("micro_f1", "f1", "exact", "map", "loss")
+_SETS = scored("micro_f1", "f1", "exact_match", "map", "loss")
 _NUMBERS = scored("mae", "rmse", "r2", "pearson", "spearman", "loss")
 _LABELS = frozenset({"with", "scores", "top"})
 _PRECISION = frozenset({"precision"})
-_ENDINGS: dict[Modality, str] = {"pictures": "png", "videos": "gif", "sounds": "wav"}
+_ENDINGS: dict[Modality, str] = {"image": "png", "video": "gif", "audio": "wav"}
 _ALL = frozenset(one.name for one in fields(DecodeSettings))
 _SEARCHED = _ALL - {"stop"}
 _DATA = frozenset({"valid_size", "encoding"})
 DATA_OF: dict[Reads, frozenset[str]] = {
-    "pairs": _DATA | {"source_field", "target_field", "bad", "max_len", "max_ratio"},
-    "documents": _DATA | {"text_field", "label_field", "fields", "unit", "bad"},
-    "labelled": _DATA | {"text_field", "other_field", "label_field", "fields", "long", "bad"},
-    "tagged": _DATA | {"label_field", "words_field", "tags_field", "long", "bad"},
+    "pairs": _DATA | {"source_field", "target_field", "on_bad_row", "max_len", "max_ratio"},
+    "documents": _DATA | {"text_field", "label_field", "fields", "unit", "on_bad_row"},
+    "labelled": _DATA | {"text_field", "other_field", "label_field", "fields", "on_long",
+    "on_bad_row"},
+    "tagged": _DATA | {"label_field", "words_field", "tags_field", "on_long", "on_bad_row"},
     "texts": _DATA
     | {"source_field", "target_field", "text_field", "label_field", "fields"}
-    | {"long", "bad"},
-    "media": _DATA | {"path_field", "label_field", "text_field", "bad"},
+    | {"on_long", "on_bad_row"},
+    "media": _DATA | {"path_field", "label_field", "text_field", "on_bad_row"},
 }  # fmt: skip
 """Names of the `data.*` settings that each form of data uses, in addition to the data files. A test
 trains and runs every task and compares this table with the settings that were read."""
@@ -702,7 +703,7 @@ trains and runs every task and compares this table with the settings that were r
 def _fill(modality: Modality, family: str) -> Spec:
     return Spec(
         name="fill", modality=modality, objective="mask.MaskedLMTask", reads="media",
-        needs=(MEDIA[modality],), answers="gaps", metrics=scored("loss", "explained"),
+        needs=(MEDIA[modality],), answers="gaps", metrics=scored("loss", "variance_explained"),
         families=(family,), heads=("rebuild",), settings=FillSettings, options=frozenset({"with"}),
         decode=_PRECISION, counts="masked token",
         lacks="more text, images or audio",
@@ -740,7 +741,7 @@ def _caption(modality: Modality) -> Spec:
     return Spec(
         name="caption", modality=modality, objective="caption.CaptionTask", reads="media",
         needs=(MEDIA[modality], WRITTEN), answers="text",
-        metrics=scored("exact", "cider", "bleu", "chrf", "loss", "ppl"),
+        metrics=scored("exact_match", "cider", "bleu", "chrf", "loss", "ppl"),
         families=("picture-seq2seq",), settings=CaptionSettings, decode=_SEARCHED,
         options=frozenset({"with", "alignments", "scores"}), scores_ensembles=True, counts="token",
         sample=("image", "caption"), lacks="more images with captions", truth="shapes",
@@ -775,8 +776,8 @@ _ROWS = (
         lacks="more text, images or audio",
         example='echo "A {mask} in a text." | headway predict {run}',
         others=(
-            _fill("pictures", "picture-encoder"), _fill("videos", "picture-encoder"),
-            _fill("sounds", "sound-encoder"),
+            _fill("image", "picture-encoder"), _fill("video", "picture-encoder"),
+            _fill("audio", "sound-encoder"),
         ),
     ),
     Spec(
@@ -787,9 +788,9 @@ _ROWS = (
         counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_PRETRAINED_TEXT}",
         example="headway predict {run} < texts.txt",
         others=(
-            _classify("pictures", "picture-encoder", "image", "shapes"),
-            _classify("videos", "picture-encoder", "video", "moving"),
-            _classify("sounds", "sound-encoder", "recording"),
+            _classify("image", "picture-encoder", "image", "shapes"),
+            _classify("video", "picture-encoder", "video", "moving"),
+            _classify("audio", "sound-encoder", "recording"),
         ),
     ),
     Spec(
@@ -808,14 +809,14 @@ _ROWS = (
         options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
         lacks=f"more pairs, {_PRETRAINED_TEXT}",
         others=(
-            _embed("pictures", "picture-encoder", "image"),
-            _embed("videos", "picture-encoder", "video"),
-            _embed("sounds", "sound-encoder", "recording"),
+            _embed("image", "picture-encoder", "image"),
+            _embed("video", "picture-encoder", "video"),
+            _embed("audio", "sound-encoder", "recording"),
         ),
     ),
-    replace(_caption("pictures"), others=(_caption("videos"),)),
+    replace(_caption("image"), others=(_caption("video"),)),
     Spec(
-        name="transcribe", modality="sounds", objective="transcribe.TranscribeTask", reads="media",
+        name="transcribe", modality="audio", objective="transcribe.TranscribeTask", reads="media",
         needs=(AUDIO, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
         families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings,
         readout_settings=("ctc",),
@@ -824,7 +825,7 @@ _ROWS = (
         truth="digits", example="headway predict {run} recording.wav",
     ),
     Spec(
-        name="identify", modality="sounds", objective="identify.IdentifyTask", reads="media",
+        name="identify", modality="audio", objective="identify.IdentifyTask", reads="media",
         needs=(AUDIO, LABEL), answers="label", metrics=_CLASSES, families=("sound-encoder",),
         heads=("classes",), settings=IdentifySettings, readout_settings=("margin", "scale"),
         compares=True,
@@ -862,7 +863,7 @@ class Alias:
     task: str = ""
     """Name of the task. Empty: the task of the teacher."""
 
-    what: Modality | None = None
+    modality: Modality | None = None
     """Kind of data that the alias implies, if any."""
 
     needs: str = ""
@@ -873,8 +874,8 @@ class Alias:
 
 
 ALIASES: dict[str, Alias] = {
-    "see": Alias(task="classify", what="pictures", old=True),
-    "watch": Alias(task="classify", what="videos", old=True),
+    "see": Alias(task="classify", modality="image", old=True),
+    "watch": Alias(task="classify", modality="video", old=True),
     "detect": Alias(task="classify", needs="data.fields"),
     "distil": Alias(needs="distil.teacher"),
 }
@@ -907,29 +908,29 @@ def spec_for_answer(row: Spec, answer: str) -> Spec:
 
 
 def _known_modalities(settings: RunSettings) -> set[str]:
-    what = getattr(getattr(settings, settings.task), "what", "auto")
+    what = getattr(getattr(settings, settings.task), "modality", "auto")
     if what != "auto":
         return {what}
     if settings.model is not None:
         return {front_reads(settings.model)}
     asked = settings.asked
-    if any(key.startswith("model.sound.") for key in asked):
-        return {"sounds"}
-    if any(key.startswith("model.picture.") for key in asked):
-        frames = asked.get("model.picture.frames")
-        return {"pictures", "videos"} if frames is None else {_moving(frames)}
-    return {"pictures", "videos", "sounds"} if settings.data.media else {"text"}
+    if any(key.startswith("model.audio.") for key in asked):
+        return {"audio"}
+    if any(key.startswith("model.image.") for key in asked):
+        frames = asked.get("model.image.frames")
+        return {"image", "video"} if frames is None else {_moving(frames)}
+    return {"image", "video", "audio"} if settings.data.media else {"text"}
 
 
 def front_reads(model: ModelSettings) -> Modality:
     """Kind of input that the model reads."""
-    if hasattr(model, "picture"):
-        return _moving(model.picture.frames)
-    return "sounds" if hasattr(model, "sound") else "text"
+    if hasattr(model, "image"):
+        return _moving(model.image.frames)
+    return "audio" if hasattr(model, "audio") else "text"
 
 
 def _moving(frames: int) -> Modality:
-    return "videos" if frames > 1 else "pictures"
+    return "video" if frames > 1 else "image"
 
 
 def spec_of(task: str | RunSettings) -> Spec:
@@ -940,7 +941,7 @@ def spec_of(task: str | RunSettings) -> Spec:
     if alias is None or not alias.task:
         return SPECS[task]
     rows = SPECS[alias.task].rows
-    return next((row for row in rows if row.modality == alias.what), rows[0])
+    return next((row for row in rows if row.modality == alias.modality), rows[0])
 
 
 def check_metric(

@@ -183,12 +183,12 @@ class TaggingPredictor:
         items = tagging_dataset(words, self.tokenizer, model)
         needed = words.text.lengths + items.reader.n_special
         too_long = needed > limit
-        if self.settings.data.long == "error" and too_long.any():
+        if self.settings.data.on_long == "error" and too_long.any():
             place = int(np.argmax(too_long))
             raise DataError(
                 f"sentence {self.n_sentences + place + 1:,} has {needed[place]:,} "
                 f"tokens, but the model reads at most {limit:,}. This run was trained with "
-                "data.long=error; a run trained with data.long=windows reads long sentences in "
+                "data.on_long=error; a run trained with data.on_long=split reads long sentences in "
                 "windows."
             )
         self.n_sentences += len(sentences)

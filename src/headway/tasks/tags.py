@@ -233,7 +233,9 @@ class TaggingObjective(Objective[TagTargets]):
         tokenizer, prepared = self.prepared.tokenizer, self.prepared
         self.train_dataset = words_of_store(prepared.train, tokenizer, model)
         self.valid_dataset = words_of_store(prepared.valid, tokenizer, model)
-        self.smoothing = LabelSmoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
+        self.smoothing = LabelSmoothing.of(
+            train.label_smoothing, len(self.names), train.label_smoothing_kind
+        )
 
     def begin(self, model: nn.Module, note: Note) -> None:
         def labels(batch: Batch[TagTargets]) -> Tensor:
@@ -375,7 +377,7 @@ class TaggingTask(Task):
         )
 
     def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        windows = settings.data.long == "windows"
+        windows = settings.data.on_long == "split"
         own: dict[str, object] = {"heads": ("tags",), "n_labels": len(facts.labels)}
         own |= {"tag_transitions": settings.tag.crf}
         if settings.model is None and not settings.start.run and facts.n_tokens < SMALL_TOKENS:
@@ -401,11 +403,11 @@ class TaggingTask(Task):
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
         needed, limit = _needed(prepared), settings.model.max_len
-        if settings.data.long != "windows" and int(needed.max()) > limit:
+        if settings.data.on_long != "split" and int(needed.max()) > limit:
             raise DataError(
                 f"{int((needed > limit).sum()):,} sentences are longer than the {limit:,} tokens "
                 f"that the model reads at once; the longest has {int(needed.max()):,} tokens. Read "
-                "long sentences in windows (data.long=windows) or increase model.max_len."
+                "long sentences in windows (data.on_long=split) or increase model.max_len."
             )
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> TaggingObjective:

@@ -52,7 +52,7 @@ class TranscribeTask(Seq2SeqTask):
         return prepare(
             "media", with_characters(settings), folder, progress,
             tokenizer=tokenizer_of(settings),
-            media=MediaSpec.of("sounds", audio_settings(settings), "text"),
+            media=MediaSpec.of("audio", audio_settings(settings), "text"),
         )  # fmt: skip
 
     def describe(self, prepared: PreparedData) -> str:
@@ -159,4 +159,4 @@ class TranscribeTask(Seq2SeqTask):
 
 
 def _front(settings: Resolved) -> AudioSettings:
-    return settings.model.sound  # type: ignore[union-attr]
+    return settings.model.audio  # type: ignore[union-attr]

@@ -107,7 +107,7 @@ def open_recordings(
 ) -> Iterator[NamedRecording]:
     """The recordings that each line names: an audio file of any length, a folder, or a list of
     paths. Names that are not found are looked up in `folder`, the folder of the run."""
-    form = ItemFormat.of("sounds", shape)
+    form = ItemFormat.of("audio", shape)
     for line in ensure_list(lines):
         if isinstance(line, LoadedInput):
             yield NamedRecording(line.name, _whole(line))
@@ -118,11 +118,11 @@ def open_recordings(
             name = line.strip()
             try:
                 path = found_file(name, folder)
-                check_kind(path, "sounds")
+                check_kind(path, "audio")
                 if is_file(path) and path.suffix.lower() in AUDIO:
                     yield NamedRecording(name, _reading(path, shape))
                     continue
-                items = list(media_examples([str(path)], settings.data, "sounds"))
+                items = list(media_examples([str(path)], settings.data, "audio"))
             except UserError as error:
                 yield NamedRecording(name, _failing(error))
                 continue

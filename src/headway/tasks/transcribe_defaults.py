@@ -29,7 +29,7 @@ def propose(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> P
         needs["ctc"] = weight > 0
     limit = int(1.5 * facts.longest_text) + 16
     # CTC has no smoothing, and its grids are padded: batch recordings of similar length.
-    usual = {"smoothing": 0.0 if alone else 0.1, "pool": BUCKET_STEPS}
+    usual = {"label_smoothing": 0.0 if alone else 0.1, "bucket_steps": BUCKET_STEPS}
     found = media_proposal(
         settings,
         facts,
@@ -38,7 +38,7 @@ def propose(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> P
         n_rows=facts.n_tokens,
         longest=facts.longest,
         epochs=epochs_for(facts.n_tokens),
-        family="sound-encoder" if alone else "sound-seq2seq",
+        family="audio-encoder" if alone else "sound-seq2seq",
         needs=needs,
         shape={**shape_for(facts.n_tokens, device, alone), "max_len": limit},
         front=stored_front(replace(facts, front=front)),
@@ -106,7 +106,7 @@ def room_for(device: DeviceInfo) -> int:
 def check_rows(settings: Resolved, prepared: PreparedData) -> None:
     """Raise DataError if no recording is short enough to be read at once, or if many have more
     tokens than positions: CTC outputs at most one token per position."""
-    shape: AudioSettings = settings.model.sound  # type: ignore[union-attr]
+    shape: AudioSettings = settings.model.audio  # type: ignore[union-attr]
     lengths = item_rows(prepared.train.media, shape)
     of_valid = item_rows(prepared.valid.media, shape)
     for rows, what in ((lengths, ""), (of_valid, "validation ")):
@@ -125,7 +125,7 @@ def check_rows(settings: Resolved, prepared: PreparedData) -> None:
         raise DataError(
             f"{too_many:,} of {len(lengths):,} recordings have more tokens than audio frames, but "
             f"CTC outputs at most one token per frame of {1000 * shape.row_seconds:.0f} ms. Use "
-            "shorter frames (model.sound.strides), longer tokens (tokenizer.kind=bpe), or no CTC "
+            "shorter frames (model.audio.strides), longer tokens (tokenizer.kind=bpe), or no CTC "
             "(transcribe.ctc=0)."
         )
 

@@ -46,7 +46,7 @@ PAPER = {
 EPOCHS = ((20_000, 60), (100_000, 40), (1_000_000, 20))
 """Number of epochs for training sets of up to this many pairs; larger ones get 10."""
 
-SMALL_DATA_MODEL = {"wiring": "pre", "dropout": 0.1}
+SMALL_DATA_MODEL = {"block_layout": "pre", "dropout": 0.1}
 SMALL_DATA_TRAINING = {"optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0}
 """Defaults if no published preset is requested. They were found by experiments
 (docs/results/results.md): after 500 steps they reach the loss that the paper's optimiser and block

@@ -59,7 +59,7 @@ def settings_for(
     if recipe is not None and not task:
         word = str(parse(read_text(recipe), recipe).get("task"))
     if word in ALIASES and ALIASES[word].old:
-        new, what = ALIASES[word].task, ALIASES[word].what
+        new, what = ALIASES[word].task, ALIASES[word].modality
         Progress(enabled=not quiet).note(
             f"the task {word} is now called {new}: {new}.what={what} has the same effect as {word}"
         )
@@ -190,7 +190,7 @@ def implied_settings(
             {f"{spec.name}.{name}": getattr(section, name) for name in spec.readout_settings},
             "--teacher",
         )
-        if spec.modality != "text" and hasattr(section, "what"):
+        if spec.modality != "text" and hasattr(section, "modality"):
             given |= Overrides({f"{spec.name}.what": spec.modality}, "--teacher")
         if taught.data.fields and not named:
             given |= Overrides({"data.fields": taught.data.fields}, "--teacher")

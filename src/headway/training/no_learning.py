@@ -129,8 +129,8 @@ def plateau_warning(train: ResolvedTrain, model: ModelSettings, trivial: float) 
     tries = [f"a lower learning rate (train.lr={peak / 4:.1g})"]
     if warmup < steps // 2:
         tries.append(f"a longer warm-up (train.warmup={steps // 2})")
-    if model.wiring == "post":
-        tries.append("norms before each sub-layer (model.wiring=pre)")
+    if model.block_layout == "post":
+        tries.append("norms before each sub-layer (model.block_layout=pre)")
     if not train.clip:
         tries.append("gradient clipping (train.clip=1)")
     return (

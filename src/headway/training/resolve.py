@@ -269,9 +269,9 @@ def choose_training(
         if steps < proposal.least_steps:
             steps, reason = proposal.least_steps, "the minimum for small datasets"
         choose("steps", steps, reason)
-    if train.pool is None:
+    if train.bucket_steps is None:
         reason = "faster on a CPU" if device.is_cpu else "all steps of the same shape on a GPU"
-        choose("pool", BUCKET_STEPS if device.is_cpu else 1, reason)
+        choose("bucket_steps", BUCKET_STEPS if device.is_cpu else 1, reason)
     if train.precision == "auto":
         reason = f"{device.description} with fast bf16" if device.bf16 else "exact"
         choose("precision", "bf16" if device.bf16 else "fp32", reason)

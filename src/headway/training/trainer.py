@@ -114,7 +114,7 @@ class Trainer:
         )
         if compiled and self._should_compile():
             self.compile()
-        if train.recompute:
+        if train.gradient_checkpointing:
             enable_gradient_checkpointing(self.model)
 
     def compare_with_teacher(
@@ -147,8 +147,11 @@ class Trainer:
         train, model = self.settings.train, self.settings.model
         if train.compile == "no":
             return "train.compile=no"
-        if train.recompute:
-            return "train.recompute=true, which computes blocks again in the backward pass"
+        if train.gradient_checkpointing:
+            return (
+                "train.gradient_checkpointing=true, which computes blocks again in the backward "
+                "pass"
+            )
         if train.precision != "bf16":
             return f"train.precision={train.precision}; the kernels compute in bf16"
         if model.positions in ("alibi", "relative"):
@@ -167,7 +170,7 @@ class Trainer:
             if isinstance(part, AdditiveAttention):
                 # It scores all pairs of a padded grid: in a CUDA graph it is half as fast and
                 # needs twice the memory.
-                return "model.memory=additive, which scores every pair of positions"
+                return "model.source_attention=additive, which scores every pair of positions"
             on_grid, grid_of = isinstance(part, Recurrence), f"model.body={model.body}"
             if isinstance(part, Attention | SingleHead):
                 width = part.d_head
@@ -183,7 +186,7 @@ class Trainer:
 
     def _should_compile(self) -> bool:
         train = self.settings.train
-        if train.compile == "no" or train.recompute:
+        if train.compile == "no" or train.gradient_checkpointing:
             return False
         work = plan.work_seconds(self.settings, self.ranks.device)
         if train.compile == "yes" and work < COMPILE_S:

@@ -25,17 +25,15 @@ from tests.facts import missing, naming
 SHAPE = ImageSettings(height=8, width=8, patch=4, channels=3, frames=4)
 
 
-def items(
-    *paths: Path, target: Any = "label", what: Any = "pictures", **fields: Any
-) -> list[Example]:
+def items(*paths: Path, target: Any = "label", what: Any = "image", **fields: Any) -> list[Example]:
     data = DataSettings(**fields)
     found = list(media_examples([str(path) for path in paths], data, what, target))
-    if data.bad == "error":
+    if data.on_bad_row == "error":
         check_files_exist(found)
     return found
 
 
-def opened(item: Example, what: Any = "pictures") -> Any:
+def opened(item: Example, what: Any = "image") -> Any:
     return item.medium.read(ItemFormat.of(what, SHAPE)).values
 
 
@@ -50,7 +48,7 @@ def written(path: Path, *lines: str) -> Path:
     return path
 
 
-def first_values(found: Sequence[Example], what: Any = "pictures") -> list[int]:
+def first_values(found: Sequence[Example], what: Any = "image") -> list[int]:
     return [int(opened(item, what)[0, 0, 0, 0]) for item in found]
 
 
@@ -132,9 +130,11 @@ def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_pat
         "b.png\tcow\t",
     ]
     path = written(tmp_path / "m.tsv", *rows)
-    with pytest.raises(DataError, match=naming("m.tsv", 4, 1, 3, "'a.png'", "data.bad=skip")):
+    with pytest.raises(
+        DataError, match=naming("m.tsv", 4, 1, 3, "'a.png'", "data.on_bad_row=skip")
+    ):
         items(path)
-    found = items(path, bad="skip")
+    found = items(path, on_bad_row="skip")
     assert [item.place for item in found] == [f"m.tsv:{i}" for i in range(2, 8)]
     assert first_values([found[0]]) == [7]
     reasons = ["m.tsv 4 1 3", "m.tsv 5 box='1,2'", "m.tsv 6 'path'", "b.png"]
@@ -246,11 +246,11 @@ def test_items_of_stacks(tmp_path: Path) -> None:
     videos[1] += np.arange(8, dtype=np.uint8)[:, None, None, None]
     np.save(tmp_path / "v.npy", videos)
     lines = [json.dumps({"path": "v.npy", "index": 1, "label": "x"})]
-    video = items(written(tmp_path / "v.jsonl", *lines), what="videos")[0]
-    video = opened(video, "videos")
+    video = items(written(tmp_path / "v.jsonl", *lines), what="video")[0]
+    video = opened(video, "video")
     assert video.shape == (4, 3, 8, 8)
     assert video[:, 0, 0, 0].tolist() == [1, 3, 5, 7]
-    assert len(items(tmp_path / "v.npy", what="videos", target="none")) == 2
+    assert len(items(tmp_path / "v.npy", what="video", target="none")) == 2
 
 
 def test_bad_arrays_are_named(tmp_path: Path) -> None:
@@ -275,11 +275,11 @@ def test_videos_in_folders(tmp_path: Path) -> None:
     frames = [Image.new("L", (8, 8), 9) for _ in range(3)]
     (tmp_path / "run").mkdir()
     frames[0].save(tmp_path / "run" / "c.gif", save_all=True, append_images=frames[1:])
-    found = items(tmp_path, what="videos")
+    found = items(tmp_path, what="video")
     assert [item.text("label") for item in found] == ["run", "walk", "walk"]
-    assert first_values(found, "videos") == [9, 10, 20]
-    assert opened(found[1], "videos").shape == (4, 3, 8, 8)
-    assert len(items(tmp_path / "walk" / "a", what="videos", target="none")) == 1
+    assert first_values(found, "video") == [9, 10, 20]
+    assert opened(found[1], "video").shape == (4, 3, 8, 8)
+    assert len(items(tmp_path / "walk" / "a", what="video", target="none")) == 1
 
 
 def idx(path: Path, array: np.ndarray, shape: tuple[int, ...] | None = None) -> Path:

@@ -58,13 +58,13 @@ def run(media: Path, valid: Path | None = None, **fields: Any) -> RunSettings:
 
 
 def prepared(settings: RunSettings, folder: Path, **options: Any) -> PreparedData:
-    asked = {"what": "pictures", "shape": SHAPE, "target": "label"}
+    asked = {"modality": "image", "shape": SHAPE, "target": "label"}
     media = MediaSpec.of(*(options.pop(name, usual) for name, usual in asked.items()))
     return prepare("media", settings, folder, media=media, **options)
 
 
 def scored(settings: RunSettings, target: Any = "label", **options: Any) -> EvaluationMedia:
-    return evaluation_media(MediaSpec.of("pictures", SHAPE, target), settings, **options)
+    return evaluation_media(MediaSpec.of("image", SHAPE, target), settings, **options)
 
 
 def findings(made: PreparedData) -> dict[str, int]:
@@ -78,9 +78,9 @@ def test_bad_lines_and_missing_files_are_left_out_and_listed(
     lines = [f"{path}\t{path.parent.name}" for path in files]
     path = tmp_path / "m.tsv"
     path.write_text("\n".join(["path\tlabel", *lines, "gone.png\tcat", "one cell"]))
-    with pytest.raises(DataError, match=naming("m.tsv", 43, 1, 2, "data.bad=skip")):
+    with pytest.raises(DataError, match=naming("m.tsv", 43, 1, 2, "data.on_bad_row=skip")):
         prepared(run(path), tmp_path / "run")
-    made = prepared(run(path, bad="skip"), tmp_path / "run")
+    made = prepared(run(path, on_bad_row="skip"), tmp_path / "run")
     assert made.train.n + made.valid.n == 40
     assert findings(made)["unreadable"] == 2
     listed = (tmp_path / "run" / "data" / "problems.jsonl").read_text().splitlines()
@@ -103,7 +103,7 @@ def test_lists_that_a_pattern_stands_for_are_known_by_what_is_in_them(
 def test_stored_media_equal_the_files(pictures: Make, tmp_path: Path) -> None:
     made = prepared(run(pictures()), tmp_path / "run")
     assert made.labels == ("cat", "dog")
-    assert made.modality == "pictures"
+    assert made.modality == "image"
     assert made.vocab is None
     assert made.train.n + made.valid.n == 12
     assert made.valid.n == 1
@@ -240,14 +240,14 @@ def test_rows_of_an_array_are_the_same_alone_and_together(
 ) -> None:
     draw = np.random.default_rng(0)
     arrays = {
-        "pictures": draw.integers(0, 255, (70, 11, 14, 3), np.uint8),
+        "image": draw.integers(0, 255, (70, 11, 14, 3), np.uint8),
         "same": draw.integers(0, 255, (70, 8, 8), np.uint8),
-        "videos": draw.integers(0, 255, (70, 5, 9, 12), np.uint8),
+        "video": draw.integers(0, 255, (70, 5, 9, 12), np.uint8),
     }
     shape = replace(SHAPE, frames=2)
     for name, values in arrays.items():
         np.save(tmp_path / f"{name}.npy", values)
-        what = "videos" if name == "videos" else "pictures"
+        what = "video" if name == "video" else "image"
         settings = run(tmp_path / f"{name}.npy")
         prints = []
         for most in (1, 7, 64):
@@ -559,7 +559,7 @@ def test_recordings_of_any_length(tmp_path: Path) -> None:
     sound(tmp_path / "media" / "anna" / "silent.wav", np.zeros(2000))
     sound(tmp_path / "media" / "anna" / "empty.wav", [])
     shape = AudioSettings(rate=8000)
-    made = prepared(run(tmp_path / "media"), tmp_path / "run", what="sounds", shape=shape)
+    made = prepared(run(tmp_path / "media"), tmp_path / "run", what="audio", shape=shape)
     store = made.train.audio
     assert store.rate == 8000
     assert store[0].dtype == np.int16

@@ -24,7 +24,8 @@ def block(
 @pytest.mark.usefixtures("block")
 @pytest.mark.parametrize("n_words", [2, 16, 37])
 @pytest.mark.parametrize(
-    "smoothing", [LabelSmoothing(1.0, 0.0), LabelSmoothing.of(0.1, 37), LabelSmoothing(0.4, 0.2)]
+    "smoothing",
+    [LabelSmoothing(1.0, 0.0), LabelSmoothing.of(0.1, 37), LabelSmoothing(0.4, 0.2)],
 )
 def test_loss_likelihood_and_gradient_equal_cross_entropy(
     n_words: int, smoothing: LabelSmoothing, kernel_device: torch.device

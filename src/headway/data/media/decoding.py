@@ -84,7 +84,7 @@ class MediaDecoder:
         blocks = (self.items[first : first + step] for first in range(self.done, n, step))
         try:
             check_room(self.files.folder, n - self.done, self.form)
-            with progress.stage("reading", n, UNITS[self.form.what]) as stage:
+            with progress.stage("reading", n, UNITS[self.form.modality]) as stage:
                 for outcomes in map_blocks(self.read, blocks, threads=True):
                     self._write(outcomes)
                     stage.update(self.done)
@@ -124,7 +124,7 @@ class MediaDecoder:
     def _outcomes(self, reading: DecodedMedia) -> list[DecodeResult]:
         """Outcomes of items of one shape, with a hash and marks for each."""
         values_N, height, width = reading
-        if self.form.what == "sounds":
+        if self.form.modality == "audio":
             flat = [is_silent(values) for values in values_N]
             values_N = to_int16(values_N).astype("<i2")
         else:
@@ -171,7 +171,7 @@ def check_room(folder: Path, n: int, form: ItemFormat) -> None:
     )
     if needed > free:
         raise DataError(
-            f"{n:,} {UNITS[form.what]} of {form.size[1]} × {form.size[0]} pixels need "
+            f"{n:,} {UNITS[form.modality]} of {form.size[1]} × {form.size[0]} pixels need "
             f"{needed / 1e9:,.1f} GB, but the disk of {folder} has only {free / 1e9:,.1f} GB free."
         )
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from headway.errors import DataError
 
-MediaType = Literal["pictures", "videos", "sounds"]
+MediaType = Literal["image", "video", "audio"]
 
 IMAGES = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
@@ -24,22 +24,22 @@ ARRAY = ".npy"
 """Array of pixels or of samples. Only its shape tells which."""
 
 ENDINGS: dict[MediaType, frozenset[str]] = {
-    "pictures": IMAGES | {ARRAY},
-    "videos": MOVING | {ARRAY},
-    "sounds": AUDIO,
+    "image": IMAGES | {ARRAY},
+    "video": MOVING | {ARRAY},
+    "audio": AUDIO,
 }
 """File name endings by modality. `open_item.register` adds those of other packages."""
 
 
 def is_audio(path: str | PathLike[str]) -> bool:
-    return Path(path).suffix.lower() in ENDINGS["sounds"]
+    return Path(path).suffix.lower() in ENDINGS["audio"]
 
 
 def is_visual(path: str | PathLike[str]) -> bool:
     """Whether the file name is that of an image or a video; False for arrays, which may be
     either."""
     ending = Path(path).suffix.lower()
-    return ending != ARRAY and ending in ENDINGS["pictures"] | ENDINGS["videos"]
+    return ending != ARRAY and ending in ENDINGS["image"] | ENDINGS["video"]
 
 
 def check_is_text(path: str | PathLike[str]) -> None:

@@ -30,7 +30,7 @@ from headway.settings.vision import ImageSettings
 
 MediaSettings = ImageSettings | AudioSettings
 
-UNITS: dict[MediaType, str] = {"pictures": "images", "videos": "videos", "sounds": "recordings"}
+UNITS: dict[MediaType, str] = {"image": "images", "video": "videos", "audio": "recordings"}
 
 SHEET_BYTES = 64_000_000
 """Most bytes of cached sheets: decoded images whose regions are items."""
@@ -43,7 +43,7 @@ ROWS_BYTES = 4_000_000
 class ItemFormat:
     """Format that items are converted to."""
 
-    what: MediaType
+    modality: MediaType
     channels: int = 3
     frames: int = 1
     size: Size | None = None
@@ -54,10 +54,10 @@ class ItemFormat:
     @classmethod
     def of(cls, what: MediaType, shape: MediaSettings, *, own_size: bool = False) -> ItemFormat:
         if isinstance(shape, AudioSettings):
-            assert what == "sounds"
+            assert what == "audio"
             return cls(what, rate=shape.rate)
         size = None if own_size else (shape.height, shape.width)
-        return cls(what, shape.channels, shape.frames if what == "videos" else 1, size)
+        return cls(what, shape.channels, shape.frames if what == "video" else 1, size)
 
 
 class MediaRegion(NamedTuple):
@@ -118,7 +118,7 @@ def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> Decode
         raise DataError(f"{path} is a broken link to {Path(path).readlink()}.")
     if (read := OPENERS.get(ending)) is not None:
         return read(path, form)
-    if form.what == "sounds":
+    if form.modality == "audio":
         return _audio(path, form, part)
     if part.start is not None or part.end is not None:
         raise DataError(f"{path}: `start` and `end` apply only to audio.")
@@ -130,7 +130,7 @@ def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> Decode
         raise DataError(f"{path}: `index` applies only to stacks (.npy, IDX).")
     if part.box is not None:
         return _cut_out(path, form, part.box)
-    if form.what == "videos":
+    if form.modality == "video":
         return decode_video(path, form.frames, form.channels, form.size)
     return decode_image(path, form.channels, form.size)
 
@@ -141,7 +141,7 @@ def rows_of_arrays(media: Sequence[MediaRef | None], form: ItemFormat) -> dict[s
     for number, one in enumerate(media):
         if one is not None and (index := one.part.index) is not None and one.part.is_row:
             found.setdefault(one.path, {})[number] = index
-    known = form.what != "sounds"
+    known = form.modality != "audio"
     return {path: rows for path, rows in found.items() if known and _is_array(path)}
 
 
@@ -159,7 +159,7 @@ def _is_array(path: str) -> bool:
 
 
 def _stacked(values: NDArray[Any], form: ItemFormat, where: str) -> DecodedMedia:
-    moving = form.what == "videos"
+    moving = form.modality == "video"
     pixels = stack_frames(values, moving, form.channels, where)
     n, t, *shape = pixels.shape
     if moving and t != form.frames:
@@ -210,7 +210,7 @@ def _audio(path: str, form: ItemFormat, part: MediaRegion) -> DecodedMedia:
 
 
 def _cut_out(path: str, form: ItemFormat, box: tuple[int, int, int, int]) -> DecodedMedia:
-    if form.what != "pictures":
+    if form.modality != "image":
         raise DataError(f"{path}: `box` applies only to images.")
     sheet_CYX = SHEETS.read(path, form.channels)
     left, top, right, bottom = box

@@ -27,7 +27,7 @@ def open_folder(folder: Path, what: MediaType, *, labelled: bool) -> Table:
         names = [(one, one_line(one.name, str(folder)[:200])) for one in classes]
         entries = [(path, name) for one, name in names for path in _below(one, what)]
     else:
-        found = [folder] if what == "videos" and frame_files(folder) else _below(folder, what)
+        found = [folder] if what == "video" and frame_files(folder) else _below(folder, what)
         entries = [(path, None) for path in found]
     if not entries:
         raise DataError(_nothing(folder, classes, what, labelled))
@@ -117,7 +117,7 @@ def _below(folder: Path, what: MediaType) -> list[Path]:
         if path.is_dir() and path.is_symlink() and folder.resolve().is_relative_to(path.resolve()):
             continue  # a link to a parent folder: a cycle
         if _is_class(path):
-            frames = what == "videos" and bool(frame_files(path))
+            frames = what == "video" and bool(frame_files(path))
             found += [path] if frames else _below(path, what)
         elif has_ending(path, what) or (is_broken_link(path) and not path.suffix):
             found.append(path)

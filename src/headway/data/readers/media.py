@@ -54,7 +54,7 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: M
             f"file with the columns {data.path_field} and {data.other_field}."
         )
     labelled = bool(wanted) and "text" not in wanted
-    idx = idx_in_folder(path) if path.is_dir() and what == "pictures" else None
+    idx = idx_in_folder(path) if path.is_dir() and what == "image" else None
     if idx is None and path.is_dir():
         if "text" in wanted:
             raise DataError(
@@ -63,7 +63,7 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: M
             )
         return open_folder(path, what, labelled=labelled)
     if idx is not None or is_idx(path):
-        if what != "pictures":
+        if what != "image":
             raise DataError(f"{path} is an IDX file of images, but {UNITS[what]} are needed.")
         if "text" in wanted:
             raise DataError(f"{path} is an IDX file, which has labels but no texts.")
@@ -85,7 +85,7 @@ def _single(path: Path, what: MediaType, wanted: str) -> Table:
             f"a TSV, CSV or JSONL file with the columns path and {wanted}"
             f"{', and index (from 0) for the items of a stack' * (ending == '.npy')}."
         )
-    if ending == ".npy" and is_stack(path, moving=what == "videos"):
+    if ending == ".npy" and is_stack(path, moving=what == "video"):
         return open_stack(path)
     return open_files([(path, None)], str(path), what)
 

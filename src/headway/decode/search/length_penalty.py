@@ -14,7 +14,7 @@ Penalty = Callable[[Tensor], Tensor]
 
 
 def length_penalty(settings: DecodeSettings) -> Penalty:
-    alpha = settings.alpha
+    alpha = settings.length_penalty_alpha
     if settings.length_penalty == "gnmt":  # Wu et al. 2016
         return lambda n: ((5.0 + n) / 6.0) ** alpha
     if settings.length_penalty == "power":

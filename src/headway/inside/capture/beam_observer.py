@@ -108,7 +108,7 @@ class BeamRecorder:
             beam=settings.beam,
             groups=settings.groups,
             penalty=settings.length_penalty,
-            alpha=settings.alpha,
+            alpha=settings.length_penalty_alpha,
             limit=self.limit,
             stopped="; ".join(dict.fromkeys(group.stopped for group in self.groups.values())),
             kind="source" if self.job.prompts is None else "prompt",

@@ -27,7 +27,7 @@ from headway.tasks.media_inputs import check_kind, what_of
 
 MediaKind = Literal["picture", "sound"]
 
-NAMES = {"pictures": "an image", "videos": "a video", "sounds": "a recording"}
+NAMES = {"image": "an image", "video": "a video", "audio": "a recording"}
 
 MAX_ROWS = 4096
 """Most positions of an example, because every head has a square matrix of attention weights."""
@@ -79,8 +79,8 @@ class MediaInput:
     @property
     def unit(self) -> str:
         """Plural name of this kind of media, for messages."""
-        what: MediaType = "sounds" if self.kind == "sound" else "pictures"
-        return UNITS["videos" if self.kind == "picture" and len(self.item) > 1 else what]
+        what: MediaType = "audio" if self.kind == "sound" else "image"
+        return UNITS["video" if self.kind == "picture" and len(self.item) > 1 else what]
 
     @property
     def seconds(self) -> float:
@@ -174,12 +174,12 @@ def open_media(run: LoadedRun, path: Path | str) -> MediaInput:
     form = ItemFormat.of(what_of(settings), settings)
     name, _, number = str(place).rpartition(":")
     if place.exists() or not number.isdecimal() or not Path(name).is_file():
-        check_kind(place, form.what)
+        check_kind(place, form.modality)
         return MediaInput.of(place.name, read_media(str(place), form).values, settings)
     if not is_list(Path(name)):
         part = MediaRegion(index=int(number))
         return MediaInput.of(place.name, read_media(name, form, part).values, settings)
-    for item in media_examples([name], run.settings.data, form.what):
+    for item in media_examples([name], run.settings.data, form.modality):
         if item.place == place.name:
             return MediaInput.of(place.name, item.medium.read(form).values, settings)
     raise UserError(f"{name} has no item in line {number}.")

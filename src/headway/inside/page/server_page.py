@@ -88,7 +88,10 @@ class LivePage:
             "continues": reading.continues,
             "writes": has_search(self.run),
             "media": self.media is not None,
-            "usual": {"beam": self.usual.beam, "alpha": self.usual.alpha},
+            "usual": {
+                "beam": self.usual.beam,
+                "length_penalty_alpha": self.usual.length_penalty_alpha,
+            },
             "checkpoints": [*map(label_of, checkpoints_of(self.run)), FINAL],
             "given": reading.n_given or len(reading.first),
             "heads": {

@@ -40,7 +40,7 @@ class LookRequest:
     """Heads that are switched off, such as `cross.2.5`."""
 
     beam: int | None = None
-    alpha: float | None = None
+    length_penalty_alpha: float | None = None
     temperature: float | None = None
     """Temperature for sampling; None: search."""
 
@@ -59,7 +59,10 @@ class LookRequest:
     def ask(self, usual: DecodeSettings) -> GenerationOptions:
         """Convert the request to an `GenerationOptions`; `usual` are the decoding settings where
         it has none."""
-        given: dict[str, Any] = {"beam": self.beam, "alpha": self.alpha}
+        given: dict[str, Any] = {
+            "beam": self.beam,
+            "length_penalty_alpha": self.length_penalty_alpha,
+        }
         given = {name: value for name, value in given.items() if value is not None}
         if self.temperature is not None:
             given |= {"sample": True, "temperature": self.temperature, "seed": self.seed}
@@ -173,7 +176,7 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "hidden": _hidden,
     "off": _heads,
     "beam": _maybe(_whole(1, MOST_BEAM)),
-    "alpha": _maybe(_number),
+    "length_penalty_alpha": _maybe(_number),
     "temperature": _maybe(_number),
     "seed": _whole(0, 2**31 - 1),
     "new": _whole(1, MOST_NEW),

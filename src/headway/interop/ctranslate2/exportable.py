@@ -54,7 +54,7 @@ def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
     decoder, seq2seq = isinstance(model, DecoderSettings), isinstance(model, Seq2SeqSettings)
     narrow = isinstance(model, EncoderSettings) and model.d_embedding is not None
     other_heads = isinstance(model, DecoderSettings) and model.heads != ("words",)
-    parallel, alibi = model.wiring == "parallel", model.positions == "alibi"
+    parallel, alibi = model.block_layout == "parallel", model.positions == "alibi"
     sides = [model.side(side) for side in model.sides]
     unknown = [side.activation not in ACTIVATIONS for side in sides]
     return [
@@ -67,7 +67,11 @@ def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
             "encoder and decoder must have the same value",
         ),
         (model.window is not None, "window", "its sliding window has another definition"),
-        (parallel and not decoder, "wiring", "only language models support parallel sub-layers"),
+        (
+            parallel and not decoder,
+            "block_layout",
+            "only language models support parallel sub-layers",
+        ),
         (parallel and model.norm != "layer", "norm", "parallel sub-layers need norm=layer"),
         (alibi and not decoder, "positions", "only language models support ALiBi"),
         (model.qk_norm and seq2seq, "qk_norm", "cross-attention does not support it"),

@@ -20,7 +20,7 @@ MAPPED = {
     "beam": "beam_size",
     "n_best": "num_hypotheses",
     "length_penalty": "length_penalty: `power` is built in; outputs of `gnmt` are re-ranked",
-    "alpha": "length_penalty",
+    "length_penalty_alpha": "length_penalty",
     "coverage": "coverage_penalty",
     "extra_len": "max_decoding_length",
     "max_len": "max_decoding_length, max_length",
@@ -73,13 +73,17 @@ def searches(settings: DecodeSettings) -> bool:
 
 
 def reranks(settings: DecodeSettings) -> bool:
-    return searches(settings) and settings.length_penalty == "gnmt" and settings.alpha > 0
+    return (
+        searches(settings)
+        and settings.length_penalty == "gnmt"
+        and settings.length_penalty_alpha > 0
+    )
 
 
 def power(settings: DecodeSettings) -> float:
     """Exponent of CTranslate2's length penalty, which divides log P by (number of
     tokens)^exponent."""
-    return 0.0 if settings.length_penalty == "none" else settings.alpha
+    return 0.0 if settings.length_penalty == "none" else settings.length_penalty_alpha
 
 
 def divisors(settings: DecodeSettings, longest: int) -> list[float]:

@@ -69,7 +69,7 @@ def _common(settings: TextSettings, side: StackSpec) -> dict[str, Any]:
     """Specification arguments that encoder and decoder stacks share."""
     specs = needs("ctranslate2", "ctranslate2").specs
     told: dict[str, Any] = {
-        "pre_norm": settings.wiring != "post",
+        "pre_norm": settings.block_layout != "post",
         "activation": specs.Activation[ACTIVATIONS[side.activation]],
         "ffn_glu": "glu" in side.activation,
         "rms_norm": settings.norm == "rms",
@@ -130,8 +130,8 @@ def _decoder(
         alignment_layer=max(0, side.n_layers - 2),
         alignment_heads=side.n_heads,
         alibi=settings.positions == "alibi",
-        parallel_residual=settings.wiring == "parallel",
-        shared_layer_norm=settings.wiring == "parallel",
+        parallel_residual=settings.block_layout == "parallel",
+        shared_layer_norm=settings.block_layout == "parallel",
         **_common(settings, side),
     )
     spec.embeddings.weight = _array(front.tokens.weight)
@@ -160,7 +160,7 @@ def _layer(layer: Any, settings: TextSettings, block: Block, bias: nn.Module | N
         layer.self_attention.relative_attention_bias = _array(bias.table.weight)
         layer.self_attention.relative_attention_max_distance = np.int32(bias.max_distance)
     _feed_forward(layer.ffn, block.feed_forward)
-    if settings.wiring == "parallel":
+    if settings.block_layout == "parallel":
         _norm(layer.shared_layer_norm, block.norm_attention)
         return
     _norm(layer.self_attention.layer_norm, block.norm_attention)

@@ -117,9 +117,9 @@ def _table_rows(settings: ModelSettings) -> int:
     """Number of rows for tables of positions that have no limit of their own."""
     reach = max(FEWEST_POSITIONS, 2 * settings.max_len)
     if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
-        return max(reach, settings.picture.extra + prod(settings.picture.grid))
+        return max(reach, settings.image.extra + prod(settings.image.grid))
     if isinstance(settings, AudioEncoderSettings | AudioSeq2SeqSettings):
-        return max(reach, 2 * settings.sound.max_rows)
+        return max(reach, 2 * settings.audio.max_rows)
     return reach
 
 

@@ -42,7 +42,7 @@ class BartFamily:
     head: str
     """Suffix of the name of the class that generates text."""
 
-    wiring: Any
+    block_layout: Any
     learned: bool
     """Whether positions are learned, with a norm after the embeddings; otherwise they are
     sinusoids."""
@@ -65,7 +65,7 @@ class BartFamily:
             max_len=given.integer("max_position_embeddings", 1024, most=LONGEST),
             activation=given.activation("activation_function", "gelu"),
             norm_eps=NORM_EPS,
-            wiring=self.wiring,
+            block_layout=self.block_layout,
             positions="learned" if self.learned else "sinusoidal-halves",
             attention_bias="qkvo",
             embedding_scale=given.flag("scale_embedding", False),
@@ -126,7 +126,7 @@ class BartFamily:
         known = (f"{self.cls}{self.head}", f"{self.cls}Model")
         if name is not None and name not in known:
             raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
-        pre = self.wiring == "pre"
+        pre = self.block_layout == "pre"
         given.require("normalize_before", pre, "this architecture has its norms in other places")
         given.require(
             "add_final_layer_norm", pre, "this architecture has its norms in other places"
@@ -160,7 +160,7 @@ class BartFamily:
             for n in range(n_layers):
                 theirs, ours = f"{prefix}{side}.layers.{n}", f"{side}.blocks.{n}"
                 pairs += _layer(theirs, ours, model.d_model, cross=side == "decoder")
-            if model.wiring == "pre":
+            if model.block_layout == "pre":
                 pairs += weight_and_bias(f"{prefix}{side}.layer_norm", f"{side}.final_norm")
         if model.head_bias:
             pairs.append(NamePair("final_logits_bias", "head.linear.bias", change=ROW))
@@ -203,14 +203,16 @@ def _layer(theirs: str, ours: str, width: int, *, cross: bool) -> list[NamePair]
     return [*pairs, *weight_and_bias(f"{theirs}.final_layer_norm", f"{ours}.norm_feed_forward")]
 
 
-BART = BartFamily("bart", "Bart", "ForConditionalGeneration", wiring="post", learned=True)
+BART = BartFamily("bart", "Bart", "ForConditionalGeneration", block_layout="post", learned=True)
 
 MARIAN = BartFamily(
-    "marian", "Marian", "MTModel", wiring="post", learned=False, two_vocabularies=True
+    "marian", "Marian", "MTModel", block_layout="post", learned=False, two_vocabularies=True
 )
 """The Transformer of 2017 with biases in all layers and optionally two vocabularies."""
 
-PEGASUS = BartFamily("pegasus", "Pegasus", "ForConditionalGeneration", wiring="pre", learned=False)
+PEGASUS = BartFamily(
+    "pegasus", "Pegasus", "ForConditionalGeneration", block_layout="pre", learned=False
+)
 """Marian with its norms before the layers. Our translators are such."""
 
 

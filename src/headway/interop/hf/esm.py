@@ -48,7 +48,7 @@ class Esm(EncoderFamily):
             d_ff=given.integer("intermediate_size"),
             max_len=given.integer("max_position_embeddings", 1026, most=LONGEST),
             norm_eps=given.number("layer_norm_eps", 1e-12, least=1e-30),
-            wiring="pre",
+            block_layout="pre",
             positions="rotary",
             rope=RopeSettings(base=given.number("rope_theta", 10_000.0, least=1e-9)),
             embedding_norm=given.flag("emb_layer_norm_before", False),

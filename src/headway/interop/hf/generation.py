@@ -135,7 +135,7 @@ def _penalty(given: ForeignConfig, notes: list[str]) -> dict[str, Any]:
         )
     if power <= 0:
         return {"length_penalty": "none"}
-    return {"length_penalty": "power", "alpha": power}
+    return {"length_penalty": "power", "length_penalty_alpha": power}
 
 
 def generation_config(
@@ -161,7 +161,9 @@ def generation_config(
         if decode.min_p:
             found["min_p"] = decode.min_p
     elif decode.beam > 1:
-        found["length_penalty"] = 0.0 if decode.length_penalty == "none" else decode.alpha
+        found["length_penalty"] = (
+            0.0 if decode.length_penalty == "none" else decode.length_penalty_alpha
+        )
     return found
 
 

@@ -52,7 +52,7 @@ class GptFamily:
             n_heads=given.integer("n_head"),
             d_ff=4 * n_embd if self.is_first else given.integer("n_inner", 4 * n_embd),
             max_len=given.integer("n_positions", 512 if self.is_first else 1024),
-            wiring="post" if self.is_first else "pre",
+            block_layout="post" if self.is_first else "pre",
             activation=self._activation(given),
             norm_eps=given.number("layer_norm_epsilon", 1e-5),
             dropout=given.fraction("resid_pdrop", 0.1),

@@ -49,12 +49,12 @@ def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Archit
     if not values:
         return _with_defaults(found)
     if isinstance(found.model, ImageEncoderSettings | ImageSeq2SeqSettings):
-        picture, notes = _image_settings(given, found.model.picture)
-        model: ModelSettings = replace(found.model, picture=picture)
+        picture, notes = _image_settings(given, found.model.image)
+        model: ModelSettings = replace(found.model, image=picture)
         return replace(found, model=model, notes=(*found.notes, *notes))
     if isinstance(found.model, AudioSeq2SeqSettings):
-        sound = _audio_settings(given, found.model.sound)
-        return replace(found, model=replace(found.model, sound=sound))
+        sound = _audio_settings(given, found.model.audio)
+        return replace(found, model=replace(found.model, audio=sound))
     return found
 
 
@@ -62,7 +62,7 @@ def _with_defaults(found: Architecture) -> Architecture:
     """The architecture with a note on the preprocessing that is assumed."""
     if not isinstance(found.model, ImageEncoderSettings | ImageSeq2SeqSettings):
         return found
-    picture = found.model.picture
+    picture = found.model.image
     note = (
         f"there is no {PREPROCESSOR_JSON}: pixels are normalised as usual for this kind of model, "
         f"mean {_listed(picture.mean)}, standard deviation {_listed(picture.std)}"
@@ -161,7 +161,7 @@ def _audio_settings(given: ForeignConfig, sound: AudioSettings) -> AudioSettings
 def preprocessor_config(model: ModelSettings, model_type: str) -> dict[str, Any]:
     """Return the preprocessor configuration of a model; {} if its input is text."""
     if isinstance(model, ImageEncoderSettings | ImageSeq2SeqSettings):
-        picture = model.picture
+        picture = model.image
         size = {"height": picture.height, "width": picture.width}
         spread = picture.channels if len(picture.mean) == 1 else 1
         spread_std = picture.channels if len(picture.std) == 1 else 1
@@ -179,7 +179,7 @@ def preprocessor_config(model: ModelSettings, model_type: str) -> dict[str, Any]
         }
     if not isinstance(model, AudioSeq2SeqSettings):
         return {}
-    sound = model.sound
+    sound = model.audio
     n_samples = round(sound.pad_s * sound.rate)
     return {
         "feature_extractor_type": "WhisperFeatureExtractor",

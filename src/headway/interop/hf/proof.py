@@ -189,7 +189,7 @@ def _preparation(
     said = read_table(out / PREPROCESSOR_JSON) if (out / PREPROCESSOR_JSON).is_file() else {}
     if isinstance(run.shape, AudioSeq2SeqSettings):
         hear = transformers.WhisperFeatureExtractor.from_pretrained(out, local_files_only=True)
-        rate = run.shape.sound.rate
+        rate = run.shape.audio.rate
 
         def sound(item: ProofMedia) -> ModelArguments:
             samples_S = item.astype(np.float32) / 32768.0

@@ -55,7 +55,7 @@ class T5Family:
             activation=_activation(given),
             norm="rms",
             norm_eps=given.number("layer_norm_epsilon", 1e-6),
-            wiring="pre",
+            block_layout="pre",
             positions="relative",
             relative=RelativeSettings(
                 buckets=given.integer("relative_attention_num_buckets", 32, most=1 << 16),

@@ -31,7 +31,7 @@ TARGET = "target"
 def around(run: LoadedRun) -> tuple[list[int], list[int]]:
     """Special tokens before and after a text, for the task of the run."""
     tokenizer = run.vocab.source
-    if run.spec.modality == "sounds":  # of the output, since there is no input text
+    if run.spec.modality == "audio":  # of the output, since there is no input text
         return [tokenizer.bos, *_present(tokenizer.target_begin)], [tokenizer.eos]
     if isinstance(run.shape, Seq2SeqSettings):
         return _present(tokenizer.source_begin), [tokenizer.eos]

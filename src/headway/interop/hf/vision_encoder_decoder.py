@@ -83,7 +83,7 @@ class VisionEncoderDecoderFamily:
         names += [f"decoder.transformer.h.{n}" for n in range(writer.n_layers)]
         said = self.read(config, names, {})
         assert isinstance(said.model, ImageSeq2SeqSettings)
-        check_image(ours.picture, said.model.picture, CLASS)
+        check_image(ours.image, said.model.image, CLASS)
         check_round_trip(ours, said.model, CLASS, wider=BIASES, free={"picture"})
         return config, said
 
@@ -102,7 +102,7 @@ def _side(given: ForeignConfig, side: str, names: Collection[str]) -> Architectu
 
 
 def _model(reader: ImageEncoderSettings, writer: DecoderSettings) -> ImageSeq2SeqSettings:
-    for name in ("d_model", "wiring", "norm", "attention_bias", "ff_bias", "scale_attention"):
+    for name in ("d_model", "block_layout", "norm", "attention_bias", "ff_bias", "scale_attention"):
         here, there = getattr(reader, name), getattr(writer, name)
         if here != there:
             raise ConfigError(
@@ -123,14 +123,14 @@ def _model(reader: ImageEncoderSettings, writer: DecoderSettings) -> ImageSeq2Se
         norm_eps=reader.norm_eps,
         decoder_norm_eps=_other(writer.norm_eps, reader.norm_eps),
         max_len=writer.max_len,
-        wiring="pre",
+        block_layout="pre",
         positions="learned",
         attention_bias=writer.attention_bias,
         embedding_scale=False,
         dropout=writer.dropout,
         attention_dropout=writer.attention_dropout,
         tie="target-softmax" if writer.tie else "none",
-        picture=reader.picture,
+        image=reader.image,
     )
 
 
@@ -143,7 +143,14 @@ def _alone(ours: ImageSeq2SeqSettings, kind: str) -> dict[str, Any]:
     """Settings of one side as a model of its own. The remaining settings are compared at the
     end."""
     side = ours.side(kind)
-    both_sides = ("d_model", "wiring", "norm", "attention_bias", "dropout", "attention_dropout")
+    both_sides = (
+        "d_model",
+        "block_layout",
+        "norm",
+        "attention_bias",
+        "dropout",
+        "attention_dropout",
+    )
     return {name: getattr(ours, name) for name in both_sides} | {
         "n_layers": side.n_layers,
         "n_heads": side.n_heads,
@@ -158,10 +165,10 @@ def _alone(ours: ImageSeq2SeqSettings, kind: str) -> dict[str, Any]:
 def _reader(ours: ImageSeq2SeqSettings) -> ImageEncoderSettings:
     return ImageEncoderSettings(
         **_alone(ours, "encoder"),
-        picture=ours.picture,
+        image=ours.image,
         heads=("pooled",),
         n_labels=1,
-        pooling="first" if ours.picture.class_token else "mean",
+        pooling="first" if ours.image.class_token else "mean",
     )
 
 

@@ -61,7 +61,7 @@ class VitFamily:
             attention_bias="qkvo" if given.flag("qkv_bias", True) else "o",
             dropout=given.fraction("hidden_dropout_prob", 0.0),
             attention_dropout=given.fraction("attention_probs_dropout_prob", 0.0),
-            picture=self._image(given),
+            image=self._image(given),
             heads=tuple(heads),  # type: ignore[arg-type]
             n_labels=max(1, len(labels)),
         )
@@ -71,7 +71,7 @@ class VitFamily:
         return Architecture(
             task="classify",
             model=model,
-            pairs=[*front_pairs(model.picture, prefix), *_layers(model, prefix)]
+            pairs=[*front_pairs(model.image, prefix), *_layers(model, prefix)]
             + [
                 pair for ours, name in heads.items() for pair in weight_and_bias(name, _place(ours))
             ],
@@ -99,9 +99,9 @@ class VitFamily:
             "layer_norm_eps": ours.norm_eps,
             "hidden_dropout_prob": ours.dropout,
             "attention_probs_dropout_prob": ours.attention_dropout,
-            "image_size": _side(ours.picture),
-            "patch_size": ours.picture.patch,
-            "num_channels": ours.picture.channels,
+            "image_size": _side(ours.image),
+            "patch_size": ours.image.patch,
+            "num_channels": ours.image.channels,
             "qkv_bias": bool(set("qkv") & set(ours.attention_bias)),
         }
         if "classes" in ours.heads:
@@ -111,7 +111,7 @@ class VitFamily:
             names = [*map(str, range(ours.n_layers)), "pooler.dense.weight"]
         said = self.read(config, names, {})
         assert isinstance(said.model, ImageEncoderSettings)
-        check_image(ours.picture, said.model.picture, self.cls)
+        check_image(ours.image, said.model.image, self.cls)
         check_round_trip(ours, said.model, self.cls, wider=BIASES, free={"picture", "max_len"})
         return config, said
 
@@ -179,13 +179,13 @@ def check_image(ours: ImageSettings, said: ImageSettings, name: str) -> None:
     """Raise an error unless the input layer is a plain grid of patches."""
     if ours.step != ours.patch:
         raise UserError(
-            f"{name} does not support model.picture.stride = {ours.stride}: its patches do not "
+            f"{name} does not support model.image.stride = {ours.stride}: its patches do not "
             "overlap."
         )
     for key in ("stem", "positions", "class_token", "distil_token", "frames", "tubelet"):
         here, there = getattr(ours, key), getattr(said, key)
         if here != there:
-            raise UserError(f"{name} does not support model.picture.{key} = {here!r}.")
+            raise UserError(f"{name} does not support model.image.{key} = {here!r}.")
 
 
 def front_pairs(picture: ImageSettings, prefix: str) -> list[NamePair]:

@@ -113,10 +113,10 @@ class WhisperFamily:
             "model_type": "whisper",
             "architectures": ["WhisperForConditionalGeneration"],
             "vocab_size": ours.vocab_size,
-            "num_mel_bins": ours.sound.bands,
+            "num_mel_bins": ours.audio.bands,
             "d_model": ours.d_model,
             **foreign_sizes(ours),
-            "max_source_positions": ours.sound.max_rows,
+            "max_source_positions": ours.audio.max_rows,
             "max_target_positions": ours.max_len,
             "activation_function": their_activation(ours.activation),
             "scale_embedding": False,
@@ -129,7 +129,7 @@ class WhisperFamily:
         names = [f"model.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
         said = self.read(config, names, {})
         assert isinstance(said.model, AudioSeq2SeqSettings)
-        _check_audio(ours.sound, said.model.sound)
+        _check_audio(ours.audio, said.model.audio)
         check_round_trip(ours, said.model, "Whisper", wider=BIASES, free={"norm_eps", "sound"})
         return config, said
 
@@ -148,10 +148,10 @@ def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> AudioSeq2Seq
     )
     return AudioSeq2SeqSettings(
         norm_eps=NORM_EPS,
-        wiring="pre",
+        block_layout="pre",
         positions="learned",
         attention_bias="qvo",
-        sound=sound,
+        audio=sound,
         **sizes,
     )
 
@@ -167,7 +167,7 @@ def _check_audio(ours: AudioSettings, said: AudioSettings) -> None:
         here, there = getattr(ours, key), getattr(said, key)
         if here != there:
             raise UserError(
-                f"Whisper does not support model.sound.{key} = {here!r}, only {there!r}."
+                f"Whisper does not support model.audio.{key} = {here!r}, only {there!r}."
             )
 
 

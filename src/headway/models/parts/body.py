@@ -103,7 +103,7 @@ def stack(
     make = BODIES[settings.body]
     block, bias = make(settings, side, norm, StackPlace(kind, causal, cross))
     # Post-norm layers end with a norm. The other layouts need one after the last layer.
-    final_norm = None if settings.wiring == "post" else norm()
+    final_norm = None if settings.block_layout == "post" else norm()
     layers = range(side.n_layers)
     blocks = [block(0)] * len(layers) if shared else [block(layer) for layer in layers]
     return Stack(blocks, final_norm, bias)
@@ -132,7 +132,7 @@ def _transformer(
     )
     own = replace(memory, causal=place.causal, window=settings.window, bias=bias)
     rotary = _rotary(settings, side) if settings.positions == "rotary" else None
-    make = parts_of(settings).block or BLOCK_LAYOUTS[settings.wiring]
+    make = parts_of(settings).block or BLOCK_LAYOUTS[settings.block_layout]
 
     def block(layer: int) -> Block:
         return make(
@@ -193,7 +193,7 @@ def _sha_rnn(
             "recurrence",
             Recurrence(width, "lstm"),
             norm,
-            pre=settings.wiring == "pre",
+            pre=settings.block_layout == "pre",
             attention=SingleHead(width, scope) if layer in attending else None,
             feed_forward=Boom(width, side.d_ff, settings.ff_dropout),
             dropout=settings.dropout,
@@ -214,8 +214,8 @@ def _mixer_block(
             "additive": lambda: AdditiveAttention(width),
             "last": lambda: None,
         }
-        cross = ways[settings.memory]()
-    pre = settings.wiring == "pre"
+        cross = ways[settings.source_attention]()
+    pre = settings.block_layout == "pre"
     return MixerBlock(name, part, norm, cross=cross, dropout=settings.dropout, pre=pre)
 
 

@@ -35,7 +35,7 @@ class Parts:
 
     block: Callable[..., Block] | None = None
     """Builds a layer from the arguments of `Block`, for example a subclass of it. Replaces
-    `model.wiring`, which still determines whether the stack ends with a norm."""
+    `model.block_layout`, which still determines whether the stack ends with a norm."""
 
     positions: Callable[[TextSettings, int], nn.Module | None] | None = None
     """Builds the positional encoding from the settings and the width of the embeddings. The module

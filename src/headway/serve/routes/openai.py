@@ -75,7 +75,7 @@ def can_embed(worker: InferenceWorker) -> bool:
 
 
 def can_transcribe(worker: InferenceWorker) -> bool:
-    return worker.spec.writes and worker.spec.modality == "sounds"
+    return worker.spec.writes and worker.spec.modality == "audio"
 
 
 def fingerprint(worker: InferenceWorker) -> str:

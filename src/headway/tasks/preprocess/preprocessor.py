@@ -295,9 +295,9 @@ class MediaPreprocessor(Preprocessor, Generic[Front]):
 
 PREPROCESSORS: dict[Modality, str] = {
     "text": "text.TextPreprocessor",
-    "pictures": "image.ImagePreprocessor",
-    "videos": "image.ImagePreprocessor",
-    "sounds": "audio.AudioPreprocessor",
+    "image": "image.ImagePreprocessor",
+    "video": "image.ImagePreprocessor",
+    "audio": "audio.AudioPreprocessor",
 }
 """Class for each modality, as `module.class`; imported on use and created by its `of`."""
 

@@ -186,7 +186,7 @@ class TextPreprocessor(Preprocessor):
         data, model = settings.data, settings.model
         return cls(
             tokenizer, model.max_len, data.fields, bool(data.other_field),
-            getattr(model, "n_segments", 0) > 1, data.long == "windows",
+            getattr(model, "n_segments", 0) > 1, data.on_long == "split",
             settings.embed.drop_words,
         )  # fmt: skip
 
@@ -213,13 +213,13 @@ class TextPreprocessor(Preprocessor):
             raise DataError(
                 f"{int((needed > limit).sum()):,} texts are longer than the {limit:,} tokens that "
                 f"the model reads at once; the longest has {int(needed.max()):,} tokens. Read "
-                "long texts in windows (data.long=windows) or increase model.max_len."
+                "long texts in windows (data.on_long=split) or increase model.max_len."
             )
         place = int(np.argmax(needed > limit))
         raise DataError(
             f"text {before + place + 1:,} has {needed[place]:,} tokens, but the model reads at "
-            f"most {limit:,}. This run was trained with data.long=error; a run trained with "
-            "data.long=windows reads long texts in windows."
+            f"most {limit:,}. This run was trained with data.on_long=error; a run trained with "
+            "data.on_long=split reads long texts in windows."
         )
 
     def content_keys(self, columns: Columns, examples: IntArray) -> IntArray:
