@@ -36,7 +36,7 @@ ARMS = ("scratch", "frozen", "tuned")
 
 
 def as_list(paths: Sequence[str], folder: Path, name: str) -> Path:
-    """The examples as a JSONL file with paths and labels: pictures are brought into one stack."""
+    """The examples as a JSONL file with paths and labels: images are brought into one stack."""
     if len(paths) == 1 and paths[0].endswith(".jsonl"):
         source = Path(paths[0])
         rows = [json.loads(line) for line in source.read_text().splitlines()]

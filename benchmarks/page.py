@@ -1,7 +1,7 @@
 """How large pages of `headway look` and reports are, and how quick they are in a real browser.
 
 `python -m benchmarks.page`. It opens pages from disk in chromium and times the page's own drawing:
-opening (from the address to the first picture), a tab (from the click until the next frame), and
+opening (from the address to the first image), a tab (from the click until the next frame), and
 hovering a row of the large map (from the pointer's event until everything is drawn again). Of a
 report also how long Python takes to write it, which a run does after evaluations.
 """

@@ -123,17 +123,17 @@ def quality_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pictures_table(result: dict[str, Any]) -> str:
-    """Training and inference of pictures: a row a system, the fastest first."""
+def images_table(result: dict[str, Any]) -> str:
+    """Training and inference of images: a row a system, the fastest first."""
     lines = [
-        "| | pictures / s | against the best peer | share of matmul peak |",
+        "| | images / s | against the best peer | share of matmul peak |",
         "|---|---:|---:|---:|",
     ]
     for what in ("training", "inference"):
         systems = {k: row for k, row in result[what]["systems"].items() if "seconds" in row}
-        best = max(row["pictures_per_s"] for name, row in systems.items() if name != "headway")
-        for name, row in sorted(systems.items(), key=lambda item: -item[1]["pictures_per_s"]):
-            rate = row["pictures_per_s"]
+        best = max(row["images_per_s"] for name, row in systems.items() if name != "headway")
+        for name, row in sorted(systems.items(), key=lambda item: -item[1]["images_per_s"]):
+            rate = row["images_per_s"]
             lines.append(
                 f"| {what}: {name} | {rate:,.0f} | {rate / best:.2f}× "
                 f"| {row['share_of_matmul_peak']:.1%} |"
@@ -142,7 +142,7 @@ def pictures_table(result: dict[str, Any]) -> str:
 
 
 def heard_table(result: dict[str, Any]) -> str:
-    """Seconds of computing for a second of sound, and whose words are those of the reference."""
+    """Seconds of computing for a second of audio, and whose words are those of the reference."""
     lines = [
         "| real-time factor | prompts | a full window | same words, prompts |",
         "|---|---:|---:|---:|",
@@ -156,7 +156,7 @@ def heard_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n" + _machine(result)
 
 
-def sound_table(result: dict[str, Any]) -> str:
+def audio_table(result: dict[str, Any]) -> str:
     """How much quicker than real time the parts of the way from a file to frames are."""
     lines = ["| on one core | times real time |", "|---|---:|"]
     rows = {name: row for name, row in result.items() if "times_real_time" in str(row)}
@@ -194,9 +194,9 @@ def filled(page: str) -> str:
             "documents": documents_table,
             "cases": case_table,
             "quality": quality_table,
-            "inference": pictures_table,
+            "inference": images_table,
             "full windows": heard_table,
-            "seconds_of_sound": sound_table,
+            "seconds_of_audio": audio_table,
             "runs": budget_table,
         }
         made = next((kinds[key] for key in kinds if key in result), table)(result)

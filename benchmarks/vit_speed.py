@@ -3,7 +3,7 @@
     python -m benchmarks.vit_speed                 # on a GPU, within three minutes
     python -m benchmarks.vit_speed --device cpu --tiny
 
-Same weights at the start, same pictures (uint8, 224 × 224, on the device; both normalise them),
+Same weights at the start, same images (uint8, 224 × 224, on the device; both normalise them),
 same loss, AdamW on fp32 weights, bf16 products, no dropout, taking turns in one process; the median
 of several rounds. Ours is what `headway train classify` runs: blocks compiled, the step recorded
 as a CUDA graph, classes read from the first row alone. Hugging Face's is the best of several ways
@@ -52,7 +52,7 @@ MODES = {
 
 @dataclass(frozen=True)
 class Batch:
-    pictures: ImageBatch
+    images: ImageBatch
     labels_B: Tensor
 
 
@@ -75,8 +75,8 @@ def our_model(settings: ImageEncoderSettings, device: torch.device, fast: bool) 
 
 
 def fixed_layout(settings: ImageEncoderSettings, n: int, device: torch.device) -> Layout:
-    picture = settings.image
-    rows = picture.rows_of(1, picture.height, picture.width)
+    image = settings.image
+    rows = image.rows_of(1, image.height, image.width)
     return Layout.of([rows] * n, device=device)
 
 
@@ -89,7 +89,7 @@ def our_step(settings: ImageEncoderSettings, batch: Batch, *, fast: bool) -> Wor
     optimizer = build_optimizer(model, train, device=device, capturable=fast)
 
     def loss_of(model: Any, given: Batch) -> TaskLoss:
-        x_ND, first = model.for_classes(given.pictures, layout)
+        x_ND, first = model.for_classes(given.images, layout)
         logs_BC = model.classes(x_ND, first).float().log_softmax(-1)
         loss = F.nll_loss(logs_BC, given.labels_B, reduction="sum")
         return TaskLoss(loss, loss.detach())
@@ -135,7 +135,7 @@ def _new_name(name: str) -> str:
 
 
 def pixels(batch: Batch) -> Tensor:
-    return (batch.pictures.groups[0][:, 0].float() / 255.0 - 0.5) / 0.5
+    return (batch.images.groups[0][:, 0].float() / 255.0 - 0.5) / 0.5
 
 
 def their_step(
@@ -160,7 +160,7 @@ def their_step(
     call: Any = loss_of if mode is None else torch.compile(loss_of, **mode)
 
     def work() -> Tensor:
-        loss = call(batch.pictures.groups[0], batch.labels_B)
+        loss = call(batch.images.groups[0], batch.labels_B)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -179,7 +179,7 @@ def our_pass(settings: ImageEncoderSettings, batch: Batch, *, fast: bool) -> Wor
 
     @torch.no_grad()
     def step(given: Batch) -> Tensor:
-        x_ND, first = model.for_classes(given.pictures, layout)
+        x_ND, first = model.for_classes(given.images, layout)
         return model.classes(x_ND, first)
 
     play: Any = GraphedStep(step, batch).replay if fast else lambda: step(batch)
@@ -202,13 +202,13 @@ def their_pass(
 
     @torch.no_grad()
     def work() -> Tensor:
-        return call(batch.pictures.groups[0])
+        return call(batch.images.groups[0])
 
     return work
 
 
 def flops(settings: ImageEncoderSettings) -> float:
-    """Of a forward pass of one picture: products of weights, and attention."""
+    """Of a forward pass of one image: products of weights, and attention."""
     rows = settings.image.rows_of(1, settings.image.height, settings.image.width)
     d = settings.d_model
     weights = settings.n_layers * (4 * d * d + 2 * d * settings.d_ff)
@@ -245,7 +245,7 @@ def difference(settings: ImageEncoderSettings, device: torch.device) -> float:
     few = example(settings, 4, device)
     mine: Any = build_model(settings, device=device).eval()
     with torch.no_grad():
-        given, layout = mine.front.collate(list(few.pictures.groups[0].cpu()), device)
+        given, layout = mine.front.collate(list(few.images.groups[0].cpu()), device)
         scores_BC = mine.classes(mine(given, layout), layout)
         theirs_BC = their_model(settings, device).eval()(pixel_values=pixels(few)).logits
     return float((scores_BC - theirs_BC).norm() / theirs_BC.norm())
@@ -256,10 +256,10 @@ def report(table: dict[str, dict[str, Any]], n: int, work: float, peak: float) -
     for name, found in table.items():
         if "seconds" in found:
             rate = n / found["seconds"]
-            found |= {"pictures_per_s": rate, "share_of_matmul_peak": rate * work / peak / 1e12}
+            found |= {"images_per_s": rate, "share_of_matmul_peak": rate * work / peak / 1e12}
             share = found["share_of_matmul_peak"]
-            print(f"{name:44s} {rate:9,.0f} pictures/s {share:6.1%} of peak")
-    rates = {name: found.get("pictures_per_s", 0.0) for name, found in table.items()}
+            print(f"{name:44s} {rate:9,.0f} images/s {share:6.1%} of peak")
+    rates = {name: found.get("images_per_s", 0.0) for name, found in table.items()}
     ours = max((rate for name, rate in rates.items() if name.startswith("headway")), default=0.0)
     theirs = max((rate for name, rate in rates.items() if name.startswith("HF")), default=0.0)
     if not ours or not theirs:
@@ -269,16 +269,16 @@ def report(table: dict[str, dict[str, Any]], n: int, work: float, peak: float) -
 
 
 def tiny(settings: ImageEncoderSettings) -> ImageEncoderSettings:
-    picture = ImageSettings(height=32, width=32, patch=8)
+    image = ImageSettings(height=32, width=32, patch=8)
     return replace(settings, d_model=64, n_layers=2, n_heads=2, d_ff=128, n_labels=10,
-                   image=picture)  # fmt: skip
+                   image=image)  # fmt: skip
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", type=torch.device, default=pick_device())
-    parser.add_argument("--pictures", type=int, default=128, help="of a training step")
-    parser.add_argument("--read", type=int, default=256, help="pictures at a time in inference")
+    parser.add_argument("--images", type=int, default=128, help="of a training step")
+    parser.add_argument("--read", type=int, default=256, help="images at a time in inference")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--inner", type=int, default=5, help="calls a round")
     parser.add_argument("--modes", nargs="*", default=["default", "reduce-overhead"],
@@ -287,11 +287,11 @@ def main(words: Sequence[str] | None = None) -> None:
     args = parser.parse_args(words)
     device, settings = args.device, ImageEncoderSettings()
     if args.tiny:
-        settings, args.pictures, args.read, args.rounds, args.inner = tiny(settings), 4, 4, 2, 1
+        settings, args.images, args.read, args.rounds, args.inner = tiny(settings), 4, 4, 2, 1
     fast = device.type == "cuda"
     modes: dict[str, Any] = {name: MODES[name] for name in args.modes} if fast else {"eager": None}
     torch.set_float32_matmul_precision("high")
-    batch, other = (example(settings, n, device) for n in (args.pictures, args.read))
+    batch, other = (example(settings, n, device) for n in (args.images, args.read))
     training = {"headway": lambda: our_step(settings, batch, fast=fast)} | {
         f"HF {name}{', channels last' if lasting else ''}": (
             lambda mode=mode, lasting=lasting: their_step(
@@ -309,9 +309,9 @@ def main(words: Sequence[str] | None = None) -> None:
     results: dict[str, Any] = {"peaks": ceiling, "difference": difference(settings, device)}
     print(f"scores differ by {results['difference']:.1e} (relative, fp32)")
     for what, builders, n, passes in (
-        ("training", training, args.pictures, 3.0), ("inference", reading, args.read, 1.0)
+        ("training", training, args.images, 3.0), ("inference", reading, args.read, 1.0)
     ):  # fmt: skip
-        print(f"{what}, {n} pictures at a time", flush=True)
+        print(f"{what}, {n} images at a time", flush=True)
         table = measure(builders, device, args.rounds, args.inner)
         ratio = report(table, n, passes * flops(settings), ceiling["tflops"])
         results[what] = {"image": n, "systems": table, "ratio_to_best": ratio}

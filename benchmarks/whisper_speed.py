@@ -6,7 +6,7 @@
 
 Two kinds of work, from samples to text, greedily, one recording after another: prompts as they are
 (each is filled up to Whisper's 30 seconds, so most of the work is silence), and prompts joined
-until they fill 30 seconds. The real-time factor is seconds of computing for a second of sound. All
+until they fill 30 seconds. The real-time factor is seconds of computing for a second of audio. All
 take turns in one process; the median of several rounds. transformers, CTranslate2 and
 faster-whisper take part where they are installed.
 """
@@ -109,12 +109,12 @@ def ctranslate2(folder: Path, run: LoadedRun, kind: str, threads: int) -> Transc
     target = run.vocab.target
     specials = SpecialTokens.of(target)
     begin = [target.bos, *([specials.target_begin] if specials.target_begin is not None else [])]
-    sound = run.shape.audio  # type: ignore[union-attr]
+    audio = run.shape.audio  # type: ignore[union-attr]
 
     def transcribe(wave: Wave) -> str:
-        floats = np.zeros(round(sound.pad_s * RATE), np.float32)
+        floats = np.zeros(round(audio.pad_s * RATE), np.float32)
         floats[: len(wave)] = wave / np.float32(32768)
-        frames_AF = log_mel(torch.from_numpy(floats), bands=sound.bands)
+        frames_AF = log_mel(torch.from_numpy(floats), bands=audio.bands)
         given = library.StorageView.from_array(frames_AF.T[None].contiguous().numpy())
         [found] = model.generate(
             given, [begin], beam_size=1, max_length=min(448, run.shape.max_len),

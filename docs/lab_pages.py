@@ -3,7 +3,7 @@
     python docs/lab_pages.py [FOLDER]
 
 FOLDER is what `headway lab --all` has written: its numbers are kept in docs/lab/results, with
-a picture of each experiment's first figure (this needs playwright and chromium). Without a folder
+an image of each experiment's first figure (this needs playwright and chromium). Without a folder
 the pages are made again from what is kept. Verdicts are judged anew from the numbers, so that they
 follow the code.
 """
@@ -38,7 +38,7 @@ SIZES = ("full", "quick")
 INTRO = """
 Why are there residual connections? Can attention maps be trusted? Most people who use
 Transformers have asked such questions and read an answer; here each is a small experiment that
-runs on your own machine and ends in a verdict, with a picture and a control.
+runs on your own machine and ends in a verdict, with an image and a control.
 
 ```sh
 headway lab                      # the questions, and how long each takes
@@ -155,7 +155,7 @@ def main(folder: str = "") -> None:
 
 
 def collect(folder: Path) -> None:
-    """Keep the numbers of every experiment that was run, and a picture of each."""
+    """Keep the numbers of every experiment that was run, and an image of each."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     taken: dict[str, ExperimentEntry] = {}
     for entry in EXPERIMENTS.values():
@@ -171,21 +171,21 @@ def collect(folder: Path) -> None:
                 text = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
                 (RESULTS / f"{entry.name}-{size}.json").write_text(text + "\n", encoding="utf-8")
                 taken[entry.name] = entry
-    take_pictures(taken.values())
+    take_images(taken.values())
 
 
-def take_pictures(entries: Iterable[ExperimentEntry]) -> None:
-    from make_pictures import Picture, browsing, png, shot
+def take_images(entries: Iterable[ExperimentEntry]) -> None:
+    from make_images import Image, browsing, png, shot
 
     with browsing() as browser, tempfile.TemporaryDirectory() as scratch:
         for entry in entries:
             for kept in results_of(entry)[:1]:
                 page = write_page(Path(scratch), entry, facts_of(entry, kept), kept["found"])
-                picture = Picture(entry.name, "", "", "tab=lab", ("[data-figure] >> nth=0",))
-                picture_of(entry).write_bytes(png(shot(browser, picture, page)))
+                image = Image(entry.name, "", "", "tab=lab", ("[data-figure] >> nth=0",))
+                image_of(entry).write_bytes(png(shot(browser, image, page)))
 
 
-def picture_of(entry: ExperimentEntry) -> Path:
+def image_of(entry: ExperimentEntry) -> Path:
     return FOLDER.parent / "image" / f"lab-{entry.name}.png"
 
 
@@ -285,8 +285,8 @@ def page(entry: ExperimentEntry) -> str:
     if kept["size"] == "quick":
         lines.append("This is a quick run: small models and little data, on a CPU.\n")
     lines.append(f"What was held to be true: {experiment.hypothesis}\n")
-    if picture_of(entry).is_file():
-        lines.append(f"![{figures[0].title}](../pictures/{picture_of(entry).name})\n")
+    if image_of(entry).is_file():
+        lines.append(f"![{figures[0].title}](../images/{image_of(entry).name})\n")
     lines.append(f"*{figures[0].title}.* {figures[0].hint}\n")
     lines += ["## What was done\n", *(f"{text}\n" for text in experiment.method)]
     lines += ["## The control\n", f"{experiment.control}\n"]
@@ -308,7 +308,7 @@ def page(entry: ExperimentEntry) -> str:
         )
     lines.append("")
     for figure in figures:
-        hint = [] if figure is figures[0] else [f"{figure.hint}\n"]  # it stands below the picture
+        hint = [] if figure is figures[0] else [f"{figure.hint}\n"]  # it stands below the image
         lines += [f"### {figure.title}\n", *hint, *table(*figure.table()), ""]
     lines += ["## What would change it\n", f"{verdict.changes}\n", "## What others found\n"]
     lines += [f"- {one.who} ({STANCES[one.stance_on_finding(verdict.verdict, verdict.parts)]}): "

@@ -33,7 +33,7 @@ BASE = "seq2seq"
 READ_ON = {
     "data": "../tasks/data.md", "tokenizer": "../models/tokenizers.md",
     "train": "../tasks/training.md", "decode": "../tasks/decoding.md",
-    "augment": "../tasks/classify.md#changing-pictures-and-recordings-at-random",
+    "augment": "../tasks/classify.md#changing-images-and-recordings-at-random",
     "start": "../tasks/finetune.md", "lora": "../tasks/finetune.md#lora",
     "distil": "../tasks/finetune.md#distil-a-smaller-model-from-a-larger-one",
     "complete": "../tasks/complete.md", "fill": "../tasks/fill.md",
@@ -41,7 +41,7 @@ READ_ON = {
     "caption": "../tasks/caption.md", "transcribe": "../tasks/transcribe.md",
     "identify": "../tasks/classify.md#who-speaks", "translate": "../tasks/translate.md",
     "serve": "../serve/index.md#limits",
-    "picture": "../tasks/media.md", "sound": "../tasks/media.md#sound",
+    "image": "../tasks/media.md", "audio": "../tasks/media.md#audio",
 }  # fmt: skip
 """The pages that explain a section or a task."""
 

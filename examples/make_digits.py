@@ -35,14 +35,14 @@ Samples = NDArray[np.int16]
 @dataclass(frozen=True, kw_only=True)
 class DigitsSettings:
     recordings: str
-    """All recordings side by side: a sound file, or an `.npy` of int16 (then `rate` says how
+    """All recordings side by side: an audio file, or an `.npy` of int16 (then `rate` says how
     many samples a second has)."""
 
     index: str
     """An `.npy` of a line a recording, in order: speaker, digit, take, number of samples."""
 
     rate: int = 8000
-    """Read from a sound file where there is one."""
+    """Read from an audio file where there is one."""
 
     n: int = 10_000
     valid: int = 500
@@ -143,13 +143,13 @@ def _samples(path: Path, rate: int) -> tuple[Samples, int]:
             raise DataError(f"{path} has {samples.dtype} numbers of shape {samples.shape}: not "
                             "a row of int16 samples.")  # fmt: skip
         return samples, rate
-    soundfile = needs("soundfile", "sound")
+    soundfile = needs("soundfile", "audio")
     if not path.is_file():
         raise DataError(f"{path} is no file.")
     try:
         samples, found = soundfile.read(path, dtype="int16", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise DataError(f"{path} cannot be read as sound: {error}") from error
+        raise DataError(f"{path} cannot be read as audio: {error}") from error
     return np.ascontiguousarray(samples[:, 0]), int(found)
 
 
@@ -299,7 +299,7 @@ def _strings(
 
 
 def audible(clip: Samples, rate: int) -> tuple[float, float]:
-    """Seconds at which the sound in a recording begins and ends."""
+    """Seconds at which the audio in a recording begins and ends."""
     frame = max(1, round(FRAME_S * rate))
     n = -(-len(clip) // frame)
     padded = np.zeros(n * frame)

@@ -2,7 +2,7 @@
 
     python examples/make_shapes.py --out shapes
 
-The caption follows from the picture: the largest thing is named first and the others are placed
+The caption follows from the image: the largest thing is named first and the others are placed
 from it (of `inside`, the one that is inside comes first); of two relations, that which stands first
 in RELATIONS. So a model that sees everything can be right every time.
 """
@@ -151,7 +151,7 @@ def _rows(
         scene = draw_scene(rng)
         while held.split_of(scene) != wanted:
             scene = draw_scene(rng)
-        images[number], boxes = picture_of(scene, settings.size, rng)
+        images[number], boxes = image_of(scene, settings.size, rng)
         yield {
             "path": IMAGES,
             "index": first + number,
@@ -184,7 +184,7 @@ def draw_scene(rng: np.random.Generator) -> Scene:
     return Scene(looks, (RELATIONS[rng.integers(len(RELATIONS))],) if n_things == 2 else ())
 
 
-def picture_of(
+def image_of(
     scene: Scene, size: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], list[Box]]:
     """Y X C, and the box of each thing in the order of the caption."""

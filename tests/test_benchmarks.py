@@ -85,7 +85,7 @@ def german(folder: Path) -> list[str]:
     return ["--text", str(folder / "de"), *sizes, *ONE_THREAD, *ROUNDS]
 
 
-def pictures(folder: Path) -> list[str]:
+def images(folder: Path) -> list[str]:
     draw = np.random.default_rng(0)
     np.save(folder / "a.npy", draw.integers(0, 256, (12, 8, 8, 1), dtype=np.uint8))
     rows = [{"path": "a.npy", "index": i, "label": "ab"[i % 2]} for i in range(12)]
@@ -167,7 +167,7 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
         "encode-bert-tiny", ("systems", "peaks", "work", "difference"),
     ),
     "engine": (german, "engine-ctranslate2", ("cases",)),
-    "few_labels": (pictures, "few-labels-toy", ("table", "rows", "fill")),
+    "few_labels": (images, "few-labels-toy", ("table", "rows", "fill")),
     "few_texts": (few_texts, "few-texts", ("sets", "encoder")),
     "gpt2_decode": (
         words("--tokens", "2", *SMALL, *ONE_THREAD, *ROUNDS),
@@ -205,7 +205,7 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
         "serve", ("decoder", "translator", "decoder-mixed", "overload", "idle", "growth"),
     ),
     "shortcuts": (words("--tiny", *ROUNDS), "shortcuts", ("cases",)),
-    "sound_speed": (words("--seconds", "2", *ROUNDS), "sound-speed", ("seconds_of_sound",)),
+    "audio_speed": (words("--seconds", "2", *ROUNDS), "audio-speed", ("seconds_of_audio",)),
     "taps": (words("--presets", "bert-tiny", "decoder-test", *ROUNDS), "taps", ("cases",)),
     "texts": (texts, "texts", ("sets", "options")),
     "train_run": (

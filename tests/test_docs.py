@@ -161,7 +161,7 @@ def measured(name: str, case: str = "") -> dict[str, float]:
     """Speed of each system: in training, or in one of several cases."""
     result = json.loads((report.RESULTS / f"{name}.json").read_text())
     rows = result["cases"][case] if case else result.get("training", result)["systems"]
-    units = ("target_tokens_per_s", "tokens_per_s", "pictures_per_s")
+    units = ("target_tokens_per_s", "tokens_per_s", "images_per_s")
     return {
         system: next(row[unit] for unit in units if unit in row) for system, row in rows.items()
     }

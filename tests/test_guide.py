@@ -1,4 +1,4 @@
-"""The guide is true: every program prints the output below it, and every picture is there."""
+"""The guide is true: every program prints the output below it, and every image is there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAMS = [
     for number, match in enumerate(PROGRAM.finditer(path.read_text()), 1)
 ]
 NUMBER = re.compile(r"-?\d+\.\d+")
-MOST_PICTURE, MOST_PICTURES = 120_000, 1_500_000
+MOST_IMAGE, MOST_IMAGES = 120_000, 1_500_000
 
 
 @pytest.mark.parametrize(("program", "shown"), PROGRAMS)
@@ -67,20 +67,20 @@ def test_every_program_of_a_page_is_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_a_chapter_has_a_question_a_program_a_picture_and_an_answer(path: Path) -> None:
+def test_a_chapter_has_a_question_a_program_a_image_and_an_answer(path: Path) -> None:
     text = path.read_text()
     assert re.match(r"# \d+\. .*\n\n\*\*.*\?\*\*\n", text)
     assert len(PROGRAM.findall(text)) == text.count("```python") == 1
-    assert len(re.findall(r"!\[.+\]\(\.\./\.\./pictures/.*\.png\)", text)) == 1
+    assert len(re.findall(r"!\[.+\]\(\.\./\.\./images/.*\.png\)", text)) == 1
     assert text.count("\n**Answer.** ") == 1
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     assert 300 <= len(prose.split()) <= 600
 
 
-def test_pictures_are_small_and_all_of_them_are_used() -> None:
-    pictures = {path.name: path.stat().st_size for path in (DOCS / "image").glob("*.png")}
+def test_images_are_small_and_all_of_them_are_used() -> None:
+    images = {path.name: path.stat().st_size for path in (DOCS / "image").glob("*.png")}
     pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
     text = "".join(path.read_text() for path in pages)
-    assert [name for name in pictures if f"pictures/{name})" not in text] == []
-    assert max(pictures.values()) <= MOST_PICTURE
-    assert sum(pictures.values()) <= MOST_PICTURES
+    assert [name for name in images if f"images/{name})" not in text] == []
+    assert max(images.values()) <= MOST_IMAGE
+    assert sum(images.values()) <= MOST_IMAGES

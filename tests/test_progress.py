@@ -259,7 +259,7 @@ def test_on_a_terminal_a_bar_comes_after_two_seconds_and_is_removed_at_the_end()
             progress.tick()
         stage.update(8)
     shown = stream.getvalue()
-    assert re.search(r"reading\b.*\b2/8\b.*\bpictures\b.*\b9s\b", shown)
+    assert re.search(r"reading\b.*\b2/8\b.*\bimages\b.*\b9s\b", shown)
     assert "odd: a.png" in shown
     last = list(re.finditer(r"closer\b.*\b3s\b", shown))[-1]
     assert shown[last.end() :].count("\x1b[2K") == 2  # both lines are cleared

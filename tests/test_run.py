@@ -178,7 +178,7 @@ def test_rows_of_other_tasks_are_bound_as_in_training(runs: Path) -> None:
     assert tag(Frame(text=texts)).texts == tag(texts).texts
     see = headway.load(runs / "see")
     pixels = [np.full((8, 8, 3), value, np.uint8) for value in (0, 255)]
-    found = see(Frame(picture=pixels, name=["a", "b"]), image="picture")
+    found = see(Frame(image=pixels, name=["a", "b"]), image="image")
     assert [one.row for one in found] == [{"name": "a"}, {"name": "b"}]
     assert found.texts == see(pixels).texts
 
@@ -561,22 +561,22 @@ def test_media_in_memory_are_answered_as_their_files(name: str, runs: Path, tmp_
     assert len(run([given[0], path])) == 2
 
 
-SOUND = np.zeros(800, np.float32)
+AUDIO = np.zeros(800, np.float32)
 
 
 @pytest.mark.parametrize(
     ("name", "given", "facts"),
     [
-        ("identify", SOUND, "1 (800,) `(samples, 16000)`"),
-        ("identify", {"audio": SOUND}, "1 (800,) `(samples, 16000)`"),
+        ("identify", AUDIO, "1 (800,) `(samples, 16000)`"),
+        ("identify", {"audio": AUDIO}, "1 (800,) `(samples, 16000)`"),
         ("identify", (np.full(800, np.nan), 8000), "1 800 NaN"),
         ("identify", (np.zeros((2, 3, 4), np.float32), 8000), "1 `(2, 3, 4)`"),
         ("identify", (np.zeros(0, np.float32), 8000), "1 (0,)"),
         ("identify", b"", "1 bytes"),
         ("identify", b"abc", "1 wav flac .npy"),
         ("identify", "nowhere.wav", "nowhere.wav"),
-        ("identify", {"audoi": SOUND, "rate": 8000}, "1 'audio' 'audoi' 'rate'"),
-        ("identify", {"audio": SOUND, "rate": 8000, "start": 0.01}, "1 array"),
+        ("identify", {"audoi": AUDIO, "rate": 8000}, "1 'audio' 'audoi' 'rate'"),
+        ("identify", {"audio": AUDIO, "rate": 8000, "start": 0.01}, "1 array"),
         ("see", {"image": np.zeros((9, 9), np.uint8), "box": [0, 0, 4, 4]}, "1 array"),
         ("see", {"image": "a.png", "box": 4}, "1 box=4"),
         ("see", np.zeros((3, 20, 30), np.uint8), "1 `(3, 20, 30)` `(H, W, 3)`"),
@@ -602,7 +602,7 @@ def test_an_open_file_of_bytes_is_no_list_of_inputs(runs: Path) -> None:
         headway.load(runs / "see", device="cpu")(io.BytesIO(b"abc"))
 
 
-def test_arrays_of_pictures_are_several(runs: Path) -> None:
+def test_arrays_of_images_are_several(runs: Path) -> None:
     run = headway.load(runs / "see", device="cpu")
     found = run(np.zeros((2, 20, 30, 3), np.uint8))
     assert isinstance(found, Answers)

@@ -372,7 +372,7 @@ def test_the_error_of_an_unknown_metric_shows_the_argument(tmp_path: Path) -> No
         teach(tmp_path / "run", settings={"train.metric": "polite"})
 
 
-def test_pictures_in_memory_are_trained_on_and_found_again(tmp_path: Path) -> None:
+def test_images_in_memory_are_trained_on_and_found_again(tmp_path: Path) -> None:
     noise_NYX = np.random.default_rng(3).integers(0, 90, (36, 8, 8)).astype(np.uint8)
     noise_NYX[::2, :, :4] += 120
     sides = ["left", "right"] * 18

@@ -31,16 +31,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_picture(path: Path, first: str, second: str) -> str:
+def write_image(path: Path, first: str, second: str) -> str:
     from PIL import Image
 
     Image.fromarray(scene(first, second)[0]).save(path)
     return str(path)
 
 
-def test_pictures_get_their_captions(folder: Path, capsys: Output) -> None:
+def test_images_get_their_captions(folder: Path, capsys: Output) -> None:
     names = [
-        write_picture(folder / f"{one}-{other}.png", one, other)
+        write_image(folder / f"{one}-{other}.png", one, other)
         for one in COLOURS
         for other in COLOURS
     ]
@@ -53,7 +53,7 @@ def test_pictures_get_their_captions(folder: Path, capsys: Output) -> None:
 
 
 def test_words_look_at_what_they_name(folder: Path, capsys: Output) -> None:
-    name = write_picture(folder / "look.png", "red", "blue")
+    name = write_image(folder / "look.png", "red", "blue")
     words = ["predict", str(folder / "run"), name, "--alignments"]
     assert main([*words, "--json"]) == 0
     [line] = capsys.readouterr().out.splitlines()
@@ -80,7 +80,7 @@ def test_words_look_at_what_they_name(folder: Path, capsys: Output) -> None:
 
 
 def test_several_captions_come_with_scores(folder: Path, capsys: Output) -> None:
-    name = write_picture(folder / "best.png", "red", "blue")
+    name = write_image(folder / "best.png", "red", "blue")
     words = ["--beam", "4", "--n-best", "3", "--scores"]
     assert main(["predict", str(folder / "run"), name, name, *words]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -90,7 +90,7 @@ def test_several_captions_come_with_scores(folder: Path, capsys: Output) -> None
 
 
 def test_a_bad_file_costs_only_its_own_answer(folder: Path, capsys: Output) -> None:
-    good = write_picture(folder / "good.png", "green", "red")
+    good = write_image(folder / "good.png", "green", "red")
     bad = folder / "bad.png"
     bad.write_bytes(Path(good).read_bytes()[:40])
     assert main(["predict", str(folder / "run"), good, str(bad), good]) == 2
@@ -100,7 +100,7 @@ def test_a_bad_file_costs_only_its_own_answer(folder: Path, capsys: Output) -> N
 
 
 def test_runs_answer_together(folder: Path, capsys: Output) -> None:
-    name = write_picture(folder / "two.png", "blue", "green")
+    name = write_image(folder / "two.png", "blue", "green")
     run = str(folder / "run")
     assert main(["predict", run, name, "--with", run]) == 0
     assert capsys.readouterr().out == "blue left of green\n"

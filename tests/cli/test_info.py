@@ -69,7 +69,7 @@ def test_a_preset_a_folder_and_a_file_are_described_alike(facts: Any, tmp_path: 
 
 
 def test_shipped_models_answer_to_their_name(facts: Any) -> None:
-    assert facts("info", "digits")["family"] == "sound-seq2seq"
+    assert facts("info", "digits")["family"] == "audio-seq2seq"
     assert facts("info", "shapes") == facts("info", str(SHIPPED / "shapes"))
 
 

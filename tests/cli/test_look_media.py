@@ -51,13 +51,13 @@ def test_the_page_shows_what_was_measured(
     truth = held["truth"]
     assert truth["maps"]["rollout"]["random"] == 0.5
     # Which one that is, random weights decide; that it is the best one, they do not.
-    shown, maps, head = held["sections"]["picture"]["first"], truth["maps"], truth["best"]
+    shown, maps, head = held["sections"]["image"]["first"], truth["maps"], truth["best"]
     assert shown["measured"]
     layer_map = f"cross.{shown['layer']}.{shown['map']}"
     right = {"head": head["p1"], "rollout": maps["rollout"]["p1"]}
     right |= {name: m["p1"] for name, m in maps.items() if name.endswith((".mean", ".max"))}
     assert right[layer_map if layer_map in right else shown["map"]] == max(right.values())
-    assert (held["sections"]["picture"]["frames"] == np.load(tmp_path / "images.npy")[1]).all()
+    assert (held["sections"]["image"]["frames"] == np.load(tmp_path / "images.npy")[1]).all()
 
 
 @pytest.mark.parametrize(

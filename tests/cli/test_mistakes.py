@@ -68,7 +68,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_bytes(data)
     for label in "ab":
         (tmp_path / "junk" / label).mkdir(parents=True)
-        (tmp_path / "junk" / label / "1.png").write_bytes(b"no picture")
+        (tmp_path / "junk" / label / "1.png").write_bytes(b"no image")
     for split in ("test", "train"):
         folder = tmp_path / "photos" / split / "cat"
         folder.mkdir(parents=True)

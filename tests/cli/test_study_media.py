@@ -43,7 +43,7 @@ def _label(right: dict[str, str], number: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["see", "watch", "identify", "caption", "transcribe ctc", "fill pictures"]
+    "name", ["see", "watch", "identify", "caption", "transcribe ctc", "fill images"]
 )
 def test_heads_of_a_run_that_sees_or_hears_are_taken_out(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -63,7 +63,7 @@ def test_heads_of_a_run_that_sees_or_hears_are_taken_out(
         assert main(["predict", str(out), "--json", str(listed)]) == 0
 
 
-@pytest.mark.parametrize("name", ["see", "caption", "fill sounds"])
+@pytest.mark.parametrize("name", ["see", "caption", "fill audio"])
 def test_a_run_is_studied_on_its_own_validation_data(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_run_is_studied_on_its_own_validation_data(
     assert figures(capsys.readouterr().err.splitlines()[0]) == ["12"]
 
 
-def test_the_page_of_a_picture_shows_its_corpus(tmp_path: Path) -> None:
+def test_the_page_of_a_image_shows_its_corpus(tmp_path: Path) -> None:
     run, listed = studied(tmp_path, "see")
     first, page = json.loads(listed.read_text().split("\n")[0])["path"], tmp_path / "look.html"
     assert main(["factors", str(run), str(listed), *SMALL]) == 0
@@ -97,7 +97,7 @@ def test_the_page_of_a_picture_shows_its_corpus(tmp_path: Path) -> None:
     assert sections["heads"]["n_texts"] == 12
     assert figures(sections["heads"]["scope"])[0] == "12"
     assert sections["features"]["total"] == 4
-    assert sections["neighbours"]["tokens"]["picture"] > 12
+    assert sections["neighbours"]["tokens"]["image"] > 12
     at, pieces, seen = sections["neighbours"]["texts"][0]
     assert pieces[at].startswith("row ")
     assert pieces[-1].startswith(" list.jsonl")

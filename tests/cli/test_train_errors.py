@@ -443,21 +443,21 @@ def test_bad_rows_in_memory_leave_no_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_pictures_that_cannot_be_read_are_listed_with_the_error(
+def test_images_that_cannot_be_read_are_listed_with_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for label in "ab":
         (tmp_path / "image" / label).mkdir(parents=True)
         for i in range(2):
-            Image.new("RGB", (8, 8), (i, 9, 9)).save(f"pictures/{label}/{i}.png")
-    Path("pictures/a/0.png").write_bytes(b"no picture")
+            Image.new("RGB", (8, 8), (i, 9, 9)).save(f"images/{label}/{i}.png")
+    Path("images/a/0.png").write_bytes(b"no image")
     assert main(["train", "classify", "image", "--out", "run"]) == 2
     said = capsys.readouterr().err
     [error] = [line for line in said.splitlines() if "error: " in line]
     assert figures(error)[:2] == ["1", "4"]
-    assert said.count("pictures/a/0.png") == 2  # its place, and the reason that names it
-    assert said.index(error) < said.index("pictures/a/0.png")
+    assert said.count("images/a/0.png") == 2  # its place, and the reason that names it
+    assert said.index(error) < said.index("images/a/0.png")
 
 
 def test_an_old_run_with_steps_and_a_budget_resumes(

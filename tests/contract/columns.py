@@ -1,7 +1,7 @@
 """Tiny data for every kind of column: a row of the table says what it needs, and has it from here.
 
 Nothing knows of tasks. Every example is of one of three classes, which all its columns show: a word
-of a text, the bright half of a picture, the tone of a recording. So whatever is asked of whatever
+of a text, the bright half of an image, the tone of a recording. So whatever is asked of whatever
 can be learnt. A new kind of data needs an entry in `KINDS`.
 """
 

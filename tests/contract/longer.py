@@ -51,7 +51,7 @@ class Longer(ClassifyTask):
 ROW = Spec(
     name="longer", modality="audio", objective=f"{__name__}.Longer", reads="media",
     needs=(Need(name="path", kinds=frozenset({"audio", "duels"}), role="input"), LABEL),
-    answers="label", metrics=scored("accuracy", "f1", "loss", "top5"), families=("sound-encoder",),
+    answers="label", metrics=scored("accuracy", "f1", "loss", "top5"), families=("audio-encoder",),
     heads=("classes",), settings=LabelSettings, options=frozenset({"with", "scores", "top"}),
     decode=frozenset({"precision"}), scores_ensembles=True, counts="pair", sample=("pair", "label"),
     lacks="more pairs of recordings", example="headway predict {run} two.duel",

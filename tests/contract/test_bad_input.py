@@ -47,7 +47,7 @@ FILES: dict[str, Bad] = {
     "nowhere": lambda folder: str(folder / "nowhere.png"),
     "a folder": str,
     "empty": _file("empty.png", b""),
-    "no such thing": _file("text.wav", b"this is no recording and no picture"),
+    "no such thing": _file("text.wav", b"this is no recording and no image"),
     "broken off": _file("broken.png", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"),
     "nothing": _is(None),
     "a number": _is(7),

@@ -206,7 +206,7 @@ REFUSED_THOUGH_READ = {
     "data.text_field": "one binding asks what columns are called",
     "data.label_field": "one binding asks what columns are called",
     "decode.n_best": "one printer is for all answers",
-    "classify.teacher": "videos are read as pictures are",
+    "classify.teacher": "videos are read as images are",
 }
 
 

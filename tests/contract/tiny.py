@@ -93,7 +93,7 @@ class Tiny:
     """Of the finished run."""
 
     files: Path
-    """Where pictures and recordings lie."""
+    """Where images and recordings lie."""
 
     @cached_property
     def run(self) -> headway.Run:

@@ -310,7 +310,7 @@ def png(pixels: np.ndarray[Any, Any]) -> bytes:
     return file.getvalue()
 
 
-def test_pictures_come_back_as_they_were(tmp_path: Path) -> None:
+def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     pixels_NYXC = np.random.default_rng(1).integers(0, 255, (5, 6, 8, 3), np.uint8)
     Image.fromarray(pixels_NYXC[0]).save(tmp_path / "a.png")
     forms = [tmp_path / "a.png", png(pixels_NYXC[1]), Image.fromarray(pixels_NYXC[2]),
@@ -349,15 +349,15 @@ def test_recordings_and_videos_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_existing_files_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "given"
-    pictures = {"image": [np.zeros((4, 4), np.uint8)] * 2, "label": [1, 2]}
-    assert write_tables(folder, {"rows": bind_data("see", pictures)})
+    images = {"image": [np.zeros((4, 4), np.uint8)] * 2, "label": [1, 2]}
+    assert write_tables(folder, {"rows": bind_data("see", images)})
     times = [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))]
-    assert write_tables(folder, {"rows": bind_data("see", pictures)}, replace=False)
+    assert write_tables(folder, {"rows": bind_data("see", images)}, replace=False)
     assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
-    pictures["label"] = [1, 3]
-    assert not write_tables(folder, {"rows": bind_data("see", pictures)}, replace=False)
+    images["label"] = [1, 3]
+    assert not write_tables(folder, {"rows": bind_data("see", images)}, replace=False)
     assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
-    assert write_tables(folder, {"rows": bind_data("see", pictures)})
+    assert write_tables(folder, {"rows": bind_data("see", images)})
     broken = {"image": [np.zeros((4, 4), np.uint8), None], "label": [1, 2]}
     before = (folder / "rows.jsonl").read_text()
     with pytest.raises(DataError, match=naming(2, "'image'")):

@@ -89,15 +89,15 @@ def test_numbers_are_kept_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> list[dict[str, Any]]:
+def images(tmp_path: Path) -> list[dict[str, Any]]:
     draw = np.random.default_rng(1)
     for i in range(40):
         np.save(tmp_path / f"{i}.npy", draw.integers(0, 255, (8, 8)).astype(np.uint8))
     return [{"path": f"{i}.npy", "label": SETS[i % 4]} for i in range(40)]
 
 
-def test_pictures_have_several_labels_too(tmp_path: Path, pictures: list[dict[str, Any]]) -> None:
-    path = written(tmp_path / "p.jsonl", pictures)
+def test_images_have_several_labels_too(tmp_path: Path, images: list[dict[str, Any]]) -> None:
+    path = written(tmp_path / "p.jsonl", images)
     settings = settings_for(path, files="data.media", **{"classify.modality": "image"})
     found = prepared(settings, tmp_path / "run")
     assert isinstance(found.train["image"], ImageStore)
@@ -105,8 +105,8 @@ def test_pictures_have_several_labels_too(tmp_path: Path, pictures: list[dict[st
     assert {one["label"] for one in found.valid_examples} <= {"art", "art, food", "", "food"}
 
 
-def test_images_may_have_numbers(tmp_path: Path, pictures: list[dict[str, Any]]) -> None:
-    rows = [{**row, "label": 3 * i} for i, row in enumerate(pictures)]
+def test_images_may_have_numbers(tmp_path: Path, images: list[dict[str, Any]]) -> None:
+    rows = [{**row, "label": 3 * i} for i, row in enumerate(images)]
     path = written(tmp_path / "n.jsonl", rows)
     regression = {"classify.modality": "image", "classify.answer": "number"}
     settings = settings_for(path, files="data.media", **regression)

@@ -37,10 +37,10 @@ SETTINGS = {
 }
 
 
-def captioner(vocab_size: int = 9, seed: int = 0, **picture: Any) -> Seq2Seq:
+def captioner(vocab_size: int = 9, seed: int = 0, **image: Any) -> Seq2Seq:
     """Random, with scores that depend on what is seen, and ends that come up."""
     shape = ImageSettings(
-        **{"height": 12, "width": 8, "patch": PATCH, "class_token": False} | picture
+        **{"height": 12, "width": 8, "patch": PATCH, "class_token": False} | image
     )
     model = build_model(
         ImageSeq2SeqSettings(
@@ -58,7 +58,7 @@ def captioner(vocab_size: int = 9, seed: int = 0, **picture: Any) -> Seq2Seq:
     return model.eval()
 
 
-def pictures(n: int, seed: int = 0, *, same_size: bool = False) -> list[NDArray[np.uint8]]:
+def images(n: int, seed: int = 0, *, same_size: bool = False) -> list[NDArray[np.uint8]]:
     """T C Y X, of several sizes."""
     draw = np.random.default_rng(seed)
     sizes = [(12, 8), (8, 8), (20, 16), (4, 4)]
@@ -80,16 +80,16 @@ def same(one: list[list[Hypothesis]], other: list[list[Hypothesis]]) -> None:
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
-def test_a_beam_over_pictures_that_holds_everything_is_brute_force() -> None:
+def test_a_beam_over_images_that_holds_everything_is_brute_force() -> None:
     model = captioner(6)
-    for source in pictures(4):
+    for source in images(4):
         best = reference.everything(next_given([model], source), 6, 4)
         settings = DecodeSettings(beam=120, max_len=4, n_best=10)
         check_equal(found(model, [source], settings), [best[:10]])
 
 
-def test_cached_steps_over_pictures_are_one_pass() -> None:
-    model, sources = captioner(), pictures(6)
+def test_cached_steps_over_images_are_one_pass() -> None:
+    model, sources = captioner(), images(6)
     expected = [reference.beam(next_given([model], source), 3, 7, 2) for source in sources]
     check_equal(found(model, sources, SETTINGS["beam"]), expected)
     outputs = {one.tokens for of_one in expected for one in of_one}
@@ -97,8 +97,8 @@ def test_cached_steps_over_pictures_are_one_pass() -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_outputs_do_not_depend_on_the_other_pictures(name: str) -> None:
-    model, sources, settings = captioner(), pictures(7), SETTINGS[name]
+def test_outputs_do_not_depend_on_the_other_images(name: str) -> None:
+    model, sources, settings = captioner(), images(7), SETTINGS[name]
     together = found(model, sources, settings)
     searcher = Searcher([model], settings, SpecialTokens(BOS, EOS, UNK))
     alone = [searcher([source], numbers=[[i]])[0] for i, source in enumerate(sources)]
@@ -106,15 +106,15 @@ def test_outputs_do_not_depend_on_the_other_pictures(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam", "draws"])
-def test_fixed_shapes_find_the_same_in_pictures(name: str, device: torch.device) -> None:
+def test_fixed_shapes_find_the_same_in_images(name: str, device: torch.device) -> None:
     """Rooms are measured in rows of the front, not in what `len` says of an array."""
     model, settings = captioner(), SETTINGS[name]
-    expected = found(model, pictures(9), settings)
+    expected = found(model, images(9), settings)
     on_device = captioner().to(device)
     searcher = Searcher([on_device], settings, SpecialTokens(BOS, EOS, UNK))
     searcher.graph_searcher = CudaGraphSearcher(on_device)
-    same(searcher(pictures(9)), expected)
-    same(searcher(pictures(9)), expected)
+    same(searcher(images(9)), expected)
+    same(searcher(images(9)), expected)
     [shape] = {
         (s.source_room, s.n_sources) for s in searcher.graph_searcher.searches if s.n_sources > 8
     }
@@ -123,7 +123,7 @@ def test_fixed_shapes_find_the_same_in_pictures(name: str, device: torch.device)
 
 def test_models_with_other_patches_answer_together() -> None:
     models = [captioner(), captioner(seed=1, patch=2), captioner(seed=2, stem="grid", stem_width=4)]
-    source = pictures(1)[0]
+    source = images(1)[0]
     expected = reference.beam(next_given(models, source), 3, 6)
     settings = DecodeSettings(beam=3, max_len=6)
     check_equal(search(models, [source], settings, bos=BOS, eos=EOS, unk=UNK), [expected])
@@ -134,14 +134,14 @@ def test_an_output_is_as_long_as_rows_allow() -> None:
     with torch.no_grad():
         model.head.linear.bias[EOS] = -torch.inf
     settings = DecodeSettings(beam=1, extra_len=2)
-    lengths = [len(h.tokens) for [h] in found(model, pictures(4), settings)]
+    lengths = [len(h.tokens) for [h] in found(model, images(4), settings)]
     assert lengths == [6 + 2, 4 + 2, 20 + 2, 1 + 2]
     searcher = Searcher([model], replace(settings, max_len=5), SpecialTokens(BOS, EOS, UNK))
-    assert [len(h.tokens) for [h] in searcher(pictures(2))] == [5, 5]
+    assert [len(h.tokens) for [h] in searcher(images(2))] == [5, 5]
 
 
 def test_attention_has_a_column_for_every_patch() -> None:
-    model, sources = captioner(), pictures(3)
+    model, sources = captioner(), images(3)
     targets = [[5, 6], [7], [3, 4, 5]]
     seen = cross_attention(model, sources, targets, BOS)
     assert [tuple(x_TS.shape) for x_TS in seen] == [(3, 6), (2, 4), (4, 20)]
@@ -150,7 +150,7 @@ def test_attention_has_a_column_for_every_patch() -> None:
 
 
 def test_scores_of_given_captions_are_those_of_the_search() -> None:
-    model, sources = captioner(), pictures(5)
+    model, sources = captioner(), images(5)
     best = [of_one[0] for of_one in found(model, sources, SETTINGS["beam"])]
     logs = token_log_probs([model], sources, [h.tokens for h in best], bos=BOS, eos=EOS)
     assert any(h.finished for h in best)
@@ -170,7 +170,7 @@ def test_text_becomes_rows_token_by_token() -> None:
 
 @pytest.mark.parametrize("name", ["beam", "draws"])
 def test_captions_do_not_depend_on_the_batch(name: str) -> None:
-    vocab, sources = words(), pictures(6)
+    vocab, sources = words(), images(6)
     model = captioner(vocab.target.vocab_size)
 
     def texts(batch_tokens: int, first: int = 0) -> list[list[str]]:
@@ -180,24 +180,24 @@ def test_captions_do_not_depend_on_the_batch(name: str) -> None:
 
     together = texts(10_000)
     assert together == texts(1)
-    assert together[2:] == texts(1, first=2)  # a draw depends on the number of the picture
+    assert together[2:] == texts(1, first=2)  # a draw depends on the number of the image
 
 
 def test_a_caption_has_the_score_and_the_attention_of_its_words() -> None:
-    vocab, sources = words(), pictures(4)
+    vocab, sources = words(), images(4)
     writer = Writer([captioner(vocab.target.vocab_size)], vocab, SETTINGS["beam"], align=True)
     best = [found.outputs[0] for found in writer.write(sources)]
     assert writer.summary.sources == 4
     assert writer.summary.tokens == sum(len(one.tokens) + one.finished for one in best)
-    for picture, output in zip(sources, best, strict=True):
+    for image, output in zip(sources, best, strict=True):
         assert output.attended_regions is not None
         assert len(output.attended_regions) == len(output.text.split())
         for look in output.attended_regions:
             assert look.grid_TYX.sum() == pytest.approx(1.0, abs=1e-5)
-            assert look.grid_TYX.size == picture.shape[2] * picture.shape[3] // PATCH**2
+            assert look.grid_TYX.size == image.shape[2] * image.shape[3] // PATCH**2
     whole = [pair for pair in zip(sources, best, strict=True) if pair[1].finished]
     assert whole
-    scores = writer.score([(picture, output.text) for picture, output in whole])
+    scores = writer.score([(image, output.text) for image, output in whole])
     for score, (_, output) in zip(scores, whole, strict=True):
         assert score.log_prob == pytest.approx(output.log_prob, abs=1e-4)
 

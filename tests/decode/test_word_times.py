@@ -1,4 +1,4 @@
-"""Times of words from attention: the best path, the heads that follow the sound, pauses."""
+"""Times of words from attention: the best path, the heads that follow the audio, pauses."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def sound_of(folder: Path, row: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.int16]]:
+def audio_of(folder: Path, row: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.int16]]:
     samples = np.load(folder / row["path"], mmap_mode="r")
     return np.asarray(samples[round(row["start"] * row["rate"]) : round(row["end"] * row["rate"])])
 
@@ -54,21 +54,21 @@ def test_words_are_heard_when_and_only_when_the_times_say(recorded: Path, tmp_pa
     folder = made(recorded, tmp_path / "made")
     for split in ("train", "valid", "test"):
         for row in rows_of(folder / f"{split}.jsonl"):
-            sound = sound_of(folder, row)
+            audio = audio_of(folder, row)
             speaker = int(row["speaker"].removeprefix("speaker-"))
             assert row["text"].split() == [word["word"] for word in row["words"]]
             assert 2 <= len(row["words"]) <= 7
-            loud = np.zeros(len(sound), bool)
+            loud = np.zeros(len(audio), bool)
             for word in row["words"]:
                 first, last = round(word["start"] * RATE), round(word["end"] * RATE)
                 level = 1000 + 100 * NAMES.index(word["word"]) + speaker
-                heard = sound[first:last]
+                heard = audio[first:last]
                 # Times are right to one frame of ten samples.
                 assert (heard[:-10] == level).all()
                 assert not loud[first:last].any()
                 loud[first:last] = True
-            assert (sound[~loud] == 0).all()
-    assert sum(len(sound_of(folder, row)) for row in rows_of(folder / "train.jsonl")) == len(
+            assert (audio[~loud] == 0).all()
+    assert sum(len(audio_of(folder, row)) for row in rows_of(folder / "train.jsonl")) == len(
         np.load(folder / "train.npy")
     )
 
@@ -105,7 +105,7 @@ def test_single_recordings_are_listed_by_takes_and_by_speakers(
     assert labels["digits-test"] == set(NAMES)
     row = lists["digits-test"][41]
     level = 1000 + 100 * NAMES.index(row["label"]) + int(row["speaker"][-2:])
-    assert sound_of(folder, row).max() == level
+    assert audio_of(folder, row).max() == level
 
 
 def test_the_same_seed_makes_the_same_bytes(recorded: Path, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_digits_may_overlap_and_noise_has_the_given_level(recorded: Path, tmp_pa
     assert share == pytest.approx(0.5, rel=0.1)
 
 
-def test_sound_begins_and_ends_where_it_is_heard() -> None:
+def test_audio_begins_and_ends_where_it_is_heard() -> None:
     clip = np.zeros(8000, np.int16)
     clip[1600:4000] = 500
     clip[6000] = 10  # a click, 34 dB below
@@ -145,7 +145,7 @@ def test_files_that_do_not_fit_are_named(recorded: Path, tmp_path: Path) -> None
     np.save(tmp_path / "short.npy", np.load(recorded / "all.npy")[:-1])
     np.save(tmp_path / "floats.npy", np.zeros(5))
     (tmp_path / "text.npy").write_text("no array")
-    (tmp_path / "text.wav").write_text("no sound")
+    (tmp_path / "text.wav").write_text("no audio")
     n = len(np.load(recorded / "all.npy"))
     for change, facts in [
         ({"recordings": str(tmp_path / "short.npy")}, f"/short.npy {n:,} {n - 1:,}"),

@@ -1,4 +1,4 @@
-"""The truth that is written beside made pictures and videos is the truth of their pixels."""
+"""The truth that is written beside made images and videos is the truth of their pixels."""
 
 from __future__ import annotations
 

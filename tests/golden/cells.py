@@ -46,7 +46,7 @@ CELLS: dict[str, Cell] = {
     "complete": Cell("complete", "texts", {"decode.sample": False, "decode.max_len": 12}),
     "fill": Cell("fill", "texts", {"tokenizer.kind": "wordpiece"}),
     # Masked patches of images are reconstructed.
-    "fill-pictures": Cell("fill", "image", {"model.image.patch": 4, **NO_CROP},
+    "fill-images": Cell("fill", "image", {"model.image.patch": 4, **NO_CROP},
                           answers=False),
     "classify": Cell("classify", "labelled"),
     "tag": Cell("tag", "tagged"),

@@ -88,14 +88,14 @@ def noise(name: str, shape: tuple[int, ...], most: int) -> NDArray[np.uint8]:
     return drawn.reshape(shape).astype(np.uint8)
 
 
-def pictures() -> Settings:
+def images() -> Settings:
     """Images of which one half is bright, in one folder per class."""
     from PIL import Image
 
     halves: dict[str, Any] = {"left": np.s_[:, :4], "right": np.s_[:, 4:], "top": np.s_[:4]}
     for number in range(N):
         side = SIDES[number % len(SIDES)]
-        pixels = noise(f"picture {number}", (8, 8), 60)
+        pixels = noise(f"image {number}", (8, 8), 60)
         pixels[halves[side]] += 150
         folder = Path("image") / side
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,10 +120,10 @@ def scenes() -> Settings:
     stack, every = [], []
     for number in range(N):
         one, other = choices(tuple(COLOURS), f"scene {number}", 2)
-        picture = noise(f"ground {number}", (8, 8, 3), 20)
-        picture[2:6, :4] += np.array(COLOURS[one], np.uint8)
-        picture[2:6, 4:] += np.array(COLOURS[other], np.uint8)
-        stack.append(picture)
+        image = noise(f"ground {number}", (8, 8, 3), 20)
+        image[2:6, :4] += np.array(COLOURS[one], np.uint8)
+        image[2:6, 4:] += np.array(COLOURS[other], np.uint8)
+        stack.append(image)
         every.append({"path": "scenes.npy", "index": number, "text": f"{one} left of {other}"})
     np.save("scenes.npy", np.stack(stack))
     return {"data.media": objects("scenes.jsonl", every)}
@@ -176,18 +176,18 @@ def transcripts() -> list[str]:
 
 
 def speech() -> Settings:
-    every, sounds, at = [], [], 0
+    every, audio, at = [], [], 0
     for text in transcripts():
-        sounds.append(audio_of(text))
-        end = at + len(sounds[-1])
+        audio.append(audio_of(text))
+        end = at + len(audio[-1])
         every.append({"path": "said.wav", "start": at / RATE, "end": end / RATE, "text": text})
         at = end
-    write_wav("said.wav", np.concatenate(sounds))
+    write_wav("said.wav", np.concatenate(audio))
     return {"data.media": objects("said.jsonl", every)}
 
 
 WRITERS: dict[str, Callable[[], Settings]] = {
     "pairs": pairs, "texts": texts, "labelled": labelled, "tagged": tagged,
-    "two columns": two_columns, "image": pictures, "video": videos, "scenes": scenes,
+    "two columns": two_columns, "image": images, "video": videos, "scenes": scenes,
     "speakers": speakers, "speech": speech,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tiny runs that read pictures, videos and recordings, with random weights that all matter."""
+"""Tiny runs that read images, videos and recordings, with random weights that all matter."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ LABELS = ("cat", "dog", "owl")
 SIZES: dict[str, Any] = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48}
 RATE = 8000
 
-PICTURE = ImageSettings(height=24, width=32, patch=8)
+IMAGE = ImageSettings(height=24, width=32, patch=8)
 VIDEO = ImageSettings(height=16, width=16, patch=8, frames=4, tubelet=2)
-SOUND = AudioSettings(rate=RATE, n_fft=200, hop=80, bands=20, max_rows=400)
+AUDIO = AudioSettings(rate=RATE, n_fft=200, hop=80, bands=20, max_rows=400)
 
 
 def tokens() -> Vocabularies:
@@ -51,19 +51,19 @@ def media_run(task: str, **changes: Any) -> LoadedRun:
     n_words = vocab.target.vocab_size
     writer = {**SIZES, "vocab_size": n_words, "max_len": 40}
     viewer = {**SIZES, "n_labels": len(LABELS)}
-    still = ImageSettings(**{**vars(PICTURE), "class_token": False})
+    still = ImageSettings(**{**vars(IMAGE), "class_token": False})
     moving = ImageSettings(**{**vars(VIDEO), "class_token": False})
     models: dict[str, Any] = {
-        "see": lambda: ImageEncoderSettings(**{"picture": PICTURE} | viewer | changes),
+        "see": lambda: ImageEncoderSettings(**{"image": IMAGE} | viewer | changes),
         "watch": lambda: ImageEncoderSettings(image=VIDEO, **viewer | changes),
-        "caption": lambda: ImageSeq2SeqSettings(**{"picture": still} | writer | changes),
+        "caption": lambda: ImageSeq2SeqSettings(**{"image": still} | writer | changes),
         "captioned-video": lambda: ImageSeq2SeqSettings(image=moving, **writer | changes),
-        "hear": lambda: AudioEncoderSettings(audio=SOUND, **viewer | changes),
-        "identify": lambda: AudioEncoderSettings(audio=SOUND, **viewer | changes),
-        "transcribe": lambda: AudioSeq2SeqSettings(**{"sound": SOUND} | writer | changes),
-        "transcribe-joint": lambda: AudioSeq2SeqSettings(audio=SOUND, ctc=True, **writer | changes),
+        "hear": lambda: AudioEncoderSettings(audio=AUDIO, **viewer | changes),
+        "identify": lambda: AudioEncoderSettings(audio=AUDIO, **viewer | changes),
+        "transcribe": lambda: AudioSeq2SeqSettings(**{"audio": AUDIO} | writer | changes),
+        "transcribe-joint": lambda: AudioSeq2SeqSettings(audio=AUDIO, ctc=True, **writer | changes),
         "transcribe-ctc": lambda: AudioEncoderSettings(
-            audio=SOUND, heads=("ctc",), vocab_size=n_words, **SIZES | changes
+            audio=AUDIO, heads=("ctc",), vocab_size=n_words, **SIZES | changes
         ),
     }
     shape = models[task]()

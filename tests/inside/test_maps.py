@@ -354,19 +354,19 @@ def test_integrated_gradients_of_texts_start_from_the_mean_of_tokens_that_the_do
     assert f"{SAMPLE} tokens" in said
 
 
-@pytest.mark.parametrize(("task", "kind"), [("caption", "picture"), ("captioned-video", "picture"),
-                                            ("transcribe", "sound")])  # fmt: skip
+@pytest.mark.parametrize(("task", "kind"), [("caption", "image"), ("captioned-video", "image"),
+                                            ("transcribe", "audio")])  # fmt: skip
 def test_integrated_gradients_of_media_start_from_their_mean_colour_or_from_silence(
     task: str, kind: str
 ) -> None:
     run = media_run(task)
     media = media_for(run)
     traced = trace(
-        run, media, GenerationOptions(output="one two" if kind == "sound" else "a red circle")
+        run, media, GenerationOptions(output="one two" if kind == "audio" else "a red circle")
     )
     source, target = Anatomy.of(run.model).stacks
     nothing = np.zeros_like(media.item)
-    if kind == "picture":
+    if kind == "image":
         for colour in range(3):
             nothing[:, colour] = round(float(media.item[:, colour].mean()))
     with torch.no_grad():
@@ -442,7 +442,7 @@ def test_each_copy_has_its_own_hidden_tokens_and_its_own_fronts(opened: OpenRun)
 
 
 @pytest.mark.parametrize("task", ["see", "watch", "caption", "identify", "transcribe-ctc"])
-def test_pictures_and_recordings_go_side_by_side_too(task: str) -> None:
+def test_images_and_recordings_go_side_by_side_too(task: str) -> None:
     run = media_run(task)
     traced = trace(run, media_for(run))
     hidden = [frozenset[tuple[str, int]](), frozenset({(traced.reading.first.name, 2)})]

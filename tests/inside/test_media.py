@@ -1,4 +1,4 @@
-"""Looking at pictures, videos and recordings: named rows, the same answers, the same schema."""
+"""Looking at images, videos and recordings: named rows, the same answers, the same schema."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 
 from ..interop.padded_runs import tiny_run
-from .media_runs import PICTURE, RATE, SOUND, item_for, looked, media_for, media_run, page
+from .media_runs import AUDIO, IMAGE, RATE, item_for, looked, media_for, media_run, page
 
 TASKS = ("see", "watch", "hear", "caption", "captioned-video", "identify", "transcribe",
          "transcribe-joint", "transcribe-ctc")  # fmt: skip
 
 
-def test_patches_and_stretches_of_sound_are_named_by_their_place() -> None:
-    picture = MediaInput.of("x.png", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
-    stream = picture.stream("picture")
+def test_patches_and_stretches_of_audio_are_named_by_their_place() -> None:
+    image = MediaInput.of("x.png", np.zeros((1, 3, 24, 32), np.uint8), IMAGE)
+    stream = image.stream("image")
     assert len(stream) == 1 + 3 * 4
     assert stream.pieces[:3] == ("class", "row 1, column 1", "row 1, column 2")
     assert stream.pieces[-1] == "row 3, column 4"
     assert stream.special[:2] == (True, False)
-    assert picture.short_names()[-1] == "3·4"
+    assert image.short_names()[-1] == "3·4"
     video = media_for(media_run("watch"))
-    assert video.stream("picture").pieces[-1] == "frame 3, row 2, column 2"
-    sound = MediaInput.of("x.wav", np.zeros(RATE, np.float32), SOUND)
-    assert sound.stream("source").pieces[12] == "0.24 s"
-    assert sound.n_rows == 50
+    assert video.stream("image").pieces[-1] == "frame 3, row 2, column 2"
+    audio = MediaInput.of("x.wav", np.zeros(RATE, np.float32), AUDIO)
+    assert audio.stream("source").pieces[12] == "0.24 s"
+    assert audio.n_rows == 50
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -88,7 +88,7 @@ def test_every_kind_of_run_has_a_page_with_its_own_panel(task: str) -> None:
     run = looked(task).run
     seen = page(task)
     sections = seen.looks[0]["sections"]
-    own = "sound" if task.startswith(("transcribe", "identify")) else "picture"
+    own = "audio" if task.startswith(("transcribe", "identify")) else "image"
     assert {"overview", own, "walk", "attention", "lens", "neurons", "heads"} <= set(sections)
     writes = isinstance(run.model, Seq2Seq)
     assert ("beam" in sections) == writes
@@ -107,7 +107,7 @@ def test_a_trace_of_media_comes_back_from_its_folder(task: str, tmp_path: Path) 
     assert (again.reading.media.item == item_for(run)).all()
     kind = "self" if task == "see" else "cross"
     assert torch.equal(again.attention[kind][0], found.attention[kind][0])
-    own = "sound" if task == "transcribe" else "picture"
+    own = "audio" if task == "transcribe" else "image"
     assert own in look(again).looks[0]["sections"]
     facts = json.loads((tmp_path / "trace.json").read_text())
     facts["reading"]["streams"] = {"odd": facts["reading"]["streams"].popitem()[1]}
@@ -120,7 +120,7 @@ def test_a_trace_of_media_comes_back_from_its_folder(task: str, tmp_path: Path) 
 def test_a_hidden_patch_is_attended_to_by_no_other(task: str) -> None:
     run = media_run(task)
     media = media_for(run)
-    stream = "source" if task == "caption" else "picture" if task == "see" else "sound"
+    stream = "source" if task == "caption" else "image" if task == "see" else "audio"
     found = trace(run, media, change=Intervention(hidden=frozenset({(stream, 3)})))
     kind = "cross" if task == "caption" else "self"
     for weights_HTS in found.attention[kind]:
@@ -181,8 +181,8 @@ def test_a_file_is_opened_as_the_model_reads_it(tmp_path: Path) -> None:
         open_media(run, f"{tmp_path}/all.jsonl:9")
 
 
-def test_seconds_are_above_a_map_of_sound() -> None:
-    media = MediaInput.of("x.wav", np.zeros(4 * RATE, np.float32), SOUND)  # 200 rows
+def test_seconds_are_above_a_map_of_audio() -> None:
+    media = MediaInput.of("x.wav", np.zeros(4 * RATE, np.float32), AUDIO)  # 200 rows
     _, line = ticks(media, 4, 1, 60)
     assert line == "0 s         1 s          2 s         3 s"  # 12.5 columns a second
 

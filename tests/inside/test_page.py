@@ -287,7 +287,7 @@ def test_two_looks_have_a_switch_and_checkpoints_a_slider(
     shown.close()
 
 
-def test_a_panel_is_saved_as_numbers_and_as_pictures(
+def test_a_panel_is_saved_as_numbers_and_as_images(
     browser: Any, own_panels: Path, tmp_path: Path
 ) -> None:
     shown = open_page(browser, made(), tmp_path)

@@ -1,4 +1,4 @@
-"""Pruning, factors, tuned lens, head studies and search on runs of pictures and recordings."""
+"""Pruning, factors, tuned lens, head studies and search on runs of images and recordings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import LABELS, MEDIA, tiny_run
 from ..interop.padded_runs import media_run as padded_run
-from .media_runs import SOUND, media_for, media_run
+from .media_runs import AUDIO, media_for, media_run
 
 N = 24
 
@@ -105,12 +105,12 @@ def test_targets_come_from_the_corpus() -> None:
 
 
 def test_hidden_patches_are_the_targets(tmp_path: Path) -> None:
-    for task in ("fill pictures", "fill sounds"):
+    for task in ("fill images", "fill audio"):
         run = open_plain(padded_run(tmp_path / task, task))
         one, *others = examples(run, corpus_for(run, 6))
         rows = [output.row for output in one.outputs]
         assert 0.3 * len(one.last) < len(rows) <= 0.5 * len(one.last)
-        if task == "fill sounds":  # there is but one square of patches
+        if task == "fill audio":  # there is but one square of patches
             assert any(rows != [output.row for output in other.outputs] for other in others)
         said = run_reading(run, one)
         assert said.targets_RE is not None
@@ -119,7 +119,7 @@ def test_hidden_patches_are_the_targets(tmp_path: Path) -> None:
 
 
 def test_what_rebuilds_hidden_parts_can_be_looked_into(tmp_path: Path) -> None:
-    for task in ("fill pictures", "fill sounds"):
+    for task in ("fill images", "fill audio"):
         run = open_plain(padded_run(tmp_path / task, task))
         looked = prepare_look(run, media_for(run, 1))
         found = looked.trace
@@ -143,7 +143,7 @@ def test_states_of_a_batch_are_those_of_each_alone(run: LoadedRun) -> None:
     n = len(first.owner_R)
     torch.testing.assert_close(found.readout.x_RD[:n], first.readout.x_RD, atol=1e-4, rtol=1e-4)
     ordinary_N = batch.ordinary(run, next(iter(batch.streams)))
-    n_first = getattr(run.shape, "picture", None) and run.shape.image.extra
+    n_first = getattr(run.shape, "image", None) and run.shape.image.extra
     if n_first is not None:
         assert int((~ordinary_N).sum()) == 3 * n_first
 
@@ -177,7 +177,7 @@ def test_there_are_factors(run: LoadedRun) -> None:
     assert ("promotes" in found.entries[0]) == (found.figures["unit"] == "nats")
 
 
-@pytest.mark.parametrize("name", ["see distilled", "hear", "transcribe ctc", "fill sounds"])
+@pytest.mark.parametrize("name", ["see distilled", "hear", "transcribe ctc", "fill audio"])
 def test_a_lens_is_tuned(name: str, tmp_path: Path) -> None:
     run = open_plain(padded_run(tmp_path / "run", name, n_layers=2))
     tuned = tune(run, corpus_for(run))
@@ -197,7 +197,7 @@ def test_the_nearest_of_what_is_in_the_corpus_is_itself(task: str) -> None:
     assert hit.cosine == pytest.approx(1, abs=1e-2)
     shown = index.token_context(2, 5)
     assert shown["pieces"] == ["row 2, column 1" if task == "see" else "0.10 s", " example"]
-    assert ("picture" in shown) == (task == "see")
+    assert ("image" in shown) == (task == "see")
 
 
 def test_a_patch_is_shown_with_those_beside_it() -> None:
@@ -225,17 +225,17 @@ def test_a_pruned_model_equals_the_whole_one_without_the_head(run: LoadedRun) ->
 
 
 def test_recordings_too_long_for_the_model_are_left_out() -> None:
-    sound = replace(SOUND, positions="learned", max_rows=10)
-    run = media_run("transcribe", audio=sound)
+    audio = replace(AUDIO, positions="learned", max_rows=10)
+    run = media_run("transcribe", audio=audio)
     assert np.all([one.n_rows > 10 for one in corpus_for(run, 2).examples])
     with pytest.raises(DataError, match="examples"):
         examples(run, corpus_for(run, 2))
 
 
-@pytest.fixture(params=["text", "picture"])
+@pytest.fixture(params=["text", "image"])
 def several(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LoadedRun, Corpus]:
     """A run that answers with any number of labels."""
-    if request.param == "picture":
+    if request.param == "image":
         run = media_run("see")
         corpus = corpus_for(run, N, right=False)
     else:

@@ -29,13 +29,13 @@ from headway.inside.measure.truth import times as timing
 from headway.inside.measure.truth.pointing import boxes_of, right_patches, right_rows
 from headway.tasks.loaded_run import LoadedRun
 
-from .media_runs import PICTURE, RATE, SOUND, VIDEO, media_run
-from .test_sound import TIMES, planted
+from .media_runs import AUDIO, IMAGE, RATE, VIDEO, media_run
+from .test_audio import TIMES, planted
 
 
 @pytest.fixture
 def shapes(tmp_path: Path) -> Path:
-    """Six pictures of 24 by 32 with two things each, in their own halves."""
+    """Six images of 24 by 32 with two things each, in their own halves."""
     np.save(tmp_path / "images.npy", np.zeros((6, 24, 32, 3), np.uint8))
     lines = []
     for number in range(6):
@@ -104,9 +104,9 @@ def test_a_label_that_names_a_thing_is_judged_by_its_box(shapes: Path) -> None:
     assert cases[0].reading.outputs[0].name == "cat"
 
 
-def test_boxes_follow_the_picture_to_its_new_size() -> None:
-    media = MediaInput.of("x", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
-    # A picture of 100 by 100 is cut to its middle 75 rows: y from 12 to 87.
+def test_boxes_follow_the_image_to_its_new_size() -> None:
+    media = MediaInput.of("x", np.zeros((1, 3, 24, 32), np.uint8), IMAGE)
+    # An image of 100 by 100 is cut to its middle 75 rows: y from 12 to 87.
     [box] = boxes_of({"box": [25, 12, 50, 87]}, media, (100, 100), "x")
     assert box == pytest.approx((0.25, 0.0, 0.5, 1.0), abs=0.01)
     assert sorted(right_patches(media, [(0.25, 0.0, 0.5, 1.0)])) == [1, 5, 9]
@@ -127,14 +127,14 @@ def test_a_thing_that_moves_is_where_it_is_then() -> None:
                   media, (16, 16), "x"))) == [0, 2, 5, 7]  # fmt: skip
 
 
-def test_the_baseline_map_of_a_picture_is_its_centre() -> None:
+def test_the_baseline_map_of_a_image_is_its_centre() -> None:
     run = media_run("see")
     from headway.inside.capture.reading import read
 
     from .media_runs import media_for
 
     reading = read(run, media_for(run))
-    row_S = centre_map(Case(reading, "picture", (), ())).weights_RS[0]
+    row_S = centre_map(Case(reading, "image", (), ())).weights_RS[0]
     assert int(row_S[1:].argmax()) in (5, 6)
     assert float(row_S[0]) == 0.0
 
@@ -158,7 +158,7 @@ def digits(tmp_path: Path) -> Path:
 def test_boundary_errors_are_distances_of_both_ends() -> None:
     assert boundary_errors([(0.1, 0.4)], [(0.0, 0.5)]) == pytest.approx([0.1, 0.1])
     loud = np.random.default_rng(0).normal(size=int(0.9 * RATE)).astype(np.float32)
-    media = MediaInput.of("x", loud, SOUND)
+    media = MediaInput.of("x", loud, AUDIO)
     assert even_times(media, 3)[1] == pytest.approx((0.3, 0.6))
 
 
@@ -181,7 +181,7 @@ def test_word_times_of_planted_attention_are_right_and_even_ones_are_not(
     assert set(found["own_ms"]) == {"attention", "evenly"}
     even = boundary_errors(even_times(media, 3), TIMES)
     assert median["evenly"] == pytest.approx(1000 * float(np.median(even)), abs=0.1)
-    assert median["attention"] <= 1000 * SOUND.row_seconds
+    assert median["attention"] <= 1000 * AUDIO.row_seconds
     assert "CTC" not in median
     [best] = [name for name in median if name.startswith("head")]
     assert best in ("head cross.0.1", "head cross.1.3")

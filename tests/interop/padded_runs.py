@@ -57,8 +57,8 @@ VIDEO = ImageSettings(
 )
 GRID = ImageSettings(height=17, width=24, stem="grid", stem_width=4, mean=(0.1, 0.2, 0.3))
 STEM = ImageSettings(height=17, width=16, patch=8, stem="conv", stem_width=4, channels=1)
-SOUND = AudioSettings(rate=8000, n_fft=200, hop=80, bands=20, scale="standard", max_rows=120)
-WHISPER = replace(SOUND, pad_s=0.5, positions="whisper", strides=(1, 2, 2), scale="whisper")
+AUDIO = AudioSettings(rate=8000, n_fft=200, hop=80, bands=20, scale="standard", max_rows=120)
+WHISPER = replace(AUDIO, pad_s=0.5, positions="whisper", strides=(1, 2, 2), scale="whisper")
 WORDY: dict[str, Any] = {**SMALL, "vocab_size": 42, "max_len": 30}
 
 MEDIA: dict[str, tuple[str, ModelSettings]] = {
@@ -84,23 +84,23 @@ MEDIA: dict[str, tuple[str, ModelSettings]] = {
         "caption",
         ImageSeq2SeqSettings(**WORDY, image=replace(GRID, class_token=False)),
     ),
-    "hear": ("classify", AudioEncoderSettings(**SMALL, audio=SOUND, n_labels=3)),
-    "identify": ("identify", AudioEncoderSettings(**SMALL, audio=SOUND, n_labels=3)),
+    "hear": ("classify", AudioEncoderSettings(**SMALL, audio=AUDIO, n_labels=3)),
+    "identify": ("identify", AudioEncoderSettings(**SMALL, audio=AUDIO, n_labels=3)),
     "identify margin": (
         "identify",
         AudioEncoderSettings(**SMALL, audio=WHISPER, n_labels=3, pooling="first"),
     ),
     "transcribe ctc": (
         "transcribe",
-        AudioEncoderSettings(**SMALL, audio=SOUND, heads=("ctc",), vocab_size=42),
+        AudioEncoderSettings(**SMALL, audio=AUDIO, heads=("ctc",), vocab_size=42),
     ),
-    "transcribe": ("transcribe", AudioSeq2SeqSettings(**WORDY, audio=SOUND, ctc=True)),
+    "transcribe": ("transcribe", AudioSeq2SeqSettings(**WORDY, audio=AUDIO, ctc=True)),
     "transcribe decoder": ("transcribe", AudioSeq2SeqSettings(**WORDY, audio=WHISPER)),
-    "fill pictures": (
+    "fill images": (
         "fill",
         ImageEncoderSettings(**SMALL, image=STEM, heads=("rebuild",), pooling="mean"),
     ),
-    "fill sounds": ("fill", AudioEncoderSettings(**SMALL, audio=SOUND, heads=("rebuild",))),
+    "fill audio": ("fill", AudioEncoderSettings(**SMALL, audio=AUDIO, heads=("rebuild",))),
 }
 """Runs that look or listen, by name: their task and model, every front among them."""
 
@@ -162,7 +162,7 @@ def media_lines(folder: Path, name: str) -> list[str]:
     """Files for a run of `MEDIA` to answer: images, videos or recordings of several lengths."""
     draw = np.random.default_rng(3)
     folder.mkdir(exist_ok=True)
-    front = getattr(MEDIA[name][1], "picture", None)
+    front = getattr(MEDIA[name][1], "image", None)
     for number in range(4):
         path = folder / str(number)
         if front is None:

@@ -50,7 +50,7 @@ def test_every_front_and_head_gives_the_same_scores(name: str, tmp_path: Path) -
 
 
 def test_the_proof_of_another_model_fails(tmp_path: Path) -> None:
-    for name in ("watch", "transcribe", "fill sounds"):
+    for name in ("watch", "transcribe", "fill audio"):
         run = open_plain(str(media_run(tmp_path / name, name)))
         copy = deepcopy(run.model)
         with torch.no_grad():

@@ -24,7 +24,7 @@ from headway.settings.vision import ImageSeq2SeqSettings
 from headway.tasks.loaded_run import open_plain
 
 from .ours import tensors_named
-from .test_hf_pictures import VIT, prepared
+from .test_hf_images import VIT, prepared
 from .test_round_trip import same_bytes, write_words
 from .theirs import GPT2, SIZE, architecture, check, ours, saved, shaken
 
@@ -51,7 +51,7 @@ def model_of(name: str) -> Any:
     return shaken(theirs)
 
 
-def pictures() -> torch.Tensor:
+def images() -> torch.Tensor:
     draw = torch.Generator().manual_seed(3)
     return torch.randint(0, 256, (3, 1, 3, 16, 16), dtype=torch.uint8, generator=draw)
 
@@ -68,7 +68,7 @@ def folder_of(name: str, folder: Path) -> Any:
 @torch.no_grad()
 def test_the_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     theirs = model_of(name)
-    mine, x_BTCYX = ours(saved(theirs, tmp_path)), pictures()
+    mine, x_BTCYX = ours(saved(theirs, tmp_path)), images()
     tokens_BT = torch.randint(0, SIZE, (3, 7), generator=torch.Generator().manual_seed(2))
     expected = theirs(pixel_values=prepared(x_BTCYX), decoder_input_ids=tokens_BT).logits
     given, layout = mine.source_front.collate(list(x_BTCYX))
@@ -94,7 +94,7 @@ def test_only_differing_settings_of_the_decoder_are_stored(tmp_path: Path) -> No
 def test_captions_are_those_of_generate_and_it_goes_out_as_it_came(tmp_path: Path) -> None:
     theirs = folder_of("other sides", tmp_path / "theirs")
     import_run(str(tmp_path / "theirs"), tmp_path / "run")
-    run, x_BTCYX = open_plain(str(tmp_path / "run")), pictures()
+    run, x_BTCYX = open_plain(str(tmp_path / "run")), images()
     assert (run.settings.task, run.settings.decode.beam) == ("caption", 3)
     transformers.logging.set_verbosity_error()
     greedy = {"num_beams": 1, "max_new_tokens": 8, "bad_words_ids": [[0]]}
@@ -102,8 +102,8 @@ def test_captions_are_those_of_generate_and_it_goes_out_as_it_came(tmp_path: Pat
     assert (words.bos, words.eos) == (END, END)
     settings = replace(run.settings.decode, beam=1, max_len=8, length_penalty="none")
     found = Searcher([run.model], settings, SpecialTokens.of(words))(list(x_BTCYX.numpy()))
-    for [best, *_], picture in zip(found, x_BTCYX, strict=True):
-        said = theirs.generate(prepared(picture[None]), **greedy)[0].tolist()[1:]
+    for [best, *_], image in zip(found, x_BTCYX, strict=True):
+        said = theirs.generate(prepared(image[None]), **greedy)[0].tolist()[1:]
         assert best.tokens == (said[: said.index(END)] if END in said else said)
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "out")
     assert proof.passed, proof.text()
@@ -172,7 +172,7 @@ def test_a_captioner_without_an_architecture_is_an_error(
     found = architecture(saved(model_of("alike"), tmp_path)).model
     assert isinstance(found, ImageSeq2SeqSettings)
     if not changes:
-        changes = {"picture": replace(found.image, class_token=False)}
+        changes = {"image": replace(found.image, class_token=False)}
     settings = RunSettings(task="caption", model=replace(found, **changes))
     with pytest.raises(UserError, match=said):
         family_named("vision-encoder-decoder").write(settings)

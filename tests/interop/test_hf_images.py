@@ -1,4 +1,4 @@
-"""ViT and DeiT of `transformers`: the same scores of the same pictures, and back again."""
+"""ViT and DeiT of `transformers`: the same scores of the same images, and back again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def pictures(theirs: Any, n: int, *, size: tuple[int, int] | None = None) -> Tensor:
+def images(theirs: Any, n: int, *, size: tuple[int, int] | None = None) -> Tensor:
     """Random ones (B T C Y X), of the model's own size if none is given."""
     own = theirs.config.image_size
     height, width = size or (own if isinstance(own, list | tuple) else (own, own))
@@ -60,7 +60,7 @@ def prepared(x_BTCYX: Tensor) -> Tensor:
 
 @torch.no_grad()
 def said(model: Any, x_BTCYX: Tensor) -> Tensor:
-    """By our model: scores of classes, or vectors of pictures."""
+    """By our model: scores of classes, or vectors of images."""
     given, layout = model.front.collate(list(x_BTCYX))
     x_ND = model(given, layout)
     return model.classes(x_ND, layout) if "classes" in model.heads else model.pooled(x_ND, layout)
@@ -87,7 +87,7 @@ def of_their_kind(name: str) -> Any:
 def test_the_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     theirs = of_their_kind(name)
     mine = with_half(ours(saved(theirs, tmp_path)))
-    x_BTCYX = pictures(theirs, 3)
+    x_BTCYX = images(theirs, 3)
     check(said(mine, x_BTCYX), said_there(theirs, prepared(x_BTCYX)))
 
 
@@ -105,16 +105,16 @@ def test_other_resolutions_interpolate_positions_as_the_reference(
 ) -> None:
     theirs = of_their_kind(name)
     mine = with_half(ours(saved(theirs, tmp_path)))
-    x_BTCYX = pictures(theirs, 2, size=size)
+    x_BTCYX = images(theirs, 2, size=size)
     expected = said_there(theirs, prepared(x_BTCYX), interpolate_pos_encoding=True)
     check(said(mine, x_BTCYX), expected)
 
 
-def test_pictures_of_several_sizes_in_one_batch_are_each_read_as_alone(tmp_path: Path) -> None:
+def test_images_of_several_sizes_in_one_batch_are_each_read_as_alone(tmp_path: Path) -> None:
     theirs = of_their_kind("vit")
     mine = with_half(ours(saved(theirs, tmp_path)))
     sizes = [(16, 16), (24, 8), (16, 16), (12, 20)]
-    items = [pictures(theirs, n + 1, size=size)[n] for n, size in enumerate(sizes)]
+    items = [images(theirs, n + 1, size=size)[n] for n, size in enumerate(sizes)]
     alone = [said_there(theirs, prepared(x[None]), interpolate_pos_encoding=True) for x in items]
     given, layout = mine.front.collate(items)
     with torch.no_grad():
@@ -205,8 +205,8 @@ OURS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def own_run(folder: Path, picture: dict[str, Any], sizes: dict[str, Any]) -> Path:
-    shape = ImageSettings(height=12, width=12, patch=4, **picture)
+def own_run(folder: Path, image: dict[str, Any], sizes: dict[str, Any]) -> Path:
+    shape = ImageSettings(height=12, width=12, patch=4, **image)
     settings = ImageEncoderSettings(
         d_model=32, n_layers=2, n_heads=4, d_ff=40, n_labels=3, image=shape, **sizes
     )
@@ -223,8 +223,8 @@ def own_run(folder: Path, picture: dict[str, Any], sizes: dict[str, Any]) -> Pat
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_run_of_our_own_gives_the_same_scores_in_transformers(name: str, tmp_path: Path) -> None:
-    kind, picture, sizes = OURS[name]
-    own_run(tmp_path / "run", picture, sizes)
+    kind, image, sizes = OURS[name]
+    own_run(tmp_path / "run", image, sizes)
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "out")
     assert proof.passed, proof.text()
     theirs = getattr(transformers, kind).from_pretrained(tmp_path / "out").eval()
@@ -240,21 +240,21 @@ def test_a_run_of_our_own_gives_the_same_scores_in_transformers(name: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("picture", "sizes", "word"),
+    ("image", "sizes", "word"),
     [
-        ({"stride": 2}, {}, r"\bpicture\.stride\b.*\b2\b"),
-        ({"stem": "conv", "stem_width": 8}, {}, r"\bpicture\.stem\b.*'conv'"),
-        ({"positions": "sinusoidal"}, {}, r"\bpicture\.positions\b.*'sinusoidal'"),
+        ({"stride": 2}, {}, r"\bimage\.stride\b.*\b2\b"),
+        ({"stem": "conv", "stem_width": 8}, {}, r"\bimage\.stem\b.*'conv'"),
+        ({"positions": "sinusoidal"}, {}, r"\bimage\.positions\b.*'sinusoidal'"),
         ({"class_token": False}, {"pooling": "mean"}, r"\bclass_token\b"),
         ({}, {"pooling": "mean"}, r"\bmodel\.pooling\b.*'mean'.*'first'"),
         ({}, {"positions": "rotary"}, r"\bmodel\.positions\b.*'rotary'.*'none'"),
-        ({"frames": 2}, {}, r"\bpicture\.frames\b.*\b2\b"),
+        ({"frames": 2}, {}, r"\bimage\.frames\b.*\b2\b"),
     ],
 )
 def test_a_model_without_an_architecture_is_an_error(
-    picture: dict[str, Any], sizes: dict[str, Any], word: str, tmp_path: Path
+    image: dict[str, Any], sizes: dict[str, Any], word: str, tmp_path: Path
 ) -> None:
-    own_run(tmp_path / "run", picture, sizes)
+    own_run(tmp_path / "run", image, sizes)
     with pytest.raises(UserError, match=word):
         export_run(str(tmp_path / "run"), "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -262,7 +262,7 @@ def test_a_model_without_an_architecture_is_an_error(
 
 def test_other_targets_are_an_error(tmp_path: Path) -> None:
     own_run(tmp_path / "run", {}, {})
-    with pytest.raises(UserError, match=r"--to ctranslate2\b.*\bpicture-encoder\b.*--to onnx\b"):
+    with pytest.raises(UserError, match=r"--to ctranslate2\b.*\bimage-encoder\b.*--to onnx\b"):
         export_run(str(tmp_path / "run"), "ctranslate2", tmp_path / "out")
 
 

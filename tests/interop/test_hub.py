@@ -22,7 +22,7 @@ from headway.settings.vision import ImageEncoderSettings
 
 from .folders import bert_folder
 from .test_folders_to_answers import SEQ2SEQ, TRAINING, byte_pairs
-from .test_hf_pictures import folder_of
+from .test_hf_images import folder_of
 from .test_sentence_transformers import sentence_folder
 from .test_whisper import hears, whisper_folder, write_words
 from .theirs import reference, saved

@@ -169,7 +169,7 @@ def test_training_is_not_suggested_where_it_cannot_help() -> None:
     found = Architecture(task="translate", model=model, pairs=[])
     with pytest.raises(UserError) as error:
         with_task(found, "embed")
-    families = ("encoder", "decoder", "picture-encoder", "sound-encoder", "seq2seq")
+    families = ("encoder", "decoder", "image-encoder", "audio-encoder", "seq2seq")
     assert not missing(error.value, "translate", "embed", *families, "--task")
     assert "--from" not in str(error.value)
 

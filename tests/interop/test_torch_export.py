@@ -18,7 +18,7 @@ from headway.tasks.loaded_run import open_plain
 
 from .padded_runs import MEDIA, media_run, tiny_run
 
-SLOW = ("translate", "tag", "caption", "transcribe decoder", "fill sounds", "see")
+SLOW = ("translate", "tag", "caption", "transcribe decoder", "fill audio", "see")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ RATE = 16_000
 
 def model_of(name: str = "small") -> Any:
     theirs = reference("WhisperForConditionalGeneration", MODELS[name])
-    # Attention of the random words is so sharp that the last digits of the sound would choose.
+    # Attention of the random words is so sharp that the last digits of the audio would choose.
     with torch.no_grad():
         theirs.model.encoder.embed_positions.weight.normal_(0.0, 0.5)
     return theirs
@@ -70,7 +70,7 @@ def hears(folder: Path) -> Any:
     return found
 
 
-def sounds() -> list[np.ndarray[Any, Any]]:
+def audio() -> list[np.ndarray[Any, Any]]:
     draw = np.random.default_rng(5)
     return [(draw.normal(size=n) * 3000).astype(np.int16) for n in (RATE, 7001, 400)]
 
@@ -85,7 +85,7 @@ def features(extractor: Any, waves: list[Any]) -> Tensor:
 @torch.no_grad()
 def test_the_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     theirs = model_of(name)
-    mine, waves = ours(saved(theirs, tmp_path)), sounds()
+    mine, waves = ours(saved(theirs, tmp_path)), audio()
     tokens_BT = torch.randint(0, SIZE, (3, 7), generator=torch.Generator().manual_seed(2))
     expected = theirs(features(hears(tmp_path), waves), decoder_input_ids=tokens_BT).logits
     x_ND = mine(*mine.source_front.collate(waves), tokens_BT.flatten(), Layout.of([7] * 3))
@@ -124,7 +124,7 @@ def test_transcripts_are_those_of_generate(tmp_path: Path) -> None:
     run = open_plain(str(tmp_path / "run"))
     words = run.vocab.target
     assert (words.bos, words.eos, words.target_begin) == (START, END, NO_TIMES)
-    waves = sounds()
+    waves = audio()
     transformers.logging.set_verbosity_error()
     given = features(hears(tmp_path), waves)
     expected = [theirs.generate(given[i : i + 1])[0].tolist() for i in range(3)]
@@ -144,7 +144,7 @@ def test_segments_have_whispers_own_signs_of_doubt(engine: str, tmp_path: Path) 
     if engine == "onnx":
         export_run(str(folder), "onnx", tmp_path / "onnx")
         folder = tmp_path / "onnx"
-    waves = sounds()
+    waves = audio()
     files = []
     for number, wave in enumerate(waves):
         files.append(str(tmp_path / f"{number}.wav"))
@@ -180,7 +180,7 @@ def test_segments_have_whispers_own_signs_of_doubt(engine: str, tmp_path: Path) 
 def test_tokens_that_the_folder_suppresses_are_never_written(what: str, tmp_path: Path) -> None:
     whisper_folder(tmp_path / "theirs")
     import_run(str(tmp_path / "theirs"), tmp_path / "run")
-    run, waves = open_plain(str(tmp_path / "run")), sounds()
+    run, waves = open_plain(str(tmp_path / "run")), audio()
     plain = Searcher([run.model], run.settings.decode, SpecialTokens.of(run.vocab.target))(waves)
     first = plain[0][0].tokens[1]
     generation = {"suppress_tokens": [START, 5, 9, NO_TIMES], "begin_suppress_tokens": [220, END]}
@@ -272,7 +272,7 @@ def test_a_file_of_openai_scores_as_the_same_weights_there(tmp_path: Path) -> No
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "hf")
     assert proof.passed, proof.text()
     theirs.half().float()
-    run, waves = open_plain(str(tmp_path / "run")), sounds()
+    run, waves = open_plain(str(tmp_path / "run")), audio()
     back = transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
     tokens = torch.tensor([[START, NO_TIMES, 3, 7]])
     extractor = transformers.WhisperFeatureExtractor.from_pretrained(tmp_path / "hf")
@@ -364,7 +364,7 @@ def test_windows_longer_than_the_positions_are_an_error(tmp_path: Path) -> None:
         import_run(str(tmp_path / "theirs"), tmp_path / "run")
 
 
-def test_the_sounds_of_a_proof_are_no_longer_than_the_window(tmp_path: Path) -> None:
+def test_the_audio_of_a_proof_are_no_longer_than_the_window(tmp_path: Path) -> None:
     whisper_folder(tmp_path / "theirs")
     done = import_run(str(tmp_path / "theirs"), tmp_path / "run")
     assert isinstance(done.settings.model, AudioSeq2SeqSettings)

@@ -20,9 +20,9 @@ def test_an_output_that_is_its_reference_gets_ten() -> None:
 
 
 def test_texts_of_two_words_computed_by_hand() -> None:
-    """Both words of `red cat` stand once in two pictures' references, so all weights are ln 2.
+    """Both words of `red cat` stand once in two images' references, so all weights are ln 2.
 
-    Output `red dog`, first picture: orders 1: vectors (1, 1) and (1, 1) in units of ln 2 share one
+    Output `red dog`, first image: orders 1: vectors (1, 1) and (1, 1) in units of ln 2 share one
     coordinate: cosine 1/2. Order 2 shares nothing, 3 and 4 do not exist: (1/2) / 4 · 10.
     """
     references = ["red cat", "blue bird"]
@@ -45,11 +45,11 @@ def test_words_in_every_reference_score_nothing() -> None:
     references = ["a cat", "a bird"]
     assert ciders(["a", "a bird"], references)[0] == 0.0
     alone = DocumentFrequencies.of(["a cat"])
-    assert alone.weight(("a",)) == 0.0  # of one picture everything is common
+    assert alone.weight(("a",)) == 0.0  # of one image everything is common
     assert cider(["a cat"], ["a cat"]).value == 0.0
 
 
-def test_several_references_are_averaged_and_counted_once_a_picture() -> None:
+def test_several_references_are_averaged_and_counted_once_a_image() -> None:
     references = [["red cat", "grey mouse", "red mouse"], ["blue bird"]]
     frequencies = DocumentFrequencies.of(references)
     assert frequencies.counts[("red",)] == 1

@@ -18,7 +18,7 @@ TEXT = EncoderSettings(
     vocab_size=11, d_model=16, n_layers=2, n_heads=4, d_ff=24, heads=("classes",), n_labels=3,
     attention_dropout=0.0, dropout=0.0, init="small",
 )  # fmt: skip
-PICTURE = ImageEncoderSettings(
+IMAGE = ImageEncoderSettings(
     d_model=16, n_layers=2, n_heads=4, d_ff=24, n_labels=3,
     image=ImageSettings(height=8, width=8, patch=4),
 )  # fmt: skip
@@ -40,11 +40,11 @@ CASES = [
     replace(TEXT, block_layout="pre", qk_norm=True),
     replace(TEXT, block_layout="parallel"),
     replace(TEXT, positions="none", n_kv_heads=2),
-    PICTURE,
+    IMAGE,
     replace(
-        PICTURE,
+        IMAGE,
         heads=("classes", "distilled"),
-        image=replace(PICTURE.image, distil_token=True),
+        image=replace(IMAGE.image, distil_token=True),
     ),
 ]
 

@@ -50,8 +50,8 @@ IMPOSSIBLE: list[tuple[str, ...]] = [
     ("EncoderSettings(max_len=0)", "max_len=0", "1"),
     ("Seq2SeqSettings(n_decoder_layers=0)", "n_decoder_layers=0", "1"),
     ("Seq2SeqSettings(n_decoder_heads=0)", "n_decoder_heads=0", "1"),
-    ("PictureSeq2SeqSettings(d_decoder_ff=0)", "d_decoder_ff=0", "1"),
-    ("SoundSeq2SeqSettings(d_decoder_head=-1)", "d_decoder_head=-1", "1"),
+    ("ImageSeq2SeqSettings(d_decoder_ff=0)", "d_decoder_ff=0", "1"),
+    ("AudioSeq2SeqSettings(d_decoder_head=-1)", "d_decoder_head=-1", "1"),
     ("Seq2SeqSettings(n_decoder_heads=5)", "n_decoder_heads=5", "d_model=520"),
     (
         "Seq2SeqSettings(n_decoder_heads=4, n_decoder_kv_heads=3)",
@@ -180,43 +180,42 @@ IMPOSSIBLE: list[tuple[str, ...]] = [
     ("EncoderSettings(heads=('tags',), n_labels=-1)", "'tags'", "n_labels"),
     ("EncoderSettings(n_labels=4)", "n_labels=4", "heads=['words', 'pooled', 'classes']"),
     ("EncoderSettings(n_segments=-1)", "n_segments=-1", "0"),
-    ("PictureSettings(patch=0)", "patch=0", "1"),
-    ("PictureSettings(channels=4)", "channels=4", "1", "3"),
-    ("PictureSettings(stride=0)", "stride=0", "1"),
-    ("PictureSettings(frames=3, tubelet=2)", "frames=3", "picture.tubelet=2"),
-    ("PictureSettings(class_token=False, distil_token=True)", "distil_token"),
-    ("PictureSettings(mean=(0.5, 0.5))", "picture.mean", "1", "3"),
-    ("PictureSettings(std=(0.0,))", "picture.std=[0.0]"),
-    ("PictureSettings(height=8)", "8", "224", "16", "picture.patch"),
-    ("PictureSettings(stem='grid', frames=4, tubelet=2)", "tubelet=2", "tubelet=1"),
-    ("PictureSettings(stem='conv', stride=0)", "stride=0", "1"),
-    ("PictureEncoderSettings(positions='learned')", "positions='learned'", "picture.positions"),
-    ("PictureEncoderSettings(heads=('distilled',))", "'distilled'", "picture.distil_token=true"),
-    ("PictureEncoderSettings(n_labels=0)", "n_labels", "'classes'"),
+    ("ImageSettings(patch=0)", "patch=0", "1"),
+    ("ImageSettings(channels=4)", "channels=4", "1", "3"),
+    ("ImageSettings(stride=0)", "stride=0", "1"),
+    ("ImageSettings(frames=3, tubelet=2)", "frames=3", "image.tubelet=2"),
+    ("ImageSettings(class_token=False, distil_token=True)", "distil_token"),
+    ("ImageSettings(mean=(0.5, 0.5))", "image.mean", "1", "3"),
+    ("ImageSettings(std=(0.0,))", "image.std=[0.0]"),
+    ("ImageSettings(height=8)", "8", "224", "16", "image.patch"),
+    ("ImageSettings(stem='grid', frames=4, tubelet=2)", "tubelet=2", "tubelet=1"),
+    ("ImageSettings(stem='conv', stride=0)", "stride=0", "1"),
+    ("ImageEncoderSettings(positions='learned')", "positions='learned'", "image.positions"),
+    ("ImageEncoderSettings(heads=('distilled',))", "'distilled'", "image.distil_token=true"),
+    ("ImageEncoderSettings(n_labels=0)", "n_labels", "'classes'"),
     (
-        "PictureEncoderSettings(picture=PictureSettings(class_token=False))",
+        "ImageEncoderSettings(image=ImageSettings(class_token=False))",
         "pooling=first",
         "pooling=mean",
     ),
-    ("PictureSeq2SeqSettings(tie='all')", "source_vocab_size", "tie=none", "tie=target-softmax"),
-    ("PictureSeq2SeqSettings(source_vocab_size=5)", "source_vocab_size", "tie=target-softmax"),
+    ("ImageSeq2SeqSettings(tie='all')", "source_vocab_size", "tie=none", "tie=target-softmax"),
+    ("ImageSeq2SeqSettings(source_vocab_size=5)", "source_vocab_size", "tie=target-softmax"),
     (
-        "PictureEncoderSettings(d_model=18, n_heads=3, picture=PictureSettings("
-        "positions='sinusoidal'))",
+        "ImageEncoderSettings(d_model=18, n_heads=3, image=ImageSettings(positions='sinusoidal'))",
         "d_model=18",
         "4",
     ),
-    ("SoundSettings(hop=0)", "hop=0", "1"),
-    ("SoundSettings(hop=500)", "hop=500", "n_fft=400"),
-    ("SoundSettings(bands=300)", "bands=300", "201", "n_fft=400"),
-    ("SoundSettings(strides=())", "strides=[]", "1"),
-    ("SoundSettings(strides=(2, 0))", "strides=[2, 0]", "1"),
-    ("SoundSettings(pad_s=-1.0)", "pad_s=-1", "0"),
-    ("SoundEncoderSettings(positions='sinusoidal')", "'sinusoidal'", "sound.positions"),
-    ("SoundEncoderSettings(d_model=9, n_heads=3)", "d_model=9", "sound.positions=none"),
-    ("SoundEncoderSettings(vocab_size=0)", "vocab_size=0", "1"),
+    ("AudioSettings(hop=0)", "hop=0", "1"),
+    ("AudioSettings(hop=500)", "hop=500", "n_fft=400"),
+    ("AudioSettings(bands=300)", "bands=300", "201", "n_fft=400"),
+    ("AudioSettings(strides=())", "strides=[]", "1"),
+    ("AudioSettings(strides=(2, 0))", "strides=[2, 0]", "1"),
+    ("AudioSettings(pad_s=-1.0)", "pad_s=-1", "0"),
+    ("AudioEncoderSettings(positions='sinusoidal')", "'sinusoidal'", "audio.positions"),
+    ("AudioEncoderSettings(d_model=9, n_heads=3)", "d_model=9", "audio.positions=none"),
+    ("AudioEncoderSettings(vocab_size=0)", "vocab_size=0", "1"),
     (
-        "SoundSeq2SeqSettings(tie='source-target')",
+        "AudioSeq2SeqSettings(tie='source-target')",
         "source_vocab_size",
         "tie=none",
         "tie=target-softmax",
@@ -313,13 +312,13 @@ def test_changing_settings_checks_them_again() -> None:
 
 TINY: dict[str, Any] = {"d_model": 12, "n_layers": 2, "n_heads": 3, "d_ff": 10, "max_len": 8}
 TINY_WORDS = {"vocab_size": 11}
-TINY_PICTURE = ImageSettings(height=8, width=8, patch=4, stem_width=4)
-TINY_SOUND = AudioSettings(rate=800, n_fft=40, hop=16, bands=6, max_rows=64)
+TINY_IMAGE = ImageSettings(height=8, width=8, patch=4, stem_width=4)
+TINY_AUDIO = AudioSettings(rate=800, n_fft=40, hop=16, bands=6, max_rows=64)
 TINY_OF: dict[str, dict[str, Any]] = {
-    "picture-encoder": {"picture": TINY_PICTURE, "n_labels": 3},
-    "picture-seq2seq": {"picture": replace(TINY_PICTURE, class_token=False), **TINY_WORDS},
-    "sound-encoder": {"sound": TINY_SOUND, "n_labels": 3, **TINY_WORDS},
-    "sound-seq2seq": {"sound": TINY_SOUND, **TINY_WORDS},
+    "image-encoder": {"image": TINY_IMAGE, "n_labels": 3},
+    "image-seq2seq": {"image": replace(TINY_IMAGE, class_token=False), **TINY_WORDS},
+    "audio-encoder": {"audio": TINY_AUDIO, "n_labels": 3, **TINY_WORDS},
+    "audio-seq2seq": {"audio": TINY_AUDIO, **TINY_WORDS},
 }
 
 VALUES: dict[str, list[Any]] = {
@@ -385,34 +384,34 @@ VALUES: dict[str, list[Any]] = {
 """Values worth trying, some of them impossible. Choices and switches try all they have."""
 
 OWN_VALUES: dict[str, dict[str, list[Any]]] = {
-    "picture-encoder": {
+    "image-encoder": {
         "heads": [(), ("classes",), ("rebuild",), ("classes", "pooled"), ("classes", "distilled")],
-        "picture": [
-            TINY_PICTURE,
-            replace(TINY_PICTURE, patch=3, stride=2, stem="conv", stem_layers=1),
-            replace(TINY_PICTURE, stem="grid", positions="none"),
-            replace(TINY_PICTURE, class_token=False, positions="sinusoidal"),
-            replace(TINY_PICTURE, frames=4, tubelet=2, channels=1),
-            replace(TINY_PICTURE, distil_token=True),
+        "image": [
+            TINY_IMAGE,
+            replace(TINY_IMAGE, patch=3, stride=2, stem="conv", stem_layers=1),
+            replace(TINY_IMAGE, stem="grid", positions="none"),
+            replace(TINY_IMAGE, class_token=False, positions="sinusoidal"),
+            replace(TINY_IMAGE, frames=4, tubelet=2, channels=1),
+            replace(TINY_IMAGE, distil_token=True),
         ],
     },
-    "picture-seq2seq": {
-        "picture": [
-            TINY_PICTURE,
-            replace(TINY_PICTURE, class_token=False, stem="grid"),
-            replace(TINY_PICTURE, class_token=False, frames=4, positions="sinusoidal"),
+    "image-seq2seq": {
+        "image": [
+            TINY_IMAGE,
+            replace(TINY_IMAGE, class_token=False, stem="grid"),
+            replace(TINY_IMAGE, class_token=False, frames=4, positions="sinusoidal"),
         ],
     },
-    "sound-encoder": {
+    "audio-encoder": {
         "heads": [(), ("classes",), ("ctc",), ("rebuild", "classes"), ("ctc", "ctc")],
-        "sound": [
-            TINY_SOUND,
-            replace(TINY_SOUND, scale="standard", strides=(2, 2), positions="learned"),
-            replace(TINY_SOUND, strides=(1,), positions="none", pad_s=0.5),
-            replace(TINY_SOUND, positions="whisper"),
+        "audio": [
+            TINY_AUDIO,
+            replace(TINY_AUDIO, scale="standard", strides=(2, 2), positions="learned"),
+            replace(TINY_AUDIO, strides=(1,), positions="none", pad_s=0.5),
+            replace(TINY_AUDIO, positions="whisper"),
         ],
     },
-    "sound-seq2seq": {"sound": [TINY_SOUND, replace(TINY_SOUND, strides=(4,))]},
+    "audio-seq2seq": {"audio": [TINY_AUDIO, replace(TINY_AUDIO, strides=(4,))]},
 }
 """The same for settings that mean something else in a family, or are its own."""
 
@@ -481,7 +480,7 @@ def outputs(model: torch.nn.Module, wanted: ModelSettings) -> dict[str, torch.Te
 
 
 def seen_or_heard(model: torch.nn.Module, wanted: ModelSettings) -> tuple[Any, Layout] | None:
-    """Three pictures of two sizes, or three recordings, as the model reads them."""
+    """Three images of two sizes, or three recordings, as the model reads them."""
     front = model.source_front if isinstance(wanted, Seq2SeqSettings) else model.front
     if isinstance(wanted, ImageEncoderSettings | ImageSeq2SeqSettings):
         shape = wanted.image

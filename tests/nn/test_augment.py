@@ -43,7 +43,7 @@ def floats(n: int, **shape: int) -> Tensor:
     channels=st.sampled_from([1, 3]),
     size=st.integers(2, 9),
 )
-def test_whatever_is_set_pictures_stay_pictures(
+def test_whatever_is_set_images_stay_images(
     flip: bool,
     crop: int,
     rand: int,
@@ -61,7 +61,7 @@ def test_whatever_is_set_pictures_stay_pictures(
     assert 0.0 <= float(result.min()) <= float(result.max()) <= 1.0
 
 
-def test_the_same_seed_makes_the_same_pictures() -> None:
+def test_the_same_seed_makes_the_same_images() -> None:
     augment, images = Augment(ALL), random_images(8)
     targets = torch.eye(8)
 
@@ -94,7 +94,7 @@ def test_all_frames_of_a_video_change_alike() -> None:
     torch.testing.assert_close(result, result[:, :1].expand_as(result), rtol=0, atol=1e-6)
 
 
-def test_moved_pictures_are_slices_of_padded_ones() -> None:
+def test_moved_images_are_slices_of_padded_ones() -> None:
     images = random_images(6, frames=2)
     down, right = torch.tensor([0, 2, -3, 5, 0, -1]), torch.tensor([0, -2, 3, 1, 4, 20])
     mirrored = torch.tensor([False, True, False, True, True, False])
@@ -163,7 +163,7 @@ def test_full_contrast_is_that_of_pillow(
         assert changed.max() > 0.98
 
 
-def test_even_pictures_survive_what_would_divide_by_nothing() -> None:
+def test_even_images_survive_what_would_divide_by_nothing() -> None:
     even = torch.full((len(OPERATIONS), 1, 3, 8, 8), 0.5)
     result = apply_operations(even, torch.arange(len(OPERATIONS)), torch.ones(len(OPERATIONS)))
     assert result.isfinite().all()
@@ -172,7 +172,7 @@ def test_even_pictures_survive_what_would_divide_by_nothing() -> None:
         torch.testing.assert_close(result[OPERATIONS.index(name)], even[0])
 
 
-def test_a_picture_changes_alike_whoever_stands_beside_it() -> None:
+def test_a_image_changes_alike_whoever_stands_beside_it() -> None:
     """With its draw given, none of the others matters."""
     images = floats(len(OPERATIONS))
     numbers, strength = torch.arange(len(OPERATIONS)), torch.full((len(OPERATIONS),), -0.7)
@@ -196,7 +196,7 @@ def test_parts_of_a_batch_are_changed_as_often_as_the_whole() -> None:
         assert (a.mean() - b.mean()).abs() < 4 * spread
 
 
-def test_rectangles_are_erased_from_the_share_of_pictures_that_was_asked() -> None:
+def test_rectangles_are_erased_from_the_share_of_images_that_was_asked() -> None:
     torch.manual_seed(0)
     black = torch.zeros(500, 1, 1, 20, 20)
     changed = erase(black, 0.25).flatten(1) > 0
@@ -213,7 +213,7 @@ def test_rectangles_are_erased_from_the_share_of_pictures_that_was_asked() -> No
     n=st.integers(1, 9),
 )
 def test_labels_follow_pixels(mixup: float, cutmix: float, n: int) -> None:
-    """Picture k is even and as bright as k says, so its pixels tell what it was made of."""
+    """Image k is even and as bright as k says, so its pixels tell what it was made of."""
     bright = torch.arange(n) / n
     images = bright[:, None, None, None, None].expand(n, 1, 1, 10, 10)
     result = mix_images(images, torch.eye(n), mixup=mixup, cutmix=cutmix)

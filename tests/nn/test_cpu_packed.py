@@ -128,7 +128,7 @@ def test_a_packed_layer_asks_for_few_sizes_however_many_rows_come(
 
 @pytest.mark.parametrize("shape", [(9, 7), (17, 3, 2), (17,)])
 def test_rows_may_form_a_grid(shape: tuple[int, ...]) -> None:
-    """As the patches of pictures do."""
+    """As the patches of images do."""
     plain, quick = layer(), layer()
     pack(quick)
     x = torch.randn(*shape, 24)

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 
 
 def noise(n: int, seed: int = 0) -> Tensor:
-    """Sound that is neither flat nor still: noise that grows and falls, and a tone."""
+    """Audio that is neither flat nor still: noise that grows and falls, and a tone."""
     t = torch.arange(n) / 16_000
     white = torch.randn(n, generator=torch.Generator().manual_seed(seed))
     return 0.1 * white * (3 * t).sin().square() + 0.3 * (2 * torch.pi * 440 * t).sin()

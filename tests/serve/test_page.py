@@ -53,9 +53,9 @@ class There:
         found = self.page.locator("[data-serve=text]")
         return str(found.inner_text()) if found.count() else ""
 
-    def picture(self, name: str) -> None:
-        """Kept where someone wants to look at it: HEADWAY_PICTURES=folder."""
-        if folder := os.environ.get("HEADWAY_PICTURES"):
+    def image(self, name: str) -> None:
+        """Kept where someone wants to look at it: HEADWAY_IMAGES=folder."""
+        if folder := os.environ.get("HEADWAY_IMAGES"):
             self.page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ def test_translate_with_alternatives_and_lines_that_work(
     exec(code, {"print": said_by_python.append})
     assert said_by_python[0]["outputs"][0]["text"] == want.text
     assert said_by_python[1].text == want.text
-    there.picture("translate")
+    there.image("translate")
 
 
 def test_a_translator_gives_as_many_lines_as_it_was_given(
@@ -126,7 +126,7 @@ def test_embed_has_one_box_and_texts_stay_with_their_model(
     page.fill("[data-serve=input]", "a small house")
     size = len(runs["base-en"]("a small house").vector)
     assert re.findall(r"\d+", there.send()) == [str(size)]
-    there.picture("embed")
+    there.image("embed")
     there.choose("tatoeba-de-en")
     assert page.input_value("[data-serve=input]") == "Guten Tag."
 
@@ -194,12 +194,12 @@ def test_complete_appears_as_it_is_written_and_can_be_stopped(
         early = growing.inner_text().removeprefix("Once upon a time")
         assert want.startswith(early)
         assert early != want
-        there.picture("complete-growing")
+        there.image("complete-growing")
         page.wait_for_selector("[data-serve=latency]")
     assert page.inner_text("[data-serve=text]") == "Once upon a time" + want
     # Until the end and until the first token.
     assert len(re.findall(r"\d+ ms", page.inner_text("[data-serve=latency]"))) == 2
-    there.picture("complete")
+    there.image("complete")
     with slow_steps(monkeypatch, 0.05):
         page.fill("[data-option=max_len]", "250")
         page.click("[data-serve=go]")
@@ -216,7 +216,7 @@ def test_caption_and_transcribe_a_file_that_is_chosen(there: There) -> None:
     page.wait_for_selector(".drop img")
     assert there.send() == "a purple square left of a yellow circle"
     assert "-F 'file=@example.png'" in page.inner_text("[data-serve=curl]")
-    there.picture("caption")
+    there.image("caption")
     there.choose("digits")
     assert there.send("[data-serve=wrong]") == ""
     assert page.inner_text("[data-serve=wrong]")
@@ -224,11 +224,11 @@ def test_caption_and_transcribe_a_file_that_is_chosen(there: There) -> None:
     page.wait_for_selector(".drop audio")
     assert there.send("[data-serve=text]") == "three eight six eight four"
     assert page.locator(".words span").count() == 5
-    there.picture("transcribe")
+    there.image("transcribe")
 
 
 def test_record_from_the_microphone(there: There) -> None:
-    """Chromium's own: a beep a second, of which nothing but a file of sound is expected."""
+    """Chromium's own: a beep a second, of which nothing but a file of audio is expected."""
     page = there.page
     there.choose("digits")
     there.context.grant_permissions(["microphone"], origin=there.url)
@@ -305,7 +305,7 @@ def test_look_inside_opens_the_page_of_this_input(there: There) -> None:
 
 
 @pytest.mark.slow
-def test_look_inside_a_picture_that_was_sent(there: There) -> None:
+def test_look_inside_a_image_that_was_sent(there: There) -> None:
     page = there.page
     there.choose("shapes")
     page.set_input_files("[data-serve=file]", str(PNG))
@@ -313,8 +313,8 @@ def test_look_inside_a_picture_that_was_sent(there: There) -> None:
         page.click("[data-serve=look]")
     look = opened.value
     look.wait_for_selector("#root[data-drawn]", timeout=60_000)
-    assert look.locator("[data-tab=picture]").count() == 1
-    look.click("[data-live=go]")  # the picture is kept: the page can be asked again
+    assert look.locator("[data-tab=image]").count() == 1
+    look.click("[data-live=go]")  # the image is kept: the page can be asked again
     look.wait_for_selector("[data-live=said][data-answers='1']", timeout=60_000)
     assert re.search(r"\d+ ms", look.text_content("[data-live=said]"))
 
@@ -339,7 +339,7 @@ def test_classify_a_text_and_labels_that_are_markup(browser: Any, tmp_path: Path
         assert EVIL in shown
         assert "plain" in shown
         assert there.page.locator("#panel img, #panel script").count() == 0
-        there.picture("classify")
+        there.image("classify")
         there.close()
 
 
@@ -352,7 +352,7 @@ def test_markup_in_answers_names_and_errors_stays_text(there: There, tmp_path: P
     assert EVIL in there.send()
     there.choose("shapes")
     path = tmp_path / "<img src=x onerror=alert(3)>.png"
-    path.write_bytes(b"no picture")
+    path.write_bytes(b"no image")
     page.set_input_files("[data-serve=file]", str(path))
     there.send("[data-serve=wrong]")
     assert page.locator("img[src=x]").count() == 0
@@ -365,7 +365,7 @@ def test_the_page_needs_the_key_and_keeps_it_in_the_tab(browser: Any, runs: dict
         page.fill("[data-serve=key]", "wrong")
         page.press("[data-serve=key]", "Enter")
         page.wait_for_selector(".wrong")
-        there.picture("key")
+        there.image("key")
         page.fill("[data-serve=key]", "secret")
         page.press("[data-serve=key]", "Enter")
         page.fill("[data-serve=input]", "Ja.")
@@ -396,7 +396,7 @@ def test_phone_dark_and_the_list_of_routes(browser: Any, here: Here) -> None:
     assert page.get_attribute("html", "data-theme") == "dark"
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= 390
-    there.picture("phone-dark")
+    there.image("phone-dark")
     page.click("[data-tab=api]")
     page.get_by_text("POST /v1/completions").click()
     route = page.locator("details.route[open]")
@@ -412,7 +412,7 @@ def test_phone_dark_and_the_list_of_routes(browser: Any, here: Here) -> None:
     kind = {"Content-Type": "application/json"}
     assert here.post("/v1/completions", content=body, headers=kind).status_code == 200
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    there.picture("routes")
+    there.image("routes")
     page.click("[data-tab=try]")
     page.wait_for_selector("[data-serve=input]")
     there.close()

@@ -96,9 +96,9 @@ def test_several_inputs_have_their_answers_and_errors_in_their_places(here: Here
     assert ["error" in one for one in found] == [False, True, False]
     one = here.post("/v1/predict", {"model": "base-en", "input": {"nothing": "b"}})
     assert one.status_code == 422
-    picture = {"data": base64.b64encode(PNG.read_bytes()).decode()}
-    broken = {"data": base64.b64encode(b"no picture").decode()}
-    said = here.post("/v1/predict", {"model": "shapes", "inputs": [broken, picture]})
+    image = {"data": base64.b64encode(PNG.read_bytes()).decode()}
+    broken = {"data": base64.b64encode(b"no image").decode()}
+    said = here.post("/v1/predict", {"model": "shapes", "inputs": [broken, image]})
     assert ["error" in one for one in said.json()["answers"]] == [True, False]
 
 

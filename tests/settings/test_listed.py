@@ -111,7 +111,7 @@ def test_a_bare_text_is_one_input_and_not_its_characters(runs: Path, name: str) 
     assert alone == in_a_list
 
 
-def test_a_bare_gap_picture_pair_score_or_method_too(runs: Path) -> None:
+def test_a_bare_gap_image_pair_score_or_method_too(runs: Path) -> None:
     filler = predictor(runs, "fill")
     assert len(list(filler.answers("ba [MASK]"))) == 1
     shapes = open_run("shapes", device="cpu")

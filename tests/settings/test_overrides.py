@@ -58,7 +58,7 @@ def test_merging_leaves_the_first_settings_unchanged() -> None:
     one = Overrides({"train.lr": 1.0, "model.image.patch": 4, "model.d_model": 8})
     other = one | Overrides({"train.lr": 2.0})
     assert (one["train.lr"], other["train.lr"]) == (1.0, 2.0)
-    assert one.section("model") == {"picture.patch": 4, "d_model": 8}
+    assert one.section("model") == {"image.patch": 4, "d_model": 8}
     assert dict(one.without("model.image", "train")) == {"model.d_model": 8}
     with pytest.raises(ConfigError, match=r"'train\.lr'"):
         Overrides.from_arguments(["train.lr"])

@@ -209,7 +209,7 @@ def test_changes_of_both_kinds_are_taken_where_the_kind_is_not_known_yet() -> No
     assert load_run_settings(None, ["task=see", "augment.rand=10"]).augment.rand == 10
 
 
-def test_every_change_is_of_pictures_or_of_recordings() -> None:
+def test_every_change_is_of_images_or_of_recordings() -> None:
     names = [field.name for field in fields(AugmentSettings)]
     assert [*FOR_IMAGES, *FOR_AUDIO] == names
 

@@ -67,25 +67,25 @@ def any_settings(draw: st.DrawFn) -> ModelSettings:
     if family == "encoder":
         values["heads"] = draw(st.sampled_from([(), ("words",), ("pooled", "tags")]))
         values["n_labels"] = 5 if "tags" in values["heads"] else 0
-    if family.startswith("picture"):
+    if family.startswith("image"):
         size, tubelet = draw(st.integers(32, 300)), draw(st.integers(1, 3))
-        values["picture"] = ImageSettings(
+        values["image"] = ImageSettings(
             height=size,
             frames=2 * tubelet,
             tubelet=tubelet,
             stem=draw(st.sampled_from(["patches", "conv"])),
-            class_token=family == "picture-encoder",
+            class_token=family == "image-encoder",
             mean=draw(st.sampled_from([(0.5,), (0.1, 0.2, 0.3)])),
             positions=draw(st.sampled_from(["learned", "none"])),
         )
-    if family.startswith("sound"):
+    if family.startswith("audio"):
         strides = draw(st.sampled_from([(1, 2), (4,), (2, 2, 1)]))
-        values["sound"] = AudioSettings(strides=strides, pad_s=draw(SHARE), positions="none")
+        values["audio"] = AudioSettings(strides=strides, pad_s=draw(SHARE), positions="none")
     if family.endswith("-encoder"):
         values["positions"] = draw(st.sampled_from(["none", "alibi"]))
         values.pop("rope", None)
         values.pop("relative", None)
-    if family == "picture-encoder":
+    if family == "image-encoder":
         del values["vocab_size"]
     if family == "seq2seq":
         values["tie"] = draw(st.sampled_from(["all", "none", "target-softmax"]))

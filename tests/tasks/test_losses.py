@@ -31,7 +31,7 @@ from headway.training.trainer import Trainer
 from ..training import every
 from ..training.every import CPU, DATA, Made
 
-LIKELY = [name for name in DATA if name not in ("embed", "fill pictures")]
+LIKELY = [name for name in DATA if name not in ("embed", "fill images")]
 """Those whose answers have probabilities."""
 
 STILL = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
@@ -104,11 +104,11 @@ def test_a_student_comes_nearer_to_its_teacher(tiny: Any, name: str) -> None:
 
 
 def with_token(made: Made) -> Made:
-    """The same pictures, seen by a DeiT."""
+    """The same images, seen by a DeiT."""
     shape: Any = made.settings.model
-    picture = replace(shape.picture, class_token=True, distil_token=True)
+    image = replace(shape.image, class_token=True, distil_token=True)
     heads = ("classes", "distilled")
-    shape = replace(shape, picture=picture, heads=heads, pooling="first")
+    shape = replace(shape, image=image, heads=heads, pooling="first")
     settings = replace(made.settings, model=shape)
     task = find_task(settings).objective(settings, made.prepared)
     return Made(settings, made.prepared, task, build_model(shape, seed=1))
@@ -119,7 +119,7 @@ def test_every_head_learns_from_the_teacher(tiny: Any) -> None:
     soft = DistilSettings(hard=0.0, soft=1.0, cosine=0.0)
     for made, heads in (
         (tiny("transcribe"), ("words", "ctc")),
-        (with_token(tiny("classify pictures")), ("classes", "distilled")),
+        (with_token(tiny("classify images")), ("classes", "distilled")),
     ):
         batch = batch_of(made.task)
         found, _ = priced(distil(made.task, deeper(made), soft), made.model, batch)
@@ -155,7 +155,7 @@ def test_rdrop_costs_what_two_readings_differ_by(tiny: Any, name: str) -> None:
     assert torch.equal(rdrop(made.task, 4.0)(noisy, batch).sum, plain(made.task)(noisy, batch).sum)
 
 
-@pytest.mark.parametrize("name", ["embed", "fill pictures"])
+@pytest.mark.parametrize("name", ["embed", "fill images"])
 def test_terms_on_probabilities_are_an_error_without_any(name: str) -> None:
     given = {"task": name.split()[0], **({"data.media": ["x"]} if "image" in name else {})}
     for word in ("train.rdrop=1", "distil.temperature=3"):

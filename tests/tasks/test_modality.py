@@ -26,7 +26,7 @@ def settings(task: str, path: Path, *words: str) -> RunSettings:
     return load_run_settings(None, list(words), {"task": task, "data.media": [str(path)]})
 
 
-def picture(path: Path, frames: int = 1) -> Path:
+def image(path: Path, frames: int = 1) -> Path:
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def picture(path: Path, frames: int = 1) -> Path:
     return path
 
 
-def sound(path: Path) -> Path:
+def audio(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
@@ -61,25 +61,25 @@ def listed(manifest: Path, **row: object) -> Path:
 def made(folder: Path) -> dict[str, tuple[Path, str]]:
     """Files by what is about them, each with what it is."""
     inner = folder / "inner"
-    picture(inner / "a.png")
-    sound(inner / "a.wav")
-    picture(inner / "a.gif", frames=3)
+    image(inner / "a.png")
+    audio(inner / "a.wav")
+    image(inner / "a.gif", frames=3)
     array(inner / "grey.npy", 6, 4, SIDE, SIDE)
     array(inner / "colour.npy", 6, SIDE, SIDE, 3)
     return {
-        "a picture": (picture(folder / "one" / "x" / "a.png").parents[1], "image"),
-        "frames": (picture(folder / "two" / "x" / "a.gif", frames=3).parents[1], "video"),
+        "an image": (image(folder / "one" / "x" / "a.png").parents[1], "image"),
+        "frames": (image(folder / "two" / "x" / "a.gif", frames=3).parents[1], "video"),
         "an array with time": (array(folder / "three" / "x" / "a.npy", 4, SIDE, SIDE).parents[1],
                                "video"),
         "an array with colours": (array(folder / "four" / "x" / "a.npy", SIDE, SIDE, 3).parents[1],
                                   "image"),
-        "a recording": (sound(folder / "five" / "x" / "a.wav").parents[1], "audio"),
-        "a list of pictures": (listed(folder / "a.jsonl", path="inner/a.png", label=1), "image"),
+        "a recording": (audio(folder / "five" / "x" / "a.wav").parents[1], "audio"),
+        "a list of images": (listed(folder / "a.jsonl", path="inner/a.png", label=1), "image"),
         "a list of frames": (listed(folder / "b.jsonl", path="inner/a.gif", label=1), "video"),
         "a list of recordings": (listed(folder / "c.jsonl", path="inner/a.wav", label=1), "audio"),
         "a list into a stack": (listed(folder / "d.jsonl", path="inner/grey.npy", index=1, label=1),
                                 "video"),
-        "a list into pictures": (
+        "a list into images": (
             listed(folder / "e.jsonl", path="inner/colour.npy", index=1, label=1), "image"),
         "samples": (listed(folder / "f.jsonl", path="inner/grey.npy", index=0, rate=8000, label=1),
                     "audio"),
@@ -94,7 +94,7 @@ def test_the_first_file_sets_the_modality_of_all(task: str, tmp_path: Path) -> N
 
 
 def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
-    path = picture(tmp_path / "x" / "a.png").parents[1]
+    path = image(tmp_path / "x" / "a.png").parents[1]
     for words, what in (
         (("classify", path), "image"),
         (("classify", path, "classify.modality=video"), "video"),
@@ -109,7 +109,7 @@ def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
 def test_data_in_memory_is_inspected_if_it_is_in_files(tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
     training = Training(settings=settings("classify", manifest), out=tmp_path, device="cpu")
-    listed(manifest, path=str(sound(tmp_path / "a.wav")), label=1)
+    listed(manifest, path=str(audio(tmp_path / "a.wav")), label=1)
     assert isinstance(training.task, ClassifyTask)
     assert training.task.row.modality == "audio"
     noise = np.random.default_rng(0).standard_normal((12, 200)).astype(np.float32)
@@ -119,7 +119,7 @@ def test_data_in_memory_is_inspected_if_it_is_in_files(tmp_path: Path) -> None:
 
 def test_a_run_sets_the_modality_of_its_test_data(tmp_path: Path) -> None:
     """An imported one has no data of its own to tell it by."""
-    folder = str(picture(tmp_path / "x" / "a.png").parents[1])
+    folder = str(image(tmp_path / "x" / "a.png").parents[1])
     with as_files("classify", folder, what="image") as found:
         assert found == {"media": [folder]}
     names = {"path": ["a.png"], "label": ["x"]}
@@ -139,7 +139,7 @@ def test_a_run_sets_the_modality_of_its_test_data(tmp_path: Path) -> None:
 def test_settings_without_effect_on_the_files_are_an_error_once_their_modality_is_known(
     tmp_path: Path, key: str, value: object, files: str
 ) -> None:
-    media = sound(tmp_path / "a" / "1.wav") if files == "audio" else picture(tmp_path / "1.png")
+    media = audio(tmp_path / "a" / "1.wav") if files == "audio" else image(tmp_path / "1.png")
     given = {"task": "classify", "data.media": [str(media.parent)], key: value}
     run = Training(settings=load_run_settings(None, [], given), out=tmp_path / "run", device="cpu")
     with pytest.raises(UserError, match=re.escape(key)):
@@ -147,7 +147,7 @@ def test_settings_without_effect_on_the_files_are_an_error_once_their_modality_i
 
 
 def test_a_setting_without_effect_is_reported_with_its_line(tmp_path: Path) -> None:
-    media, recipe = sound(tmp_path / "a" / "1.wav").parent, tmp_path / "r.toml"
+    media, recipe = audio(tmp_path / "a" / "1.wav").parent, tmp_path / "r.toml"
     recipe.write_text(f'task = "classify"\ndata.media = ["{media}"]\n[augment]\nflip = true\n')
     settings = load_run_settings(recipe, [], is_recipe=True)
     with pytest.raises(UserError, match=r"r\.toml.*\b4\b.*augment\.flip"):

@@ -34,7 +34,7 @@ BY_HAND: dict[str, tuple[Readout, Callable[[Any, Any], torch.Tensor]]] = {
     "translate": (EachRow("words"), lambda m, given: m.scores(m(*streams(given)))),
     "complete": (EachRow("words"), lambda m, given: m.scores(m(*streams(given)))),
     "fill": (EachRow("words"), lambda m, given: m.scores(m(*streams(given))[given.rows_R])),
-    "fill pictures": (
+    "fill images": (
         EachRow("rebuild"),
         lambda m, given: m.heads["rebuild"](m(*streams(given))[given.rows_R]),
     ),
@@ -44,9 +44,9 @@ BY_HAND: dict[str, tuple[Readout, Callable[[Any, Any], torch.Tensor]]] = {
         OneVector(unit=True),
         lambda m, given: F.normalize(m.pooled(m(*streams(given)), given.streams[0].layout), dim=-1),
     ),
-    "classify pictures": (OneClass(), of_items),
+    "classify images": (OneClass(), of_items),
     "classify videos": (OneClass(), of_items),
-    "classify sounds": (OneClass(), of_items),
+    "classify audio": (OneClass(), of_items),
     "identify": (OneClass(), of_items),
     "caption": (EachRow("words"), lambda m, given: m.scores(m(*streams(given)))),
     "transcribe": (EachRow("words", ctc=0.3), lambda m, given: m.scores(m(*streams(given)))),
@@ -88,8 +88,8 @@ def test_other_settings_are_read_otherwise(tiny: Any) -> None:
     speakers = tiny("identify").settings
     by_angle = replace(speakers.identify, margin=0.2, scale=12.0)
     assert readout_of(replace(speakers, identify=by_angle)) == OneClass(scale=12.0)
-    bare = replace(tiny("classify pictures").settings.model, heads=("pooled",))
-    assert readout_of(replace(tiny("classify pictures").settings, model=bare)) == OneVector()
+    bare = replace(tiny("classify images").settings.model, heads=("pooled",))
+    assert readout_of(replace(tiny("classify images").settings, model=bare)) == OneVector()
     texts = tiny("embed").settings
     long = replace(texts, embed=replace(texts.embed, normalise=False))
     assert readout_of(long) == OneVector(unit=False)
@@ -100,10 +100,10 @@ def test_other_settings_are_read_otherwise(tiny: Any) -> None:
 
 def test_an_early_end_is_read_as_all_states_are(tiny: Any) -> None:
     """Where classes are read from first rows, and a second token votes."""
-    made = tiny("classify pictures")
+    made = tiny("classify images")
     shape: Any = made.settings.model
-    picture = replace(shape.picture, class_token=True, distil_token=True)
-    shape = replace(shape, picture=picture, heads=("classes", "distilled"), pooling="first")
+    image = replace(shape.image, class_token=True, distil_token=True)
+    shape = replace(shape, image=image, heads=("classes", "distilled"), pooling="first")
     model: Any = build_model(shape, seed=1).eval()
     items = [made.prepared.train.images[row] for row in range(3)]
     given, layout = model.front.collate(items)

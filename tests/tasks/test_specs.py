@@ -115,10 +115,10 @@ def test_options_and_settings_of_decoding_are_those_that_there_are(row: Spec) ->
 
 @pytest.mark.parametrize("row", ROWS, ids=named)
 def test_a_family_of_a_row_reads_what_the_row_is_given(row: Spec) -> None:
-    fronts = {"text": None, "image": "picture", "video": "picture", "audio": "sound"}
+    fronts = {"text": None, "image": "image", "video": "image", "audio": "audio"}
     for family in row.families:
         names = {field.name for field in fields(FAMILY_SETTINGS[family])}
-        assert names & {"picture", "sound"} == {fronts[row.modality]} - {None}
+        assert names & {"image", "audio"} == {fronts[row.modality]} - {None}
     assert set(row.families) <= set(SPECS[row.name].all_families)
 
 
@@ -162,7 +162,7 @@ def test_a_typing_mistake_gets_the_nearest_name(task: str) -> None:
             load_run_settings(None, [f"train.metric={name}s"], {"task": task})
 
 
-def test_fill_has_other_scores_for_pictures_than_for_text() -> None:
+def test_fill_has_other_scores_for_images_than_for_text() -> None:
     text, media = {"task": "fill"}, {"task": "fill", "data.media": ["image"]}
     with pytest.raises(ConfigError, match=r"'explained'.*ppl"):
         load_run_settings(None, ["train.metric=variance_explained"], text)
@@ -239,7 +239,7 @@ def test_a_setting_in_an_old_section_has_its_line(tmp_path: Path) -> None:
     assert asked.origin("classify.balance") == "r.toml, line 4"
 
 
-@pytest.mark.parametrize("teacher", ["see", "caption-videos", "fill-sounds"])
+@pytest.mark.parametrize("teacher", ["see", "caption-videos", "fill-audio"])
 def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) -> None:
     """Also where both tasks have one name, and the files would say otherwise."""
     shutil.copy(GOLDEN / f"{teacher}.toml", tmp_path / "config.toml")
@@ -250,7 +250,7 @@ def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) ->
         settings_for("distil", Overrides({"data.text": ["x"]}), teacher=str(tmp_path), quiet=True)
 
 
-def test_only_pictures_have_a_teacher_of_their_token() -> None:
+def test_only_images_have_a_teacher_of_their_token() -> None:
     for what in ("text", "video", "audio"):
         given = {"task": "classify", "classify.modality": what, "classify.teacher": "run"}
         with pytest.raises(ConfigError, match=rf"classify\.teacher.*\b{what}\b"):
@@ -262,7 +262,7 @@ def test_only_pictures_have_a_teacher_of_their_token() -> None:
 def test_settings_of_a_model_say_what_it_is_given() -> None:
     media = {"task": "classify", "data.media": ["x"]}
     assert len(possible(load_run_settings(None, [], media))) == 3
-    for word, what in (("sound.bands=40", "audio"), ("picture.frames=4", "video"),
-                       ("picture.frames=1", "image")):  # fmt: skip
+    for word, what in (("audio.bands=40", "audio"), ("image.frames=4", "video"),
+                       ("image.frames=1", "image")):  # fmt: skip
         [row] = possible(load_run_settings(None, [f"model.{word}"], media))
         assert row.modality == what

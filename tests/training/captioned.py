@@ -1,4 +1,4 @@
-"""Tiny pictures with captions: two coloured squares, and which is where."""
+"""Tiny images with captions: two coloured squares, and which is where."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ SIZE = 8
 
 def scene(first: str, second: str) -> tuple[NDArray[np.uint8], str]:
     """Y X C: the first colour on the left half, the second on the right."""
-    picture = np.zeros((SIZE, SIZE, 3), np.uint8)
-    picture[2:6, :4], picture[2:6, 4:] = COLOURS[first], COLOURS[second]
-    return picture, f"{first} left of {second}"
+    image = np.zeros((SIZE, SIZE, 3), np.uint8)
+    image[2:6, :4], image[2:6, 4:] = COLOURS[first], COLOURS[second]
+    return image, f"{first} left of {second}"
 
 
 def write_scenes(folder: Path, n: int = 48, seed: int = 0, name: str = "scenes") -> Path:
-    """A stack of pictures and a manifest; some noise makes every picture another one."""
+    """A stack of images and a manifest; some noise makes every image another one."""
     draw = np.random.default_rng(seed)
     names = list(COLOURS)
-    pictures, lines = [], []
+    images, lines = [], []
     for number in range(n):
-        picture, text = scene(*(names[i] for i in draw.integers(0, len(names), 2)))
-        noise = draw.integers(0, 20, picture.shape)
-        pictures.append((picture + noise).astype(np.uint8))
+        image, text = scene(*(names[i] for i in draw.integers(0, len(names), 2)))
+        noise = draw.integers(0, 20, image.shape)
+        images.append((image + noise).astype(np.uint8))
         lines.append({"path": f"{name}.npy", "index": number, "text": text})
-    np.save(folder / f"{name}.npy", np.stack(pictures))
+    np.save(folder / f"{name}.npy", np.stack(images))
     return write_manifest(folder / f"{name}.jsonl", lines)
 
 

@@ -65,12 +65,12 @@ def _two_columns(folder: Path) -> Files:
     return {"data.pairs": _lines(folder, "pairs.tsv", lines)}
 
 
-def _pictures(folder: Path) -> Files:
-    return {"data.media": [shown.write_pictures(folder / "image")]}
+def _images(folder: Path) -> Files:
+    return {"data.media": [shown.write_images(folder / "image")]}
 
 
 def _patches(folder: Path) -> Files:
-    return _pictures(folder) | {"model.image.patch": 4}
+    return _images(folder) | {"model.image.patch": 4}
 
 
 def _videos(folder: Path) -> Files:
@@ -95,9 +95,9 @@ def _speakers(folder: Path) -> Files:
 
 
 DATA: dict[str, Callable[[Path], Files]] = {
-    "translate": _pairs, "complete": _text, "fill": _text, "fill pictures": _patches,
+    "translate": _pairs, "complete": _text, "fill": _text, "fill images": _patches,
     "classify": _labelled, "tag": _tagged, "embed": _two_columns,
-    "classify pictures": _pictures, "classify videos": _videos, "classify sounds": _speakers,
+    "classify images": _images, "classify videos": _videos, "classify audio": _speakers,
     "identify": _speakers, "caption": _scenes, "transcribe": _speech,
 }  # fmt: skip
 """By the names of tasks; and what they read, where that is not text."""

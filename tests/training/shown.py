@@ -1,4 +1,4 @@
-"""Tiny pictures, videos and tones whose class is plain to see or hear."""
+"""Tiny images, videos and tones whose class is plain to see or hear."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = {"train.precision": "fp32", "train.batch_tokens": 160, "train.micro_toke
          "train.optimizer": "adamw", "train.lr": 5e-3, "train.schedule": "linear"}  # fmt: skip
 
 
-def picture(side: str, draw: np.random.Generator, size: int = SIZE) -> NDArray[np.uint8]:
+def image(side: str, draw: np.random.Generator, size: int = SIZE) -> NDArray[np.uint8]:
     """Y X, grey: one half is bright."""
     pixels = draw.integers(0, 60, (size, size)).astype(np.uint8)
     half = {
@@ -32,7 +32,7 @@ def picture(side: str, draw: np.random.Generator, size: int = SIZE) -> NDArray[n
     return pixels
 
 
-def write_pictures(folder: Path, n: int = 60, seed: int = 0) -> str:
+def write_images(folder: Path, n: int = 60, seed: int = 0) -> str:
     """A folder a class."""
     from PIL import Image
 
@@ -40,7 +40,7 @@ def write_pictures(folder: Path, n: int = 60, seed: int = 0) -> str:
     for number in range(n):
         side = SIDES[number % len(SIDES)]
         (folder / side).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture(side, draw)).save(folder / side / f"{number}.png")
+        Image.fromarray(image(side, draw)).save(folder / side / f"{number}.png")
     return str(folder)
 
 

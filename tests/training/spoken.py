@@ -20,7 +20,7 @@ Samples = NDArray[np.float32]
 def said(
     text: str, seed: int = 0, pause_s: float = PAUSE_S
 ) -> tuple[Samples, list[dict[str, Any]]]:
-    """The sound of a text, and when each word begins and ends."""
+    """The audio of a text, and when each word begins and ends."""
     draw = np.random.default_rng([seed, *map(ord, text)])
     parts: list[Samples] = [np.zeros(int(0.03 * RATE), np.float32)]
     words: list[dict[str, Any]] = []
@@ -33,8 +33,8 @@ def said(
         end = sum(map(len, parts)) / RATE
         words.append({"word": word, "start": start, "end": end})
         parts.append(np.zeros(int(pause_s * RATE * draw.uniform(0.8, 1.2)), np.float32))
-    sound = np.concatenate(parts)
-    return sound + draw.normal(0, 1e-3, len(sound)).astype(np.float32), words
+    audio = np.concatenate(parts)
+    return audio + draw.normal(0, 1e-3, len(audio)).astype(np.float32), words
 
 
 def texts(n: int, seed: int) -> list[str]:
@@ -62,10 +62,10 @@ def write_wav(path: Path, samples: Samples, rate: int = RATE) -> str:
 def write_manifest(folder: Path, name: str, chosen: list[str], seed: int = 0) -> str:
     """All recordings in one file, and a line for each in a list."""
     recordings = [said(text, seed) for text in chosen]
-    write_wav(folder / f"{name}.wav", np.concatenate([sound for sound, _ in recordings]))
+    write_wav(folder / f"{name}.wav", np.concatenate([audio for audio, _ in recordings]))
     lines, at = [], 0
-    for text, (sound, words) in zip(chosen, recordings, strict=True):
-        end = at + len(sound)
+    for text, (audio, words) in zip(chosen, recordings, strict=True):
+        end = at + len(audio)
         lines.append({"path": f"{name}.wav", "start": at / RATE, "end": end / RATE, "text": text,
                       "words": words})  # fmt: skip
         at = end

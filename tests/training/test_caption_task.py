@@ -72,19 +72,19 @@ def model_of(task: Seq2SeqObjective) -> Seq2Seq:
     model = build_model(task.settings.model, seed=1)
     assert isinstance(model, Seq2Seq)
     draw = torch.Generator().manual_seed(0)
-    with torch.no_grad():  # fresh ones would not look at the picture at all
+    with torch.no_grad():  # fresh ones would not look at the image at all
         for weight in model.parameters():
             weight += 0.2 * torch.randn(weight.shape, generator=draw)
     return model
 
 
 def alone(task: Seq2SeqObjective, model: Seq2Seq, row: int) -> tuple[float, float]:
-    """Smoothed and plain loss of one picture, by the definitions."""
+    """Smoothed and plain loss of one image, by the definitions."""
     texts = task.prepared.train["text"]
     assert texts is not None
     ids = texts[row].tolist()
-    picture = torch.tensor(np.array(task.prepared.train.images[row]))
-    given, layout = model.source_front.collate([picture])
+    image = torch.tensor(np.array(task.prepared.train.images[row]))
+    given, layout = model.source_front.collate([image])
     read = torch.tensor([task.tokenizer.bos, *ids])
     x_ND = model(given, layout, read, model.target_front.collate([read.tolist()])[1])
     logs_NV = model.scores(x_ND).double().log_softmax(-1)
@@ -94,7 +94,7 @@ def alone(task: Seq2SeqObjective, model: Seq2Seq, row: int) -> tuple[float, floa
     return float((right - wrong) * nll - wrong * logs_NV.sum()), float(nll)
 
 
-def test_the_loss_is_the_sum_over_pictures(made: tuple[PreparedData, Seq2SeqObjective]) -> None:
+def test_the_loss_is_the_sum_over_images(made: tuple[PreparedData, Seq2SeqObjective]) -> None:
     _, task = made
     model = model_of(task)
     rows = np.array([3, 7, 1])
@@ -126,7 +126,7 @@ def check_fixed_changes_nothing(task: Seq2SeqObjective, micro_tokens: int, rows:
 def test_fixed_shapes_change_neither_loss_nor_gradient(
     made: tuple[PreparedData, Seq2SeqObjective],
 ) -> None:
-    """With fewer pictures than there is room for: the rest is filled and weighs nothing."""
+    """With fewer images than there is room for: the rest is filled and weighs nothing."""
     check_fixed_changes_nothing(made[1], 40, [5, 2])
 
 
@@ -139,10 +139,10 @@ def test_every_batch_of_an_epoch_has_the_fixed_shapes(
     for step in task.epoch(0):
         for part in task.parts(step, 16):
             batch = task.batch(part, CPU, task.fixed(16))
-            pictures, words = batch.streams
-            assert isinstance(pictures.values, ImageBatch)
-            shapes.add((pictures.values.groups[0].shape, pictures.layout.n_sequences,
-                        pictures.layout.n_rows, words.values.shape,
+            images, words = batch.streams
+            assert isinstance(images.values, ImageBatch)
+            shapes.add((images.values.groups[0].shape, images.layout.n_sequences,
+                        images.layout.n_rows, words.values.shape,
                         words.layout.n_sequences))  # fmt: skip
             assert batch.weights_R is not None
             assert int(batch.weights_R.sum()) == part.n_targets
@@ -191,12 +191,12 @@ def test_words_are_hidden_from_the_decoder_in_training_alone(
         CaptionSettings(hide=1.5)
 
 
-def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
-    """Whether a manifest names the picture twice or gives a list of texts."""
+def test_all_captions_of_a_image_are_right(tmp_path: Path) -> None:
+    """Whether a manifest names the image twice or gives a list of texts."""
     write_scenes(tmp_path, 6, name="more")
     more = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
-    pictures = [scene("red", "blue")[0], scene("green", "blue")[0]]
-    np.save(tmp_path / "two.npy", np.stack(pictures))
+    images = [scene("red", "blue")[0], scene("green", "blue")[0]]
+    np.save(tmp_path / "two.npy", np.stack(images))
     lines = [
         {"path": "two.npy", "index": 0, "text": "red left of blue"},
         {"path": "two.npy", "index": 1, "text": ["green left of blue", "blue right of green"]},
@@ -208,7 +208,7 @@ def test_all_captions_of_a_picture_are_right(tmp_path: Path) -> None:
     rows, references = task.eval_set.sources.rows, task.eval_set.references
     assert task.prepared.valid.n == 4
     seen = [task.prepared.valid.images[row][0].transpose(1, 2, 0) for row in rows]
-    which = [next(i for i, one in enumerate(pictures) if (one == x).all()) for x in seen]
+    which = [next(i for i, one in enumerate(images) if (one == x).all()) for x in seen]
     texts = [
         {"red left of blue", "blue right of red"},
         {"green left of blue", "blue right of green"},
@@ -234,7 +234,7 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
             one["target"] for one in full.samples
         ]
         assert " left of " in full.samples[0]["target"]
-        assert full.figures["described"][0]["picture"].startswith("data:image/png;base64,")
+        assert full.figures["described"][0]["image"].startswith("data:image/png;base64,")
         with pytest.raises(Stopped):
             task.evaluate(EvalPass(model, CPU, full=False, should_stop=lambda: True))
         few = task.evaluate(EvalPass(model, CPU, max_examples=3))
@@ -264,7 +264,7 @@ def write_texts(folder: Path, texts: list[str], size: int) -> Path:
 
 @pytest.fixture(scope="module")
 def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunSettings]:
-    """Pictures of 256 rows each: more than the kernel of short sequences takes in one tile."""
+    """Images of 256 rows each: more than the kernel of short sequences takes in one tile."""
     folder = tmp_path_factory.mktemp("fine")
     texts = ["red", "red left of blue", "green and blue left of red and green", "blue left"]
     media = write_texts(folder, texts * 24, 32)
@@ -279,7 +279,7 @@ def fine_task(made: tuple[PreparedData, RunSettings], device: torch.device) -> S
     return CaptionTask(spec_of("caption")).objective(replace(settings, train=train), prepared)
 
 
-def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
+def test_words_that_fill_a_batch_up_have_a_image_to_look_at(
     fine: tuple[PreparedData, RunSettings],
 ) -> None:
     task = fine_task(fine, CPU)
@@ -298,7 +298,7 @@ def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
 def test_dummy_words_after_real_captions_change_neither_loss_nor_gradient(
     tmp_path: Path,
 ) -> None:
-    """With as many pictures as there is room for, so that no dummy has one of its own."""
+    """With as many images as there is room for, so that no dummy has one of its own."""
     media = write_texts(tmp_path, ["red", "red left of blue", "green and blue left of red"] * 10, 8)
     _, task = prepared_and_task(tmp_path / "run", settings_of(media))
     fixed = task.fixed(40)
@@ -315,7 +315,7 @@ def test_dummy_words_after_real_captions_change_neither_loss_nor_gradient(
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, RunSettings]:
-    """3,600 pictures and captions of lengths like those of made scenes."""
+    """3,600 images and captions of lengths like those of made scenes."""
     folder = tmp_path_factory.mktemp("many")
     n_words = np.random.default_rng(0).normal(7.8, 2.6, 3600).round().astype(int).clip(3, 14)
     media = write_texts(folder, [" ".join(["red"] * n) for n in n_words], 16)
@@ -332,7 +332,7 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
     front = ImageSettings(height=16, width=16, patch=patch)
 
     def new_task() -> Seq2SeqObjective:
-        model = model_settings({"family": "image-seq2seq", "picture": asdict(front)})
+        model = model_settings({"family": "image-seq2seq", "image": asdict(front)})
         train = replace(settings.train, batch_tokens=batch_tokens, bucket_steps=1)
         return CaptionTask(spec_of("caption")).objective(
             replace(settings, model=model, train=train), prepared
@@ -360,7 +360,7 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
 
 
 @pytest.mark.gpu
-def test_recorded_steps_of_large_pictures_follow_plain_ones(
+def test_recorded_steps_of_large_images_follow_plain_ones(
     fine: tuple[PreparedData, RunSettings],
 ) -> None:
     device = torch.device("cuda")

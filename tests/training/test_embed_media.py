@@ -1,4 +1,4 @@
-"""Vectors of pictures and recordings: one that is read twice is a pair, and changes each time."""
+"""Vectors of images and recordings: one that is read twice is a pair, and changes each time."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from headway.training.step import Step
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 32, "dropout": 0.0}
-PICTURE = ImageSettings(height=16, width=16, patch=4)
-SEES = ImageEncoderSettings(image=PICTURE, heads=(), pooling="mean", **SMALL)
+IMAGE = ImageSettings(height=16, width=16, patch=4)
+SEES = ImageEncoderSettings(image=IMAGE, heads=(), pooling="mean", **SMALL)
 HEARS = AudioEncoderSettings(
     audio=AudioSettings(rate=1000, n_fft=50, hop=20, bands=8), heads=(), pooling="mean", **SMALL
 )
 
 
-def pictures(n: int = 24, seed: int = 0) -> ImageStore:
+def images(n: int = 24, seed: int = 0) -> ImageStore:
     """Each of a few blocks of colour, so that moving it leaves it what it is."""
     blocks = np.random.default_rng(seed).integers(0, 256, (n, 1, 3, 2, 2), np.uint8)
     return ImageStore.of(list(blocks.repeat(8, -1).repeat(8, -2)))
@@ -68,8 +68,8 @@ def first_batch(task: ContrastiveObjective) -> Any:
     return task.batch(part, CPU, None)
 
 
-def test_a_picture_is_read_twice_and_changed_each_time() -> None:
-    task = task_of(SEES, Columns({"image": pictures()}), crop=4)
+def test_a_image_is_read_twice_and_changed_each_time() -> None:
+    task = task_of(SEES, Columns({"image": images()}), crop=4)
     model, batch = build_model(SEES, seed=1), first_batch(task)
     one, two = (stream.values.groups[0] for stream in batch.streams)
     assert torch.equal(one, two)
@@ -91,8 +91,8 @@ def test_a_recording_is_heard_at_two_speeds() -> None:
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_the_loss_makes_every_picture_choose_its_partner(pairs: bool) -> None:
-    first, second = pictures(9), pictures(9, seed=1)
+def test_the_loss_makes_every_image_choose_its_partner(pairs: bool) -> None:
+    first, second = images(9), images(9, seed=1)
     columns = Columns({"image": first, "other": second} if pairs else {"image": first})
     task = task_of(SEES, columns)
     model, batch = build_model(SEES, seed=1).eval(), first_batch(task)
@@ -119,8 +119,8 @@ def _vector(model: Any, pixels: Any) -> torch.Tensor:
         return model.pooled(model(given, layout), layout)[0]
 
 
-def test_trained_on_pictures_alone_it_finds_the_same_picture_elsewhere() -> None:
-    task = task_of(SEES, Columns({"image": pictures(40)}), Columns({"image": pictures(20, 7)}),
+def test_trained_on_images_alone_it_finds_the_same_image_elsewhere() -> None:
+    task = task_of(SEES, Columns({"image": images(40)}), Columns({"image": images(20, 7)}),
                    crop=5)  # fmt: skip
     model = build_model(SEES, seed=1)
     before = task.evaluate(EvalPass(model.eval(), CPU))
@@ -140,13 +140,13 @@ def test_trained_on_pictures_alone_it_finds_the_same_picture_elsewhere() -> None
     assert after["accuracy"] > before["accuracy"]
 
 
-def test_a_run_finds_the_nearest_pictures_of_a_list(tmp_path: Path) -> None:
+def test_a_run_finds_the_nearest_images_of_a_list(tmp_path: Path) -> None:
     settings = RunSettings(
         task="embed", model=SEES, train=TrainSettings(), embed=EmbedSettings(modality="image")
     )
     replace_text(tmp_path / CONFIG, resolved_toml(settings))  # type: ignore[arg-type]
     save_weights(tmp_path, model_weights(build_model(SEES, seed=1)))
-    known = np.stack([np.moveaxis(pictures(5)[i][0], 0, -1) for i in range(5)])
+    known = np.stack([np.moveaxis(images(5)[i][0], 0, -1) for i in range(5)])
     np.save(tmp_path / "known.npy", known)
     run = headway.load(tmp_path, device="cpu")
     answers = run([known[3], known[1]])
@@ -166,7 +166,7 @@ def kind(what: str = "image") -> ContrastiveTask:
 
 
 def test_settings_that_leave_nothing_to_learn_are_an_error(tmp_path: Path) -> None:
-    task = task_of(SEES, Columns({"image": pictures()}))
+    task = task_of(SEES, Columns({"image": images()}))
     with pytest.raises(ConfigError, match=r"(?=.*augment)(?=.*model\.dropout=0\b)"):
         kind().check(task.settings, task.prepared)
     changed = replace(task.settings, augment=AugmentSettings(crop=2))
@@ -180,7 +180,7 @@ def test_settings_that_leave_nothing_to_learn_are_an_error(tmp_path: Path) -> No
 
 
 def test_items_describe_their_rows() -> None:
-    task = task_of(SEES, Columns({"image": pictures(3)}))
+    task = task_of(SEES, Columns({"image": images(3)}))
     items = task.train_dataset
     assert isinstance(items, PairDataset)
     one, two = items.describe_positions(1)
@@ -189,10 +189,10 @@ def test_items_describe_their_rows() -> None:
 
 
 def write_pairs(folder: Path, n: int = 30) -> Path:
-    """A picture and its negative on each line; two lines share their first picture."""
+    """An image and its negative on each line; two lines share their first image."""
     rows = ["first\tid\tsecond"]
     for number in range(n):
-        pixels = np.moveaxis(pictures(n)[max(1, number)][0], 0, -1)
+        pixels = np.moveaxis(images(n)[max(1, number)][0], 0, -1)
         Image.fromarray(pixels).save(folder / f"a{number}.png")
         Image.fromarray(255 - pixels).save(folder / f"b{number}.png")
         rows.append(f"a{number}.png\t{number}\tb{number}.png")
@@ -209,7 +209,7 @@ def pair_settings(path: Path) -> RunSettings:
     return load_run_settings(None, [], given)
 
 
-def test_pairs_of_pictures_are_read_from_the_lines_of_a_list(tmp_path: Path) -> None:
+def test_pairs_of_images_are_read_from_the_lines_of_a_list(tmp_path: Path) -> None:
     path = write_pairs(tmp_path)
     prepared = kind().prepare(pair_settings(path), tmp_path / "run", SILENT)
     assert kind().describe(prepared) == f"{prepared.train.n} pairs"
@@ -221,7 +221,7 @@ def test_pairs_of_pictures_are_read_from_the_lines_of_a_list(tmp_path: Path) -> 
             one, other = part["image"][number], part["other"][number]
             assert (np.asarray(one) == 255 - np.asarray(other)).all()
         seen.append({np.asarray(part["image"][number]).tobytes() for number in range(part.n)})
-    assert not seen[0] & seen[1]  # the picture that comes twice is on one side
+    assert not seen[0] & seen[1]  # the image that comes twice is on one side
     again = load_prepared(tmp_path / "run")
     assert again.train.n == prepared.train.n
     task = task_of(SEES, prepared.train, prepared.valid)

@@ -111,9 +111,9 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
 
 
 def test_the_batch_does_not_change_a_vector(run: Path) -> None:
-    sounds = IDENTIFY.load_prepared(run).train.audio
+    audio = IDENTIFY.load_prepared(run).train.audio
     opened = open_run(run, device="cpu")
-    items = [sounds[i] for i in range(5)]
+    items = [audio[i] for i in range(5)]
     for read in (readout_of(opened.settings), OneVector(unit=True)):
         together = read_items(opened, items, read)
         alone = torch.cat([read_items(opened, [item], read) for item in items])

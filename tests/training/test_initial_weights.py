@@ -327,7 +327,7 @@ ENCODERS = {"caption": (LOOKING, "fill"), "transcribe": (LISTENING, "transcribe"
 
 
 def about(settings: RunSettings, model: ModelSettings) -> DatasetStats:
-    front = getattr(model, "picture", None) or getattr(model, "sound", None)
+    front = getattr(model, "image", None) or getattr(model, "audio", None)
     return DatasetStats(
         n=10, n_tokens=1000, longest=20, longest_text=8, parent=parent_of(settings), front=front,
         vocab_size=getattr(model, "vocab_size", 30), stored=MediaFormat(height=8, width=8,
@@ -418,7 +418,7 @@ def test_encoders_that_cannot_be_part_of_a_seq2seq_model_are_an_error(tmp_path: 
     with pytest.raises(ConfigError, match=r"--from\b.*/albert\b"):
         writing(tmp_path / "albert", "translate")
     saved(tmp_path / "seen", LOOKING, "fill")
-    with pytest.raises(ConfigError, match=r"\btranslate\b.*/seen\b.*picture-encoder"):
+    with pytest.raises(ConfigError, match=r"\btranslate\b.*/seen\b.*image-encoder"):
         writing(tmp_path / "seen", "translate")
 
 
@@ -426,4 +426,4 @@ def test_without_a_weight_a_transcriber_from_an_encoder_is_ctc_alone(tmp_path: P
     saved(tmp_path / "old", LISTENING, "transcribe")
     settings = RunSettings(task="transcribe", start=StartSettings(run=str(tmp_path / "old")))
     found = resolve(settings, about(settings, LISTENING), CPU)
-    assert (family_of(found.model), found.transcribe.ctc) == ("sound-encoder", 1.0)
+    assert (family_of(found.model), found.transcribe.ctc) == ("audio-encoder", 1.0)

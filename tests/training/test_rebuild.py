@@ -43,19 +43,19 @@ from headway.tasks.specs import FillSettings
 
 CPU = torch.device("cpu")
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "dropout": 0.0}
-PICTURE = ImageSettings(height=12, width=16, patch=4)
-SOUND = AudioSettings(rate=1000, n_fft=50, hop=20, bands=8)
+IMAGE = ImageSettings(height=12, width=16, patch=4)
+AUDIO = AudioSettings(rate=1000, n_fft=50, hop=20, bands=8)
 
 
-def seeing(picture: ImageSettings) -> Encoder:
-    settings = ImageEncoderSettings(image=picture, heads=("rebuild",), **SMALL)  # type: ignore[arg-type]
+def seeing(image: ImageSettings) -> Encoder:
+    settings = ImageEncoderSettings(image=image, heads=("rebuild",), **SMALL)  # type: ignore[arg-type]
     model = build_model(settings, seed=1).eval()
     assert isinstance(model, Encoder)
     return model
 
 
 def hearing() -> Encoder:
-    model = build_model(AudioEncoderSettings(audio=SOUND, heads=("rebuild",), **SMALL)).eval()  # type: ignore[arg-type]
+    model = build_model(AudioEncoderSettings(audio=AUDIO, heads=("rebuild",), **SMALL)).eval()  # type: ignore[arg-type]
     assert isinstance(model, Encoder)
     return model
 
@@ -66,7 +66,7 @@ def hidden_of(
     return intake.masked_dataset(columns, FillSettings(**how)).for_epoch(EpochSeed(0, epoch))
 
 
-def pictures(n: int, shape: ImageSettings = PICTURE, **how: Any) -> MaskedMediaDataset:
+def images(n: int, shape: ImageSettings = IMAGE, **how: Any) -> MaskedMediaDataset:
     rng = np.random.default_rng(0)
     size = (n, shape.frames, shape.channels, shape.height, shape.width)
     store = ImageStore.of(list(rng.integers(0, 256, size, np.uint8)))
@@ -77,8 +77,8 @@ def pictures(n: int, shape: ImageSettings = PICTURE, **how: Any) -> MaskedMediaD
 def recordings(*lengths: int, **how: Any) -> MaskedMediaDataset:
     rng = np.random.default_rng(0)
     waves = [rng.integers(-3000, 3000, n).astype(np.int16) for n in lengths]
-    columns = Columns({"audio": AudioStore.of(waves, SOUND.rate)})
-    return hidden_of(AudioPreprocessor(SOUND, AugmentSettings()), columns, **how)
+    columns = Columns({"audio": AudioStore.of(waves, AUDIO.rate)})
+    return hidden_of(AudioPreprocessor(AUDIO, AugmentSettings()), columns, **how)
 
 
 def test_what_is_hidden_follows_from_seed_epoch_and_item_alone() -> None:
@@ -128,8 +128,8 @@ def given_to(
 @pytest.mark.parametrize("stem", ["patches", "conv"])
 @pytest.mark.parametrize("frames", [1, 4])
 def test_hidden_patches_change_nothing_that_the_model_says(stem: Any, frames: int) -> None:
-    shape = replace(PICTURE, stem=stem, stem_width=8, frames=frames, tubelet=min(2, frames))
-    model, items = seeing(shape), pictures(3, shape)
+    shape = replace(IMAGE, stem=stem, stem_width=8, frames=frames, tubelet=min(2, frames))
+    model, items = seeing(shape), images(3, shape)
     batch = items.batch(np.arange(3), CPU)
     before, targets = given_to(model, items, batch)
     assert batch.targets.masked_N is not None
@@ -148,7 +148,7 @@ def test_hidden_patches_change_nothing_that_the_model_says(stem: Any, frames: in
 
 
 def test_targets_are_the_pixels_of_hidden_patches_with_mean_0_and_variance_1() -> None:
-    model, items = seeing(PICTURE), pictures(2)
+    model, items = seeing(IMAGE), images(2)
     batch = items.batch(np.array([1]), CPU)
     _, targets = given_to(model, items, batch)
     (group,) = batch.streams[0].values.groups
@@ -200,7 +200,7 @@ def test_targets_of_recordings_are_the_frames_of_each_hidden_row() -> None:
 
 
 def test_the_fixed_size_form_costs_what_the_plain_one_does() -> None:
-    model, items = seeing(PICTURE), pictures(5, epoch=1)
+    model, items = seeing(IMAGE), images(5, epoch=1)
     rows = np.array([3, 0, 4])
     plan = StepPlan.of_lengths(items.lengths[:, 0], 6 * 13, 0)
     fixed = items.fixed(plan, 6 * 13)
@@ -220,7 +220,7 @@ def test_the_fixed_size_form_costs_what_the_plain_one_does() -> None:
 
 
 def test_predicting_the_mean_explains_no_variance() -> None:
-    model, items = seeing(PICTURE), pictures(40)
+    model, items = seeing(IMAGE), images(40)
     head = model.head_named("rebuild").linear
     with torch.no_grad():
         head.weight.zero_()
@@ -243,7 +243,7 @@ def run(*words: str) -> int:
     return main([*words, "--device", "cpu"] if words[0] != "make" else [*words])
 
 
-def test_pictures_without_labels_begin_a_run_with_labels(
+def test_images_without_labels_begin_a_run_with_labels(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -303,8 +303,8 @@ def test_recordings_without_labels_begin_a_run_with_labels(
         ("augment.mixup=0.2", "augment.mixup"),
         ("augment.noise=0.1", "augment.noise"),
         ("fill.whole_words=true", "fill.whole_words"),
-        ("model.image.stem=grid", "picture.stem=grid"),
-        ("model.image.stride=2", "picture.stride=2"),
+        ("model.image.stem=grid", "image.stem=grid"),
+        ("model.image.stride=2", "image.stride=2"),
     ],
 )
 def test_settings_that_fill_cannot_use_are_an_error(

@@ -35,7 +35,7 @@ def resolved(name: str, device: DeviceInfo) -> Resolved:
     if name in PARENTS:
         model = resolved(PARENTS[name], device).model
         parent = ParentRun(name=PARENTS[name], task=loaded(PARENTS[name]).task, model=model)
-    front = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
+    front = getattr(settings.model, "image", None) or getattr(settings.model, "audio", None)
     has_text = front is None or settings.task in ("caption", "transcribe")
     facts = DatasetStats(
         n=20_000, n_tokens=1_000_000, longest=60, longest_text=12, labels=("a", "b", "c"),

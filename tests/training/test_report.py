@@ -306,7 +306,7 @@ def test_axes_have_round_ticks_that_hold_the_data(browser: Any, tmp_path: Path) 
 
 # Figures
 
-ONE = {"picture": PNG, "true": "<neg>", "said": "pos", "sure": 0.75}
+ONE = {"image": PNG, "true": "<neg>", "said": "pos", "sure": 0.75}
 FIGURES: dict[str, Any] = {
     "confusion": {"labels": ["<neg>", "pos"], "counts": [[40, 10], [5, 45]]},
     "classes": [{"label": "<neg>", "precision": 0.9, "recall": 0.8, "f1": 0.85, "support": 50}],
@@ -328,7 +328,7 @@ FIGURES: dict[str, Any] = {
         "student": {"parameters": 6_884_000, "batches_per_s": 3.5, "scores": {"accuracy": 79.5}},
     },
     "described": [
-        {"picture": PNG, "target": "a <b> │ a cat", "output": "a cat"},
+        {"image": PNG, "target": "a <b> │ a cat", "output": "a cat"},
         {"wave": [0, 50, 100], "target": "a <b>", "output": "a dog"},
     ],
 }  # fmt: skip
@@ -402,8 +402,8 @@ BROKEN: list[Any] = [
     {"distilled": {"metric": "x", "student": {}}},
     {"examples": {"confused": 3}},
     {"examples": {"wrong": [3, {}]}},
-    {"examples": {"wrong": [{**ONE, "picture": "https://example.org/a.png"}]}},
-    {"examples": {"wrong": [{**ONE, "picture": PNG + '" onload="x'}]}},
+    {"examples": {"wrong": [{**ONE, "image": "https://example.org/a.png"}]}},
+    {"examples": {"wrong": [{**ONE, "image": PNG + '" onload="x'}]}},
     {"examples": {"confused": [{**FIGURES["examples"]["confused"][0], "count": None}]}},
     {"described": [{}, None]},
 ]

@@ -28,7 +28,7 @@ from headway.tasks.task import find_task
 from headway.training.arguments import check_implied
 from headway.training.resolve import resolve, resolve_run
 from headway.training.run_folder import RunFolder
-from tests.training.shown import write_pictures
+from tests.training.shown import write_images
 
 PAIRS = DatasetStats(n=29_000, n_tokens=400_000, vocab_size=8000)
 GPU = DeviceInfo(type="cuda", free_bytes=80 << 30, bf16=True)
@@ -96,8 +96,8 @@ def test_what_was_set_in_python_is_asked_for() -> None:
     assert "lr = 0.0001  # asked: train(settings=…)\n" in resolved_toml(found)
 
 
-def test_pictures_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    media = write_pictures(tmp_path / "image")
+def test_images_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    media = write_images(tmp_path / "image")
     settings = load_run_settings(
         None, [], {"task": "classify", "data.media": [media], "classify.modality": "image"}
     )

@@ -14,7 +14,7 @@ import pytest
 from safetensors import safe_open
 
 from .fork_server import Server, hook
-from .shown import write_pictures
+from .shown import write_images
 from .test_kill import SAVE, STEP, assert_same
 
 STEPS = 6
@@ -41,11 +41,11 @@ def files(folder: Path) -> dict[str, str]:
     (folder / "text").write_text("".join(f"{line}\n" for line in lines))
     labelled = "".join(f"{line}\t{'dog' in line}\n" for line in lines)
     (folder / "labelled.tsv").write_text(labelled)
-    pictures = write_pictures(folder / "image", 48)
+    images = write_images(folder / "image", 48)
     return {
         "text": str(folder / "text"),
         "labelled": str(folder / "labelled.tsv"),
-        "image": pictures,
+        "image": images,
     }
 
 
@@ -96,7 +96,7 @@ def test_killed_and_stopped_it_ends_with_the_same_bytes(
 
 
 def in_old_words(config: Path) -> None:
-    """As the settings were written when `classify` of pictures was called `see`."""
+    """As the settings were written when `classify` of images was called `see`."""
     text = config.read_text()
     if 'task = "classify"' in text:
         text = "".join(text.splitlines(keepends=True)[1:])  # its checksum

@@ -99,11 +99,11 @@ def test_files_are_answered_with_words_and_times(
     run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "cab dad b"
-    sound, words = said(text, 5)
-    file = write_wav(tmp_path / "one.wav", sound)
+    audio, words = said(text, 5)
+    file = write_wav(tmp_path / "one.wav", audio)
     loud, half = tmp_path / "loud.wav", tmp_path / "half.aiff"
     soundfile.write(loud, np.full(RATE, 1e38, np.float32), RATE, subtype="FLOAT")
-    soundfile.write(half, sound, RATE)
+    soundfile.write(half, audio, RATE)
     half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
     bad = [str(tmp_path / "none.wav"), str(loud), str(half), f"{'x' * 3000}.wav"]
     assert main(["predict", str(run), file, *bad, file, "--json"]) == 2
@@ -115,7 +115,7 @@ def test_files_are_answered_with_words_and_times(
     assert "none.wav" in shown[1]["error"]
     assert re.search(r"\bloud\.wav\b.*1e\+38", shown[2]["error"])
     assert "half.aiff" in shown[3]["error"]
-    assert shown[0]["seconds"] == pytest.approx(len(sound) / RATE, abs=2e-3)
+    assert shown[0]["seconds"] == pytest.approx(len(audio) / RATE, abs=2e-3)
     for found, true in zip(shown[0]["words"], words, strict=True):
         assert found["word"] == true["word"]
         assert found["start"] == pytest.approx(true["start"], abs=0.05)
@@ -144,9 +144,9 @@ def test_a_long_recording_is_the_sum_of_its_windows(data: Path, runs: dict[str, 
     """Also when it comes in small blocks; and a short one is read whole."""
     ear = ear_of(trained("ctc", data, runs), times=True)
     long = TESTED[:8]
-    sound = np.concatenate([said(text, 4, pause_s=0.07)[0] for text in long])
-    assert len(sound) / RATE > 3 * ear.window_s
-    pieces = [sound[first : first + 500] for first in range(0, len(sound), 500)]
+    audio = np.concatenate([said(text, 4, pause_s=0.07)[0] for text in long])
+    assert len(audio) / RATE > 3 * ear.window_s
+    pieces = [audio[first : first + 500] for first in range(0, len(audio), 500)]
     short = said("bad cab", 4)[0]
     assert len(short) / RATE < ear.window_s
     found, [whole] = ear.transcribe([pieces, [short]]), ear.transcribe_windows([short])
@@ -155,7 +155,7 @@ def test_a_long_recording_is_the_sum_of_its_windows(data: Path, runs: dict[str, 
     assert "".join(first.text.split()) == "".join(" ".join(long).split())
     starts = [word.start for word in first.words]
     assert starts == sorted(starts)
-    assert first.seconds == pytest.approx(len(sound) / RATE)
+    assert first.seconds == pytest.approx(len(audio) / RATE)
     [part] = second.segments
     assert part.transcript.text == whole.text == "bad cab"
     assert [w.start for w in part.transcript.words] == [w.start for w in whole.words]
@@ -247,7 +247,7 @@ def test_a_ctc_weight_that_does_not_fit_the_model_is_an_error(
 ) -> None:
     files = ["--media", f"{data}/test.jsonl", "--device", "cpu", "--out", f"{tmp_path}/x"]
     for more, expected in (
-        (["transcribe.ctc=1", "model.family=audio-seq2seq"], "sound-encoder"),
+        (["transcribe.ctc=1", "model.family=audio-seq2seq"], "audio-encoder"),
         (["transcribe.ctc=0.3", "model.family=audio-encoder"], "transcribe.ctc=1"),
         (["transcribe.ctc=0.3", "model.ctc=false"], "model.ctc=false"),
         (["transcribe.ctc=1.5"], "ctc=1.5"),
@@ -301,8 +301,8 @@ def test_no_validation_recording_that_is_short_enough_is_an_error(
 def test_whole_files_of_a_list_are_as_long_as_they_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sound, _ = said("cab dad b", 5)
-    write_wav(tmp_path / "one.wav", sound)
+    audio, _ = said("cab dad b", 5)
+    write_wav(tmp_path / "one.wav", audio)
     lines = [{"path": "one.wav"}, {"path": "one.wav", "start": 0.0, "end": 0.1}]
     path = tmp_path / "list.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -310,4 +310,4 @@ def test_whole_files_of_a_list_are_as_long_as_they_like(
     shape = AudioSettings(rate=RATE)
     found = list(open_recordings([str(path)], tmp_path, shape, RunSettings(task="transcribe")))
     lengths = [sum(map(len, named.blocks)) for named in found]
-    assert lengths == [len(sound), round(0.1 * RATE)]
+    assert lengths == [len(audio), round(0.1 * RATE)]

@@ -157,9 +157,9 @@ def _front(settings: ModelSettings) -> list[InfoRow]:
             ("images", size, f"{shape.stem}, {n_rows:,} tokens, {shape.positions} positions")
         )
     if isinstance(settings, AudioEncoderSettings | AudioSeq2SeqSettings):
-        sound = settings.audio
-        heard = f"{sound.bands} bands, one vector per {1000 * sound.row_seconds:g} ms"
-        rows.append(("audio", f"{sound.rate:,} Hz", heard))
+        audio = settings.audio
+        heard = f"{audio.bands} bands, one vector per {1000 * audio.row_seconds:g} ms"
+        rows.append(("audio", f"{audio.rate:,} Hz", heard))
     if isinstance(settings, TextSettings) or settings.positions != "none":
         rows.append(("positions", settings.positions, f"up to {settings.max_len:,}"))
     return rows

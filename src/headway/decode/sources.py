@@ -190,9 +190,7 @@ class ImageSources:
         self, given: Sequence[ByteArray], wishes: Sequence[TextConstraints], first: int
     ) -> list[list[SourcePart]]:
         asked = enumerate(zip(given, wishes, strict=True), first)
-        return [
-            [SourcePart((number,), picture, constraints=wish)] for number, (picture, wish) in asked
-        ]
+        return [[SourcePart((number,), image, constraints=wish)] for number, (image, wish) in asked]
 
     def model_inputs(self, sources: Sequence[ByteArray]) -> list[ByteArray]:
         return list(sources)
@@ -227,10 +225,10 @@ class ImageSources:
 
 
 def _look(
-    word: str, seen_S: NDArray[Any], picture: ByteArray, shape: ImageSettings
+    word: str, seen_S: NDArray[Any], image: ByteArray, shape: ImageSettings
 ) -> AttendedRegion:
     """The attention of a word as a map over the image."""
-    n_frames, _, height, width = picture.shape
+    n_frames, _, height, width = image.shape
     grid = shape.grid_of(n_frames, height, width)
     grid_TYX = seen_S[shape.extra :].reshape(grid).astype(np.float32)
     grid_TYX = grid_TYX / max(float(grid_TYX.sum()), 1e-12)

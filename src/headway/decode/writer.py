@@ -76,14 +76,14 @@ class Writer:
         align: bool = False,
         detail: bool = False,
         engine: Engine | None = None,
-        picture: ImageSettings | None = None,
+        image: ImageSettings | None = None,
         recent: SearchCache | None = None,
     ) -> None:
         """Several models form an ensemble. A line is too long if it has more than `max_len` tokens
         or more than the positions of the models.
 
         `align`: also return what each word attends to. An `engine` generates without our models;
-        `detail` is passed on to it, and `picture` is its input shape for images. `recent`: cache of
+        `detail` is passed on to it, and `image` is its input shape for images. `recent`: cache of
         searches of these models, shared with other writers.
         """
         self.models, self.target, self.settings = models, vocab.target, settings
@@ -106,7 +106,7 @@ class Writer:
             self.attention = engine.attention
         fronts = [model.source_front for model in models]
         shapes = [front.shape for front in fronts if isinstance(front, ImageFront)]
-        shapes += [] if picture is None else [picture]
+        shapes += [] if image is None else [image]
         self.sources: Sources
         if shapes:
             self.sources = ImageSources(shapes)

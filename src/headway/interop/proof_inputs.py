@@ -130,10 +130,10 @@ def proof_items(run: LoadedRun, sentences: Sequence[str], *, odd: bool = False) 
         return [*proof_texts(run, sentences)]
     if isinstance(shape, ImageSettings):
         return [*proof_images(shape)]
-    sounds = proof_audio(shape)
-    half = np.zeros_like(sounds[1])
-    half[: len(half) // 3] = sounds[1][: len(half) // 3]
-    return [*sounds, *([sounds[0][: shape.n_fft // 2], half] if odd else [])]
+    audio = proof_audio(shape)
+    half = np.zeros_like(audio[1])
+    half[: len(half) // 3] = audio[1][: len(half) // 3]
+    return [*audio, *([audio[0][: shape.n_fft // 2], half] if odd else [])]
 
 
 def proof_texts(run: LoadedRun, sentences: Sequence[str]) -> list[TextItem]:

@@ -47,9 +47,9 @@ CANDIDATES = {
     "decoder": ("gpt2", "openai-gpt", "llama", "mistral", "qwen2", "qwen3", "gpt_neox"),
     "encoder": ("bert", "distilbert", "albert", "esm"),
     "seq2seq": ("marian", "pegasus", "bart", "t5"),
-    "picture-encoder": ("vit", "deit"),
-    "picture-seq2seq": ("vision-encoder-decoder",),
-    "sound-seq2seq": ("whisper",),
+    "image-encoder": ("vit", "deit"),
+    "image-seq2seq": ("vision-encoder-decoder",),
+    "audio-seq2seq": ("whisper",),
 }
 """Architectures to try for a run that was not imported, in this order. RoBERTa is not among them:
 BERT can represent the same models, and its positions do not depend on the id of the padding token.
@@ -69,11 +69,11 @@ WAY_OUT = {
     "trained --from an imported model or base-en, can be exported.",
     "seq2seq": "Translation models with sinusoidal positions, LayerNorm and no gate can be "
     "exported.",
-    "picture-encoder": "Image classifiers with patches that do not overlap, a class token and "
+    "image-encoder": "Image classifiers with patches that do not overlap, a class token and "
     "learned positions can be exported.",
-    "picture-seq2seq": "Image captioning models with patches that do not overlap, a class token, "
+    "image-seq2seq": "Image captioning models with patches that do not overlap, a class token, "
     "learned positions and unscaled embeddings, such as imported ones, can be exported.",
-    "sound-seq2seq": "Transcription models without CTC, with learned positions and windows of a "
+    "audio-seq2seq": "Transcription models without CTC, with learned positions and windows of a "
     "fixed length (model.audio.positions=learned, model.audio.pad_s=30), can be exported.",
 }
 

@@ -52,8 +52,8 @@ class DocumentFrequencies:
     @classmethod
     def of(cls, references: Sequence[Reference]) -> DocumentFrequencies:
         counts: Grams = Counter()
-        for of_picture in references:
-            texts = as_list(of_picture)
+        for of_image in references:
+            texts = as_list(of_image)
             counts.update({gram for text in texts for grams in _grams(text) for gram in grams})
         return cls(counts, len(references))
 

@@ -44,8 +44,8 @@ def _head(settings: AudioEncoderSettings, name: str) -> nn.Module:
     if name == "ctc":
         return _symbols(settings)
     if name == "rebuild":
-        sound = settings.audio
-        return ReconstructionHead(settings.d_model, sound.bands * prod(sound.strides))
+        audio = settings.audio
+        return ReconstructionHead(settings.d_model, audio.bands * prod(audio.strides))
     return LabelHead(settings.d_model, settings.n_labels, settings.dropout)
 
 

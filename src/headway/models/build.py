@@ -22,10 +22,10 @@ FAMILIES: dict[str, Callable[[Any], nn.Module]] = {
     "seq2seq": seq2seq,
     "encoder": encoder,
     "decoder": decoder,
-    "picture-encoder": image_encoder,
-    "picture-seq2seq": image_seq2seq,
-    "sound-encoder": audio_encoder,
-    "sound-seq2seq": audio_seq2seq,
+    "image-encoder": image_encoder,
+    "image-seq2seq": image_seq2seq,
+    "audio-encoder": audio_encoder,
+    "audio-seq2seq": audio_seq2seq,
 }
 
 

@@ -48,10 +48,8 @@ def image_encoder(settings: ImageEncoderSettings) -> ImageEncoder:
 
 def _head(settings: ImageEncoderSettings, name: str) -> nn.Module:
     if name == "rebuild":
-        picture = settings.image
-        return ReconstructionHead(
-            settings.d_model, picture.channels * picture.tubelet * picture.patch**2
-        )
+        image = settings.image
+        return ReconstructionHead(settings.d_model, image.channels * image.tubelet * image.patch**2)
     if name == "pooled":
         return Pooler(settings.d_model, settings.pooling)
     return LabelHead(settings.d_model, settings.n_labels, settings.dropout)

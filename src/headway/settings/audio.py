@@ -59,22 +59,22 @@ class AudioSettings:
 
     def __post_init__(self) -> None:
         check_values(self)
-        check_least(self, 1, "rate", "n_fft", "hop", "bands", "max_rows", of="sound.")
+        check_least(self, 1, "rate", "n_fft", "hop", "bands", "max_rows", of="audio.")
         if not self.strides or min(self.strides) < 1:
             raise ConfigError(
-                f"sound.strides={list(self.strides)} must hold one or more numbers of at least 1."
+                f"audio.strides={list(self.strides)} must hold one or more numbers of at least 1."
             )
         if self.hop > self.n_fft:
             raise ConfigError(
-                f"sound.hop={self.hop} leaves gaps between frames of sound.n_fft={self.n_fft} "
+                f"audio.hop={self.hop} leaves gaps between frames of audio.n_fft={self.n_fft} "
                 "samples. Use a hop of at most n_fft."
             )
         if self.bands > self.n_fft // 2 + 1:
             raise ConfigError(
-                f"sound.bands={self.bands} exceeds the {self.n_fft // 2 + 1} frequency bins of "
-                f"sound.n_fft={self.n_fft}. Use fewer bands or a larger n_fft."
+                f"audio.bands={self.bands} exceeds the {self.n_fft // 2 + 1} frequency bins of "
+                f"audio.n_fft={self.n_fft}. Use fewer bands or a larger n_fft."
             )
-        check_least(self, 0, "pad_s", of="sound.")
+        check_least(self, 0, "pad_s", of="audio.")
 
     @property
     def row_seconds(self) -> float:
@@ -129,7 +129,7 @@ class AudioEncoderSettings(BodySettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_no_added_positions(self, "sound")
+        check_no_added_positions(self, "audio")
         check_label_heads(self.heads, self.n_labels)
         check_wave_width(self, self.audio)
         check_least(self, 1, "vocab_size")
@@ -151,14 +151,14 @@ class AudioSeq2SeqSettings(MediaSeq2SeqSettings):
         check_wave_width(self, self.audio)
 
 
-def check_wave_width(settings: BodySettings, sound: AudioSettings) -> None:
-    if sound.positions in ("sinusoidal", "whisper") and settings.d_model % 2:
+def check_wave_width(settings: BodySettings, audio: AudioSettings) -> None:
+    if audio.positions in ("sinusoidal", "whisper") and settings.d_model % 2:
         raise ConfigError(
             f"sinusoidal positions are pairs of sine and cosine, so d_model={settings.d_model} "
-            "must be even. Choose an even d_model, or set sound.positions=none."
+            "must be even. Choose an even d_model, or set audio.positions=none."
         )
-    if sound.positions == "whisper" and settings.d_model < 4:
+    if audio.positions == "whisper" and settings.d_model < 4:
         raise ConfigError(
-            f"sound.positions=whisper needs at least two frequencies, and "
+            f"audio.positions=whisper needs at least two frequencies, and "
             f"d_model={settings.d_model} has one. Use d_model=4 or more."
         )

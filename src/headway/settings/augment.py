@@ -76,7 +76,7 @@ class AugmentSettings(TracksExplicit):
         check_least(self, 0, *counts, "noise", "gain_db")
 
     def without_effect(self, reads: str) -> list[str]:
-        """Names of changed settings that a run on `reads` ("pictures" or "sounds") ignores."""
+        """Names of changed settings that a run on `reads` ("images" or "audio") ignores."""
         others = FOR_AUDIO if reads == "image" else FOR_IMAGES
         usual = AugmentSettings()
         return [name for name in others if getattr(self, name) != getattr(usual, name)]

@@ -66,8 +66,8 @@ def model_settings(
 def _without_class_token(settings: ModelSettings) -> ModelSettings:
     if not isinstance(settings, ImageEncoderSettings) or not settings.image.class_token:
         return settings
-    picture = replace(settings.image, class_token=False, distil_token=False)
-    return replace(settings, image=picture, pooling="mean")
+    image = replace(settings.image, class_token=False, distil_token=False)
+    return replace(settings, image=image, pooling="mean")
 
 
 def from_dict(

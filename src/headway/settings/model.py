@@ -48,10 +48,10 @@ FAMILY_SETTINGS: dict[str, type[ModelSettings]] = {
     "seq2seq": Seq2SeqSettings,
     "encoder": EncoderSettings,
     "decoder": DecoderSettings,
-    "picture-encoder": ImageEncoderSettings,
-    "picture-seq2seq": ImageSeq2SeqSettings,
-    "sound-encoder": AudioEncoderSettings,
-    "sound-seq2seq": AudioSeq2SeqSettings,
+    "image-encoder": ImageEncoderSettings,
+    "image-seq2seq": ImageSeq2SeqSettings,
+    "audio-encoder": AudioEncoderSettings,
+    "audio-seq2seq": AudioSeq2SeqSettings,
 }
 
 

@@ -50,7 +50,7 @@ VIT = ImageEncoderSettings()
 SMALL_VIT = sized(
     VIT, 7, 256, 4, 512, norm_eps=1e-6, attention_bias="", init="small", pooling="mean",
     n_labels=10,
-    picture=ImageSettings(
+    image=ImageSettings(
         height=32, width=32, patch=4, stem="conv", class_token=False, positions="sinusoidal"
     ),
 )  # fmt: skip
@@ -156,18 +156,18 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
     "vit-large": (sized(VIT, 24, 1024, 16, 4096), "307 M", VIT_PAPER),
     "deit-tiny": (sized(VIT, 12, 192, 3, 768), "5.7 M", "Touvron et al. 2021, who print 5 M"),
     "deit-small": (sized(VIT, 12, 384, 6, 1536), "22 M", "Touvron et al. 2021"),
-    "vit-small-pictures": (SMALL_VIT, "", "a convolutional stem, for images of 32 × 32"),
+    "vit-small-images": (SMALL_VIT, "", "a convolutional stem, for images of 32 × 32"),
     "whisper-tiny": (WHISPER, "39 M", WHISPER_PAPER),
     "whisper-base": (sized(WHISPER, 6, 512, 8, 2048), "74 M", WHISPER_PAPER),
     "whisper-small": (sized(WHISPER, 12, 768, 12, 3072), "244 M", WHISPER_PAPER),
     "decoder-test": (sized(GPT2, 2, 32, 4, 64, **TINY), "", TESTS),
-    "picture-encoder-test": (
-        sized(SMALL_VIT, 2, 32, 4, 64, picture=SMALL_IMAGE, pooling="first"), "", TESTS),
-    "picture-seq2seq-test": (
+    "image-encoder-test": (
+        sized(SMALL_VIT, 2, 32, 4, 64, image=SMALL_IMAGE, pooling="first"), "", TESTS),
+    "image-seq2seq-test": (
         sized(ImageSeq2SeqSettings(), 2, 32, 4, 64, **TINY,
-              picture=replace(SMALL_IMAGE, class_token=False)), "", TESTS),
-    "sound-encoder-test": (sized(AudioEncoderSettings(), 2, 32, 4, 64), "", TESTS),
-    "sound-seq2seq-test": (
+              image=replace(SMALL_IMAGE, class_token=False)), "", TESTS),
+    "audio-encoder-test": (sized(AudioEncoderSettings(), 2, 32, 4, 64), "", TESTS),
+    "audio-seq2seq-test": (
         sized(AudioSeq2SeqSettings(), 2, 32, 4, 64, **TINY, ctc=True), "", TESTS),
 }  # fmt: skip
 PRESETS = {name: Preset(*row) for name, row in ROWS.items()}

@@ -170,7 +170,7 @@ def overrides_of(settings: RunSettings) -> Overrides:
 
 def media_settings(settings: RunSettings) -> ImageSettings | AudioSettings | None:
     """Input settings of an image, video or audio model; None for text models."""
-    found = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
+    found = getattr(settings.model, "image", None) or getattr(settings.model, "audio", None)
     return found if isinstance(found, ImageSettings | AudioSettings) else None
 
 
@@ -450,14 +450,14 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
     loose: dict[str, Any] = {"n_heads": shared, "d_head": 64}
     loose = {key: value for key, value in loose.items() if key not in ignored_by(model)}
     for family in families:
-        if family == "picture-encoder":
-            picture = model.get("picture")
-            distils = isinstance(picture, dict) and picture.get("distil_token")
+        if family == "image-encoder":
+            image = model.get("image")
+            distils = isinstance(image, dict) and image.get("distil_token")
             heads = ["classes", "distilled"] if distils else ["classes"]
             loose |= {"pooling": "mean", "heads": heads}
         changed = {"family": family, **loose, **model}
-        if isinstance(model.get("picture"), dict):
-            changed["picture"] = _provisional_image(model["picture"])
+        if isinstance(model.get("image"), dict):
+            changed["image"] = _provisional_image(model["image"])
         try:
             model_settings(changed, "model.", locate)
             return

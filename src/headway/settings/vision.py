@@ -76,36 +76,33 @@ class ImageSettings:
     def __post_init__(self) -> None:
         check_values(self)
         sizes = ("height", "width", "patch", "frames", "tubelet", "stem_width", "stem_layers")
-        check_least(self, 1, *sizes, "stride", of="picture.")
+        check_least(self, 1, *sizes, "stride", of="image.")
         if self.channels not in (1, 3):
             raise ConfigError(
-                f"picture.channels={self.channels} must be 1 (greyscale) or 3 (colour)."
+                f"image.channels={self.channels} must be 1 (greyscale) or 3 (colour)."
             )
         if self.frames % self.tubelet:
             raise ConfigError(
-                f"picture.frames={self.frames} must be a multiple of "
-                f"picture.tubelet={self.tubelet}."
+                f"image.frames={self.frames} must be a multiple of image.tubelet={self.tubelet}."
             )
         if self.stem == "grid" and self.tubelet != 1:
             raise ConfigError(
-                f"picture.tubelet={self.tubelet} has no effect with picture.stem=grid, whose cells "
-                "span one frame. Use picture.tubelet=1."
+                f"image.tubelet={self.tubelet} has no effect with image.stem=grid, whose cells "
+                "span one frame. Use image.tubelet=1."
             )
         if self.distil_token and not self.class_token:
-            raise ConfigError(
-                "picture.distil_token=true needs picture.class_token=true. Set that too."
-            )
+            raise ConfigError("image.distil_token=true needs image.class_token=true. Set that too.")
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, self.channels):
                 raise ConfigError(
-                    f"picture.{name}={list(getattr(self, name))} must have 1 or {self.channels} "
+                    f"image.{name}={list(getattr(self, name))} must have 1 or {self.channels} "
                     "numbers."
                 )
         if min(self.std) <= 0:
-            raise ConfigError(f"picture.std={list(self.std)} must hold only positive numbers.")
+            raise ConfigError(f"image.std={list(self.std)} must hold only positive numbers.")
         if min(self.grid) < 1:
             raise ConfigError(
-                f"images of {self.height} × {self.width} pixels are smaller than picture.patch="
+                f"images of {self.height} × {self.width} pixels are smaller than image.patch="
                 f"{self.patch}. Use a smaller patch."
             )
 
@@ -168,16 +165,16 @@ class ImageEncoderSettings(BodySettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_no_added_positions(self, "picture")
+        check_no_added_positions(self, "image")
         check_label_heads(self.heads, self.n_labels)
         check_grid_width(self, self.image)
         if self.pooling == "first" and not self.image.class_token:
             raise ConfigError(
-                "pooling=first needs a class token. Set picture.class_token=true, or pooling=mean."
+                "pooling=first needs a class token. Set image.class_token=true, or pooling=mean."
             )
         if "distilled" in self.heads and not self.image.distil_token:
             raise ConfigError(
-                "the head 'distilled' needs a distillation token: set picture.distil_token=true."
+                "the head 'distilled' needs a distillation token: set image.distil_token=true."
             )
 
 
@@ -218,11 +215,11 @@ class ImageSeq2SeqSettings(MediaSeq2SeqSettings):
         check_grid_width(self, self.image)
 
 
-def check_grid_width(settings: BodySettings, picture: ImageSettings) -> None:
-    if picture.positions != "none" and settings.d_model % 4:
+def check_grid_width(settings: BodySettings, image: ImageSettings) -> None:
+    if image.positions != "none" and settings.d_model % 4:
         raise ConfigError(
             f"d_model={settings.d_model} must be a multiple of 4 for positions on a grid. Change "
-            "it, or set picture.positions=none."
+            "it, or set image.positions=none."
         )
 
 

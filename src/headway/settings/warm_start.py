@@ -28,8 +28,8 @@ MAY_DIFFER = {"heads", "n_labels", "ngrams", "pooling", "pooler", "tag_transitio
               "embeddings", "tune_embeddings", "ctc"}  # fmt: skip
 """Model settings that may differ from the parent run: they affect only heads or have no weights."""
 
-WITH_DECODER = {"encoder": "seq2seq", "picture-encoder": "picture-seq2seq",
-                "sound-encoder": "sound-seq2seq"}  # fmt: skip
+WITH_DECODER = {"encoder": "seq2seq", "image-encoder": "image-seq2seq",
+                "audio-encoder": "audio-seq2seq"}  # fmt: skip
 """The family that each encoder family becomes when a decoder is added."""
 
 OF_DECODER = frozenset(DECODER_KEYS.values()) | {"vocab_size", "source_vocab_size", "scale_head"}
@@ -98,7 +98,7 @@ def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettin
             "encoder-decoder. Start from another run, or from scratch."
         )
     taken = [field.name for field in fields(BodySettings)]
-    taken += [name for name in ("picture", "sound") if hasattr(encoder, name)]
+    taken += [name for name in ("image", "audio") if hasattr(encoder, name)]
     values = {name: getattr(encoder, name) for name in taken}
     values["kept_heads"] = KeptHeads(encoder=encoder.kept_heads.self)
     values["n_decoder_layers"] = min(encoder.n_layers, max(2, encoder.n_layers // 2))

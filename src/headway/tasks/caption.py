@@ -127,7 +127,7 @@ class CaptionTask(Seq2SeqTask):
         return "most frequent caption", [usual()] * len(exam.references)
 
     def describe_source(self, example: int, prepared: PreparedData) -> dict[str, object]:
-        return {"picture": example}
+        return {"image": example}
 
     def predictor(self, use: InferenceRequest) -> Predictor:
         from headway.tasks.seq2seq_answers import CaptionPredictor

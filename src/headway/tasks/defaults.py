@@ -244,7 +244,7 @@ def decoder_training(
 def stored_front(facts: DatasetStats) -> dict[str, object]:
     """Model settings for the stored form of media, with the measured pixel statistics."""
     assert facts.front is not None
-    colours = {f"picture.{name}": values for name, values in facts.colours.items()}
+    colours = {f"image.{name}": values for name, values in facts.colours.items()}
     return flat_front(facts.front) | colours
 
 

@@ -25,7 +25,7 @@ class HardTeacher:
 
     def __init__(self, settings: RunSettings) -> None:
         self.folder = run_folder(settings.classify.teacher)
-        self.picture = check_teacher(settings)
+        self.image = check_teacher(settings)
         self.dtype = torch.bfloat16 if settings.train.precision == "bf16" else None
         self.model: nn.Module | None = None
         self._layouts: dict[tuple[int, ...], Layout] = {}
@@ -52,7 +52,7 @@ class HardTeacher:
         CUDA graphs need the same tensors in every step."""
         key = tuple(group.shape)
         if key not in self._layouts:
-            rows = self.picture.rows_of(*(group.shape[i] for i in (1, 3, 4)))
+            rows = self.image.rows_of(*(group.shape[i] for i in (1, 3, 4)))
             self._layouts[key] = Layout.of([rows] * len(group), group.device)
         return self._layouts[key]
 
@@ -79,7 +79,7 @@ def check_teacher(settings: RunSettings) -> ImageSettings:
         if getattr(theirs, field) != getattr(ours, field):
             raise ConfigError(
                 f"classify.teacher={name} reads images with "
-                f"picture.{field}={getattr(theirs, field)}, but this run has "
+                f"image.{field}={getattr(theirs, field)}, but this run has "
                 f"{getattr(ours, field)}. Set model.image.{field} to the teacher's value."
             )
     return theirs

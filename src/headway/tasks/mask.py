@@ -438,16 +438,16 @@ class MaskedLMTask(Task):
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
         """Raise ConfigError for image stems with which a masked patch stays visible."""
-        picture: ImageSettings | None = getattr(settings.model, "picture", None)
-        if picture is None:
+        image: ImageSettings | None = getattr(settings.model, "image", None)
+        if image is None:
             return
-        if picture.stem == "grid":
+        if image.stem == "grid":
             raise ConfigError(
                 "model.image.stem=grid has no patches to mask. Use stem=patches or stem=conv."
             )
-        if picture.step < picture.patch:
+        if image.step < image.patch:
             raise ConfigError(
-                f"model.image.stride={picture.stride} makes patches overlap, so a masked patch "
+                f"model.image.stride={image.stride} makes patches overlap, so a masked patch "
                 "is visible in its neighbours. Leave model.image.stride out."
             )
 

@@ -206,11 +206,11 @@ def choose_frames(
 
 @torch.no_grad()
 def mask_patches(
-    front: ImageFront, pictures: ImageBatch, rows_R: Tensor, gone: MaskTargets
+    front: ImageFront, images: ImageBatch, rows_R: Tensor, gone: MaskTargets
 ) -> tuple[ImageBatch, Tensor]:
     """The masked images, and the target of each masked patch: its pixels with mean 0 and variance
     1, so that texture counts as much as brightness."""
-    (group,) = pictures.groups
+    (group,) = images.groups
     hidden_N = gone.masked_N
     assert hidden_N is not None
     x_BTCYX = front.pixels(group)
@@ -223,15 +223,15 @@ def mask_patches(
     targets_RE = (targets_RE - mean_R1) / spread_R1.sqrt()
     if front.stem is not None:  # convolutions would see masked pixels from the next patch
         group = masked_image(group, hidden_N, front)
-    return replace(pictures, groups=(group,), masked_N=hidden_N), targets_RE
+    return replace(images, groups=(group,), masked_N=hidden_N), targets_RE
 
 
 def masked_image(group: Tensor, hidden_N: Tensor, front: ImageFront) -> Tensor:
     """Images with values between 0 and 1, in which masked patches have the mean colour. Pixels
     beyond the last whole patch are never masked."""
     shape = front.shape
-    n_pictures, n_frames, _, height, width = group.shape
-    cells = hidden_N.view(n_pictures, -1)[:, shape.extra :].unflatten(1, shape.grid)
+    n_images, n_frames, _, height, width = group.shape
+    cells = hidden_N.view(n_images, -1)[:, shape.extra :].unflatten(1, shape.grid)
     for axis, size in ((1, shape.tubelet), (2, shape.patch), (3, shape.patch)):
         cells = cells.repeat_interleave(size, axis)
     rest = (0, width - cells.shape[3], 0, height - cells.shape[2])
@@ -242,25 +242,25 @@ def masked_image(group: Tensor, hidden_N: Tensor, front: ImageFront) -> Tensor:
 
 @torch.no_grad()
 def mask_frames(
-    front: AudioFront, sound: AudioBatch, gone: MaskTargets
+    front: AudioFront, audio: AudioBatch, gone: MaskTargets
 ) -> tuple[AudioBatch, Tensor]:
     """The audio with masked frames set to zero, and the target of each masked position: its mel
     frames, standardised per recording to mean 0 and variance 1."""
     assert gone.frames_RP is not None
     assert gone.masked_A is not None
-    mel_AF = front.mel(sound)
-    mean_A1, spread_A1 = _statistics(mel_AF, sound)
+    mel_AF = front.mel(audio)
+    mean_A1, spread_A1 = _statistics(mel_AF, audio)
     even_AF = (mel_AF - mean_A1) / spread_A1
     targets_RE = even_AF[gone.frames_RP].flatten(1)
     # Mask frames before the convolutions of the front, which would see them from the next frame.
     seen_AF = mel_AF.masked_fill(gone.masked_A[:, None], 0.0)
-    return replace(sound, mel_AF=seen_AF, masked_N=gone.masked_N), targets_RE
+    return replace(audio, mel_AF=seen_AF, masked_N=gone.masked_N), targets_RE
 
 
-def _statistics(mel_AF: Tensor, sound: AudioBatch) -> tuple[Tensor, Tensor]:
+def _statistics(mel_AF: Tensor, audio: AudioBatch) -> tuple[Tensor, Tensor]:
     """For each frame, the mean and standard deviation of its recording."""
-    zeros_B = mel_AF.new_zeros(sound.n_recordings)
-    number_A = sound.number_A.long()
+    zeros_B = mel_AF.new_zeros(audio.n_recordings)
+    number_A = audio.number_A.long()
     count_B = zeros_B.index_add(0, number_A, mel_AF.new_ones(len(mel_AF))).clamp(min=1)
     mean_B = zeros_B.index_add(0, number_A, mel_AF.mean(1)) / count_B
     square_B = zeros_B.index_add(0, number_A, mel_AF.square().mean(1)) / count_B

@@ -52,7 +52,7 @@ def image_settings(
 ) -> ImageSettings:
     """The front that images (or `videos`) are prepared for. `wants`: defaults of the task, such as
     no class token, which the user's settings override. `stored`: the form of prepared data."""
-    known = _known_front(settings, "picture")
+    known = _known_front(settings, "image")
     if known is not None:
         assert isinstance(known, ImageSettings)
         return known
@@ -71,7 +71,7 @@ def audio_settings(
     settings: RunSettings, wants: SettingValues | None = None, stored: MediaFormat | None = None
 ) -> AudioSettings:
     """The front that audio is prepared for: 16 kHz, or 8 kHz if no file has a higher rate."""
-    known = _known_front(settings, "sound")
+    known = _known_front(settings, "audio")
     if known is not None:
         assert isinstance(known, AudioSettings)
         return known
@@ -110,7 +110,7 @@ def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSetti
         return None
     front: ImageSettings | AudioSettings | None = getattr(model, name, None)
     if front is None:
-        what = "images" if name == "picture" else "audio"
+        what = "images" if name == "image" else "audio"
         raise ConfigError(
             f"the task {settings.task} needs a model that reads {what}; models of the "
             f"{family_of(model)} family do not."
@@ -201,8 +201,8 @@ def patch_of(height: int, width: int) -> int:
 
 
 def flat_front(front: ImageSettings | AudioSettings) -> dict[str, object]:
-    """Settings of a front as flat model settings, such as `picture.height`."""
-    section = "picture" if isinstance(front, ImageSettings) else "sound"
+    """Settings of a front as flat model settings, such as `image.height`."""
+    section = "image" if isinstance(front, ImageSettings) else "audio"
     return {
         f"{section}.{name}": list(value) if isinstance(value, tuple) else value
         for name, value in asdict(front).items()

@@ -34,7 +34,7 @@ class LoadedInput:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is audio without sound."""
+        """Whether it is audio without audio."""
         return getattr(self.values, "ndim", 0) == 1 and is_silent(self.values)
 
 

@@ -47,8 +47,8 @@ def modality_of_file(path: Path, data: DataSettings) -> MediaType:
     list."""
     if path.is_dir():
         files = sorted(path.rglob("*"))
-        sound = next((file for file in files if file.suffix.lower() in ENDINGS["audio"]), None)
-        if sound is not None and sound.suffix != ".npy":
+        audio = next((file for file in files if file.suffix.lower() in ENDINGS["audio"]), None)
+        if audio is not None and audio.suffix != ".npy":
             return "audio"
         first = next((file for file in files if file.suffix.lower() in ENDINGS["image"]), None)
         return "image" if first is None else _of_item(first)

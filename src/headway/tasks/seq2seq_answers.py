@@ -199,7 +199,7 @@ def writer_of(
         align=align,
         detail=detail,
         engine=opened.engine,
-        picture=front if isinstance(front, ImageSettings) else None,
+        image=front if isinstance(front, ImageSettings) else None,
         recent=opened.search_cache,
     )
 
@@ -261,12 +261,10 @@ class CaptionPredictor:
             yield from self._window(window)
 
     def _window(self, window: Sequence[LoadedInput]) -> Iterator[Answer]:
-        pictures = [one.values for one in window if one.values is not None]
-        found = iter(
-            [*self.writer.write(pictures, first=self.n_given, on_progress=self.use.between)]
-        )
+        images = [one.values for one in window if one.values is not None]
+        found = iter([*self.writer.write(images, first=self.n_given, on_progress=self.use.between)])
         self.n_given += len(window)
-        self.n_failed += len(window) - len(pictures)
+        self.n_failed += len(window) - len(images)
         for one in window:
             if one.values is None:
                 yield unreadable_answer(one.name, one.error)

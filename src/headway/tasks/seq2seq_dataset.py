@@ -58,19 +58,19 @@ class ImagePlan(StepPlan):
     def of(
         cls, lengths: NDArray[np.int64], rows: int, seed: int, pool: int | None, equal: bool
     ) -> ImagePlan:
-        pictures, words = lengths.T
-        rows = max(rows, int(pictures.max()))
+        images, words = lengths.T
+        rows = max(rows, int(images.max()))
         if pool == 1:
             # Steps without bucketing are balanced by the targets of the plan. Here these are the
             # images: they have most of the positions, and a fixed form of them leaves no spare room
             # for texts.
             plan = cls(
-                source_lengths=words, target_lengths=pictures, source_tokens=0, target_tokens=rows,
+                source_lengths=words, target_lengths=images, source_tokens=0, target_tokens=rows,
                 seed=seed, bucket_steps=pool, equal_sizes=equal,
             )  # fmt: skip
             return replace(plan, source_tokens=plan.source_limit(plan.step_limit))
         plan = cls(
-            source_lengths=pictures, target_lengths=words, source_tokens=rows, target_tokens=0,
+            source_lengths=images, target_lengths=words, source_tokens=rows, target_tokens=0,
             seed=seed, bucket_steps=pool or BUCKET_STEPS, equal_sizes=equal,
         )  # fmt: skip
         return replace(plan, target_tokens=plan.text_limit(rows))

@@ -299,12 +299,12 @@ def evaluate_captions(use: InferenceRequest, files: DataSettings) -> Scores:
     what = settings.caption.modality
     media, asked = MediaSpec.of(what, shape, "text"), with_files(settings, files)
     given = evaluation_media(media, asked, progress=use.progress)
-    pictures = given.items.images
+    images = given.items.images
     texts = [" ".join(text.split()) for text in given.targets]
     rows, references = group_by_image(given.items, texts)
-    pairs = ((pictures[row], text) for row, text in enumerate(texts))
+    pairs = ((images[row], text) for row, text in enumerate(texts))
     loss = loss_of(writer, pairs, len(texts), use.progress, "captions")
-    described = [pictures[row] for row in rows]
+    described = [images[row] for row in rows]
     outputs = texts_of(writer, described, use.progress, "captioning", what)
     judge = partial(text_metrics, spec_of(settings).scores, references=references,
                     lowercase=settings.tokenizer.lowercase)  # fmt: skip
@@ -385,10 +385,10 @@ def evaluate_transcripts(use: InferenceRequest, files: DataSettings) -> Scores:
     ear = transcriber_of(use, times=truths is not None)
     media = MediaSpec.of("audio", shape, "text")
     found = evaluation_media(media, settings, progress=use.progress)
-    sounds = found.items.audio
+    audio = found.items.audio
     transcripts: list[Transcript] = []
-    with use.progress.stage("transcribing", len(sounds), "recordings") as stage:
-        blocks = ([sounds[row]] for row in range(len(sounds)))
+    with use.progress.stage("transcribing", len(audio), "recordings") as stage:
+        blocks = ([audio[row]] for row in range(len(audio)))
         for number, transcript in enumerate(ear.transcribe(blocks), 1):
             assert isinstance(transcript, Transcript)
             transcripts.append(transcript)

@@ -742,7 +742,7 @@ def _caption(modality: Modality) -> Spec:
         name="caption", modality=modality, objective="caption.CaptionTask", reads="media",
         needs=(MEDIA[modality], WRITTEN), answers="text",
         metrics=scored("exact_match", "cider", "bleu", "chrf", "loss", "ppl"),
-        families=("picture-seq2seq",), settings=CaptionSettings, decode=_SEARCHED,
+        families=("image-seq2seq",), settings=CaptionSettings, decode=_SEARCHED,
         options=frozenset({"with", "alignments", "scores"}), scores_ensembles=True, counts="token",
         sample=("image", "caption"), lacks="more images with captions", truth="shapes",
         example=f"headway predict {{run}} {modality.removesuffix('s')}.{_ENDINGS[modality]}",
@@ -776,8 +776,8 @@ _ROWS = (
         lacks="more text, images or audio",
         example='echo "A {mask} in a text." | headway predict {run}',
         others=(
-            _fill("image", "picture-encoder"), _fill("video", "picture-encoder"),
-            _fill("audio", "sound-encoder"),
+            _fill("image", "image-encoder"), _fill("video", "image-encoder"),
+            _fill("audio", "audio-encoder"),
         ),
     ),
     Spec(
@@ -788,9 +788,9 @@ _ROWS = (
         counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_PRETRAINED_TEXT}",
         example="headway predict {run} < texts.txt",
         others=(
-            _classify("image", "picture-encoder", "image", "shapes"),
-            _classify("video", "picture-encoder", "video", "moving"),
-            _classify("audio", "sound-encoder", "recording"),
+            _classify("image", "image-encoder", "image", "shapes"),
+            _classify("video", "image-encoder", "video", "moving"),
+            _classify("audio", "audio-encoder", "recording"),
         ),
     ),
     Spec(
@@ -809,16 +809,16 @@ _ROWS = (
         options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
         lacks=f"more pairs, {_PRETRAINED_TEXT}",
         others=(
-            _embed("image", "picture-encoder", "image"),
-            _embed("video", "picture-encoder", "video"),
-            _embed("audio", "sound-encoder", "recording"),
+            _embed("image", "image-encoder", "image"),
+            _embed("video", "image-encoder", "video"),
+            _embed("audio", "audio-encoder", "recording"),
         ),
     ),
     replace(_caption("image"), others=(_caption("video"),)),
     Spec(
         name="transcribe", modality="audio", objective="transcribe.TranscribeTask", reads="media",
         needs=(AUDIO, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
-        families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings,
+        families=("audio-seq2seq", "audio-encoder"), settings=TranscribeSettings,
         readout_settings=("ctc",),
         options=frozenset({"scores", "format"}), counts="token", decode=_SEARCHED,
         sample=("recording", "transcript"), lacks="more recordings with transcripts",
@@ -826,7 +826,7 @@ _ROWS = (
     ),
     Spec(
         name="identify", modality="audio", objective="identify.IdentifyTask", reads="media",
-        needs=(AUDIO, LABEL), answers="label", metrics=_CLASSES, families=("sound-encoder",),
+        needs=(AUDIO, LABEL), answers="label", metrics=_CLASSES, families=("audio-encoder",),
         heads=("classes",), settings=IdentifySettings, readout_settings=("margin", "scale"),
         compares=True,
         options=_LABELS | {"to", "against"},

@@ -38,7 +38,7 @@ def propose(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> P
         n_rows=facts.n_tokens,
         longest=facts.longest,
         epochs=epochs_for(facts.n_tokens),
-        family="audio-encoder" if alone else "sound-seq2seq",
+        family="audio-encoder" if alone else "audio-seq2seq",
         needs=needs,
         shape={**shape_for(facts.n_tokens, device, alone), "max_len": limit},
         front=stored_front(replace(facts, front=front)),
@@ -134,17 +134,17 @@ def check_weight(settings: RunSettings) -> None:
     """Raise ConfigError if the model does not support the weight of CTC."""
     model = model_named(settings)
     weight = weight_of(settings, model if settings.parent else None)
-    alone = None if model is None else family_of(model) == "sound-encoder"
+    alone = None if model is None else family_of(model) == "audio-encoder"
     if alone and settings.start.run and weight != 1.0:  # its encoder, and a decoder
         alone = None
     if alone is True and weight != 1.0:
         raise ConfigError(
-            f"transcribe.ctc={weight:g} needs a decoder, but a model of the sound-encoder family "
+            f"transcribe.ctc={weight:g} needs a decoder, but a model of the audio-encoder family "
             "has only CTC. Set transcribe.ctc=1."
         )
     if alone is False and weight == 1.0:
         raise ConfigError(
-            "transcribe.ctc=1 trains only CTC, which needs a model of the sound-encoder family."
+            "transcribe.ctc=1 trains only CTC, which needs a model of the audio-encoder family."
         )
     asked = settings.asked.get("model.ctc")
     if asked is not None and asked != (0.0 < weight < 1.0):

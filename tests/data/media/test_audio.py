@@ -117,7 +117,7 @@ def test_arrays_hold_whole_numbers_or_floats(tmp_path: Path) -> None:
 def test_a_file_that_is_not_audio_is_named(tmp_path: Path) -> None:
     for name, data in {
         "text.wav": b"hello " * 100,
-        "picture.mp3": b"\x89PNG\r\n\x1a\n" + bytes(100),
+        "image.mp3": b"\x89PNG\r\n\x1a\n" + bytes(100),
         "plain.raw": b"abc",
         "zeros.flac": bytes(5000),
     }.items():
@@ -219,7 +219,7 @@ def test_samples_that_no_microphone_gives_are_named(tmp_path: Path, channels: in
             read()
     with pytest.raises(DataError, match=naming("wide.npy", "NaN")):
         read_audio(tmp_path / "wide.npy", RATE)
-    # Whole numbers that were written as floats are loud, and still sound.
+    # Whole numbers that were written as floats are loud, and still audio.
     whole_S = tone() * np.float32(32_768)
     found = read_audio(write(tmp_path / "b.wav", whole_S, subtype="FLOAT"), RATE)
     np.testing.assert_allclose(found, whole_S, rtol=1e-6)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headway.data.media import image as media_pictures
+from headway.data.media import image as media_images
 from headway.data.media.image import decode_video, read_image, sampled
 from headway.data.media.pixels import resized, to_pixels
 from headway.errors import DataError
@@ -49,10 +49,10 @@ def test_pillow_warnings_about_bombs_are_not_shown(tmp_path: Path, side: int) ->
     path = lying_png(tmp_path / "bomb.png", side, side)
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
-        media_pictures._pillow.cache_clear()
+        media_images._pillow.cache_clear()
         with pytest.raises(DataError) as caught:
             read_image(path)
-    media_pictures._pillow.cache_clear()
+    media_images._pillow.cache_clear()
     assert not shown
     message = str(caught.value).replace(str(path), "")
     assert not missing(message, "80,000,000")
@@ -73,7 +73,7 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path, kind: str) -> None:
 
 def test_files_that_are_something_else_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.png").write_bytes(b"")
-    (tmp_path / "text.png").write_text("not a picture at all, but long enough to look at")
+    (tmp_path / "text.png").write_text("not an image at all, but long enough to look at")
     lying_png(tmp_path / "lies.png", 64, 64)
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "script.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
@@ -88,7 +88,7 @@ def test_files_that_are_something_else_are_named(tmp_path: Path) -> None:
     assert len(reasons) == 5  # one for the two files of another kind
 
 
-def test_damaged_bytes_give_a_picture_or_a_named_error(tmp_path: Path) -> None:
+def test_damaged_bytes_give_a_image_or_a_named_error(tmp_path: Path) -> None:
     draw = random.Random(3)
     for kind in ("png", "jpg", "gif", "webp", "bmp", "tiff"):
         path = tmp_path / f"bad.{kind}"
@@ -112,7 +112,7 @@ def test_the_format_comes_from_the_content_not_the_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_image(tmp_path / "a.gif"), scene().transpose(2, 0, 1))
 
 
-def test_pictures_are_turned_as_the_camera_was_held(tmp_path: Path) -> None:
+def test_images_are_turned_as_the_camera_was_held(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera lay on its side
     Image.fromarray(scene()).save(tmp_path / "side.png", exif=exif)
@@ -217,11 +217,11 @@ def test_videos_that_would_take_hours_are_errors(
     frames = [Image.new("L", (40, 30), 20 * i) for i in range(9)]
     path = tmp_path / "hours.gif"
     frames[0].save(path, save_all=True, append_images=frames[1:])
-    monkeypatch.setattr(media_pictures, "MAX_VIDEO_PIXELS", 9 * 40 * 30 - 1)
+    monkeypatch.setattr(media_images, "MAX_VIDEO_PIXELS", 9 * 40 * 30 - 1)
     with pytest.raises(DataError, match=naming(path, 9, "40 × 30")):
         decode_video(path, 2)
     monkeypatch.undo()
-    monkeypatch.setattr(media_pictures, "MAX_PIXELS", 2 * 40 * 30)
+    monkeypatch.setattr(media_images, "MAX_PIXELS", 2 * 40 * 30)
     with pytest.raises(DataError, match=naming(path, 3, "3,600", "2,400")):
         decode_video(path, 3)
     assert decode_video(path, 3, size=(8, 8)).values.shape == (3, 3, 8, 8)

@@ -37,7 +37,7 @@ def opened(item: Example, what: Any = "image") -> Any:
     return item.medium.read(ItemFormat.of(what, SHAPE)).values
 
 
-def picture(path: Path, value: int = 0, size: tuple[int, int] = (8, 8)) -> Path:
+def image(path: Path, value: int = 0, size: tuple[int, int] = (8, 8)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", size, value).save(path)
     return path
@@ -54,7 +54,7 @@ def first_values(found: Sequence[Example], what: Any = "image") -> list[int]:
 
 def test_a_folder_per_class_gives_labels(tmp_path: Path) -> None:
     for i, name in enumerate(["dog/2.png", "dog/10.png", "cat/deep/a.jpg", "cat/.hidden.png"]):
-        picture(tmp_path / name, 40 * i)
+        image(tmp_path / name, 40 * i)
     (tmp_path / "dog" / "notes.txt").write_text("x")
     found = items(tmp_path)
     assert [item.text("label") for item in found] == ["cat", "dog", "dog"]
@@ -66,11 +66,11 @@ def test_a_folder_per_class_gives_labels(tmp_path: Path) -> None:
 def test_folders_without_classes_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture(tmp_path / "flat" / "a.png")
+    image(tmp_path / "flat" / "a.png")
     with pytest.raises(DataError, match=naming(tmp_path / "flat", "path", "label")):
         items(tmp_path / "flat")
-    picture(tmp_path / "both" / "train" / "cat" / "a.png")
-    picture(tmp_path / "both" / "test" / "cat" / "a.png")
+    image(tmp_path / "both" / "train" / "cat" / "a.png")
+    image(tmp_path / "both" / "test" / "cat" / "a.png")
     with pytest.raises(DataError, match=naming("TASK both/train RUN both/test")):
         items(tmp_path / "both")
     (tmp_path / "empty" / "cat").mkdir(parents=True)
@@ -80,10 +80,10 @@ def test_folders_without_classes_are_errors(
         items(tmp_path / "flat", target="text")
     with pytest.raises(DataError, match=naming(tmp_path / "gone")):
         items(tmp_path / "gone")
-    picture(tmp_path / "round" / "cat" / "a.png")
+    image(tmp_path / "round" / "cat" / "a.png")
     (tmp_path / "round" / "cat" / "again").symlink_to(tmp_path / "round")
     assert len(items(tmp_path / "round")) == 1
-    picture(tmp_path / "-" / "cat" / "a.png")
+    image(tmp_path / "-" / "cat" / "a.png")
     monkeypatch.chdir(tmp_path)
     assert len(items(tmp_path / "-")) == 1
     with pytest.raises(DataError):
@@ -92,7 +92,7 @@ def test_folders_without_classes_are_errors(
 
 def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
     for i in range(2):
-        picture(tmp_path / "in" / f"{i}.png", 100 + i)
+        image(tmp_path / "in" / f"{i}.png", 100 + i)
     rows = [("in/0.png", "a cat"), ("in/1.png", "a dog, black")]
     tabs = ["\t".join(row) for row in rows]
     forms = {
@@ -119,7 +119,7 @@ def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
 
 
 def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_path: Path) -> None:
-    picture(tmp_path / "a.png", 7)
+    image(tmp_path / "a.png", 7)
     rows = [
         "path\tlabel\tbox",
         "a.png\tcat\t",
@@ -145,7 +145,7 @@ def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_pat
 
 def test_a_pattern_expands_to_its_files(tmp_path: Path) -> None:
     for i in (10, 9):
-        picture(tmp_path / f"{i}.png", i)
+        image(tmp_path / f"{i}.png", i)
     assert first_values(items(tmp_path / "*.png", target="none")) == [9, 10]
 
 
@@ -155,14 +155,14 @@ LABELS = ["a\nb", "a\tb", "a\x00b", "a\u2028b", "a\x85b"]
 
 @pytest.mark.parametrize("label", LABELS)
 def test_a_label_with_a_line_break_is_an_error_with_its_place(tmp_path: Path, label: str) -> None:
-    picture(tmp_path / "a.png")
+    image(tmp_path / "a.png")
     line = json.dumps({"path": "a.png", "label": label})
     with pytest.raises(DataError, match=naming("m.jsonl", 1, repr(label))):
         items(written(tmp_path / "m.jsonl", line))
 
 
 def test_a_folder_whose_name_breaks_lines_is_no_class(tmp_path: Path) -> None:
-    picture(tmp_path / "media" / "ca\nt" / "a.png")
+    image(tmp_path / "media" / "ca\nt" / "a.png")
     with pytest.raises(DataError, match=naming(tmp_path / "media", repr("ca\nt"))):
         items(tmp_path / "media")
     (tmp_path / "media" / "ca\nt").rename(os.fsdecode(os.fsencode(tmp_path / "media") + b"/\xff"))
@@ -171,7 +171,7 @@ def test_a_folder_whose_name_breaks_lines_is_no_class(tmp_path: Path) -> None:
 
 
 def test_broken_links_are_named_when_they_are_read(tmp_path: Path) -> None:
-    picture(tmp_path / "media" / "cat" / "a.png")
+    image(tmp_path / "media" / "cat" / "a.png")
     for name, where in {"gone.png": "/no/such.png", "round.png": "round.png"}.items():
         (tmp_path / "media" / "cat" / name).symlink_to(where)
     found = items(tmp_path / "media")
@@ -186,7 +186,7 @@ def test_broken_links_are_named_when_they_are_read(tmp_path: Path) -> None:
 
 
 def test_all_missing_files_are_listed_at_once(tmp_path: Path) -> None:
-    picture(tmp_path / "there.png")
+    image(tmp_path / "there.png")
     lines = ["there.png\tcat", *(f"gone{i}.png\tcat" for i in range(25)), "/dev/zero\tcat"]
     with pytest.raises(DataError) as error:
         items(written(tmp_path / "m.tsv", *lines))
@@ -215,7 +215,7 @@ def test_all_missing_files_are_listed_at_once(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_bad_manifests_are_named(tmp_path: Path, name: str, line: str, facts: str) -> None:
-    picture(tmp_path / "a.png")
+    image(tmp_path / "a.png")
     path = written(tmp_path / name, line)
     with pytest.raises(DataError, match=naming(name, facts)):
         items(path)
@@ -271,7 +271,7 @@ def test_bad_arrays_are_named(tmp_path: Path) -> None:
 def test_videos_in_folders(tmp_path: Path) -> None:
     for clip, value in (("a", 10), ("b", 20)):
         for i in range(5):
-            picture(tmp_path / "walk" / clip / f"{i}.png", value + i)
+            image(tmp_path / "walk" / clip / f"{i}.png", value + i)
     frames = [Image.new("L", (8, 8), 9) for _ in range(3)]
     (tmp_path / "run").mkdir()
     frames[0].save(tmp_path / "run" / "c.gif", save_all=True, append_images=frames[1:])
@@ -291,12 +291,12 @@ def idx(path: Path, array: np.ndarray, shape: tuple[int, ...] | None = None) -> 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
 def test_idx_files_find_their_labels(tmp_path: Path, end: str) -> None:
-    pictures = np.arange(3, dtype=np.uint8).repeat(64).reshape(3, 8, 8)
-    path = idx(tmp_path / f"train-images-idx3-ubyte{end}", pictures)
+    images = np.arange(3, dtype=np.uint8).repeat(64).reshape(3, 8, 8)
+    path = idx(tmp_path / f"train-images-idx3-ubyte{end}", images)
     with pytest.raises(DataError, match=naming(path, "train-labels-idx1-ubyte.gz")):
         items(path)
     idx(tmp_path / f"train-labels-idx1-ubyte{end}", np.array([7, 0, 7], np.uint8))
-    idx(tmp_path / f"t10k-images-idx3-ubyte{end}", pictures[:1])
+    idx(tmp_path / f"t10k-images-idx3-ubyte{end}", images[:1])
     for one in (path, tmp_path):
         found = items(one)
         assert [item.text("label") for item in found] == ["7", "0", "7"]
@@ -326,7 +326,7 @@ def test_idx_files_with_false_headers_are_named(tmp_path: Path, end: str) -> Non
 
 
 def test_single_files_are_read_only_without_labels(tmp_path: Path) -> None:
-    path = picture(tmp_path / "a.png", 5)
+    path = image(tmp_path / "a.png", 5)
     assert first_values(items(path, target="none")) == [5]
     with pytest.raises(DataError, match=naming(path, "path", "label")) as caught:
         items(path)

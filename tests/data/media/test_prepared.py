@@ -37,8 +37,8 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Make:
-    """Pictures of noise in two classes, all different."""
+def images(tmp_path: Path) -> Make:
+    """Images of noise in two classes, all different."""
 
     def make(name: str = "media", n: int = 12, seed: int = 0) -> Path:
         draw = np.random.default_rng(seed)
@@ -71,10 +71,8 @@ def findings(made: PreparedData) -> dict[str, int]:
     return {one.name: one.count for one in made.report.findings}
 
 
-def test_bad_lines_and_missing_files_are_left_out_and_listed(
-    pictures: Make, tmp_path: Path
-) -> None:
-    files = sorted(pictures(n=40).rglob("*.png"))
+def test_bad_lines_and_missing_files_are_left_out_and_listed(images: Make, tmp_path: Path) -> None:
+    files = sorted(images(n=40).rglob("*.png"))
     lines = [f"{path}\t{path.parent.name}" for path in files]
     path = tmp_path / "m.tsv"
     path.write_text("\n".join(["path\tlabel", *lines, "gone.png\tcat", "one cell"]))
@@ -91,17 +89,17 @@ def test_bad_lines_and_missing_files_are_left_out_and_listed(
 
 
 def test_lists_that_a_pattern_stands_for_are_known_by_what_is_in_them(
-    pictures: Make, tmp_path: Path
+    images: Make, tmp_path: Path
 ) -> None:
-    files = sorted(pictures(n=40).rglob("*.png"))
+    files = sorted(images(n=40).rglob("*.png"))
     for names in (("cat", "dog"), ("one", "two")):
         lines = [f"{path}\t{names[i % 2]}" for i, path in enumerate(files)]
         (tmp_path / "m.tsv").write_text("\n".join(["path\tlabel", *lines]))
         assert prepared(run(tmp_path / "*.tsv"), tmp_path / "run").labels == names
 
 
-def test_stored_media_equal_the_files(pictures: Make, tmp_path: Path) -> None:
-    made = prepared(run(pictures()), tmp_path / "run")
+def test_stored_media_equal_the_files(images: Make, tmp_path: Path) -> None:
+    made = prepared(run(images()), tmp_path / "run")
     assert made.labels == ("cat", "dog")
     assert made.modality == "image"
     assert made.vocab is None
@@ -121,9 +119,9 @@ def test_stored_media_equal_the_files(pictures: Make, tmp_path: Path) -> None:
 
 
 def test_nothing_is_read_twice(
-    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = run(pictures())
+    settings = run(images())
     made = prepared(settings, tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(decoding.MediaDecoder, "run", None)
@@ -141,9 +139,9 @@ def test_nothing_is_read_twice(
 
 
 def test_prepared_media_depend_on_contents_not_paths(
-    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    media = pictures()
+    media = images()
     made = prepared(run(media), tmp_path / "run")
     files = sorted(media.rglob("*.png"))
     media.rename(tmp_path / "moved")
@@ -161,16 +159,16 @@ def test_prepared_media_depend_on_contents_not_paths(
 
 
 def test_files_that_are_what_they_were_are_not_read(
-    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = run(pictures())
+    settings = run(images())
     prepared(settings, tmp_path / "run")
     monkeypatch.setattr(preparing, "content_checksums", None)  # would fail
     prepared(settings, tmp_path / "run")
 
 
-def test_data_prepared_by_older_versions_is_opened(pictures: Make, tmp_path: Path) -> None:
-    made = prepared(run(captions(pictures())), tmp_path / "run", target="text")
+def test_data_prepared_by_older_versions_is_opened(images: Make, tmp_path: Path) -> None:
+    made = prepared(run(captions(images())), tmp_path / "run", target="text")
     data = tmp_path / "run" / "data"
     facts = json.loads((data / "manifest.json").read_text())
     for split in ("train", "valid"):
@@ -194,9 +192,9 @@ def test_data_prepared_by_older_versions_is_opened(pictures: Make, tmp_path: Pat
 
 
 def test_a_kill_loses_nothing_and_changes_nothing(
-    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = run(pictures(n=40))
+    settings = run(images(n=40))
     monkeypatch.setattr(decoding, "MOST_ITEMS", 2)
     monkeypatch.setattr(decoding, "RECORD_SECONDS", -1)
     expected = prepared(settings, tmp_path / "whole")
@@ -223,9 +221,9 @@ def test_a_kill_loses_nothing_and_changes_nothing(
 
 
 def test_the_number_of_threads_does_not_matter(
-    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = run(pictures(n=30))
+    settings = run(images(n=30))
     monkeypatch.setattr(decoding, "MOST_ITEMS", 1)
     prints = []
     monkeypatch.setattr(workers, "ALONE", 0)
@@ -271,15 +269,15 @@ def test_an_unreadable_row_of_a_block_is_named(tmp_path: Path) -> None:
 
 
 def test_labels_alone_need_no_worker_processes(
-    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "ALONE", 0)
     monkeypatch.setattr(workers, "Workers", None)
-    assert prepared(run(pictures(n=30)), tmp_path / "run").train.n
+    assert prepared(run(images(n=30)), tmp_path / "run").train.n
 
 
-def test_unreadable_files_are_left_out_and_listed(pictures: Make, tmp_path: Path) -> None:
-    media = pictures(n=30)
+def test_unreadable_files_are_left_out_and_listed(images: Make, tmp_path: Path) -> None:
+    media = images(n=30)
     (media / "cat" / "broken.png").write_bytes(b"")
     made = prepared(run(media), tmp_path / "run")
     [finding] = [one for one in made.report.findings if one.name == "unreadable"]
@@ -289,7 +287,7 @@ def test_unreadable_files_are_left_out_and_listed(pictures: Make, tmp_path: Path
     assert not missing(finding.examples[0].source, "broken.png", 0)
     assert made.train.n + made.valid.n == 30
     for i in range(4):
-        (media / "cat" / f"broken{i}.png").write_bytes(b"no picture")
+        (media / "cat" / f"broken{i}.png").write_bytes(b"no image")
     with pytest.raises(ImpossibleData, match=naming(5, 35)) as caught:
         prepared(run(media), tmp_path / "run")
     errors = [one.name for one in caught.value.report.findings if one.level == "error"]
@@ -298,8 +296,8 @@ def test_unreadable_files_are_left_out_and_listed(pictures: Make, tmp_path: Path
         scored(run(media), labels=made.labels)
 
 
-def test_labels_that_differ_between_splits_are_named(pictures: Make, tmp_path: Path) -> None:
-    media, valid = pictures(), pictures("valid", 2, seed=1)
+def test_labels_that_differ_between_splits_are_named(images: Make, tmp_path: Path) -> None:
+    media, valid = images(), images("valid", 2, seed=1)
     shutil.copytree(valid / "dog", valid / "fox")
     with pytest.raises(ImpossibleData, match=naming(1, "'fox'", "'cat'", "'dog'")):
         prepared(run(media, valid), tmp_path / "run")
@@ -309,8 +307,8 @@ def test_labels_that_differ_between_splits_are_named(pictures: Make, tmp_path: P
     assert findings(made)["absent-label"] == 1
 
 
-def test_the_same_picture_in_both_splits_is_a_warning(pictures: Make, tmp_path: Path) -> None:
-    media, valid = pictures(), pictures("valid", 2, seed=1)
+def test_the_same_image_in_both_splits_is_a_warning(images: Make, tmp_path: Path) -> None:
+    media, valid = images(), images("valid", 2, seed=1)
     shutil.copy(next((media / "cat").iterdir()), valid / "cat" / "again.png")
     made = prepared(run(media, valid), tmp_path / "run")
     assert findings(made)["overlap"] == 1
@@ -318,10 +316,10 @@ def test_the_same_picture_in_both_splits_is_a_warning(pictures: Make, tmp_path: 
     assert made.train.n == 12
 
 
-def test_equal_pictures_are_split_together_and_no_class_goes_away(
-    pictures: Make, tmp_path: Path
+def test_equal_images_are_split_together_and_no_class_goes_away(
+    images: Make, tmp_path: Path
 ) -> None:
-    media = pictures(n=40)
+    media = images(n=40)
     for path in list((media / "cat").iterdir()):
         shutil.copy(path, path.with_name(f"copy-{path.name}"))
     shutil.copytree(media / "dog", media / "one")
@@ -335,8 +333,8 @@ def test_equal_pictures_are_split_together_and_no_class_goes_away(
     assert findings(made)["conflicts"] == 1
 
 
-def test_no_class_goes_to_validation_as_a_whole(pictures: Make, tmp_path: Path) -> None:
-    paths = sorted(pictures(n=40).rglob("*.png"))
+def test_no_class_goes_to_validation_as_a_whole(images: Make, tmp_path: Path) -> None:
+    paths = sorted(images(n=40).rglob("*.png"))
     manifest = tmp_path / "m.tsv"
 
     def made(alone: set[Path]) -> PreparedData:
@@ -352,8 +350,8 @@ def test_no_class_goes_to_validation_as_a_whole(pictures: Make, tmp_path: Path) 
         made(set(paths))
 
 
-def test_every_class_that_can_spare_one_is_held_out(pictures: Make, tmp_path: Path) -> None:
-    media = pictures(n=72)
+def test_every_class_that_can_spare_one_is_held_out(images: Make, tmp_path: Path) -> None:
+    media = images(n=72)
     for i, path in enumerate(sorted(media.rglob("*.png"))):
         (media / "abc"[i % 3]).mkdir(exist_ok=True)
         path.rename(media / "abc"[i % 3] / path.name)
@@ -393,9 +391,9 @@ def test_two_of_a_voice_come_before_one_of_another() -> None:
 
 @pytest.mark.parametrize("given", [True, False])
 def test_the_first_validation_items_are_a_fair_sample(
-    pictures: Make, tmp_path: Path, given: bool
+    images: Make, tmp_path: Path, given: bool
 ) -> None:
-    media, valid = pictures(n=200), pictures("valid", 40, seed=1)
+    media, valid = images(n=200), images("valid", 40, seed=1)
     made = prepared(run(media, valid if given else None), tmp_path / "run")
     assert made.valid["label"] is not None
     n = made.valid.n
@@ -411,10 +409,8 @@ def test_the_first_validation_items_are_a_fair_sample(
         np.testing.assert_array_equal(made.valid.media[i][0], whole[:, 1:9])
 
 
-def test_texts_and_several_references_follow_the_mixed_order(
-    pictures: Make, tmp_path: Path
-) -> None:
-    media, valid = captions(pictures()), pictures("valid", 12, seed=1)
+def test_texts_and_several_references_follow_the_mixed_order(images: Make, tmp_path: Path) -> None:
+    media, valid = captions(images()), images("valid", 12, seed=1)
     paths = sorted(valid.rglob("*.png"))
     rows = [{"path": str(p), "text": [f"a {p.stem}", f"{p.stem} a"]} for p in paths]
     manifest = tmp_path / "valid.jsonl"
@@ -429,8 +425,8 @@ def test_texts_and_several_references_follow_the_mixed_order(
     assert numbers != [path.stem for path in paths for _ in range(2)]
 
 
-def test_the_check_reports_oddities(pictures: Make, tmp_path: Path) -> None:
-    media = pictures(n=30)
+def test_the_check_reports_oddities(images: Make, tmp_path: Path) -> None:
+    media = images(n=30)
     Image.new("RGB", (8, 8), "blue").save(media / "cat" / "blue.png")
     Image.fromarray(np.arange(3, dtype=np.uint8)[None]).save(media / "cat" / "tiny.png")
     Image.fromarray(np.arange(90, dtype=np.uint8)[None].repeat(9, 0)).save(
@@ -445,8 +441,8 @@ def test_the_check_reports_oddities(pictures: Make, tmp_path: Path) -> None:
     assert any(not missing(line, "3 × 1", "90 × 9") for line in lines)
 
 
-def test_validation_items_are_checked_alike(pictures: Make, tmp_path: Path) -> None:
-    media, valid = pictures(), pictures("valid", 4, seed=1)
+def test_validation_items_are_checked_alike(images: Make, tmp_path: Path) -> None:
+    media, valid = images(), images("valid", 4, seed=1)
     Image.new("RGB", (8, 8), "blue").save(valid / "cat" / "blue.png")
     Image.fromarray(np.arange(3, dtype=np.uint8)[None]).save(valid / "cat" / "tiny.png")
     made = prepared(run(media, valid), tmp_path / "run")
@@ -456,8 +452,8 @@ def test_validation_items_are_checked_alike(pictures: Make, tmp_path: Path) -> N
     assert not missing(found["sizes"], "3 × 1", "8 × 10")
 
 
-def test_one_of_a_kind_is_singular(pictures: Make, tmp_path: Path, slow: Any) -> None:
-    media = pictures(n=1)
+def test_one_of_a_kind_is_singular(images: Make, tmp_path: Path, slow: Any) -> None:
+    media = images(n=1)
     with pytest.raises(ImpossibleData) as caught:
         prepared(run(media), tmp_path / "run", progress=slow)
     assert "1/1" in slow.stream.getvalue()
@@ -465,8 +461,8 @@ def test_one_of_a_kind_is_singular(pictures: Make, tmp_path: Path, slow: Any) ->
     assert not missing(line, "1", "label:")
 
 
-def test_one_class_or_no_media_cannot_be_learned(pictures: Make, tmp_path: Path) -> None:
-    media = pictures()
+def test_one_class_or_no_media_cannot_be_learned(images: Make, tmp_path: Path) -> None:
+    media = images()
     shutil.rmtree(media / "dog")
     with pytest.raises(ImpossibleData, match=naming("'cat'")):
         prepared(run(media), tmp_path / "run")
@@ -479,8 +475,8 @@ def test_one_class_or_no_media_cannot_be_learned(pictures: Make, tmp_path: Path)
     assert [one.name for one in caught.value.report.findings] == ["no-media"]
 
 
-def test_a_broken_link_is_named_and_left_out(pictures: Make, tmp_path: Path) -> None:
-    media = pictures(n=20)
+def test_a_broken_link_is_named_and_left_out(images: Make, tmp_path: Path) -> None:
+    media = images(n=20)
     (media / "cat" / "gone.png").symlink_to("/no/such.png")
     made = prepared(run(media), tmp_path / "run")
     lines = "\n".join(made.report.lines())
@@ -490,7 +486,7 @@ def test_a_broken_link_is_named_and_left_out(pictures: Make, tmp_path: Path) -> 
     assert made.train.n + made.valid.n == 20
 
 
-def test_missing_files_of_both_splits_are_one_error(pictures: Make, tmp_path: Path) -> None:
+def test_missing_files_of_both_splits_are_one_error(images: Make, tmp_path: Path) -> None:
     for name in ("train", "valid"):
         (tmp_path / f"{name}.tsv").write_text(f"{name}1.png\tcat\n{name}2.png\tdog\n")
     with pytest.raises(DataError, match=naming(4, "train2.png", "valid1.png")):
@@ -498,9 +494,9 @@ def test_missing_files_of_both_splits_are_one_error(pictures: Make, tmp_path: Pa
 
 
 def test_a_full_disk_is_reported_before_decoding(
-    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = run(pictures())
+    settings = run(images())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=12 * 192 - 1))
     with pytest.raises(DataError, match=naming(12, "8 × 8", "GB")):
         prepared(settings, tmp_path / "run")
@@ -514,23 +510,23 @@ def captions(media: Path) -> Path:
     return path
 
 
-def test_texts_become_tokens(pictures: Make, tmp_path: Path) -> None:
-    settings = run(captions(pictures()))
+def test_texts_become_tokens(images: Make, tmp_path: Path) -> None:
+    settings = run(captions(images()))
     made = prepared(settings, tmp_path / "run", target="text")
     assert made.tokenizer is not None
     assert made.train["text"] is not None
     texts = [made.tokenizer.decode(made.train["text"][i].tolist()) for i in range(made.train.n)]
     assert len(texts) == made.train.n
     assert all(text.startswith("a ") for text in texts)
-    assert findings(made)["duplicates"] == 1  # the same picture with another caption is none
+    assert findings(made)["duplicates"] == 1  # the same image with another caption is none
     made.save_tokenizer(tmp_path / "tokenizer.json")
     other = prepared(settings, tmp_path / "other", target="text", tokenizer=made.tokenizer)
     assert other.tokenizer is not None
     assert other.tokenizer.to_json() == made.tokenizer.to_json()
 
 
-def test_a_test_set_is_read_for_scoring(pictures: Make, tmp_path: Path) -> None:
-    media = pictures()
+def test_a_test_set_is_read_for_scoring(images: Make, tmp_path: Path) -> None:
+    media = images()
     found = scored(run(media), labels=("dog", "cat"))
     assert found.items["label"].tolist() == [1] * 6 + [0] * 6
     assert found.targets == ["cat"] * 6 + ["dog"] * 6
@@ -546,7 +542,7 @@ def test_a_test_set_is_read_for_scoring(pictures: Make, tmp_path: Path) -> None:
     assert len(set(hashes.tolist())) == 12
 
 
-def sound(path: Path, samples: Any, rate: int = 8000) -> None:
+def audio(path: Path, samples: Any, rate: int = 8000) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     soundfile.write(path, np.asarray(samples, np.float32), rate)
 
@@ -555,9 +551,9 @@ def test_recordings_of_any_length(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     for i in range(12):
         wave = draw.uniform(-0.5, 0.5, 1000 + 100 * i)
-        sound(tmp_path / "media" / ("anna", "ben")[i % 2] / f"{i}.wav", wave)
-    sound(tmp_path / "media" / "anna" / "silent.wav", np.zeros(2000))
-    sound(tmp_path / "media" / "anna" / "empty.wav", [])
+        audio(tmp_path / "media" / ("anna", "ben")[i % 2] / f"{i}.wav", wave)
+    audio(tmp_path / "media" / "anna" / "silent.wav", np.zeros(2000))
+    audio(tmp_path / "media" / "anna" / "empty.wav", [])
     shape = AudioSettings(rate=8000)
     made = prepared(run(tmp_path / "media"), tmp_path / "run", what="audio", shape=shape)
     store = made.train.audio
@@ -599,6 +595,6 @@ def test_stores_give_what_was_put_in() -> None:
     assert mixed[1].shape == (2, 3, 4, 6)
     assert torch.equal(mixed.gather(np.array([2])), torch.from_numpy(items[1][None]))
     assert mixed.on("cpu") is mixed
-    sounds = AudioStore.of([np.arange(5, dtype=np.int16), np.arange(3, dtype=np.int16)], 8000)
-    assert sounds.rows(np.array([1]))[0].tolist() == [0, 1, 2]
-    assert sounds.seconds == 0.001
+    audio = AudioStore.of([np.arange(5, dtype=np.int16), np.arange(3, dtype=np.int16)], 8000)
+    assert audio.rows(np.array([1]))[0].tolist() == [0, 1, 2]
+    assert audio.seconds == 0.001

@@ -30,21 +30,21 @@ def is_stack(path: Path, *, moving: bool) -> bool:
 
 def open_mnist(path: Path, *, labelled: bool) -> Table:
     """Return a table of an IDX file of images; the labels are read from the file next to it."""
-    pictures = open_idx(path)
-    if pictures.ndim not in (3, 4):
+    images = open_idx(path)
+    if images.ndim not in (3, 4):
         raise DataError(
-            f"{path} has {pictures.ndim} axes, but images have the axes N Y X [C]. Give the file "
+            f"{path} has {images.ndim} axes, but images have the axes N Y X [C]. Give the file "
             "of images; the file of labels next to it is found automatically."
         )
     if not labelled:
-        return _table(path, len(pictures))
+        return _table(path, len(images))
     beside = labels_beside(path)
     labels = open_idx(beside)
-    if labels.shape != (len(pictures),):
+    if labels.shape != (len(images),):
         raise DataError(
-            f"{path} has {len(pictures):,} images, but {beside} has {len(labels):,} labels."
+            f"{path} has {len(images):,} images, but {beside} has {len(labels):,} labels."
         )
-    return _table(path, len(pictures), list(map(str, labels.tolist())))
+    return _table(path, len(images), list(map(str, labels.tolist())))
 
 
 def _table(path: Path, n: int, labels: Sequence[str] | None = None) -> Table:

@@ -99,8 +99,8 @@ class CtcRecognizer(Recognizer):
         with evaluating([self.model]):
             front = self.model.front
             assert isinstance(front, AudioFront)
-            sound, layout = front.collate(waves, device)
-            x_ND = self.model(sound, layout)
+            audio, layout = front.collate(waves, device)
+            x_ND = self.model(audio, layout)
             return layout.split(self.model.ctc(x_ND).float().log_softmax(-1))
 
 
@@ -225,8 +225,8 @@ class DecoderRecognizer(Recognizer):
         assert head is not None
         device = next(self.model.parameters()).device
         with evaluating([self.model]):
-            sound, layout = self.model.source_front.collate(waves, device)
-            memory = self.model.encode(sound, layout)
+            audio, layout = self.model.source_front.collate(waves, device)
+            memory = self.model.encode(audio, layout)
             return layout.split(head(memory.x_MD).float().log_softmax(-1))
 
 

@@ -56,7 +56,7 @@ class TokenContext(TypedDict):
     pieces: list[str]
     """Tokens; for media the name of the position, and the name of the file."""
 
-    picture: NotRequired[str]
+    image: NotRequired[str]
     """Image as a `data:` address."""
 
 
@@ -79,7 +79,7 @@ class Passage(Reading):
         name = self.streams[stream].pieces[place]
         pixels = self.media.patch_surroundings(place)
         found: TokenContext = {"at": 0, "pieces": [name, f" {self.media.name}"]}
-        return found if pixels is None else {**found, "picture": data_uri(pixels)}
+        return found if pixels is None else {**found, "image": data_uri(pixels)}
 
 
 def examples(run: LoadedRun, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:

@@ -25,7 +25,7 @@ from headway.settings.vision import ImageSettings
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_inputs import check_kind, what_of
 
-MediaKind = Literal["picture", "sound"]
+MediaKind = Literal["image", "audio"]
 
 NAMES = {"image": "an image", "video": "a video", "audio": "a recording"}
 
@@ -69,18 +69,18 @@ class MediaInput:
         """Make media from an item as a front with these settings divides it into positions."""
         if isinstance(settings, AudioSettings):
             n_rows = settings.rows_of(len(item))
-            return cls("sound", name, item, rate=settings.rate, row_s=settings.row_seconds,
+            return cls("audio", name, item, rate=settings.rate, row_s=settings.row_seconds,
                        n_rows=n_rows)  # fmt: skip
         n_frames, _, height, width = item.shape
         grid = settings.grid_of(n_frames, height, width)
         n_rows = settings.rows_of(n_frames, height, width)
-        return cls("picture", name, item, grid, settings.extra, settings.tubelet, n_rows=n_rows)
+        return cls("image", name, item, grid, settings.extra, settings.tubelet, n_rows=n_rows)
 
     @property
     def unit(self) -> str:
         """Plural name of this kind of media, for messages."""
-        what: MediaType = "audio" if self.kind == "sound" else "image"
-        return UNITS["video" if self.kind == "picture" and len(self.item) > 1 else what]
+        what: MediaType = "audio" if self.kind == "audio" else "image"
+        return UNITS["video" if self.kind == "image" and len(self.item) > 1 else what]
 
     @property
     def seconds(self) -> float:
@@ -95,7 +95,7 @@ class MediaInput:
     @property
     def content_mask(self) -> list[bool]:
         """For each position, whether it is part of the image or recording."""
-        n = self.n_unpadded_rows if self.kind == "sound" else self.n_rows
+        n = self.n_unpadded_rows if self.kind == "audio" else self.n_rows
         return [self.extra <= row < n for row in range(self.n_rows)]
 
     def stream(self, name: str) -> TokenStream:
@@ -106,7 +106,7 @@ class MediaInput:
         return TokenStream(name, (-1,) * len(pieces), tuple(pieces), words, special)
 
     def _places(self) -> list[str]:
-        if self.kind == "sound":
+        if self.kind == "audio":
             digits = 2 if self.row_s >= 0.01 else 3
             return [f"{row * self.row_s:.{digits}f} s" for row in range(self.n_rows)]
         time, lines, columns = self.grid
@@ -122,7 +122,7 @@ class MediaInput:
         """Pixels of a patch and its neighbours (T C Y X); None for positions that are not
         patches."""
         place = row - self.extra
-        if self.kind == "sound" or place < 0:
+        if self.kind == "audio" or place < 0:
             return None
         time, lines, columns = self.grid
         t, y, x = np.unravel_index(place, self.grid)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KINDS = (*SIDES, "self")
 STACKS = ("encoder", "decoder", "self")
-ONLY = (["text"], ["picture"], ["sound"])
+ONLY = (["text"], ["image"], ["audio"])
 """Streams of a model with a single stream."""
 
 

@@ -28,7 +28,7 @@ model. Every other model has one kind, `self`, in its only stream."""
 class TokenStream:
     """Tokens that are read together.
 
-    The name is `source` or `target` for a sequence-to-sequence model, `picture` or `sound` for an
+    The name is `source` or `target` for a sequence-to-sequence model, `image` or `audio` for an
     encoder of media, otherwise `text`.
     """
 

@@ -30,7 +30,7 @@ from headway.web.pack import pack
 TRUTH = "truth.json"
 """File in a run folder with the measured accuracy of each map; `headway truth` writes it."""
 
-LIGHT = ("overview", "picture", "sound", "attention", "lens")
+LIGHT = ("overview", "image", "audio", "attention", "lens")
 """Sections of a look at a checkpoint; only the look at the final weights has all sections."""
 
 HEIGHT = 760

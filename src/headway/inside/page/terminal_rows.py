@@ -6,9 +6,9 @@ from headway.inside.capture.media import MediaInput
 from headway.inside.capture.streams import Reading, TokenStream
 
 NOTES = {
-    "picture": "each column is a patch: row,column",
+    "image": "each column is a patch: row,column",
     "video": "each column is a patch: frame,row,column",
-    "sound": "each column is a moment of the recording",
+    "audio": "each column is a moment of the recording",
 }
 EVERY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 
@@ -16,7 +16,7 @@ EVERY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 def pieces_of(reading: Reading, stream: TokenStream) -> list[str]:
     """The tokens of a stream; patches are "3,5" (row, column), moments stay "0.24 s"."""
     media = reading.media
-    if media is None or media.kind == "sound" or stream != reading.first:
+    if media is None or media.kind == "audio" or stream != reading.first:
         return list(stream.pieces)
     return [name.replace("·", ",") for name in media.short_names()]
 
@@ -24,7 +24,7 @@ def pieces_of(reading: Reading, stream: TokenStream) -> list[str]:
 def ticks(media: MediaInput, size: int, cell: int, room: int) -> list[str]:
     """Column headings of a heatmap of media: the first patch of each row, or the seconds. `size` is
     the number of positions per column, `cell` the width of a column."""
-    marks = _times(media, size, cell) if media.kind == "sound" else _patches(media)
+    marks = _times(media, size, cell) if media.kind == "audio" else _patches(media)
     line = ""
     for row, name in marks:
         at = row // size * cell

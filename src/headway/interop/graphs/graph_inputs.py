@@ -151,10 +151,10 @@ class AudioInputs(GraphInputs):
         none = torch.empty(0)  # the samples: the mel frames are given instead
         mel_AF = mel_BFA.transpose(1, 2).flatten(0, 1)
         hidden_N = _spread(hidden[0], torch.arange(n_rows)).flatten() if hidden else None
-        sound = AudioBatch(
+        audio = AudioBatch(
             none, none, none, none, none, tuple(taps), 0, mel_AF=mel_AF, masked_N=hidden_N
         )
-        return ModelInput(sound, layout)
+        return ModelInput(audio, layout)
 
 
 class PaddedMel(nn.Module):

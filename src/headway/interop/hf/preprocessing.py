@@ -49,12 +49,12 @@ def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Archit
     if not values:
         return _with_defaults(found)
     if isinstance(found.model, ImageEncoderSettings | ImageSeq2SeqSettings):
-        picture, notes = _image_settings(given, found.model.image)
-        model: ModelSettings = replace(found.model, image=picture)
+        image, notes = _image_settings(given, found.model.image)
+        model: ModelSettings = replace(found.model, image=image)
         return replace(found, model=model, notes=(*found.notes, *notes))
     if isinstance(found.model, AudioSeq2SeqSettings):
-        sound = _audio_settings(given, found.model.audio)
-        return replace(found, model=replace(found.model, audio=sound))
+        audio = _audio_settings(given, found.model.audio)
+        return replace(found, model=replace(found.model, audio=audio))
     return found
 
 
@@ -62,10 +62,10 @@ def _with_defaults(found: Architecture) -> Architecture:
     """The architecture with a note on the preprocessing that is assumed."""
     if not isinstance(found.model, ImageEncoderSettings | ImageSeq2SeqSettings):
         return found
-    picture = found.model.image
+    image = found.model.image
     note = (
         f"there is no {PREPROCESSOR_JSON}: pixels are normalised as usual for this kind of model, "
-        f"mean {_listed(picture.mean)}, standard deviation {_listed(picture.std)}"
+        f"mean {_listed(image.mean)}, standard deviation {_listed(image.std)}"
     )
     return replace(found, notes=(*found.notes, note))
 
@@ -74,16 +74,14 @@ def _listed(numbers: tuple[float, ...]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def _image_settings(
-    given: ForeignConfig, picture: ImageSettings
-) -> tuple[ImageSettings, list[str]]:
+def _image_settings(given: ForeignConfig, image: ImageSettings) -> tuple[ImageSettings, list[str]]:
     """Read the normalisation of pixels. Foreign: (x · factor − mean) / std for pixels up to 255;
     ours is for pixels up to 1."""
     factor = given.number("rescale_factor", 1 / LEVELS, least=1e-9)
     full = LEVELS * (factor if given.flag("do_rescale", True) else 1.0)
     if given.flag("do_normalize", True):
-        mean = _numbers(given, "image_mean", picture.mean, picture.channels)
-        std = _numbers(given, "image_std", picture.std, picture.channels)
+        mean = _numbers(given, "image_mean", image.mean, image.channels)
+        std = _numbers(given, "image_std", image.std, image.channels)
         if min(std) <= 0:
             raise given.error("image_std", "must be positive")
     else:
@@ -93,12 +91,12 @@ def _image_settings(
     notes = _resizing(given)
     size = given.values.get("crop_size" if given.values.get("do_center_crop") else "size")
     wanted = _size(size)
-    if wanted is not None and wanted != (picture.height, picture.width):
+    if wanted is not None and wanted != (image.height, image.width):
         notes.append(
             f"{PREPROCESSOR_JSON} has images of {wanted[0]} × {wanted[1]}, but the model was "
-            f"trained on {picture.height} × {picture.width}; images are resized to the latter"
+            f"trained on {image.height} × {image.width}; images are resized to the latter"
         )
-    return replace(picture, mean=mean, std=std), notes
+    return replace(image, mean=mean, std=std), notes
 
 
 def _resizing(given: ForeignConfig) -> list[str]:
@@ -140,14 +138,14 @@ def _size(value: Any) -> tuple[int, int] | None:
     return None
 
 
-def _audio_settings(given: ForeignConfig, sound: AudioSettings) -> AudioSettings:
-    given.require("feature_size", sound.bands, f"the model needs {sound.bands} mel bands")
-    seconds = given.number("chunk_length", sound.pad_s, least=0.01, most=3600.0)
+def _audio_settings(given: ForeignConfig, audio: AudioSettings) -> AudioSettings:
+    given.require("feature_size", audio.bands, f"the model needs {audio.bands} mel bands")
+    seconds = given.number("chunk_length", audio.pad_s, least=0.01, most=3600.0)
     changed = replace(
-        sound,
-        rate=given.integer("sampling_rate", sound.rate, most=1 << 20),
-        n_fft=given.integer("n_fft", sound.n_fft, most=1 << 16),
-        hop=given.integer("hop_length", sound.hop, most=1 << 16),
+        audio,
+        rate=given.integer("sampling_rate", audio.rate, most=1 << 20),
+        n_fft=given.integer("n_fft", audio.n_fft, most=1 << 16),
+        hop=given.integer("hop_length", audio.hop, most=1 << 16),
         pad_s=seconds,
     )
     if changed.rows_of(0) > changed.max_rows:
@@ -161,10 +159,10 @@ def _audio_settings(given: ForeignConfig, sound: AudioSettings) -> AudioSettings
 def preprocessor_config(model: ModelSettings, model_type: str) -> dict[str, Any]:
     """Return the preprocessor configuration of a model; {} if its input is text."""
     if isinstance(model, ImageEncoderSettings | ImageSeq2SeqSettings):
-        picture = model.image
-        size = {"height": picture.height, "width": picture.width}
-        spread = picture.channels if len(picture.mean) == 1 else 1
-        spread_std = picture.channels if len(picture.std) == 1 else 1
+        image = model.image
+        size = {"height": image.height, "width": image.width}
+        spread = image.channels if len(image.mean) == 1 else 1
+        spread_std = image.channels if len(image.std) == 1 else 1
         return {
             "image_processor_type": PROCESSORS[model_type],
             "do_resize": True,
@@ -174,23 +172,23 @@ def preprocessor_config(model: ModelSettings, model_type: str) -> dict[str, Any]
             "do_rescale": True,
             "rescale_factor": 1 / LEVELS,
             "do_normalize": True,
-            "image_mean": list(picture.mean) * spread,
-            "image_std": list(picture.std) * spread_std,
+            "image_mean": list(image.mean) * spread,
+            "image_std": list(image.std) * spread_std,
         }
     if not isinstance(model, AudioSeq2SeqSettings):
         return {}
-    sound = model.audio
-    n_samples = round(sound.pad_s * sound.rate)
+    audio = model.audio
+    n_samples = round(audio.pad_s * audio.rate)
     return {
         "feature_extractor_type": "WhisperFeatureExtractor",
         "processor_class": "WhisperProcessor",
-        "feature_size": sound.bands,
-        "sampling_rate": sound.rate,
-        "hop_length": sound.hop,
-        "chunk_length": _whole(sound.pad_s),
-        "n_fft": sound.n_fft,
+        "feature_size": audio.bands,
+        "sampling_rate": audio.rate,
+        "hop_length": audio.hop,
+        "chunk_length": _whole(audio.pad_s),
+        "n_fft": audio.n_fft,
         "n_samples": n_samples,
-        "nb_max_frames": n_samples // sound.hop,
+        "nb_max_frames": n_samples // audio.hop,
         "padding_side": "right",
         "padding_value": 0.0,
         "return_attention_mask": False,

@@ -191,12 +191,12 @@ def _preparation(
         hear = transformers.WhisperFeatureExtractor.from_pretrained(out, local_files_only=True)
         rate = run.shape.audio.rate
 
-        def sound(item: ProofMedia) -> ModelArguments:
+        def audio(item: ProofMedia) -> ModelArguments:
             samples_S = item.astype(np.float32) / 32768.0
             found = hear(samples_S, sampling_rate=rate, return_tensors="np")
             return {"input_features": found["input_features"]}
 
-        return sound, "samples were processed by its feature extractor"
+        return audio, "samples were processed by its feature extractor"
     front = run.model.source_front if run.spec.writes else run.model.front
     assert isinstance(front, ImageFront)
     size = (front.shape.channels, front.shape.height, front.shape.width)

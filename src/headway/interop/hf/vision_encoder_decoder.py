@@ -84,7 +84,7 @@ class VisionEncoderDecoderFamily:
         said = self.read(config, names, {})
         assert isinstance(said.model, ImageSeq2SeqSettings)
         check_image(ours.image, said.model.image, CLASS)
-        check_round_trip(ours, said.model, CLASS, wider=BIASES, free={"picture"})
+        check_round_trip(ours, said.model, CLASS, wider=BIASES, free={"image"})
         return config, said
 
 

@@ -112,7 +112,7 @@ class VitFamily:
         said = self.read(config, names, {})
         assert isinstance(said.model, ImageEncoderSettings)
         check_image(ours.image, said.model.image, self.cls)
-        check_round_trip(ours, said.model, self.cls, wider=BIASES, free={"picture", "max_len"})
+        check_round_trip(ours, said.model, self.cls, wider=BIASES, free={"image", "max_len"})
         return config, said
 
     def _kind(self, given: ForeignConfig, names: Collection[str]) -> str:
@@ -170,9 +170,9 @@ def _sides(given: ForeignConfig, key: str, default: int) -> tuple[int, int]:
     return height, width
 
 
-def _side(picture: ImageSettings) -> int | list[int]:
-    square = picture.height == picture.width
-    return picture.height if square else [picture.height, picture.width]
+def _side(image: ImageSettings) -> int | list[int]:
+    square = image.height == image.width
+    return image.height if square else [image.height, image.width]
 
 
 def check_image(ours: ImageSettings, said: ImageSettings, name: str) -> None:
@@ -188,11 +188,11 @@ def check_image(ours: ImageSettings, said: ImageSettings, name: str) -> None:
             raise UserError(f"{name} does not support model.image.{key} = {here!r}.")
 
 
-def front_pairs(picture: ImageSettings, prefix: str) -> list[NamePair]:
+def front_pairs(image: ImageSettings, prefix: str) -> list[NamePair]:
     """Name pairs of patches, special tokens, and the one table of positions for both."""
-    front, extra = f"{prefix}embeddings", picture.extra
-    _, n_lines, n_columns = picture.grid
-    channels, patch = picture.channels, picture.patch
+    front, extra = f"{prefix}embeddings", image.extra
+    _, n_lines, n_columns = image.grid
+    channels, patch = image.channels, image.patch
 
     def as_patch(weight: Tensor) -> Tensor:
         return weight.unflatten(1, (channels, patch, patch))

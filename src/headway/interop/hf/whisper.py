@@ -130,7 +130,7 @@ class WhisperFamily:
         said = self.read(config, names, {})
         assert isinstance(said.model, AudioSeq2SeqSettings)
         _check_audio(ours.audio, said.model.audio)
-        check_round_trip(ours, said.model, "Whisper", wider=BIASES, free={"norm_eps", "sound"})
+        check_round_trip(ours, said.model, "Whisper", wider=BIASES, free={"norm_eps", "audio"})
         return config, said
 
     def _refuse(self, given: ForeignConfig) -> None:
@@ -143,7 +143,7 @@ class WhisperFamily:
 def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> AudioSeq2SeqSettings:
     """Settings of a Whisper model of these sizes. Positions are learned, so the encoder's rounded
     sinusoids are read from the file."""
-    sound = AudioSettings(
+    audio = AudioSettings(
         bands=bands, positions="learned", max_rows=max_rows, pad_s=window_s(max_rows)
     )
     return AudioSeq2SeqSettings(
@@ -151,7 +151,7 @@ def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> AudioSeq2Seq
         block_layout="pre",
         positions="learned",
         attention_bias="qvo",
-        audio=sound,
+        audio=audio,
         **sizes,
     )
 

@@ -89,7 +89,7 @@ def collate_audio(
     for stride in shape.strides:
         tap, lengths = _taps(lengths, stride)
         taps.append(torch.from_numpy(tap))
-    sound = AudioBatch(
+    audio = AudioBatch(
         samples_S=torch.from_numpy(np.concatenate(waves)),
         centre_A=torch.from_numpy(
             low + np.rint(place * shape.hop * speed[number]).astype(np.int64)
@@ -101,7 +101,7 @@ def collate_audio(
         n_recordings=len(waves),
         speed_A=None if speeds is None else torch.from_numpy(speed[number]),
     )
-    return sound, lengths.tolist()
+    return audio, lengths.tolist()
 
 
 def _wave(item: Any, shape: AudioSettings) -> NDArray[np.float32]:
@@ -139,7 +139,7 @@ class FlatConv(nn.Module):
 class AudioFront(Front):
     """Front for audio: log-mel frames, strided convolutions, then positional encodings."""
 
-    reads = "sound"
+    reads = "audio"
 
     def __init__(
         self, shape: AudioSettings, width: int, *, dropout: float = 0.0, masks: bool = False
@@ -165,34 +165,34 @@ class AudioFront(Front):
     def collate(
         self, items: Sequence[Any], device: torch.device | str = "cpu"
     ) -> tuple[AudioBatch, Layout]:
-        sound, lengths = collate_audio(items, self.shape)
-        return on_device(sound, device), Layout.of(lengths, device)
+        audio, lengths = collate_audio(items, self.shape)
+        return on_device(audio, device), Layout.of(lengths, device)
 
     def blanks(self, n_rows: int) -> list[Any]:
         silence = np.zeros(int(TYPICAL_S * self.shape.rate), np.float32)
         return [silence] * max(1, -(-n_rows // self.rows(silence)))
 
     @torch.no_grad()
-    def mel(self, sound: AudioBatch) -> Tensor:
+    def mel(self, audio: AudioBatch) -> Tensor:
         """Log-mel frames of all recordings, in fp32."""
-        if sound.mel_AF is not None:
-            return sound.mel_AF
+        if audio.mel_AF is not None:
+            return audio.mel_AF
         return self.log_mel(
-            sound.samples_S,
-            sound.centre_A,
-            sound.low_A,
-            sound.high_A,
-            sound.number_A,
-            sound.n_recordings,
-            sound.speed_A,
+            audio.samples_S,
+            audio.centre_A,
+            audio.low_A,
+            audio.high_A,
+            audio.number_A,
+            audio.n_recordings,
+            audio.speed_A,
         )
 
-    def forward(self, sound: AudioBatch, layout: Layout) -> Tensor:
-        x_ND = self.cast(self.mel(sound))
-        for convolution, taps_N3 in zip(self.convolutions, sound.taps, strict=True):
+    def forward(self, audio: AudioBatch, layout: Layout) -> Tensor:
+        x_ND = self.cast(self.mel(audio))
+        for convolution, taps_N3 in zip(self.convolutions, audio.taps, strict=True):
             x_ND = convolution(x_ND, taps_N3)
-        if sound.masked_N is not None and self.mask is not None:
-            x_ND = torch.where(sound.masked_N[:, None], self.mask.weight.to(x_ND.dtype), x_ND)
+        if audio.masked_N is not None and self.mask is not None:
+            x_ND = torch.where(audio.masked_N[:, None], self.mask.weight.to(x_ND.dtype), x_ND)
         if self.positions is not None:
             x_ND = self.positions(x_ND, layout)
         return self.drop(x_ND)

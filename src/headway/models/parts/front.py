@@ -20,7 +20,7 @@ class Front(nn.Module):
     `dtype` is the type of the residual stream, and so of all computation after it.
     """
 
-    reads: ClassVar[Literal["text", "picture", "sound"]] = "text"
+    reads: ClassVar[Literal["text", "image", "audio"]] = "text"
     """Modality of its input."""
 
     def __init__(self) -> None:

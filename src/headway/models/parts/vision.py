@@ -118,7 +118,7 @@ def feature_grid(channels: int, width: int, out: int) -> nn.Sequential:
 class ImageFront(Front):
     """Front for images and videos: pixels, a stem, patch embeddings, class tokens, positions."""
 
-    reads = "picture"
+    reads = "image"
     mean_C11: Tensor
     std_C11: Tensor
 
@@ -163,8 +163,8 @@ class ImageFront(Front):
     def collate(
         self, items: Sequence[Any], device: torch.device | str = "cpu"
     ) -> tuple[ImageBatch, Layout]:
-        pictures, lengths = collate_images(items, self.shape)
-        return on_device(pictures, device), Layout.of(lengths, device)
+        images, lengths = collate_images(items, self.shape)
+        return on_device(images, device), Layout.of(lengths, device)
 
     def blanks(self, n_rows: int) -> list[Any]:
         shape = self.shape
@@ -172,13 +172,13 @@ class ImageFront(Front):
         black = torch.zeros(size, dtype=torch.uint8, device="meta")
         return [black] * max(1, -(-n_rows // self.rows(black)))
 
-    def forward(self, pictures: ImageBatch, layout: Layout) -> Tensor:
-        x_ND = self._in_order([self._rows(group) for group in pictures.groups], pictures)
-        if pictures.masked_N is not None and self.mask is not None:
-            x_ND = torch.where(pictures.masked_N[:, None], self.mask.weight.to(x_ND.dtype), x_ND)
+    def forward(self, images: ImageBatch, layout: Layout) -> Tensor:
+        x_ND = self._in_order([self._rows(group) for group in images.groups], images)
+        if images.masked_N is not None and self.mask is not None:
+            x_ND = torch.where(images.masked_N[:, None], self.mask.weight.to(x_ND.dtype), x_ND)
         if self.places is not None:
-            codes = [self._code(group) for group in pictures.groups]
-            x_ND = x_ND + self._in_order(codes, pictures).to(x_ND.dtype)
+            codes = [self._code(group) for group in images.groups]
+            x_ND = x_ND + self._in_order(codes, images).to(x_ND.dtype)
         return self.drop(x_ND)
 
     def pixels(self, group: Tensor) -> Tensor:
@@ -198,17 +198,17 @@ class ImageFront(Front):
 
     def _rows(self, group: Tensor) -> Tensor:
         """Vectors of all positions of images of one size, without positional encoding (B R D)."""
-        n_pictures, n_frames = group.shape[:2]
+        n_images, n_frames = group.shape[:2]
         x_BTCYX = self.cast(self.pixels(group))
         if self.stem is not None:
-            x_BTCYX = self.stem(x_BTCYX.flatten(0, 1)).unflatten(0, (n_pictures, n_frames))
+            x_BTCYX = self.stem(x_BTCYX.flatten(0, 1)).unflatten(0, (n_images, n_frames))
         if self.to_stream is None:
             x_BRD = x_BTCYX.permute(0, 1, 3, 4, 2).flatten(1, 3)
         else:
             x_BRD = self.to_stream(self.patches(x_BTCYX))
         if self.first is None:
             return x_BRD
-        first_BED = self.first.weight.to(x_BRD.dtype).expand(n_pictures, -1, -1)
+        first_BED = self.first.weight.to(x_BRD.dtype).expand(n_images, -1, -1)
         return torch.cat([first_BED, x_BRD], dim=1)
 
     def _code(self, group: Tensor) -> Tensor:
@@ -235,6 +235,6 @@ class ImageFront(Front):
         return (time_TD[:, None] + place_PD).flatten(0, 1)
 
     @staticmethod
-    def _in_order(parts: Sequence[Tensor], pictures: ImageBatch) -> Tensor:
+    def _in_order(parts: Sequence[Tensor], images: ImageBatch) -> Tensor:
         x_ND = torch.cat([part.flatten(0, 1) for part in parts])
-        return x_ND if pictures.order_N is None else x_ND[pictures.order_N]
+        return x_ND if images.order_N is None else x_ND[images.order_N]

@@ -56,18 +56,18 @@ class Augment(nn.Module):
         )
 
     def _placed(self, images_BTCYX: Tensor) -> Tensor:
-        n_pictures, device = len(images_BTCYX), images_BTCYX.device
+        n_images, device = len(images_BTCYX), images_BTCYX.device
         most = self.settings.crop
-        by_2B = torch.randint(-most, most + 1, (2, n_pictures), device=device)
-        mirrored_B = torch.rand(n_pictures, device=device) < (0.5 if self.settings.flip else 0.0)
+        by_2B = torch.randint(-most, most + 1, (2, n_images), device=device)
+        mirrored_B = torch.rand(n_images, device=device) < (0.5 if self.settings.flip else 0.0)
         return shift(images_BTCYX, by_2B[0], by_2B[1], mirrored_B)
 
 
 def erase(x_BTCYX: Tensor, share: float) -> Tensor:
     """Random erasing: replace a rectangle by noise in a fraction `share` of the images, with the
     same noise in all frames of a video."""
-    n_pictures, _, _, height, width = x_BTCYX.shape
-    draw_3B = torch.rand(3, n_pictures, device=x_BTCYX.device)
+    n_images, _, _, height, width = x_BTCYX.shape
+    draw_3B = torch.rand(3, n_images, device=x_BTCYX.device)
     least, most = ERASED
     area_B = least + draw_3B[0] * (most - least)
     aspect_B = ((2 * draw_3B[1] - 1) * log(ASPECT)).exp()

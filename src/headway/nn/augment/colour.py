@@ -67,10 +67,10 @@ def autocontrast(x_BTCYX: Tensor) -> Tensor:
 def equalize(x_BTCYX: Tensor) -> Tensor:
     """Equalise the histogram of each channel: a pixel becomes its cumulative frequency, not
     counting pixels of the darkest level."""
-    n_pictures, n_frames, n_channels, height, width = x_BTCYX.shape
+    n_images, n_frames, n_channels, height, width = x_BTCYX.shape
     level = (x_BTCYX * (LEVELS - 1)).round().long()
     level_BCP = level.transpose(1, 2).flatten(2)
-    count_BCL = x_BTCYX.new_zeros(n_pictures, n_channels, LEVELS)
+    count_BCL = x_BTCYX.new_zeros(n_images, n_channels, LEVELS)
     count_BCL = count_BCL.scatter_add(
         2, level_BCP, torch.ones_like(level_BCP, dtype=count_BCL.dtype)
     )
@@ -79,5 +79,5 @@ def equalize(x_BTCYX: Tensor) -> Tensor:
     rest_BC1 = level_BCP.shape[-1] - darkest_BC1
     share_BCL = (below_BCL + count_BCL - darkest_BC1).clamp(min=0) / rest_BC1.clamp(min=1)
     found_BCP = share_BCL.gather(2, level_BCP)
-    found = found_BCP.view(n_pictures, n_channels, n_frames, height, width).transpose(1, 2)
+    found = found_BCP.view(n_images, n_channels, n_frames, height, width).transpose(1, 2)
     return torch.where(rest_BC1[:, None, :, :, None] > 0, found, x_BTCYX)

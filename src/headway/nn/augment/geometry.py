@@ -27,8 +27,8 @@ def shift(x_BTCYX: Tensor, down_B: Tensor, right_B: Tensor, mirrored_B: Tensor) 
 def warp(x_BTCYX: Tensor, matrix_B23: Tensor) -> Tensor:
     """Apply an affine matrix to the coordinates from which pixels are read, in units of half an
     image from its centre. Pixels outside the image are black."""
-    n_pictures, n_frames, _, height, width = x_BTCYX.shape
-    size = [n_pictures, 1, height, width]
+    n_images, n_frames, _, height, width = x_BTCYX.shape
+    size = [n_images, 1, height, width]
     grid_BYX2 = F.affine_grid(matrix_B23, size, align_corners=False)
     flat = x_BTCYX.flatten(1, 2)  # frames are treated as channels, so that all move alike
     return F.grid_sample(flat, grid_BYX2, align_corners=False).unflatten(1, (n_frames, -1))

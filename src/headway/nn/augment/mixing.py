@@ -28,18 +28,18 @@ def mix_images(
 ) -> MixedImages:
     """Mix images between 0 and 1. `mixup` and `cutmix` are alpha of the Beta distribution of the
     weights, 0 for none. With both, each image gets one or the other with equal probability."""
-    n_pictures, device = len(images_BTCYX), images_BTCYX.device
-    partner_B = torch.rand(n_pictures, device=device).argsort()
+    n_images, device = len(images_BTCYX), images_BTCYX.device
+    partner_B = torch.rand(n_images, device=device).argsort()
     others_BTCYX = images_BTCYX.index_select(0, partner_B)
-    weight_B = torch.ones(n_pictures, device=device)
+    weight_B = torch.ones(n_images, device=device)
     result_BTCYX = images_BTCYX
     if mixup:
-        weight_B = beta(mixup, n_pictures, device)
+        weight_B = beta(mixup, n_images, device)
         result_BTCYX = torch.lerp(others_BTCYX, images_BTCYX, weight_B[:, None, None, None, None])
     if cutmix:
-        cut_BYX = cut_boxes(beta(cutmix, n_pictures, device), images_BTCYX)
+        cut_BYX = cut_boxes(beta(cutmix, n_images, device), images_BTCYX)
         cut_BTCYX = torch.where(cut_BYX[:, None, None], others_BTCYX, images_BTCYX)
-        chosen_B = torch.rand(n_pictures, device=device) < (0.5 if mixup else 1.0)
+        chosen_B = torch.rand(n_images, device=device) < (0.5 if mixup else 1.0)
         chosen = chosen_B[:, None, None, None, None]
         result_BTCYX = torch.where(chosen, cut_BTCYX, result_BTCYX)
         own_B = 1.0 - cut_BYX.float().mean((1, 2))

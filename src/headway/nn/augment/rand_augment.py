@@ -31,9 +31,9 @@ BITS = 4  # removed out of 8
 
 def draw_operation(x_BTCYX: Tensor, magnitude: float) -> Tensor:
     """Apply one random operation to each image (values between 0 and 1)."""
-    n_pictures, device = len(x_BTCYX), x_BTCYX.device
-    chosen_B = torch.randint(len(OPERATIONS), (n_pictures,), device=device)
-    sign_B = torch.randint(2, (n_pictures,), device=device).float() * 2 - 1
+    n_images, device = len(x_BTCYX), x_BTCYX.device
+    chosen_B = torch.randint(len(OPERATIONS), (n_images,), device=device)
+    sign_B = torch.randint(2, (n_images,), device=device).float() * 2 - 1
     return apply_operations(x_BTCYX, chosen_B, sign_B * (magnitude / FULL))
 
 

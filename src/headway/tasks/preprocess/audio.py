@@ -52,8 +52,8 @@ class AudioDataset(UnsplitDataset):
         if draw is not None and self.changes is not None:
             key = draw.seed, draw.epoch, *[draw.view] * bool(draw.view)
             speeds = self.changes.speeds(rows.tolist(), *key)
-        sound, lengths = collate_audio(waves, self.shape, speeds)
-        return ModelInput(sound, Layout.of(lengths))
+        audio, lengths = collate_audio(waves, self.shape, speeds)
+        return ModelInput(audio, Layout.of(lengths))
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> None:
         """Always None: frames are at different places in every batch."""
@@ -112,23 +112,23 @@ class AudioAugmentation:
     settings: AugmentSettings
 
     @torch.no_grad()
-    def __call__(self, front: AudioFront, sound: AudioBatch) -> AudioBatch:
+    def __call__(self, front: AudioFront, audio: AudioBatch) -> AudioBatch:
         """Apply gain, noise and SpecAugment (masked bands and time spans)."""
         settings = self.settings
         if settings.noise or settings.gain_db:
-            sound = replace(sound, samples_S=self._augmented(sound))
+            audio = replace(audio, samples_S=self._augmented(audio))
         if settings.bands or settings.spans:
             hide = SpecAugment(
                 settings.bands, settings.band_width, settings.spans, settings.span_width
             )
-            mel_AF = hide(front.mel(sound), sound.number_A, sound.n_recordings)
-            sound = replace(sound, mel_AF=mel_AF)
-        return sound
+            mel_AF = hide(front.mel(audio), audio.number_A, audio.n_recordings)
+            audio = replace(audio, mel_AF=mel_AF)
+        return audio
 
-    def _augmented(self, sound: AudioBatch) -> Tensor:
+    def _augmented(self, audio: AudioBatch) -> Tensor:
         """Apply a random gain to each recording, and add noise relative to its own RMS level."""
-        samples_S, n = sound.samples_S, sound.n_recordings
-        number_S = _numbers(sound)
+        samples_S, n = audio.samples_S, audio.n_recordings
+        number_S = _numbers(audio)
         draw_2B = torch.rand(2, n, device=samples_S.device)
         if self.settings.noise:
             sizes_B = torch.bincount(number_S, minlength=n).clamp(min=1)
@@ -149,8 +149,8 @@ class AudioAugmentation:
         return [float(draw.uniform(1 - share, 1 + share)) for draw in draws]
 
 
-def _numbers(sound: AudioBatch) -> Tensor:
+def _numbers(audio: AudioBatch) -> Tensor:
     """Index of the recording that each sample belongs to."""
-    begins_S = torch.zeros_like(sound.samples_S, dtype=torch.long)
-    begins_S[sound.low_A] = 1
+    begins_S = torch.zeros_like(audio.samples_S, dtype=torch.long)
+    begins_S[audio.low_A] = 1
     return begins_S.cumsum(0) - 1

@@ -71,8 +71,8 @@ class ImageDataset(UnsplitDataset):
             return ModelInput(DeviceImages(torch.from_numpy(rows)), layout)
         if self.store.equal is not None:
             return ModelInput(ImageBatch((self.store.gather(rows),)), layout)
-        pictures = [self.store[row] for row in rows.tolist()]
-        return ModelInput(collate_images(pictures, self.shape)[0], layout)
+        images = [self.store[row] for row in rows.tolist()]
+        return ModelInput(collate_images(images, self.shape)[0], layout)
 
     def to_model_input(self, stream: ModelInput) -> ModelInput:
         if not isinstance(stream.values, DeviceImages):
@@ -111,7 +111,7 @@ class ImageDataset(UnsplitDataset):
 @dataclass(frozen=True)
 class ImagePreprocessor(MediaPreprocessor[ImageSettings]):
     def thumbnail(self, example: ArrayLike) -> Thumbnail:
-        return {"picture": data_uri(example)}
+        return {"image": data_uri(example)}
 
     def input_dataset(self, columns: Columns) -> ImageDataset:
         return ImageDataset(columns.images, self.shape)

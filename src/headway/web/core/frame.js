@@ -6,7 +6,7 @@ function frame(host, { title, hint, name, csv, svg: drawing }) {
   const source = () => (drawing && drawing()) || body;
   const choices = [
     csv && ["CSV", () => save(new Blob([csvText(csv())], { type: "text/csv" }), file("csv"))],
-    ["SVG", () => save(new Blob([picture(source())], { type: "image/svg+xml" }), file("svg"))],
+    ["SVG", () => save(new Blob([standalone(source())], { type: "image/svg+xml" }), file("svg"))],
     ["PNG", async () => save(await painted(source()), file("png"))],
   ].filter(Boolean);
   const menu = el("details", { class: "menu" },
@@ -38,7 +38,7 @@ function save(blob, name) {
 
 // SVG source of a node. Canvases become images; other HTML is put into a foreignObject with the
 // page's own style, so that text stays text.
-function picture(node) {
+function standalone(node) {
   const box = node.getBoundingClientRect();
   const [width, height] = [Math.ceil(box.width), Math.ceil(Math.max(box.height, node.scrollHeight || 0))];
   const copy = node.cloneNode(true);
@@ -55,7 +55,7 @@ function picture(node) {
   for (const gone of whole.querySelectorAll(".noexport, script")) gone.remove();
   const style = [...document.querySelectorAll("style")].map((sheet) => sheet.textContent).join("\n");
   const inside = node instanceof SVGElement ? copy
-    : svg("foreignObject", { width, height }, el("div", { class: "picture" }, whole));
+    : svg("foreignObject", { width, height }, el("div", { class: "image" }, whole));
   const [all, tall] = [width + 24, height + 24];
   const root = svg("svg", { width: all, height: tall, viewBox: `-12 -12 ${all} ${tall}`, "data-theme": themeName() },
     svg("style", {}, style), svg("rect", { x: -12, y: -12, width: all, height: tall, style: "fill:var(--card)" }), inside);
@@ -64,7 +64,7 @@ function picture(node) {
 
 async function painted(node) {
   const image = new Image();
-  image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(picture(node));
+  image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(standalone(node));
   await image.decode();
   const canvas = el("canvas", { width: 2 * image.width, height: 2 * image.height });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);

@@ -7,8 +7,9 @@ const sure = (x) => (Number.isFinite(x) ? x.toFixed(2) : "");
 // Only media that the page itself contains is shown.
 function seen(one, title) {
   if (Array.isArray(one.wave) && one.wave.every(Number.isFinite)) return wave(one.wave.map((x) => -x / 100), one.wave.map((x) => x / 100), 150, 44, title);
-  if (!/^data:image\/png;base64,[A-Za-z0-9+/]+={0,2}$/.test(one.picture)) throw new Error("no picture");
-  return el("img", { src: one.picture, alt: title, title });
+  const src = one.image ?? one.picture; // the key in older runs
+  if (!/^data:image\/png;base64,[A-Za-z0-9+/]+={0,2}$/.test(src)) throw new Error("no image");
+  return el("img", { src, alt: title, title });
 }
 
 const listed = (all) => (Array.isArray(all) ? all.filter((one) => one && typeof one === "object") : []);

@@ -43,7 +43,7 @@ function drawThumbnails(host, page) {
 
 // The image or video itself.
 function drawSeen(host, page) {
-  const frames = page.section("picture") && PANELS.picture ? PANELS.picture.frames(page) : [], moving = frames.length > 1;
+  const frames = page.section("image") && PANELS.image ? PANELS.image.frames(page) : [], moving = frames.length > 1;
   if (!frames.length) return;
   frame(host, { title: moving ? "Video" : "Image", name: "seen" }).append(el("div", { class: "frames" }, frames.map((from, t) => {
     const canvas = el("canvas", { role: "img", "aria-label": moving ? `part ${t + 1} of the video` : "the image", width: from.width, height: from.height,

@@ -8,7 +8,7 @@ const keyHeader = () => (sessionStorage.getItem(KEY) ? { Authorization: "Bearer 
 const $ = (name) => document.querySelector(`[data-serve=${name}]`);
 const own = () => APP.model.headway;
 const isMedia = () => own().reads !== "text";
-const KINDS = { pictures: ["an image", "image/*"], videos: ["a video", "video/*,image/gif"], sounds: ["a recording", "audio/*"] };
+const KINDS = { image: ["an image", "image/*"], video: ["a video", "video/*,image/gif"], audio: ["a recording", "audio/*"] };
 
 async function ask(path, options = {}) {
   const answer = await fetch(path, { ...options, headers: { ...keyHeader(), ...options.headers } });
@@ -332,13 +332,13 @@ const dropping = {
 function mediaBox() {
   const [name, accept] = KINDS[own().reads], { url } = APP;
   const isVideo = APP.file?.type.startsWith("video/");
-  const shown = !APP.file ? null : own().reads === "sounds" ? el("audio", { src: url, controls: true })
+  const shown = !APP.file ? null : own().reads === "audio" ? el("audio", { src: url, controls: true })
     : isVideo ? el("video", { src: url, controls: true, muted: true }) : el("img", { src: url, alt: "input image" });
   return el("div", { class: "drop", "data-serve": "drop", ...dropping }, shown,
     el("span", { class: "soft" }, APP.file ? APP.file.name : `Drop ${name} here, or choose a file.`),
     el("div", { class: "row" },
       el("label", { class: "plain" }, "Choose a file", el("input", { type: "file", accept, class: "unseen", "data-serve": "file", onchange: (event) => take(event.target.files[0]) })),
-      own().reads === "sounds" && navigator.mediaDevices && el("button", { class: "plain", "data-serve": "record",
+      own().reads === "audio" && navigator.mediaDevices && el("button", { class: "plain", "data-serve": "record",
         onclick: () => record().catch((error) => { APP.wrong = `Cannot use the microphone: ${error.message}`; refresh(); }) }, APP.recorder ? "■ Stop recording" : "● Record")));
 }
 
@@ -430,7 +430,7 @@ function refresh() {
 
 const FITS = {
   "/v1/completions": (model) => model.continues, "/v1/chat/completions": (model) => model.continues,
-  "/v1/embeddings": (model) => model.answers === "vector" && model.reads === "text", "/v1/audio/transcriptions": (model) => model.writes && model.reads === "sounds",
+  "/v1/embeddings": (model) => model.answers === "vector" && model.reads === "text", "/v1/audio/transcriptions": (model) => model.writes && model.reads === "audio",
 };
 
 function typeOf(schema) {

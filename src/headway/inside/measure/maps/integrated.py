@@ -211,7 +211,7 @@ def _empty_TD(part: StackPart, reading: Reading) -> Tensor:
     assert reading.media is not None
     item = reading.media.item
     nothing = np.zeros_like(item)
-    if reading.media.kind == "picture":
+    if reading.media.kind == "image":
         nothing[:] = item.mean((0, 2, 3), keepdims=True).round()
     return part.front(*part.front.collate([nothing]))
 

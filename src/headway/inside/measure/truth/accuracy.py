@@ -241,8 +241,8 @@ def _level(weights_RS: Tensor, case: Case) -> Tensor:
 def plain_map(case: Case) -> Map:
     """Baseline without knowledge of the input: the centre of an image, otherwise the diagonal."""
     media = case.reading.media
-    is_picture = media is not None and media.kind == "picture"
-    return centre_map(case) if is_picture else diagonal_map(case)
+    is_image = media is not None and media.kind == "image"
+    return centre_map(case) if is_image else diagonal_map(case)
 
 
 def centre_map(case: Case) -> Map:

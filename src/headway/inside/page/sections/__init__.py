@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 SECTIONS = (
-    "overview", "picture", "sound", "walk", "attention", "beam", "saliency", "lens", "ngrams",
+    "overview", "image", "audio", "walk", "attention", "beam", "saliency", "lens", "ngrams",
     "neurons", "features", "heads", "positions", "neighbours", "training", "compare",
 )  # fmt: skip
 """All sections, in the order of the tabs."""
 
-MEDIA_SECTIONS = ("picture", "sound")
+MEDIA_SECTIONS = ("image", "audio")
 """Sections of images, videos and recordings."""
 
 COMPARISON_SECTIONS = ("training", "compare")

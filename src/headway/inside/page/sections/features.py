@@ -21,7 +21,7 @@ MOST = 256
 """Most factors on a page: those active on this text first, then the most frequent."""
 
 CONTEXTS = 5
-SHOWN = ("stream", "at", "pieces", "picture")
+SHOWN = ("stream", "at", "pieces", "image")
 
 
 def section(looked: LookInputs) -> PageSection | None:

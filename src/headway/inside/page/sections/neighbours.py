@@ -42,9 +42,9 @@ def section(looked: LookInputs) -> PageSection | None:
     if looked.corpus is None or looked.run is None:
         return None
     found = _indexes(looked.run, looked.corpus)
-    for hits, pictures in TRIED:
-        made = _made(looked, found, hits, pictures)
-        if len(pack(made)) <= (BUDGET_WITH_IMAGES if pictures else BUDGET):
+    for hits, images in TRIED:
+        made = _made(looked, found, hits, images)
+        if len(pack(made)) <= (BUDGET_WITH_IMAGES if images else BUDGET):
             return made
     return None
 
@@ -72,7 +72,7 @@ def _indexes(run: LoadedRun, corpus: Corpus) -> dict[Site, TokenIndex]:
 
 
 def _made(
-    looked: LookInputs, found: dict[Site, TokenIndex], n_hits: int, pictures: bool
+    looked: LookInputs, found: dict[Site, TokenIndex], n_hits: int, images: bool
 ) -> PageSection:
     contexts: dict[tuple[str, int, int], int] = {}
     texts: list[list[Any]] = []
@@ -90,7 +90,7 @@ def _made(
                 if key not in contexts:
                     contexts[key] = len(texts)
                     context = index.token_context(hit.passage, hit.place)
-                    looks = [context["picture"]] if pictures and "picture" in context else []
+                    looks = [context["image"]] if images and "image" in context else []
                     texts.append([context["at"], context["pieces"], *looks])
                 numbers.append(contexts[key])
             rows.append(numbers)

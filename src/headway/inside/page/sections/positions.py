@@ -55,15 +55,15 @@ def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> PageSect
     n_table, width = code.table_PD.shape
     # Encodings hardly change over a few words; fifty positions are about a sentence.
     n_places = min(n_table, max(n_tokens, 50))
-    picture_PD = code.table_PD[: max(16, min(PLACES, CELLS // width))]
+    image_PD = code.table_PD[: max(16, min(PLACES, CELLS // width))]
     found, used = kernel(code.table_PD), position_use(model, code, n_places)
     assert used is not None
     facts |= {
         "n_places": n_places,
         "n_table": n_table,
-        "picture": PackedArray(picture_PD, "f16" if code.rate_I is None else "u8"),
+        "image": PackedArray(image_PD, "f16" if code.rate_I is None else "u8"),
         # One huge value of a trained encoding would make all others grey.
-        "colours": float(picture_PD.abs().flatten().quantile(0.995)),
+        "colours": float(image_PD.abs().flatten().quantile(0.995)),
         "kernel": PackedArray(found.value_R, "f32"),
         "spread": PackedArray(found.spread_R, "f32"),
         "twin": found.twin,

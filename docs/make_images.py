@@ -1,9 +1,9 @@
-"""Make the pictures of the documentation: panels of `headway look` pages of the shipped models, and
+"""Make the images of the documentation: panels of `headway look` pages of the shipped models, and
 curves of what benchmarks measured.
 
-    .venv/bin/python docs/make_pictures.py [NAME …]
+    .venv/bin/python docs/make_images.py [NAME …]
 
-It needs playwright and chromium ($CHROMIUM, or one on the path). Pictures are light, at twice the
+It needs playwright and chromium ($CHROMIUM, or one on the path). Images are light, at twice the
 size of the screen, and have 256 colours at most, so that they stay small.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PICTURES = Path(__file__).parent / "image"
+IMAGES = Path(__file__).parent / "image"
 GERMAN = "Ich habe gestern ein altes Buch gelesen."
 STORY = "Once upon a time, there was a little girl named Lily. She loved to play in the garden."
 KITE = "Tom was sad because his kite was stuck in the tall tree."
@@ -36,7 +36,7 @@ MARGIN, COLOURS = 10, 256
 
 
 @dataclass(frozen=True)
-class Picture:
+class Image:
     name: str
     run: str
     text: str
@@ -53,7 +53,7 @@ class Picture:
 
     @property
     def page(self) -> tuple[object, ...]:
-        """Pictures with the same one come from one page."""
+        """Images with the same one come from one page."""
         return self.run, self.text, self.new, str(self.extras)
 
 
@@ -67,35 +67,35 @@ def steps(first: int, last: int) -> tuple[str, ...]:
 
 HABE = {"walk": ("encoder", 1, 1, 1)}
 TABLE = (
-    Picture("01-soft-lookup", "tatoeba-de-en", GERMAN,
+    Image("01-soft-lookup", "tatoeba-de-en", GERMAN,
             "tab=attention&kind=cross&layer=1&head=1&row=5", (card(2),), width=820),
-    Picture("02-queries-keys-values", "tatoeba-de-en", GERMAN, "tab=walk", steps(3, 5), below=0,
+    Image("02-queries-keys-values", "tatoeba-de-en", GERMAN, "tab=walk", steps(3, 5), below=0,
             extras=HABE),
-    Picture("03-why-one-over-root-d", "tatoeba-de-en", GERMAN, "tab=walk", steps(6, 7), below=0,
+    Image("03-why-one-over-root-d", "tatoeba-de-en", GERMAN, "tab=walk", steps(6, 7), below=0,
             extras=HABE),
-    Picture("04-many-heads", "stories", STORY, "tab=attention&kind=self&layer=2&head=0",
+    Image("04-many-heads", "stories", STORY, "tab=attention&kind=self&layer=2&head=0",
             (card(1),), width=480),
-    Picture("05-order-and-positions", "tatoeba-en-de", "The dog bites the man.", "tab=positions",
+    Image("05-order-and-positions", "tatoeba-en-de", "The dog bites the man.", "tab=positions",
             (card(1),)),
-    Picture("06-masks", "stories", "The cat sat on the mat and slept.",
+    Image("06-masks", "stories", "The cat sat on the mat and slept.",
             "tab=attention&kind=self&layer=2&head=0&row=7", (card(2),), width=820, new=1),
-    Picture("07-cross-attention", "tatoeba-de-en", GERMAN,
+    Image("07-cross-attention", "tatoeba-de-en", GERMAN,
             "tab=attention&kind=cross&layer=0&head=1&row=1", (card(2),), width=820),
-    Picture("08-residuals-and-norms", "stories", KITE, "tab=lens&row=12", (card(1),), width=700,
+    Image("08-residuals-and-norms", "stories", KITE, "tab=lens&row=12", (card(1),), width=700,
             new=1),
-    Picture("09-all-positions-at-once", "stories",
+    Image("09-all-positions-at-once", "stories",
             "Once upon a time, there was a little girl with a purple nose.",
             "tab=overview&overview_item=10", (card(1),), new=1),
-    Picture("10-decoding-and-beams", "tatoeba-de-en", DOG, "tab=beam", (card(1),), width=900),
-    Picture("readme-attention", "tatoeba-de-en", GERMAN,
+    Image("10-decoding-and-beams", "tatoeba-de-en", DOG, "tab=beam", (card(1),), width=900),
+    Image("readme-attention", "tatoeba-de-en", GERMAN,
             "tab=attention&kind=cross&layer=1&head=3&row=1", (card(1),), width=960),
-    Picture("readme-beam", "tatoeba-de-en", DOG, "tab=beam&beamShow=kept", (card(1),), width=960),
-    Picture("readme-lens", "stories", "The little dog was hungry. He wanted to", "tab=lens",
+    Image("readme-beam", "tatoeba-de-en", DOG, "tab=beam&beamShow=kept", (card(1),), width=960),
+    Image("readme-lens", "stories", "The little dog was hungry. He wanted to", "tab=lens",
             (card(1),), width=700, new=8),
-    Picture("look-ngrams", "runs/sst", "the plot is not good but the acting is wonderful",
+    Image("look-ngrams", "runs/sst", "the plot is not good but the acting is wonderful",
             "tab=ngrams", (card(1), card(2)), width=820, extras={"checkpoints": False}),
 )  # fmt: skip
-"""Without names, pictures of a run in a folder are made if it is there. `docs/look/page.md` has the
+"""Without names, images of a run in a folder are made if it is there. `docs/look/page.md` has the
 command that trains it."""
 
 
@@ -110,7 +110,7 @@ LINES = {
 
 
 GROWTH = {"bodies": "cuda", "bodies-cpu": "growth-cpu"}
-"""Pictures of the growth with length, and the device of the result that each is drawn from."""
+"""Images of the growth with length, and the device of the result that each is drawn from."""
 
 BODIES = {
     "transformer": "#2a62c9",
@@ -152,33 +152,33 @@ def served(browser: Any) -> NDArray[np.uint8]:
 
 def main(names: list[str]) -> None:
     chosen = [
-        picture for picture in TABLE
-        if picture.name in names
-        or (not names and ("/" not in picture.run or Path(picture.run).is_dir()))
+        image for image in TABLE
+        if image.name in names
+        or (not names and ("/" not in image.run or Path(image.run).is_dir()))
     ]  # fmt: skip
-    results = PICTURES.parents[1] / f"benchmarks/results/{CURVES}-cpu.json"
+    results = IMAGES.parents[1] / f"benchmarks/results/{CURVES}-cpu.json"
     with_curves = (not names or CURVES in names) and results.is_file()
-    PICTURES.mkdir(exist_ok=True)
+    IMAGES.mkdir(exist_ok=True)
     with browsing() as browser, tempfile.TemporaryDirectory() as folder:
         pages: dict[tuple[object, ...], Path] = {}
-        for picture in chosen:
-            if picture.page not in pages:
-                pages[picture.page] = Path(folder) / f"{len(pages)}.html"
-                write_page(picture, pages[picture.page])
-            put(picture.name, shot(browser, picture, pages[picture.page]))
+        for image in chosen:
+            if image.page not in pages:
+                pages[image.page] = Path(folder) / f"{len(pages)}.html"
+                write_page(image, pages[image.page])
+            put(image.name, shot(browser, image, pages[image.page]))
         if not names or SERVED in names:
             put(SERVED, served(browser))
         if with_curves:
             page = Path(folder) / "curves.html"
             page.write_text(curves(json.loads(results.read_text())["sets"]), "utf-8")
-            put(CURVES, shot(browser, Picture(CURVES, "", "", "", ("svg",)), page))
+            put(CURVES, shot(browser, Image(CURVES, "", "", "", ("svg",)), page))
         for name, device in GROWTH.items():
-            result = PICTURES.parents[1] / f"benchmarks/results/bodies-{device}.json"
+            result = IMAGES.parents[1] / f"benchmarks/results/bodies-{device}.json"
             grown = json.loads(result.read_text())["growth"] if result.is_file() else {}
             if grown and (not names or name in names):
                 page = Path(folder) / f"{name}.html"
                 page.write_text(growth(grown), "utf-8")
-                put(name, shot(browser, Picture(name, "", "", "", ("svg",), width=900), page))
+                put(name, shot(browser, Image(name, "", "", "", ("svg",), width=900), page))
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def browsing() -> Iterator[Any]:
 
 
 def put(name: str, pixels_YXC: NDArray[np.uint8]) -> None:
-    place = PICTURES / f"{name}.png"
+    place = IMAGES / f"{name}.png"
     place.write_bytes(png(pixels_YXC))
     size = place.stat().st_size / 1000
     sys.stdout.write(f"{place.name}: {pixels_YXC.shape[1]} × {len(pixels_YXC)}, {size:.0f} kB\n")
@@ -296,28 +296,28 @@ def growth_panel(title: str, lines: dict[str, dict[int, float]], width: int, hei
     return "".join(parts)
 
 
-def write_page(picture: Picture, path: Path) -> None:
+def write_page(image: Image, path: Path) -> None:
     from headway.inside.capture.reading import GenerationOptions
     from headway.inside.page.look import look
 
-    look(
-        picture.run, picture.text, GenerationOptions(max_new_tokens=picture.new), **picture.extras
-    ).save(path)
+    look(image.run, image.text, GenerationOptions(max_new_tokens=image.new), **image.extras).save(
+        path
+    )
 
 
-def shot(browser: Any, picture: Picture, path: Path) -> NDArray[np.uint8]:
-    """The pixels (height × width × red, green, blue) of the elements of a picture."""
-    size = {"width": picture.width, "height": 800}
+def shot(browser: Any, image: Image, path: Path) -> NDArray[np.uint8]:
+    """The pixels (height × width × red, green, blue) of the elements of an image."""
+    size = {"width": image.width, "height": 800}
     page = browser.new_page(viewport=size, device_scale_factor=2, color_scheme="light")
-    page.goto(f"{path.as_uri()}#{picture.view}")
-    page.wait_for_selector(picture.parts[0])
+    page.goto(f"{path.as_uri()}#{image.view}")
+    page.wait_for_selector(image.parts[0])
     page.wait_for_timeout(500)
     page.add_style_tag(content=".menu { visibility: hidden }")
-    boxes = [page.locator(part).bounding_box() for part in picture.parts]
+    boxes = [page.locator(part).bounding_box() for part in image.parts]
     left = max(0, min(box["x"] for box in boxes) - MARGIN)
     top = max(0, min(box["y"] for box in boxes) - MARGIN)
     right = max(box["x"] + box["width"] for box in boxes) + MARGIN
-    bottom = max(box["y"] + box["height"] for box in boxes) + picture.below
+    bottom = max(box["y"] + box["height"] for box in boxes) + image.below
     clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
     taken = page.screenshot(clip=clip, full_page=True)
     page.goto("about:blank")  # the page itself may fetch nothing, not even this

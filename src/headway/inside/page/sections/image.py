@@ -37,7 +37,7 @@ DARK = 0.45
 
 def section(looked: LookInputs) -> PageSection | None:
     media: MediaInput | None = looked.trace.reading.media
-    if media is None or media.kind != "picture" or not looked.trace.reading.outputs:
+    if media is None or media.kind != "image" or not looked.trace.reading.outputs:
         return None
     reading = looked.trace.reading
     kind = input_attention_kind(reading)

@@ -33,8 +33,8 @@ from headway.inside.measure.media_maps import (
     word_groups,
 )
 from headway.inside.page.sections import PageSection
+from headway.inside.page.sections.image import first_map, sized
 from headway.inside.page.sections.overview import BLANK
-from headway.inside.page.sections.picture import first_map, sized
 from headway.models.parts.audio import AudioFront
 from headway.web.pack import PackedArray
 
@@ -54,7 +54,7 @@ MOST_CELLS = 1_500_000
 
 def section(looked: LookInputs) -> PageSection | None:
     media: MediaInput | None = looked.trace.reading.media
-    if media is None or media.kind != "sound":
+    if media is None or media.kind != "audio":
         return None
     reading = looked.trace.reading
     kind, n = input_attention_kind(reading), media.n_unpadded_rows
@@ -132,9 +132,9 @@ def _mel(looked: LookInputs, media: MediaInput) -> PackedArray | None:
         return None
     front = Anatomy.of(looked.run.model).stacks[0].front
     assert isinstance(front, AudioFront)
-    sound, _ = front.collate([media.item])
+    audio, _ = front.collate([media.item])
     n_frames = max(1, round(media.seconds * media.rate / front.shape.hop))
-    mel_AF = front.mel(sound)[:n_frames]
+    mel_AF = front.mel(audio)[:n_frames]
     by = -(-len(mel_AF) // MOST_FRAMES)
     if by > 1:
         mel_AF = F.avg_pool1d(mel_AF.T[None], by, ceil_mode=True)[0].T

@@ -1,4 +1,4 @@
-"""Classes of pictures and videos: learned, whatever stands beside them, taught by another run."""
+"""Classes of images and videos: learned, whatever stands beside them, taught by another run."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from headway.tasks.thumbnails import data_uri, thumbnails
 from headway.training.distributed import Distributed
 from headway.training.trainer import Trainer
 from tests.training.labelled import resolved, same_after_stops, trained
-from tests.training.shown import SIDES, asked, picture, write_pictures, write_videos
+from tests.training.shown import SIDES, asked, image, write_images, write_videos
 
 CPU = torch.device("cpu")
 SEE, WATCH = (make_task(spec_of(name)) for name in ("see", "watch"))
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_pictures(tmp_path_factory.mktemp("image"))
+def images(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_images(tmp_path_factory.mktemp("image"))
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Path:
+def learned(tmp_path_factory: pytest.TempPathFactory, images: str) -> Path:
     """The folder of a run that knows its sides."""
     folder = tmp_path_factory.mktemp("learned")
-    settings, prepared = resolved(SEE, asked("classify", pictures, train__steps=50), folder)
+    settings, prepared = resolved(SEE, asked("classify", images, train__steps=50), folder)
     worker = trained(settings, prepared, folder)
     save_weights(folder, model_weights(worker.model))
     (folder / CONFIG).write_text(resolved_toml(settings))
@@ -62,7 +62,7 @@ def read_items(model: Any, items: list[Any], settings: Any) -> torch.Tensor:
     return readout_of(settings).read(model, *batch.streams).averaged_logits()
 
 
-def test_sides_are_learned(learned: Path, pictures: str) -> None:
+def test_sides_are_learned(learned: Path, images: str) -> None:
     task = ClassifyObjective(load_run(learned), SEE.load_prepared(learned))
     scores = task.evaluate(EvalPass(open_run(learned, device="cpu").model, CPU))
     assert scores["accuracy"] == 100.0
@@ -72,8 +72,8 @@ def test_sides_are_learned(learned: Path, pictures: str) -> None:
     assert scores.samples[0]["target"] in SIDES
 
 
-def test_defaults_follow_from_the_pictures(pictures: str, tmp_path: Path) -> None:
-    settings, prepared = resolved(SEE, asked("classify", pictures), tmp_path)
+def test_defaults_follow_from_the_images(images: str, tmp_path: Path) -> None:
+    settings, prepared = resolved(SEE, asked("classify", images), tmp_path)
     model: Any = settings.model
     shape = model.image
     assert (shape.height, shape.width, shape.channels, shape.patch) == (8, 8, 1, 2)
@@ -82,12 +82,12 @@ def test_defaults_follow_from_the_pictures(pictures: str, tmp_path: Path) -> Non
     assert settings.labels == tuple(sorted(SIDES))
     assert settings.augment.crop == 1
     assert shape.mean == tuple(pixel_statistics(prepared.train.images)["mean"])
-    kept = resolved(SEE, asked("classify", pictures, augment__crop=0, train__lr=0.5), tmp_path)[0]
+    kept = resolved(SEE, asked("classify", images, augment__crop=0, train__lr=0.5), tmp_path)[0]
     assert kept.augment.crop == 0
     assert kept.train.lr == 0.5
 
 
-def test_patches_fit_pictures_of_any_usual_size() -> None:
+def test_patches_fit_images_of_any_usual_size() -> None:
     assert [patch_of(size, size) for size in (28, 32, 64, 96, 224)] == [4, 4, 8, 8, 16]
 
 
@@ -101,9 +101,9 @@ def loss(task: ClassifyObjective, model: Any, batch: Batch[torch.Tensor]) -> flo
     return plain_loss(task)(model, batch).sum.item()
 
 
-def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_path: Path) -> None:
+def test_the_cut_and_the_fixed_form_do_not_change_the_loss(images: str, tmp_path: Path) -> None:
     settings = asked(
-        "classify", pictures, classify__balance=True, train__batch_tokens=170, augment__crop=0
+        "classify", images, classify__balance=True, train__batch_tokens=170, augment__crop=0
     )
     settings, prepared = resolved(SEE, settings, tmp_path)
     task = ClassifyObjective(settings, prepared)
@@ -123,9 +123,9 @@ def test_the_cut_and_the_fixed_form_do_not_change_the_loss(pictures: str, tmp_pa
     assert loss(task, model, batch) == pytest.approx(alone, rel=1e-5)
 
 
-def test_mixed_pictures_share_their_targets(pictures: str, tmp_path: Path) -> None:
+def test_mixed_images_share_their_targets(images: str, tmp_path: Path) -> None:
     changes = {"augment__mixup": 0.8, "augment__cutmix": 1.0, "augment__crop": 0}
-    settings, prepared = resolved(SEE, asked("classify", pictures, **changes), tmp_path)
+    settings, prepared = resolved(SEE, asked("classify", images, **changes), tmp_path)
     task = ClassifyObjective(settings, prepared)
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
@@ -141,7 +141,7 @@ def test_several_sizes_in_one_batch_score_as_alone(learned: Path) -> None:
     run = open_run(learned, device="cpu")
     draw = np.random.default_rng(3)
     sizes = (8, 12, 8, 10, 16)
-    items = [picture("top", draw, size)[None, None] for size in sizes]
+    items = [image("top", draw, size)[None, None] for size in sizes]
     together = read_items(run.model, items, run.settings)
     alone = torch.cat([read_items(run.model, [item], run.settings) for item in items])
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
@@ -150,11 +150,11 @@ def test_several_sizes_in_one_batch_score_as_alone(learned: Path) -> None:
 
 @pytest.mark.parametrize("task", ["see", "watch"])
 def test_stopped_every_few_steps_it_ends_with_the_same_weights(task: str, tmp_path: Path) -> None:
-    kind, write = (SEE, write_pictures) if task == "see" else (WATCH, write_videos)
+    kind, write = (SEE, write_images) if task == "see" else (WATCH, write_videos)
     changes = {"train__steps": 7, "train__eval_every": 4, "augment__rand": 1, "augment__flip": True,
                "augment__cutmix": 1.0, "model__dropout": 0.1}  # fmt: skip
     if task == "watch":
-        changes |= {"model__picture__frames": 4, "model__picture__tubelet": 2}
+        changes |= {"model__image__frames": 4, "model__image__tubelet": 2}
     changes["data__valid_size"] = 8
     settings = asked(task, write(tmp_path / "media"), **changes)
     settings, prepared = resolved(kind, settings, tmp_path)
@@ -162,8 +162,8 @@ def test_stopped_every_few_steps_it_ends_with_the_same_weights(task: str, tmp_pa
 
 
 def test_videos_are_classified_by_motion(tmp_path: Path) -> None:
-    changes = {"model__picture__frames": 4, "model__picture__tubelet": 1, "train__steps": 60,
-               "model__picture__patch": 4, "augment__crop": 0}  # fmt: skip
+    changes = {"model__image__frames": 4, "model__image__tubelet": 1, "train__steps": 60,
+               "model__image__patch": 4, "augment__crop": 0}  # fmt: skip
     settings = asked("watch", write_videos(tmp_path, 80), **changes)
     settings, prepared = resolved(WATCH, settings, tmp_path)
     task = WATCH.objective(settings, prepared)
@@ -172,12 +172,12 @@ def test_videos_are_classified_by_motion(tmp_path: Path) -> None:
     assert task.evaluate(EvalPass(worker.model, CPU))["accuracy"] >= 90.0
 
 
-TAUGHT = {"model__picture__distil_token": True, "train__steps": 3}
+TAUGHT = {"model__image__distil_token": True, "train__steps": 3}
 
 
-def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_path: Path) -> None:
+def test_a_teacher_teaches_the_second_token(learned: Path, images: str, tmp_path: Path) -> None:
     settings = asked(
-        "classify", pictures, classify__teacher=str(learned), **TAUGHT, train__smoothing=0.0
+        "classify", images, classify__teacher=str(learned), **TAUGHT, train__smoothing=0.0
     )
     settings, prepared = resolved(SEE, settings, tmp_path)
     model: Any = settings.model
@@ -208,11 +208,9 @@ def test_a_teacher_teaches_the_second_token(learned: Path, pictures: str, tmp_pa
 
 
 def test_without_a_teacher_both_heads_learn_the_label(
-    learned: Path, pictures: str, tmp_path: Path
+    learned: Path, images: str, tmp_path: Path
 ) -> None:
-    settings = asked(
-        "classify", pictures, classify__teacher=str(learned), **TAUGHT, augment__crop=0
-    )
+    settings = asked("classify", images, classify__teacher=str(learned), **TAUGHT, augment__crop=0)
     settings, prepared = resolved(SEE, settings, tmp_path)
     task = ClassifyObjective(settings, prepared)
     task.teacher = None
@@ -225,8 +223,8 @@ def test_without_a_teacher_both_heads_learn_the_label(
         assert gradient.abs().sum() > 0
 
 
-def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path) -> None:
-    settings = asked("classify", pictures, classify__teacher=str(learned), **TAUGHT)
+def test_both_heads_answer_together(learned: Path, images: str, tmp_path: Path) -> None:
+    settings = asked("classify", images, classify__teacher=str(learned), **TAUGHT)
     settings, prepared = resolved(SEE, settings, tmp_path)
     worker = Trainer(settings, prepared, Distributed(), lambda text: None)
     model = worker.model.eval()
@@ -244,23 +242,23 @@ def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path
     ("change", "said"),
     [
         ({"classify__teacher": "LEARNED"}, r"classify\.teacher\b.*distil_token=true"),
-        ({"model__picture__distil_token": True}, r"distil_token\b.*classify\.teacher="),
+        ({"model__image__distil_token": True}, r"distil_token\b.*classify\.teacher="),
         (
-            {"classify__teacher": "LEARNED", **TAUGHT, "model__picture__height": 12},
-            "picture.height=8",
+            {"classify__teacher": "LEARNED", **TAUGHT, "model__image__height": 12},
+            "image.height=8",
         ),
     ],
 )
 def test_teacher_and_token_must_fit(
-    learned: Path, pictures: str, tmp_path: Path, change: dict[str, Any], said: str
+    learned: Path, images: str, tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     change = {key: str(learned) if value == "LEARNED" else value for key, value in change.items()}
     with pytest.raises(ConfigError, match=said):
-        resolved(SEE, asked("classify", pictures, **change), tmp_path)
+        resolved(SEE, asked("classify", images, **change), tmp_path)
 
 
 def test_a_teacher_of_other_classes_is_an_error(learned: Path, tmp_path: Path) -> None:
-    other = write_pictures(tmp_path / "other")
+    other = write_images(tmp_path / "other")
     (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
     settings = asked("classify", other, classify__teacher=str(learned), **TAUGHT)
     with pytest.raises(ConfigError, match=r"(?=.*classify\.teacher=)(?=.*\btop\b)(?=.*\bbottom\b)"):
@@ -268,7 +266,7 @@ def test_a_teacher_of_other_classes_is_an_error(learned: Path, tmp_path: Path) -
 
 
 def test_a_folder_without_classes_is_an_error(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "all")
+    write_images(tmp_path / "all")
     with pytest.raises(DataError, match=r"(?=.*/left\b)(?=.*\blabel\b)"):
         resolved(SEE, asked("classify", str(tmp_path / "all" / "left")), tmp_path)
 
@@ -286,7 +284,7 @@ def test_a_list_that_names_nothing_is_named(tmp_path: Path, text: str) -> None:
 def test_a_run_starts_from_another_with_its_form_and_other_classes(
     learned: Path, tmp_path: Path
 ) -> None:
-    other = write_pictures(tmp_path / "other")
+    other = write_images(tmp_path / "other")
     (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
     asked_for = {"task": "see", "data.media": [other], "start.run": str(learned)}
     settings = load_run_settings(None, ["train.steps=1", "data.valid_size=12"], asked_for)
@@ -298,16 +296,16 @@ def test_a_run_starts_from_another_with_its_form_and_other_classes(
     assert "classes" in said[0]
 
 
-def test_pictures_of_what_is_confused() -> None:
+def test_images_of_what_is_confused() -> None:
     draw = np.random.default_rng(0)
     sides = [SIDES[i % 3] for i in range(12)]
-    store = ImageStore.of([picture(side, draw)[None, None] for side in sides])
+    store = ImageStore.of([image(side, draw)[None, None] for side in sides])
     labels_N = np.arange(12) % 3
     shares_NC = np.full((12, 3), 0.01)
     shares_NC[np.arange(12), labels_N] = 0.9
     shares_NC[[0, 3]] = [0.01, 0.8, 0.01]  # two left ones taken for right ones
     shares_NC[[2]] = [0.95, 0.01, 0.01]
-    small = {row: {"picture": data_uri(store[row])} for row in range(12)}
+    small = {row: {"image": data_uri(store[row])} for row in range(12)}
     found = thumbnails(small.__getitem__, shares_NC, labels_N, SIDES)
     assert [(one["true"], one["said"], one["count"]) for one in found["confused"]] == [
         ("left", "right", 2), ("top", "left", 1)
@@ -317,7 +315,7 @@ def test_pictures_of_what_is_confused() -> None:
     assert [one["true"] for one in found["right"]][:3] == ["left", "right", "top"] or len(
         {one["true"] for one in found["right"][:3]}
     ) == 3
-    assert found["wrong"][0]["picture"] == data_uri(store[2])
+    assert found["wrong"][0]["image"] == data_uri(store[2])
 
 
 def test_a_thumbnail_is_a_small_png() -> None:

@@ -1,26 +1,26 @@
 // An image or a video with the map of each word over it. Maps are interpolated; numbers are those of the patches.
-const pictures = new WeakMap();
+const images = new WeakMap();
 
 // The frames as canvases. Only the last look contains them, not the checkpoints.
 function framesOf(page) {
-  const { frames } = page.data.looks.map((look) => look.sections.picture).findLast((one) => one?.frames);
-  if (!pictures.has(frames)) {
+  const { frames } = page.data.looks.map((look) => look.sections.image).findLast((one) => one?.frames);
+  if (!images.has(frames)) {
     const [T, Y, X, C] = frames.shape;
-    pictures.set(frames, Array.from({ length: T }, (_, t) => {
+    images.set(frames, Array.from({ length: T }, (_, t) => {
       const canvas = el("canvas", { width: X, height: Y }), brush = canvas.getContext("2d"), image = brush.createImageData(X, Y), from = t * Y * X * C;
       for (let i = 0; i < Y * X; i++) for (let c = 0; c < 4; c++) image.data[4 * i + c] = c === 3 ? 255 : frames[from + i * C + Math.min(c, C - 1)];
       brush.putImageData(image, 0, 0);
       return canvas;
     }));
   }
-  return pictures.get(frames);
+  return images.get(frames);
 }
 
 function pick(section, page) {
   const { state } = page, { first, heads, maps, groups } = section;
   const layer = clamp(state.layer ?? first.layer, 0, Math.max(0, heads.length - 1)), head = clamp(state.head ?? first.head, 0, (heads[layer]?.shape[0] ?? 1) - 1);
   const known = [...(heads.length ? ["head", "mean", "max"] : []), ...maps.map(({ key }) => key)];
-  const map = known.includes(state.pictureMap) ? state.pictureMap : state.layer === undefined && state.head === undefined || !heads.length ? first.map : "head";
+  const map = known.includes(state.imageMap) ? state.imageMap : state.layer === undefined && state.head === undefined || !heads.length ? first.map : "head";
   const at = groups.findIndex(({ rows }) => rows.some((r) => page.look.outputs[r].row >= (state.row ?? 0)));
   return { layer, head, map, at: state.row === undefined ? bestWord(groups) : Math.max(0, at) };
 }
@@ -79,13 +79,13 @@ function outline(brush, field, n, level, [left, top, wide, tall], thick) {
 
 // One frame with its map: clear where weights are large and dark or foggy elsewhere, or warm colours there.
 const VEIL = { light: [8, 10, 14], fog: [236, 240, 246] };
-function overlay(canvas, picture, cells, section, { width, high, style, strength }) {
+function overlay(canvas, image, cells, section, { width, high, style, strength }) {
   const [, Y, X] = section.grid, { origin, step } = section.cells, sharp = window.devicePixelRatio || 1, fine = width > 150 ? 96 : 40;
-  const height = Math.round((width * picture.height) / picture.width), brush = canvas.getContext("2d");
+  const height = Math.round((width * image.height) / image.width), brush = canvas.getContext("2d");
   [canvas.width, canvas.height] = [width * sharp, height * sharp];
   Object.assign(canvas.style, { width: width + "px", height: height + "px" });
-  brush.imageSmoothingEnabled = picture.width >= 128;
-  brush.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  brush.imageSmoothingEnabled = image.width >= 128;
+  brush.drawImage(image, 0, 0, canvas.width, canvas.height);
   const veil = el("canvas", { width: fine, height: fine }), image = veil.getContext("2d").createImageData(fine, fine), field = smooth(cells, Y, X, fine);
   field.forEach((x, i) => {
     const share = clamp(x / (high || 1), 0, 1), rgb = VEIL[style] || colour(0.35 + 0.5 * share, "oranges");
@@ -106,7 +106,7 @@ function overlay(canvas, picture, cells, section, { width, high, style, strength
 const most = (cells) => cells.reduce((a, b) => Math.max(a, b), 0);
 const timeOf = ({ tubelet: n }, t) => (n > 1 ? `frames ${t * n + 1}–${(t + 1) * n}` : `frame ${t + 1}`);
 
-PANELS.picture = {
+PANELS.image = {
   title: "Image",
   frames: framesOf,
   limits(section, page) {
@@ -115,13 +115,13 @@ PANELS.picture = {
   },
   draw(host, section, page) {
     const now = pick(section, page), { layer, head, map, at } = now, { kind, grid, extra, groups, maps } = section, [T, Y, X] = grid, frames = framesOf(page);
-    const style = ["light", "fog", "heat"].includes(page.state.pictureStyle) ? page.state.pictureStyle : section.style, opacity = clamp(Number(page.state.pictureOpacity ?? 75) || 0, 0, 100), look = { style, strength: opacity / 100 };
+    const style = ["light", "fog", "heat"].includes(page.state.imageStyle) ? page.state.imageStyle : section.style, opacity = clamp(Number(page.state.imageOpacity ?? 75) || 0, 0, 100), look = { style, strength: opacity / 100 };
     const whole = maps.find(({ key }) => key === map), word = groups[at].name, writes = groups.length > 1 || groups[0].word >= 0;
     const name = whole ? whole.label : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, ${map} over heads`;
-    const key = whole ? map : `${kind}.${layer}.${map === "head" ? head : map}`, pieces = page.stream(kind === "cross" ? "source" : "picture").pieces;
+    const key = whole ? map : `${kind}.${layer}.${map === "head" ? head : map}`, pieces = page.stream(kind === "cross" ? "source" : "image").pieces;
     if (!whole) page.shown = { kind, layer, head };
     const weights = weightsOf(section, now, at), cells = weights.subarray(extra), high = most(cells);
-    const body = frame(host, { title: writes ? `Image regions used for “${word}”` : `Image regions used for the prediction “${word}”`, name: "picture",
+    const body = frame(host, { title: writes ? `Image regions used for “${word}”` : `Image regions used for the prediction “${word}”`, name: "image",
       hint: `${style === "heat" ? "Warm colours mark" : "Clear areas have"} the largest weights, interpolated between patches. The outline encloses weights of at least half the maximum. Hover over the image for values. ${T > 1 ? "Each frame represents one part of the video." : ""}`,
       csv: () => [["word", "patch", "weight"], ...groups.flatMap((group, g) => [...weightsOf(section, now, g)].map((x, i) => [group.name, pieces[i], x]))] });
     const sides = body.appendChild(el("div", { class: "row" })), strip = el("div", { class: "frames" }), side = el("div", { class: "beside" });
@@ -129,10 +129,10 @@ PANELS.picture = {
     const room = Math.min(host.clientWidth - 34, 900), wide = T > 1 ? clamp(Math.floor(Math.min(room, 620) / Math.min(T, room < 500 ? 2 : 4)) - 8, 90, 210) : Math.min(room, 400);
     const says = el("p", { class: "says num small", role: "status" }), best = cells.indexOf(high);
     const tell = (i) => says.replaceChildren(pieces[extra + i] + " ", el("b", { "data-value": cells[i], "data-place": extra + i }, number(cells[i], 4)));
-    frames.forEach((picture, t) => {
+    frames.forEach((image, t) => {
       const canvas = el("canvas", { class: "seen", role: "img", "aria-label": `${T > 1 ? timeOf(section, t) + " of the video" : "the image"} with the map ${name} of ${word}`, "data-frame": t });
       strip.append(el("figure", {}, canvas, T > 1 && el("figcaption", { class: "small soft" }, timeOf(section, t))));
-      overlay(canvas, picture, cells.subarray(t * Y * X, (t + 1) * Y * X), section, { width: wide, high, ...look });
+      overlay(canvas, image, cells.subarray(t * Y * X, (t + 1) * Y * X), section, { width: wide, high, ...look });
       canvas.onpointermove = (event) => {
         const box = canvas.getBoundingClientRect(), cell = (share, axis, n) => Math.floor((share - section.cells.origin[axis]) / section.cells.step[axis]), y = cell((event.clientY - box.top) / box.height, 0), x = cell((event.clientX - box.left) / box.width, 1);
         if (x < 0 || y < 0 || x >= X || y >= Y) return tip(null);
@@ -145,14 +145,14 @@ PANELS.picture = {
     if (writes) {
       tokens(side, { pieces: groups.map((group) => group.name), special: groups.map((group) => group.word < 0) }, { picked: at, onclick: (g) => page.set({ row: page.look.outputs[groups[g].rows[0]].row }) });
     }
-    chips(side, [...(section.heads.length ? [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, { key: "max", label: "max of heads" }] : []), ...maps].map((one) => ({ ...one, title: one.how })), map, (pictureMap) => page.set({ pictureMap }));
+    chips(side, [...(section.heads.length ? [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, { key: "max", label: "max of heads" }] : []), ...maps].map((one) => ({ ...one, title: one.how })), map, (imageMap) => page.set({ imageMap }));
     const bar = side.appendChild(el("div", { class: "row noexport small soft" }));
-    const select = (label, count, value) => bar.append(el("label", {}, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), pictureMap: label === "head" || whole ? "head" : map }) },
+    const select = (label, count, value) => bar.append(el("label", {}, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), imageMap: label === "head" || whole ? "head" : map }) },
       Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
     if (!whole) select("layer", section.heads.length, layer);
     if (map === "head") select("head", section.heads[layer].shape[0], head);
-    chips(bar, [{ key: "light" }, { key: "fog" }, { key: "heat" }], style, (pictureStyle) => page.set({ pictureStyle }));
-    bar.append(el("label", {}, "strength ", el("input", { type: "range", min: 0, max: 100, value: opacity, "data-key": "opacity", oninput: (event) => page.set({ pictureOpacity: event.target.value }) })));
+    chips(bar, [{ key: "light" }, { key: "fog" }, { key: "heat" }], style, (imageStyle) => page.set({ imageStyle }));
+    bar.append(el("label", {}, "strength ", el("input", { type: "range", min: 0, max: 100, value: opacity, "data-key": "opacity", oninput: (event) => page.set({ imageOpacity: event.target.value }) })));
     tell(best);
     const first = weights.subarray(0, extra).reduce((a, b) => a + b, 0), sum = weights.reduce((a, b) => a + b, 0);
     side.append(el("p", { class: "small" }, whole ? whole.how : `${name}.`, " Maximum: ", el("b", {}, pieces[extra + best]), `, ${number(high, 3)} of ${number(sum, 3)} in total.`, extra > 0 && first > 0 ? ` The special tokens before the patches have ${percent(first / sum)}.` : ""),
@@ -169,9 +169,9 @@ PANELS.picture = {
       groups.forEach((group, g) => grid.append(small(weightsOf(section, now, g).subarray(extra), group.name, g === at, () => page.set({ row: page.look.outputs[group.rows[0]].row }))));
     }
     if (!section.heads.length) return;
-    const all = frame(host, { title: "All heads", name: "picture-heads", hint: `Attention of “${word}” in every head of every layer (last layer on top). Click a map to enlarge it.` }), n = Math.max(...section.heads.map(({ shape }) => shape[0])), side2 = clamp(Math.floor((host.clientWidth - 60) / n) - 8, 34, 96);
+    const all = frame(host, { title: "All heads", name: "image-heads", hint: `Attention of “${word}” in every head of every layer (last layer on top). Click a map to enlarge it.` }), n = Math.max(...section.heads.map(({ shape }) => shape[0])), side2 = clamp(Math.floor((host.clientWidth - 60) / n) - 8, 34, 96);
     const table2 = all.appendChild(el("div", { class: "scroll" })).appendChild(el("div", { class: "seengrid heads", style: `grid-template-columns:16px repeat(${n},${side2}px)` }));
-    section.heads.map(({ shape }, l) => [el("i", { class: "small soft" }, l + 1), ...Array.from({ length: n }, (_, h) => (h < shape[0] ? small(weightsOf(section, { map: "head", layer: l, head: h }, at).subarray(extra), "", map === "head" && l === layer && h === head, () => page.set({ kind, layer: l, head: h, pictureMap: "head" }), 0, side2) : el("i")))]).reverse().forEach((row) => {
+    section.heads.map(({ shape }, l) => [el("i", { class: "small soft" }, l + 1), ...Array.from({ length: n }, (_, h) => (h < shape[0] ? small(weightsOf(section, { map: "head", layer: l, head: h }, at).subarray(extra), "", map === "head" && l === layer && h === head, () => page.set({ kind, layer: l, head: h, imageMap: "head" }), 0, side2) : el("i")))]).reverse().forEach((row) => {
       row.slice(1).forEach((node, h) => { node.setAttribute("aria-label", page.head(kind, Number(row[0].textContent) - 1, h)); node.title = node.getAttribute("aria-label"); });
       table2.append(...row);
     });

@@ -1,4 +1,4 @@
-"""Pictures from the command line: check, train, predict, evaluate, and mistakes."""
+"""Images from the command line: check, train, predict, evaluate, and mistakes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 from headway.cli.main import main
 from headway.web.pack import unpack
 from tests.facts import figures, missing
-from tests.training.shown import SIDES, write_list, write_pictures, write_speakers
+from tests.training.shown import SIDES, write_images, write_list, write_speakers
 
 Output = pytest.CaptureFixture[str]
 
@@ -29,7 +29,7 @@ SETTINGS = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that knows left, right and top."""
     folder = tmp_path_factory.mktemp("see")
-    media = write_pictures(folder / "image")
+    media = write_images(folder / "image")
     words = ["train", "see", "--media", media, "--device", "cpu", *SETTINGS]
     assert main([*words, "--out", str(folder / "run")]) == 0
     return folder
@@ -114,16 +114,16 @@ def test_an_unreadable_list_does_not_stop_the_rest(folder: Path, capsys: Output)
 def test_unreadable_files_do_not_stop_the_rest(folder: Path, capsys: Output) -> None:
     (folder / "broken.png").write_bytes(Path(files(folder, 1)[0]).read_bytes()[:60])
     write_speakers(folder / "audio", {"ada": 300.0}, 1)
-    sound = str(folder / "audio" / "ada" / "0.wav")
+    audio = str(folder / "audio" / "ada" / "0.wav")
     left, right, top = files(folder)
-    words = [left, str(folder / "broken.png"), right, "missing.png", sound, top]
+    words = [left, str(folder / "broken.png"), right, "missing.png", audio, top]
     assert main(["predict", str(folder / "run"), *words]) == 2
     printed = capsys.readouterr()
     assert printed.out.split("\n") == ["left", "", "right", "", "", "top", ""]
     errors = printed.err.splitlines()
     assert "broken.png" in errors[0]
     assert "missing.png" in errors[1]
-    assert sound in errors[2]
+    assert audio in errors[2]
     assert figures(errors[3]) == ["6", "3"]
     assert main(["predict", str(folder / "run"), *words[:3], "--json"]) == 2
     facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -132,7 +132,7 @@ def test_unreadable_files_do_not_stop_the_rest(folder: Path, capsys: Output) -> 
 
 
 def test_scores_on_a_test_set(folder: Path, capsys: Output) -> None:
-    media = write_pictures(folder / "test", 30, seed=7)
+    media = write_images(folder / "test", 30, seed=7)
     words = ["evaluate", str(folder / "run"), "--media", media]
     assert main(words) == 0
     printed = capsys.readouterr().out
@@ -161,8 +161,8 @@ def test_scores_on_a_test_set(folder: Path, capsys: Output) -> None:
         (["predict", "RUN", "--with", "shapes", "a.png"], "RUN classify /shapes caption"),
         (["train", "see", "--out", "x"], "FILES"),
         (
-            ["train", "see", "--media", "FOLDER/pictures/left", "--out", "x"],
-            "FOLDER/pictures/left path label",
+            ["train", "see", "--media", "FOLDER/images/left", "--out", "x"],
+            "FOLDER/images/left path label",
         ),
         (["check", "see", "--media", "nowhere"], "nowhere"),
     ],
@@ -181,7 +181,7 @@ def test_mistakes_are_named(
 
 
 def test_labels_that_differ_between_splits_are_found(folder: Path, capsys: Output) -> None:
-    valid = write_pictures(folder / "valid", 9, seed=3)
+    valid = write_images(folder / "valid", 9, seed=3)
     (folder / "valid" / "top").rename(folder / "valid" / "bottom")
     media = str(folder / "image")
     assert main(["check", "see", "--media", media, "--valid-media", valid]) == 2
@@ -204,9 +204,9 @@ def test_a_run_with_other_settings_needs_a_restart(folder: Path, tmp_path: Path)
     assert "lr = 0.001" in (tmp_path / "run" / "config.toml").read_text()
 
 
-def test_the_report_shows_pictures(folder: Path) -> None:
+def test_the_report_shows_images(folder: Path) -> None:
     page = unpack((folder / "run" / "report.html").read_text())["looks"][0]["sections"]
-    assert page["answers"]["figures"]["examples"]["right"][0]["picture"].startswith("data:image/")
+    assert page["answers"]["figures"]["examples"]["right"][0]["image"].startswith("data:image/")
     assert page["curves"]["charts"]
 
 
@@ -238,7 +238,7 @@ def test_an_old_task_name_in_a_recipe_works(
 
 
 @pytest.mark.parametrize("column", [["data.path_field=1"], ["--image", "1"]])
-def test_a_header_of_few_pictures_is_seen_above_the_column_that_is_counted(
+def test_a_header_of_few_images_is_seen_above_the_column_that_is_counted(
     column: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -249,15 +249,15 @@ def test_a_header_of_few_pictures_is_seen_above_the_column_that_is_counted(
     Path("plain.csv").write_text("".join(rows), encoding="utf-8")
     for file, names in (("named.csv", ["datei", "klasse"]), ("plain.csv", ["1", "2"])):
         assert main(["check", "classify", file, *column, "--label", "2"]) == 0
-        first, *columns, pictures = capsys.readouterr().out.splitlines()[:4]
+        first, *columns, images = capsys.readouterr().out.splitlines()[:4]
         assert not missing(first, file, "4")
         assert [line.split()[:3] for line in columns] == [
             [name, "→", role] for name, role in zip(names, ("image", "label"), strict=True)
         ]
-        assert figures(pictures) == ["4"]
+        assert figures(images) == ["4"]
 
 
-def test_a_setting_makes_a_table_a_list_of_pictures(
+def test_a_setting_makes_a_table_a_list_of_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     monkeypatch.chdir(tmp_path)

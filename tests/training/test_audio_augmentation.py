@@ -28,8 +28,8 @@ def heard(settings: AugmentSettings) -> list[NDArray[np.float32]]:
     """Recordings of different loudness after the changes, side by side in one batch."""
     waves = [TONE[: 400 + 100 * i] * (1 + i % 3) / 3 for i in range(40)]
     front = AudioFront(AudioSettings(rate=RATE, n_fft=200, hop=80, bands=40), 8)
-    sound, _ = front.collate(waves)
-    changed = AudioAugmentation(settings)(front, sound).samples_S.numpy()
+    audio, _ = front.collate(waves)
+    changed = AudioAugmentation(settings)(front, audio).samples_S.numpy()
     return np.split(changed, np.cumsum([len(wave) for wave in waves])[:-1])
 
 
@@ -58,8 +58,8 @@ def test_a_recording_heard_quicker_is_as_if_it_had_been_resampled(speed: float) 
     shape = AudioSettings(rate=RATE, n_fft=200, hop=80, bands=40)
     front = AudioFront(shape, 8)
     glide = np.sin(np.cumsum(np.linspace(0.05, 0.6, RATE))).astype(np.float32)
-    sound, rows = collate_audio([TONE[:500], glide], shape, [1.05, speed])
-    found_AF = front.mel(sound)[shape.frames_of(int(500 / 1.05)) :]
+    audio, rows = collate_audio([TONE[:500], glide], shape, [1.05, speed])
+    found_AF = front.mel(audio)[shape.frames_of(int(500 / 1.05)) :]
     expected_AF = log_mel(
         torch.from_numpy(resample(glide, round(100 * speed), 100)),
         rate=RATE, n_fft=200, hop=80, bands=40,

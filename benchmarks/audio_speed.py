@@ -1,6 +1,6 @@
-"""Decoding, resampling and log-mel frames of sound, as multiples of real time.
+"""Decoding, resampling and log-mel frames of audio, as multiples of real time.
 
-`python -m benchmarks.sound_speed`. The recording is made here: a tone that glides, with noise, so
+`python -m benchmarks.audio_speed`. The recording is made here: a tone that glides, with noise, so
 that no format has an easy time. The flat batch holds pieces of 1 to 15 seconds side by side; beside
 it stands `torch.stft` over the same samples as one file, which has no pieces to keep apart. On the
 CPU it is the time of one core that is counted, which others at work do not change much; on a GPU
@@ -84,15 +84,15 @@ def reading(folder: Path, seconds: float) -> dict[str, Callable[[], object]]:
 def frames(device: torch.device, seconds: float) -> dict[str, Callable[[], object]]:
     samples_S = recording(seconds)
     front = AudioFront(AudioSettings(), 8).to(device)
-    sound, _ = front.collate(pieces(samples_S), device)
+    audio, _ = front.collate(pieces(samples_S), device)
     whole_S = torch.from_numpy(samples_S).to(device)
     filters_QF, window_W = mel_filters(RATE, 400, 80).to(device), torch.hann_window(400).to(device)
-    mel_AF, masks = front.mel(sound), SpecAugment()
+    mel_AF, masks = front.mel(audio), SpecAugment()
     return {
         "collate, flat batch": lambda: front.collate(pieces(samples_S), device),
-        "log-mel, flat batch": lambda: front.mel(sound),
+        "log-mel, flat batch": lambda: front.mel(audio),
         "log-mel, torch.stft of one file": lambda: plain(whole_S, filters_QF, window_W),
-        "SpecAugment, flat batch": lambda: masks(mel_AF, sound.number_A, sound.n_recordings),
+        "SpecAugment, flat batch": lambda: masks(mel_AF, audio.number_A, audio.n_recordings),
     }
 
 
@@ -115,7 +115,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args(words)
     device = pick_device()
-    found: dict[str, Any] = {"seconds_of_sound": args.seconds}
+    found: dict[str, Any] = {"seconds_of_audio": args.seconds}
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         systems = frames(device, args.seconds)
         if device.type == "cpu":
@@ -126,7 +126,7 @@ def main(words: Sequence[str] | None = None) -> None:
         for name, took in times.items():
             found[name] = {"seconds": took, "times_real_time": args.seconds / took}
             print(f"{name}: {args.seconds / took:,.0f} × real time")
-    print(save("sound-speed", device, found))
+    print(save("audio-speed", device, found))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ function pick(section, page) {
   const known = [...(aligning.length ? ["aligning"] : []), ...(means.length ? ["head", "mean"] : []), ...maps.map(({ key }) => key)];
   const usual = state.layer !== undefined || state.head !== undefined ? "head" : aligning.length && !first.measured ? "aligning" : first.map;
   const at = groups.findIndex(({ rows }) => rows.some((r) => (page.look.outputs[r].row ?? 0) >= (state.row ?? 0)));
-  return { layer, head, map: known.includes(state.soundMap) ? state.soundMap : known.includes(usual) ? usual : known[0], at: Math.max(0, at) };
+  return { layer, head, map: known.includes(state.audioMap) ? state.audioMap : known.includes(usual) ? usual : known[0], at: Math.max(0, at) };
 }
 
 const headOf = ({ heads, some }, layer, head) => (heads ? head < heads[layer].shape[0] && sub(heads[layer], head) : some[`${layer}.${head}`]);
@@ -74,7 +74,7 @@ function play(section, node, from, to) {
   audio.play().catch(stop);
 }
 
-PANELS.sound = {
+PANELS.audio = {
   title: "Audio",
   limits(section, page) {
     const { layer, head, at } = pick(section, page), { groups, heads } = section;
@@ -82,26 +82,26 @@ PANELS.sound = {
       now: { kind: section.kind, layer, head, row: groups.length ? page.look.outputs[groups[at].rows[0]].row ?? 0 : 0 } };
   },
   draw(host, section, page) {
-    const held = page.data.looks.map((look) => look.sections.sound).findLast((one) => one?.wave), { mel } = held, { groups, n_rows: S, row_s, kind, maps, times } = section;
+    const held = page.data.looks.map((look) => look.sections.audio).findLast((one) => one?.wave), { mel } = held, { groups, n_rows: S, row_s, kind, maps, times } = section;
     const now = pick(section, page), { layer, head, map, at } = now, whole = maps.find(({ key }) => key === map), some = groups.length > 0, outputs = page.look.outputs;
     section.audio = held.audio;
     section.span = Math.max(section.seconds, 1e-6);
     const weights = some && weightsOf(section, now), R = outputs.length, name = whole ? whole.label : map === "aligning" ? `${section.aligning.length > 1 ? `${section.aligning.length} heads that` : "one head that"} ${section.follows ? `follow${section.aligning.length > 1 ? "" : "s"}` : `come${section.aligning.length > 1 ? "" : "s"} closest to following`} the audio` : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, mean over heads`;
     const key = whole ? map : map === "aligning" ? "aligning" : `${kind}.${layer}.${map === "head" ? head : map}`;
     if (!whole && map === "head") page.shown = { kind, layer, head };
-    const way = times.find((one) => one.key === page.state.soundTimes) || times[0], written = R > 1 || groups[0]?.word >= 0, shifted = way?.words.some(isMoved);
-    const body = frame(host, { title: "Recording", name: "sound",
+    const way = times.find((one) => one.key === page.state.audioTimes) || times[0], written = R > 1 || groups[0]?.word >= 0, shifted = way?.words.some(isMoved);
+    const body = frame(host, { title: "Recording", name: "audio",
       hint: `From top to bottom: ${way ? `word times by ${way.key}, ${shifted ? "the same times with boundaries moved to pauses, " : ""}` : ""}the waveform, the log-mel spectrogram that the model reads (low frequencies at the bottom), and the attention of ${written ? "each word" : "the prediction"}. Hover for values.`,
       csv: () => [["word", "begins", "ends", "begins, at pauses", "ends, at pauses"], ...(way?.words || []).map((word) => [word.text, word.start, word.end, ...word.moved])] });
     const bar = body.appendChild(el("div", { class: "row noexport" })), needle = el("i", { class: "needle", style: "display:none" });
     if (held.audio) bar.append(el("button", { class: "chip", "data-key": "play", onclick: () => (player ? player.stop() : play(section, needle, 0, section.seconds)) }, "▶ play"));
     else bar.append(el("span", { class: "soft small" }, "The recording is too long to be included in the page."));
-    if (some) chips(bar, [...(section.aligning.length ? [{ key: "aligning", label: section.follows ? "heads that align" : "closest to aligning" }] : []), ...(section.means.length ? [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }] : []), ...maps].map((one) => ({ ...one, title: one.how })), map, (soundMap) => page.set({ soundMap }));
-    const select = (label, count, value) => bar.append(el("label", { class: "small soft" }, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), soundMap: map === "mean" ? "mean" : "head" }) },
+    if (some) chips(bar, [...(section.aligning.length ? [{ key: "aligning", label: section.follows ? "heads that align" : "closest to aligning" }] : []), ...(section.means.length ? [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }] : []), ...maps].map((one) => ({ ...one, title: one.how })), map, (audioMap) => page.set({ audioMap }));
+    const select = (label, count, value) => bar.append(el("label", { class: "small soft" }, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), audioMap: map === "mean" ? "mean" : "head" }) },
       Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
     if (map === "head" || map === "mean") select("layer", section.means.length, layer);
     if (map === "head" && section.heads) select("head", section.heads[layer].shape[0], head);
-    if (times.length > 1) chips(bar, times.map((one) => ({ key: one.key, label: `times by ${one.key}`, title: one.how })), way.key, (soundTimes) => page.set({ soundTimes }));
+    if (times.length > 1) chips(bar, times.map((one) => ({ key: one.key, label: `times by ${one.key}`, title: one.how })), way.key, (audioTimes) => page.set({ audioTimes }));
 
     const label = 66, width = Math.max(220, Math.min(body.clientWidth - label - 6, 1120)), says = el("p", { class: "says num small", role: "status" });
     const tracks = el("div", { class: "tracks", style: `width:${width}px;margin-left:${label}px` }), X = (seconds) => (width * seconds) / section.span, covered = Math.min(1, (S * row_s) / section.span);
@@ -156,7 +156,7 @@ PANELS.sound = {
     }
     if (section.shares && section.heads) {
       const card = frame(host, { title: "Heads that follow the audio", name: "aligning", hint: `The fraction of the attention of each head that is on its own best path through time. 1 follows the speech at every step; uniform attention has ${number(1 / R, 2)}. The line is made from the marked heads of the last layer; heads of lower layers often attend to the previous word.` });
-      bars(card, section.shares.flatMap((of, l) => of.map((value, h) => ({ l, h, value, label: page.head(kind, l, h), picked: section.aligning.some(([a, b]) => a === l && b === h) }))).sort((a, b) => b.value - a.value).slice(0, 16).map((one) => ({ ...one, note: one.picked ? (section.follows ? "used for times" : "closest") : null })), { max: 1, onclick: ({ l, h }) => page.set({ layer: l, head: h, soundMap: "head" }) });
+      bars(card, section.shares.flatMap((of, l) => of.map((value, h) => ({ l, h, value, label: page.head(kind, l, h), picked: section.aligning.some(([a, b]) => a === l && b === h) }))).sort((a, b) => b.value - a.value).slice(0, 16).map((one) => ({ ...one, note: one.picked ? (section.follows ? "used for times" : "closest") : null })), { max: 1, onclick: ({ l, h }) => page.set({ layer: l, head: h, audioMap: "head" }) });
     }
   },
 };

@@ -1,4 +1,4 @@
-"""The picture with what each word looked at: the numbers are the trace's, in the page, too."""
+"""The image with what each word looked at: the numbers are the trace's, in the page, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.inside.measure.maps.rollout import rollout
 from headway.inside.measure.media_maps import word_groups
 from headway.inside.page.look import LookInputs, Page, prepare_look, run_facts
 from headway.inside.page.sections import look_data
-from headway.inside.page.sections.picture import frames, section
+from headway.inside.page.sections.image import frames, section
 from headway.web.pack import unpack
 
 from .browser import open_page
@@ -25,7 +25,7 @@ from .media_runs import html, item_for, looked, media_for, media_run
 
 
 def unpacked(html: str) -> dict[str, Any]:
-    found: dict[str, Any] = unpack(html)["looks"][0]["sections"]["picture"]
+    found: dict[str, Any] = unpack(html)["looks"][0]["sections"]["image"]
     return found
 
 
@@ -41,7 +41,7 @@ def test_the_page_holds_the_weights_of_the_trace(task: str) -> None:
     whole = {map_["key"]: map_["weights"] for map_ in held["maps"]}
     usual = ["rollout", "norm", "gradxattention", "gradxinput", "integrated", "occlusion"]
     assert list(whole) == usual
-    source = "source" if writes else "picture"
+    source = "source" if writes else "image"
     np.testing.assert_allclose(
         whole["rollout"], rollout(run, trace).parts()[source].numpy(), rtol=1e-3, atol=1e-6
     )
@@ -54,7 +54,7 @@ def test_the_page_holds_the_weights_of_the_trace(task: str) -> None:
 def test_a_class_that_is_read_from_all_rows_is_their_mean() -> None:
     run = media_run("see", pooling="mean")
     seen = prepare_look(run, media_for(run))
-    held = unpacked(Page("t", [look_data("final", seen, ["picture"])], {}, run_facts(run)).html)
+    held = unpacked(Page("t", [look_data("final", seen, ["image"])], {}, run_facts(run)).html)
     mean_HS = seen.trace.attention["self"][1].mean(1)
     np.testing.assert_allclose(held["heads"][1][:, 0], mean_HS.numpy(), rtol=1e-3, atol=1e-6)
 
@@ -62,10 +62,10 @@ def test_a_class_that_is_read_from_all_rows_is_their_mean() -> None:
 def test_a_distillation_token_is_half_of_the_answer() -> None:
     from headway.settings.model import ImageSettings
 
-    from .media_runs import PICTURE
+    from .media_runs import IMAGE
 
-    picture = ImageSettings(**{**vars(PICTURE), "distil_token": True})
-    run = media_run("see", picture=picture, heads=("classes", "distilled"))
+    image = ImageSettings(**{**vars(IMAGE), "distil_token": True})
+    run = media_run("see", image=image, heads=("classes", "distilled"))
     seen = prepare_look(run, media_for(run))
     made = section(seen)
     assert made is not None
@@ -89,7 +89,7 @@ def test_pieces_of_a_word_are_one_word() -> None:
     ]
 
 
-def test_large_pictures_become_small_and_videos_show_the_middle_of_each_stretch() -> None:
+def test_large_images_become_small_and_videos_show_the_middle_of_each_stretch() -> None:
     run = media_run("caption")
     media = replace(media_for(run), item=np.full((1, 3, 600, 900), 9, np.uint8))
     assert frames(media).shape == (1, 171, 256, 3)
@@ -142,16 +142,14 @@ LIGHT = """(places) => { const c = document.querySelector("[data-frame]");
   b.drawImage(c, 0, 0);
   return places.map((at) => [...b.getImageData(at[0] * c.width, at[1] * c.height, 1, 1).data]
     .slice(0, 3).reduce((a, x) => a + x, 0)); }"""
-"""How light (0 to 765) the picture is at places, in shares of its width and height."""
+"""How light (0 to 765) the image is at places, in shares of its width and height."""
 
 
 @pytest.mark.parametrize("grey", [0, 30, 128, 255])
-def test_a_map_is_seen_on_pictures_of_any_brightness(
-    browser: Any, tmp_path: Path, grey: int
-) -> None:
+def test_a_map_is_seen_on_images_of_any_brightness(browser: Any, tmp_path: Path, grey: int) -> None:
     seen, _ = planted(grey)
-    made = Page("t", [look_data("final", seen, ["picture"])], {}, run_facts(seen.run)).html
-    shown = open_page(browser, made, tmp_path, state="tab=picture&layer=1&head=0&row=2")
+    made = Page("t", [look_data("final", seen, ["image"])], {}, run_facts(seen.run)).html
+    shown = open_page(browser, made, tmp_path, state="tab=image&layer=1&head=0&row=2")
     looked_at, beside = (1.5 / 4, 1.5 / 3), (3.5 / 4, 2.5 / 3)
     there, elsewhere = shown.evaluate(LIGHT, [looked_at, beside])
     assert abs(there - elsewhere) > 200
@@ -178,10 +176,10 @@ def test_the_overview_shows_what_was_looked_at(
 
 def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> None:
     seen, _ = planted()
-    made = look_data("final", seen, ["picture"])  # the other panels know that it is planted
+    made = look_data("final", seen, ["image"])  # the other panels know that it is planted
     planted_html = Page("t", [made], {}, run_facts(seen.run)).html
-    shown = open_page(browser, planted_html, tmp_path, state="tab=picture&layer=1&head=0&row=2")
-    assert "“circle”" in shown.locator("[data-card=picture] h2").inner_text()
+    shown = open_page(browser, planted_html, tmp_path, state="tab=image&layer=1&head=0&row=2")
+    assert "“circle”" in shown.locator("[data-card=image] h2").inner_text()
     value = shown.locator(".says [data-value]")
     assert float(value.get_attribute("data-value")) == 1.0
     assert value.get_attribute("data-place") == "5"
@@ -202,15 +200,15 @@ def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> No
 
 
 def test_maps_styles_and_heads_can_be_chosen_and_keys_work(browser: Any, tmp_path: Path) -> None:
-    shown = open_page(browser, html("captioned-video"), tmp_path, state="tab=picture")
+    shown = open_page(browser, html("captioned-video"), tmp_path, state="tab=image")
     assert shown.locator("[data-frame]").count() == 2
     for key in ("rollout", "occlusion", "max", "head"):
         shown.locator(f"[data-key={key}]").first.click()
-        assert shown.state()["pictureMap"] == key
+        assert shown.state()["imageMap"] == key
     shown.locator("[data-key=heat]").click()
-    assert shown.state()["pictureStyle"] == "heat"
+    assert shown.state()["imageStyle"] == "heat"
     shown.locator("[data-key=opacity]").press("Home")
-    assert shown.state()["pictureOpacity"] == "0"
+    assert shown.state()["imageOpacity"] == "0"
     shown.evaluate("document.activeElement.blur()")
     shown.keyboard.press("ArrowUp")
     shown.keyboard.press("3")
@@ -221,7 +219,7 @@ def test_maps_styles_and_heads_can_be_chosen_and_keys_work(browser: Any, tmp_pat
 @pytest.mark.parametrize("task", ["see", "captioned-video"])
 def test_a_narrow_screen_has_all_of_it(browser: Any, tmp_path: Path, task: str) -> None:
     shown = open_page(browser, html(task), tmp_path, width=400, dark=True,
-                      state="tab=picture")  # fmt: skip
+                      state="tab=image")  # fmt: skip
     assert shown.evaluate("document.documentElement.scrollWidth") <= 400
     nameless = shown.evaluate(
         "[...document.querySelectorAll('button, canvas:not([aria-hidden])')].filter((n) => "

@@ -25,18 +25,18 @@ from headway.inside.measure.audio_alignment import (
     find_word_timings,
 )
 from headway.inside.page.look import Page, prepare_look, run_facts
-from headway.inside.page.sections import audio as sounds
+from headway.inside.page.sections import audio as audio
 from headway.inside.page.sections import look_data
 from headway.models.parts.audio import AudioFront
 from headway.settings.model import AudioSettings
 from headway.web.pack import unpack
 
 from .browser import open_page
-from .media_runs import RATE, SOUND, html, item_for, looked, media_for, media_run
+from .media_runs import AUDIO, RATE, html, item_for, looked, media_for, media_run
 
 
 def unpacked(html: str) -> dict[str, Any]:
-    found: dict[str, Any] = unpack(html)["looks"][0]["sections"]["sound"]
+    found: dict[str, Any] = unpack(html)["looks"][0]["sections"]["audio"]
     return found
 
 
@@ -71,17 +71,17 @@ def test_a_recording_can_be_played_if_it_is_short() -> None:
         assert (file.getframerate(), file.getnframes()) == (RATE, len(item_for(run)))
         samples = np.frombuffer(file.readframes(10**6), "<i2") / 32767
     assert np.abs(samples - item_for(run)).max() < 1e-4
-    long = MediaInput.of("long.wav", np.zeros(150_001, np.float32), SOUND)
-    assert sounds._playable(long) is None
+    long = MediaInput.of("long.wav", np.zeros(150_001, np.float32), AUDIO)
+    assert audio._playable(long) is None
 
 
 def test_silence_that_was_filled_in_is_not_shown() -> None:
-    padded = AudioSettings(**{**vars(SOUND), "pad_s": 3.0})
+    padded = AudioSettings(**{**vars(AUDIO), "pad_s": 3.0})
     run = media_run("transcribe", audio=padded)
     media = media_for(run)
     assert (media.n_rows, media.n_unpadded_rows) == (150, 45)
     seen = prepare_look(run, media, GenerationOptions(output="one two"))
-    held = unpacked(Page("t", [look_data("final", seen, ["sound"])], {}, run_facts(run)).html)
+    held = unpacked(Page("t", [look_data("final", seen, ["audio"])], {}, run_facts(run)).html)
     assert held["heads"][0].shape[-1] == 45
     assert held["mel"].shape[0] == 90
 
@@ -102,7 +102,7 @@ def planted(times: list[tuple[float, float]], run: Any = None) -> Trace:
     the last layer is chosen from: below it heads may look at the word before."""
     run = media_run("transcribe") if run is None else run
     found = trace(run, media_for(run), GenerationOptions(output="one two three"))
-    row_s, n_rows = SOUND.row_seconds, len(found.reading.first)
+    row_s, n_rows = AUDIO.row_seconds, len(found.reading.first)
     weights_TS = torch.full((4, n_rows), 1e-3)
     for t, (start, end) in enumerate([*times, (times[-1][1], 0.9)]):
         weights_TS[t, round(start / row_s) : round(end / row_s)] = 1.0
@@ -115,13 +115,13 @@ def planted(times: list[tuple[float, float]], run: Any = None) -> Trace:
 TIMES = [(0.0, 0.2), (0.2, 0.5), (0.5, 0.74)]
 
 
-def test_heads_that_follow_the_sound_are_found_and_tell_the_times() -> None:
+def test_heads_that_follow_the_audio_are_found_and_tell_the_times() -> None:
     found = planted(TIMES)
     aligned = by_heads(found)
     assert aligned.heads == [(1, 3)]
     assert aligned.shares[0][1] > 0.9 > aligned.shares[0][0]
     assert by_heads(found, [(0, 1)]).rows == aligned.rows
-    row_s = SOUND.row_seconds
+    row_s = AUDIO.row_seconds
     for (first, last), (start, end) in zip(aligned.rows[:3], TIMES, strict=True):
         assert first == pytest.approx(start / row_s, abs=1)
         assert last == pytest.approx(end / row_s, abs=1)
@@ -139,7 +139,7 @@ def test_the_sentence_on_the_line_has_the_share_that_it_holds() -> None:
     assert f"{aligned.coverage.on_path:.0%}" in aligned.describe()
 
 
-def test_heads_that_look_anywhere_do_not_follow_the_sound() -> None:
+def test_heads_that_look_anywhere_do_not_follow_the_audio() -> None:
     """One head that looks behind for the first word and ahead for the last: some path is the best
     through it, and holds little."""
     found = planted(TIMES)
@@ -148,10 +148,10 @@ def test_heads_that_look_anywhere_do_not_follow_the_sound() -> None:
     seen = replace(looked("transcribe"), trace=replace(found, attention=backwards))
     aligned = by_heads(seen.trace)
     assert not aligned.coverage.follows_audio
-    made = sounds.section(seen)
+    made = audio.section(seen)
     assert not made["follows"]
     assert f"{aligned.coverage.on_path:.0%}" in made["says"]
-    followed = sounds.section(replace(looked("transcribe"), trace=found))
+    followed = audio.section(replace(looked("transcribe"), trace=found))
     assert followed["follows"]
     # The sentences differ in more than their numbers.
     assert re.sub(r"\d+", "", made["says"]) != re.sub(r"\d+", "", followed["says"])
@@ -159,7 +159,7 @@ def test_heads_that_look_anywhere_do_not_follow_the_sound() -> None:
 
 
 def pausing(run: Any) -> Any:
-    """Three bursts of sound with clear pauses between them."""
+    """Three bursts of audio with clear pauses between them."""
     samples = np.random.default_rng(0).normal(size=len(item_for(run))).astype(np.float32)
     time = np.arange(len(samples)) / RATE
     for start, end in ((0.0, 0.04), (0.24, 0.32), (0.52, 0.6), (0.84, 9.0)):
@@ -177,7 +177,7 @@ def test_the_page_has_the_times_of_each_way_before_and_after_the_pauses() -> Non
     facts = {"own_ms": {"CTC": 90.0}, "median_ms": {"CTC": 6.0}, "words": 3}
     seen = replace(looked("transcribe-joint"), run=run, trace=found,
                    truth={"maps": {}, "facts": {"times": facts}})  # fmt: skip
-    ctc, attention = sounds.section(seen)["times"]
+    ctc, attention = audio.section(seen)["times"]
     assert [ctc["key"], attention["key"]] == ["CTC", "attention"]
     assert [word["moved"] for word in ctc["words"]] == [
         word["moved"] for word in attention["words"]
@@ -186,7 +186,7 @@ def test_the_page_has_the_times_of_each_way_before_and_after_the_pauses() -> Non
     own = [[(word["start"], word["end"]) for word in way["words"]] for way in (ctc, attention)]
     assert own[0] != own[1]
     rows = by_heads(found).rows[1]
-    assert own[1][1] == pytest.approx([row * SOUND.row_seconds for row in rows])
+    assert own[1][1] == pytest.approx([row * AUDIO.row_seconds for row in rows])
     assert (ctc["own_ms"], ctc["median_ms"], attention["own_ms"]) == (90.0, 6.0, None)
 
 
@@ -195,9 +195,9 @@ def test_the_map_that_was_measured_to_point_best_is_shown_first(
     aligning: float, first: str
 ) -> None:
     maps = {"aligning": {"p1": aligning}, "norm": {"p1": 0.9}, "cross.0.max": {"p1": 1.0}}
-    made = sounds.section(replace(looked("transcribe"), truth={"maps": maps}))
+    made = audio.section(replace(looked("transcribe"), truth={"maps": maps}))
     assert (made["first"]["map"], made["first"]["measured"]) == (first, True)
-    assert not sounds.section(looked("transcribe"))["first"]["measured"]
+    assert not audio.section(looked("transcribe"))["first"]["measured"]
 
 
 def boxes(shown: Any, selector: str) -> list[dict[str, float]]:
@@ -215,8 +215,8 @@ def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
 @pytest.mark.parametrize("width", [390, 1200])
 def test_labels_of_words_never_lie_on_each_other(browser: Any, tmp_path: Path, width: int) -> None:
     seen = replace(looked("transcribe"), trace=planted([(0.0, 0.04), (0.04, 0.06), (0.06, 0.1)]))
-    look = look_data("final", seen, ["sound"])
-    [way] = look["sections"]["sound"]["times"]
+    look = look_data("final", seen, ["audio"])
+    [way] = look["sections"]["audio"]["times"]
     short = [
         {"text": "eight", "start": 0.02 * n, "end": 0.02 * n + 0.01, "confidence": 1.0,
          "moved": [0.1 * n, 0.1 * n + 0.05]}
@@ -224,7 +224,7 @@ def test_labels_of_words_never_lie_on_each_other(browser: Any, tmp_path: Path, w
     ]  # fmt: skip
     way["words"] = [*short, {**short[0], "text": "a", "start": 0.89, "end": 0.9}]
     page = Page("t", [look], {}, run_facts(seen.run)).html
-    shown = open_page(browser, page, tmp_path, width=width, state="tab=sound")
+    shown = open_page(browser, page, tmp_path, width=width, state="tab=audio")
     for selector in ("[data-word]", "[data-moved]", ".names button"):
         found = boxes(shown, selector)
         assert len(found) == (4 if selector == ".names button" else 10)
@@ -242,9 +242,9 @@ def test_labels_of_words_never_lie_on_each_other(browser: Any, tmp_path: Path, w
 
 
 def test_many_weights_are_cut_to_the_heads_that_align(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sounds, "MOST_CELLS", 100)
+    monkeypatch.setattr(audio, "MOST_CELLS", 100)
     seen = looked("transcribe")
-    made = sounds.section(replace(seen, trace=planted(TIMES, seen.run)))
+    made = audio.section(replace(seen, trace=planted(TIMES, seen.run)))
     assert made["heads"] is None
     assert set(made["some"]) == {"1.3"}
     assert len(made["means"]) == 2
@@ -257,8 +257,8 @@ def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) ->
     times = {"own_ms": own, "median_ms": {"attention": 21.4, "evenly": 240.0}, "words": 60}
     truth = {"maps": {"aligning": {"p1": 0.98, "random": 0.2, "n": 60}}, "facts": {"times": times}}
     seen = replace(looked("transcribe"), trace=found, truth=truth)
-    planted_html = Page("t", [look_data("final", seen, ["sound"])], {}, run_facts(run)).html
-    shown = open_page(browser, planted_html, tmp_path, state="tab=sound")
+    planted_html = Page("t", [look_data("final", seen, ["audio"])], {}, run_facts(run)).html
+    shown = open_page(browser, planted_html, tmp_path, state="tab=audio")
     words = shown.locator("[data-word]")
     assert words.all_inner_texts() == ["one", "two", "three"]
     held = unpacked(planted_html)["times"][0]["words"]
@@ -276,12 +276,12 @@ def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) ->
     shown.mouse.move(box["x"] + box["width"] * 0.35 / 0.9, box["y"] + box["height"] * 1.5 / 4)
     value = shown.locator(".says [data-value]")
     row, place = int(value.get_attribute("data-row")), int(value.get_attribute("data-place"))
-    assert (row, place) == (1, int(0.35 / SOUND.row_seconds))
+    assert (row, place) == (1, int(0.35 / AUDIO.row_seconds))
     true = float(found.attention["cross"][1][3, row, place])
     assert float(value.get_attribute("data-value")) == pytest.approx(true, rel=2e-3)
     shown.locator("[data-key=head]").first.click()
     shown.keyboard.press("ArrowUp")
-    assert shown.state()["soundMap"] == "head"
+    assert shown.state()["audioMap"] == "head"
     assert shown.locator("[data-key=play]").count() == 1
     shown.close()
 
@@ -289,7 +289,7 @@ def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) ->
 @pytest.mark.parametrize("task", ["identify", "transcribe-joint"])
 def test_a_narrow_screen_has_all_of_it(browser: Any, tmp_path: Path, task: str) -> None:
     shown = open_page(browser, html(task), tmp_path, width=400, dark=True,
-                      state="tab=sound")  # fmt: skip
+                      state="tab=audio")  # fmt: skip
     assert shown.evaluate("document.documentElement.scrollWidth") <= 400
     for tab in ("overview", "walk", "attention", "lens", "neurons", "heads"):
         shown.tab(tab)
