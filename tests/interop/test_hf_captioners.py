@@ -162,7 +162,7 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, tmp_
         ({}, r"\bclass_token\b"),
         ({"positions": "sinusoidal"}, r"\bmodel\.positions\b.*'sinusoidal'.*'learned'"),
         ({"embedding_scale": True}, r"\bembedding_scale\b.*\btrue\b"),
-        ({"block_layout": "post"}, r"\bmodel\.wiring\b.*'post'.*'pre'"),
+        ({"block_layout": "post"}, r"\bmodel\.block_layout\b.*'post'.*'pre'"),
         ({"decoder_activation": "swiglu"}, r"\bactivation='swiglu'"),
     ],
 )

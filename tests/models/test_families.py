@@ -368,16 +368,16 @@ def test_a_model_uses_the_back_end_that_is_named(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("block_layout", ["post", "pre", "parallel"])
 @torch.no_grad()
 def test_without_positions_an_encoder_does_not_know_the_order(
-    wiring: str, device: torch.device
+    block_layout: str, device: torch.device
 ) -> None:
-    model = tiny("encoder", block_layout=wiring, positions="none", device=device)
+    model = tiny("encoder", block_layout=block_layout, positions="none", device=device)
     tokens = samples([9])[0].target
     order = [4, 0, 8, 2, 7, 1, 3, 6, 5]
     model_TV = model.scores(model(*flat([tokens], device)))
     shuffled_TV = model.scores(model(*flat([[tokens[i] for i in order]], device)))
     torch.testing.assert_close(shuffled_TV, model_TV[order], rtol=1e-5, atol=1e-5)
     for positions in ("sinusoidal", "learned", "rotary", "alibi", "relative"):
-        model = tiny("encoder", block_layout=wiring, positions=positions, device=device)
+        model = tiny("encoder", block_layout=block_layout, positions=positions, device=device)
         model_TV = model.scores(model(*flat([tokens], device)))
         shuffled_TV = model.scores(model(*flat([[tokens[i] for i in order]], device)))
         assert not torch.allclose(shuffled_TV, model_TV[order], atol=1e-2), positions

@@ -235,10 +235,10 @@ def test_dropout_is_on_the_embedding_sums_and_each_sub_layers_output_and_nowhere
 
 @pytest.mark.parametrize("block_layout", ["post", "pre"])
 def test_attention_and_feed_forward_have_the_dropout_of_the_settings(
-    wiring: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    block_layout: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = {"attention_dropout": 0.125, "ff_dropout": 0.5, "dropout": 0.25}
-    model = small(block_layout=wiring, **rates).to(device).train()
+    model = small(block_layout=block_layout, **rates).to(device).train()
     seen = Dropouts(model, monkeypatch)
     run(model, device)
     assert seen.attention_rates == [0.125] * 6

@@ -143,7 +143,7 @@ def shake() -> Callable[[nn.Module], nn.Module]:
 def small_stack(
     device: torch.device | str = "cpu",
     *,
-    wiring: str = "pre",
+    block_layout: str = "pre",
     causal: bool = True,
     cross: bool = False,
     window: int | None = None,
@@ -160,7 +160,7 @@ def small_stack(
     rotary = Rotary(lambda: rope_rates(4, 10_000.0), 4) if positions == "rotary" else None
     own = AttentionSpec(causal=causal, window=window, bias=bias)
     blocks = [
-        BLOCK_LAYOUTS[wiring](
+        BLOCK_LAYOUTS[block_layout](
             Attention(16, 4, n_kv_heads=n_kv_heads, bias="qkvo", scope=own, rotary=rotary),
             FeedForward(16, 32, "gelu"),
             lambda: LayerNorm(16),
@@ -168,7 +168,7 @@ def small_stack(
         )
         for _ in range(n_layers)
     ]
-    final_norm = None if wiring == "post" else LayerNorm(16)
+    final_norm = None if block_layout == "post" else LayerNorm(16)
     stack = Stack(blocks, final_norm, bias)
     shaken(stack)
     return stack.to(device)

@@ -46,8 +46,8 @@ def parallel(x: Tensor, block: Block, drop: Part, attention: Part, cross: Part |
 FORMULAS: dict[str, Any] = {"post": post, "pre": pre, "parallel": parallel}
 
 
-def made(wiring: str, *, cross: bool, norm: str = "layer", dropout: float = 0.0) -> Block:
-    return BLOCK_LAYOUTS[wiring](
+def made(block_layout: str, *, cross: bool, norm: str = "layer", dropout: float = 0.0) -> Block:
+    return BLOCK_LAYOUTS[block_layout](
         Attention(8, 2, bias="qkvo", scope=AttentionSpec(causal=True)),
         FeedForward(8, 12, "gelu"),
         lambda: NORMS[norm](8),
@@ -65,9 +65,9 @@ def test_every_wiring_has_a_formula_here() -> None:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
 def test_a_wiring_equals_its_formula(
-    wiring: str, norm: str, cross: bool, dropout: float, shake: Shake, device: torch.device
+    block_layout: str, norm: str, cross: bool, dropout: float, shake: Shake, device: torch.device
 ) -> None:
-    block = shake(made(wiring, cross=cross, norm=norm, dropout=dropout)).to(device)
+    block = shake(made(block_layout, cross=cross, norm=norm, dropout=dropout)).to(device)
     layout, memory = Layout.of([3, 2], device), None
     x_ND = torch.randn(5, 8, device=device)
     if cross:
@@ -75,7 +75,7 @@ def test_a_wiring_equals_its_formula(
     torch.manual_seed(1)
     found = block(x_ND, layout, memory)
     torch.manual_seed(1)
-    wanted = FORMULAS[wiring](
+    wanted = FORMULAS[block_layout](
         x_ND,
         block,
         lambda y_ND: dropped(y_ND, dropout),
@@ -87,9 +87,9 @@ def test_a_wiring_equals_its_formula(
 
 
 @pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
-def test_dropout_is_off_in_use(wiring: str, shake: Shake) -> None:
-    block = shake(made(wiring, cross=False, dropout=0.5))
-    plain = made(wiring, cross=False)
+def test_dropout_is_off_in_use(block_layout: str, shake: Shake) -> None:
+    block = shake(made(block_layout, cross=False, dropout=0.5))
+    plain = made(block_layout, cross=False)
     plain.load_state_dict(block.state_dict())
     x_ND, layout = torch.randn(5, 8), Layout.of([3, 2])
     assert not torch.allclose(block(x_ND, layout), plain(x_ND, layout))
@@ -97,27 +97,29 @@ def test_dropout_is_off_in_use(wiring: str, shake: Shake) -> None:
 
 
 @pytest.mark.parametrize(("block_layout", "norms"), [("post", 2), ("pre", 2), ("parallel", 1)])
-def test_a_wiring_has_the_norms_it_uses_and_no_other(wiring: str, norms: int, shake: Shake) -> None:
+def test_a_wiring_has_the_norms_it_uses_and_no_other(
+    block_layout: str, norms: int, shake: Shake
+) -> None:
     for cross in (False, True):
-        block = shake(made(wiring, cross=cross))
+        block = shake(made(block_layout, cross=cross))
         memory = Memory(torch.randn(3, 8), Layout.of([3])) if cross else None
         block(torch.randn(2, 8), Layout.of([2]), memory).square().sum().backward()
         assert all(p.grad is not None for p in block.parameters())
         n_norms = sum(type(part) in NORMS.values() for part in block.modules())
-        assert n_norms == norms + (cross and wiring != "parallel")
+        assert n_norms == norms + (cross and block_layout != "parallel")
 
 
 @pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
-def test_the_stream_of_a_block_can_be_looked_at(wiring: str) -> None:
-    block = made(wiring, cross=False)
+def test_the_stream_of_a_block_can_be_looked_at(block_layout: str) -> None:
+    block = made(block_layout, cross=False)
     with record(block, "stream") as seen:
         out_ND = block(torch.randn(3, 8), Layout.of([3]))
     assert torch.equal(seen["stream"][0], out_ND)
 
 
 @pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
-def test_a_block_hands_its_cache_to_both_attentions(wiring: str, shake: Shake) -> None:
-    block = shake(made(wiring, cross=True))
+def test_a_block_hands_its_cache_to_both_attentions(block_layout: str, shake: Shake) -> None:
+    block = shake(made(block_layout, cross=True))
     memory = Memory(torch.randn(4, 8), Layout.of([4]))
     x_ND = torch.randn(3, 8)
     cache = Cache(1, n_rows=1, capacity=3)
@@ -135,9 +137,9 @@ def test_a_block_hands_its_cache_to_both_attentions(wiring: str, shake: Shake) -
 @pytest.mark.parametrize("cross", [False, True], ids=["no memory", "memory"])
 @pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
 def test_gradients_pass_the_check_by_finite_differences(
-    wiring: str, cross: bool, shake: Shake
+    block_layout: str, cross: bool, shake: Shake
 ) -> None:
-    block = shake(made(wiring, cross=cross)).double()
+    block = shake(made(block_layout, cross=cross)).double()
     layout = Layout.of([2, 1])
     names = [name for name, _ in block.named_parameters()]
 

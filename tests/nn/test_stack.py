@@ -19,9 +19,9 @@ MakeStack = Callable[..., Stack]
 @pytest.mark.parametrize("block_layout", BLOCK_LAYOUTS)
 @pytest.mark.parametrize("cross", [False, True], ids=["no memory", "memory"])
 def test_a_stack_is_its_blocks_in_order_then_the_norm(
-    wiring: str, cross: bool, make_stack: MakeStack, device: torch.device
+    block_layout: str, cross: bool, make_stack: MakeStack, device: torch.device
 ) -> None:
-    stack = make_stack(device, block_layout=wiring, cross=cross, n_layers=3)
+    stack = make_stack(device, block_layout=block_layout, cross=cross, n_layers=3)
     layout = Layout.of([3, 2], device)
     x_ND = torch.randn(5, 16, device=device)
     memory = None
@@ -30,7 +30,7 @@ def test_a_stack_is_its_blocks_in_order_then_the_norm(
     wanted = x_ND
     for block in stack.blocks:
         wanted = block(wanted, layout, memory)
-    if wiring == "post":
+    if block_layout == "post":
         assert stack.final_norm is None
     else:
         wanted = stack.final_norm(wanted)

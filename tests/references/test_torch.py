@@ -35,12 +35,16 @@ each_wiring = pytest.mark.parametrize("block_layout", [PostNorm, PreNorm])
 
 
 def our_block(
-    wiring: type[PostNorm | PreNorm], activation: str, *, bias: bool = True, cross: bool = False
+    block_layout: type[PostNorm | PreNorm],
+    activation: str,
+    *,
+    bias: bool = True,
+    cross: bool = False,
 ) -> Block:
     def attention(scope: AttentionSpec) -> Attention:
         return Attention(D, HEADS, bias="qkvo" if bias else "", scope=scope)
 
-    return wiring(
+    return block_layout(
         attention(AttentionSpec(causal=cross)),
         FeedForward(D, FF, activation, bias=bias),
         lambda: LayerNorm(D, EPS),
@@ -49,7 +53,7 @@ def our_block(
 
 
 def their_layer(
-    cls: type[nn.Module], wiring: type[Block], activation: str, *, bias: bool = True
+    cls: type[nn.Module], block_layout: type[Block], activation: str, *, bias: bool = True
 ) -> nn.Module:
     """Every weight random, also those that start as zero or one."""
     layer = cls(
@@ -60,7 +64,7 @@ def their_layer(
         activation=activation,
         layer_norm_eps=EPS,
         batch_first=True,
-        norm_first=wiring is PreNorm,
+        norm_first=block_layout is PreNorm,
         bias=bias,
     )
     return randomised(layer)
@@ -159,14 +163,14 @@ def compare(
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("bias", [True, False], ids=["biases", "no-biases"])
 def test_a_block_is_torchs_encoder_layer(
-    wiring: type[PostNorm | PreNorm],
+    block_layout: type[PostNorm | PreNorm],
     activation: str,
     bias: bool,
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    block = our_block(wiring, activation, bias=bias).to(device, dtype)
-    layer = their_layer(nn.TransformerEncoderLayer, wiring, activation, bias=bias)
+    block = our_block(block_layout, activation, bias=bias).to(device, dtype)
+    layer = their_layer(nn.TransformerEncoderLayer, block_layout, activation, bias=bias)
     layer.to(device, dtype)
     copy_weights(both := pairs(block, layer), block)
     layout, no_row_BT = Layout.of(LENGTHS, device), padding(LENGTHS, device)
@@ -184,14 +188,14 @@ def test_a_block_is_torchs_encoder_layer(
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("bias", [True, False], ids=["biases", "no-biases"])
 def test_a_block_with_cross_attention_is_torchs_decoder_layer(
-    wiring: type[PostNorm | PreNorm],
+    block_layout: type[PostNorm | PreNorm],
     activation: str,
     bias: bool,
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    block = our_block(wiring, activation, bias=bias, cross=True).to(device, dtype)
-    layer = their_layer(nn.TransformerDecoderLayer, wiring, activation, bias=bias)
+    block = our_block(block_layout, activation, bias=bias, cross=True).to(device, dtype)
+    layer = their_layer(nn.TransformerDecoderLayer, block_layout, activation, bias=bias)
     layer.to(device, dtype)
     copy_weights(both := pairs(block, layer), block)
     layout, source_layout = Layout.of(LENGTHS, device), Layout.of(SOURCE_LENGTHS, device)
@@ -226,12 +230,15 @@ def stack_pairs(stack: Stack, theirs: nn.TransformerEncoder | nn.TransformerDeco
 @each_wiring
 @pytest.mark.parametrize("final_norm", [True, False], ids=["final-norm", "no-final-norm"])
 def test_a_stack_is_torchs_encoder(
-    wiring: type[PostNorm | PreNorm], final_norm: bool, dtype: torch.dtype, device: torch.device
+    block_layout: type[PostNorm | PreNorm],
+    final_norm: bool,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> None:
-    blocks = [our_block(wiring, "relu") for _ in range(LAYERS)]
+    blocks = [our_block(block_layout, "relu") for _ in range(LAYERS)]
     stack = Stack(blocks, LayerNorm(D, EPS) if final_norm else None).to(device, dtype)
     encoder = nn.TransformerEncoder(
-        their_layer(nn.TransformerEncoderLayer, wiring, "relu"),
+        their_layer(nn.TransformerEncoderLayer, block_layout, "relu"),
         LAYERS,
         nn.LayerNorm(D, EPS) if final_norm else None,
         enable_nested_tensor=False,
@@ -253,11 +260,16 @@ def test_a_stack_is_torchs_encoder(
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")  # we do not use it
 def test_two_stacks_are_torchs_transformer(
-    wiring: type[PostNorm | PreNorm], activation: str, dtype: torch.dtype, device: torch.device
+    block_layout: type[PostNorm | PreNorm],
+    activation: str,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> None:
-    """Torch's has a final norm in both stacks, whatever the wiring."""
-    reader = Stack([our_block(wiring, activation) for _ in range(LAYERS)], LayerNorm(D, EPS))
-    writer = Stack([our_block(wiring, activation, cross=True) for _ in range(2)], LayerNorm(D, EPS))
+    """Torch's has a final norm in both stacks, whatever the block_layout."""
+    reader = Stack([our_block(block_layout, activation) for _ in range(LAYERS)], LayerNorm(D, EPS))
+    writer = Stack(
+        [our_block(block_layout, activation, cross=True) for _ in range(2)], LayerNorm(D, EPS)
+    )
     reader.to(device, dtype), writer.to(device, dtype)
     torchs = nn.Transformer(
         D,
@@ -269,7 +281,7 @@ def test_two_stacks_are_torchs_transformer(
         activation=activation,
         layer_norm_eps=EPS,
         batch_first=True,
-        norm_first=wiring is PreNorm,
+        norm_first=block_layout is PreNorm,
     )
     randomised(torchs).to(device, dtype)
     both = [*stack_pairs(reader, torchs.encoder), *stack_pairs(writer, torchs.decoder)]
@@ -296,10 +308,10 @@ def test_two_stacks_are_torchs_transformer(
 
 
 @each_wiring
-def test_the_other_wiring_would_be_seen(wiring: type[PostNorm | PreNorm]) -> None:
+def test_the_other_wiring_would_be_seen(block_layout: type[PostNorm | PreNorm]) -> None:
     torch.manual_seed(0)
-    layer = their_layer(nn.TransformerEncoderLayer, wiring, "relu")
-    other = our_block(PreNorm if wiring is PostNorm else PostNorm, "relu")
+    layer = their_layer(nn.TransformerEncoderLayer, block_layout, "relu")
+    other = our_block(PreNorm if block_layout is PostNorm else PostNorm, "relu")
     copy_weights(both := pairs(other, layer), other)
     x_ND = torch.randn(6, D)
     with pytest.raises(AssertionError, match="not close"):

@@ -61,7 +61,7 @@ SHAPED = [
     "train.steps=400", "train.eval_every=200", "train.average=1", "train.metric=loss",
     "decode.beam=1", "decode.max_len=12", "data.valid_size=100",
 ]  # fmt: skip
-"""As many layers as the paper's, with its wiring and its schedule, and very few steps."""
+"""As many layers as the paper's, with its block_layout and its schedule, and very few steps."""
 
 
 @pytest.mark.slow
