@@ -20,7 +20,7 @@ from headway.settings.overrides import FROM_PYTHON, Overrides
 from headway.settings.recipes import recipe_path
 from headway.settings.run import RunSettings, overrides_of
 from headway.settings.synonyms import setting_here, setting_with, training_setting
-from headway.tasks.specs import SEEN_AS, SPECS, Spec, spec_of
+from headway.tasks.specs import MEDIA, SPECS, Spec, spec_of
 from headway.training.arguments import (
     check_task_name,
     check_training,
@@ -250,12 +250,12 @@ class TrainRequest:
         if fields is not None:
             needs.setdefault("fields", fields)
         task = "" if task is None else str(task)
-        what = said.get(f"{task}.what")
+        what = said.get(f"{task}.modality")
         rows = SPECS[task].rows if task in SPECS else ()
         # A setting that names the media column, or gives their modality, is enough.
         what = what if what in {row.modality for row in rows} else None
         media = any(row.reads == "media" for row in rows)
-        if "data.path_field" in said and media and not {*SEEN_AS.values(), "path"} & set(needs):
+        if "data.path_field" in said and media and not {*MEDIA, "path"} & set(needs):
             needs["path"] = str(said["data.path_field"])
         tables = {ROWS: bind_data(task, self.data, needs, what=what)}
         if self.valid is not None:

@@ -32,6 +32,7 @@ from headway.settings.folder import (
     shipped_names,
 )
 from headway.settings.listed import ensure_list
+from headway.settings.renamed import check_together, current, report
 from headway.settings.run import Resolved, RunSettings, media_settings
 from headway.settings.synonyms import OF_RUN, OF_USE, PROBABILITIES
 from headway.tasks.engines import check_engine
@@ -483,7 +484,7 @@ class Run:
         """Check the options of one call and combine them with the settings of the run."""
         from headway.tasks.task import InferenceRequest
 
-        known = self.options()
+        options, known = _current_options(options), self.options()
         for name in options:
             if name == "precision":
                 raise OptionError(
@@ -714,6 +715,14 @@ def _rebuild(
         names, device=options["device"], precision=options["precision"], engine=options["engine"],
         settings=settings,
     )  # fmt: skip
+
+
+def _current_options(options: Mapping[str, object]) -> Mapping[str, object]:
+    """Options of a call, with current names of decoding settings."""
+    section = "decode."
+    check_together(section + name for name in options)
+    report((section + name for name in options), {}, "options")
+    return {current(section + name).removeprefix(section): one for name, one in options.items()}
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

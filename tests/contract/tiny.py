@@ -71,7 +71,7 @@ def settings_of(row: Spec) -> dict[str, Any]:
     if "sample" in row.decode:
         said["decode.sample"] = False
     if row.modality != "text" and "modality" in leaves_of(row):
-        said[f"{row.name}.what"] = row.modality
+        said[f"{row.name}.modality"] = row.modality
     if "answer" in leaves_of(row):
         said[f"{row.name}.answer"] = row.answers
     return said

@@ -33,7 +33,7 @@ def with_new_names(old: dict[str, Any]) -> dict[str, Any]:
         found = {key.replace(then, now, 1) if key.startswith(then) else key: value
                  for key, value in found.items()}  # fmt: skip
     tasks = {key: task for key in ("task", "asked.task") if key in found}
-    return found | tasks | {f"{task}.what": what}
+    return found | tasks | {f"{task}.modality": what}
 
 
 def lost(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -25,10 +25,11 @@ from headway.settings.data import INPUTS
 from headway.settings.decode import DecodeSettings
 from headway.settings.field_docs import documented
 from headway.settings.folder import load_run
+from headway.settings.renamed import current, report
 from headway.settings.synonyms import training_setting
 from headway.settings.toml import toml_value
 from headway.settings.value_types import setting_types, without_none
-from headway.tasks.specs import ALIASES, OPTIONS, SCORING, SEEN_AS, SPECS, CallOption, Spec, spec_of
+from headway.tasks.specs import ALIASES, MEDIA, OPTIONS, SCORING, SPECS, CallOption, Spec, spec_of
 
 if TYPE_CHECKING:
     from headway.settings.run import Resolved
@@ -100,7 +101,7 @@ def _has(need: str) -> Callable[[Spec], bool]:
 
 
 def _seen(kind: str) -> Callable[[Spec], bool]:
-    return lambda spec: SEEN_AS.get(spec.modality) == kind
+    return lambda spec: spec.modality == kind
 
 
 def _has_text(spec: Spec) -> bool:
@@ -126,7 +127,7 @@ def _columns() -> tuple[Flag, ...]:
     needs = (need for spec in SPECS.values() for row in spec.rows for need in row.needs)
     fits = {need.name: _has(need.name) for need in needs} | {"text": _has_text}
     del fits["path"]
-    fits |= {kind: _seen(kind) for kind in SEEN_AS.values()}
+    fits |= {kind: _seen(kind) for kind in MEDIA}
     return tuple(
         Flag(
             name,
@@ -224,6 +225,7 @@ class TaskCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if self.by_task:
             args = with_settings(self.params, args)
+        args = with_current_names(self.flags.values(), args)
         check_given_once(self.flags.values(), args)
         ctx.meta["headway.first"] = self._first(ctx, args)
         return super().parse_args(ctx, args)
@@ -340,6 +342,20 @@ def with_settings(params: Sequence[Any], args: Sequence[str]) -> list[str]:
             following = list(islice(rest, 1))
             is_value = following and not following[0].startswith("--")
             found += [f"{key}={following[0]}"] if is_value else [arg, *following]
+    return found
+
+
+def with_current_names(flags: Iterable[Flag], args: Sequence[str]) -> list[str]:
+    """Replace earlier names of decoding options: `--alpha 1` by `--length-penalty-alpha 1`."""
+    known = {flag.name: flag.word for flag in flags}
+    found = list(args)
+    for place, arg in enumerate(args[: args.index("--") if "--" in args else None]):
+        word, equals, value = arg.partition("=")
+        key = f"decode.{word[2:].replace('-', '_')}"
+        new = current(key).partition(".")[2]
+        if word.startswith("--") and current(key) != key and new in known:
+            report([key], {}, word)
+            found[place] = f"{known[new]}{equals}{value}"
     return found
 
 

@@ -6,6 +6,9 @@ import os
 import re
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any
 
@@ -41,6 +44,7 @@ from headway.cli.train import train
 from headway.cli.truth import FLAGS as TRUTH
 from headway.cli.truth import truth
 from headway.errors import MissingColumnError, UserError, out_of_memory
+from headway.settings.renamed import RenamedSettingWarning
 from headway.settings.synonyms import NOTHING, option_here
 
 TAKES = {
@@ -107,7 +111,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     words, debug = _take_debug(sys.argv[1:] if argv is None else argv)
     try:
-        result = _parser()(words, prog_name="headway", standalone_mode=False)
+        with _notes_of_renamed(words):
+            result = _parser()(words, prog_name="headway", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except (UserError, UsageError) as error:
@@ -125,6 +130,24 @@ def main(argv: list[str] | None = None) -> int:
         if not out_of_memory(error):
             raise
         return _fail(1, words, _no_room(error), debug)
+
+
+@contextmanager
+def _notes_of_renamed(words: list[str]) -> Iterator[None]:
+    """Print warnings about earlier names of settings as notes of one line."""
+    show = warnings.showwarning
+
+    def note(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, RenamedSettingWarning):
+            print_to_stderr(f"{_name(words)}: note: {message}")
+        else:
+            show(message, category, *place)
+
+    warnings.showwarning = note  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 def _fail(code: int, words: list[str], message: str, debug: bool) -> int:

@@ -22,7 +22,7 @@ from headway.data.readers.delimited import IsHeader
 from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ConfigError, MissingColumnError, suggest
 from headway.settings.data import DataSettings
-from headway.tasks.specs import SEEN_AS, Need, Spec
+from headway.tasks.specs import Need, Spec
 
 ColumnType = Literal[
     "text", "label", "labels", "number", "words", "tags", "field", "image", "video", "audio",
@@ -81,8 +81,8 @@ class Column:
 
 
 def column_of(need: Need, row: Spec) -> Column:
-    if row.modality in SEEN_AS and row.modality in need.kinds:
-        kind = SEEN_AS[row.modality]
+    if row.modality in MEDIA and row.modality in need.kinds:
+        kind = row.modality
         return Column(kind, kind, f"{need.name}_field", need.names, need.optional)
     (held,) = need.kinds
     assert held in ("text", "label", "labels", "number", "words", "tags")

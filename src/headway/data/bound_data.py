@@ -44,14 +44,14 @@ from headway.settings.data import FILES, DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.synonyms import remark_on
 from headway.storage import sync, work_folder
-from headway.tasks.specs import ALIASES, LABEL, SEEN_AS, SPECS, Modality, spec_of
+from headway.tasks.specs import ALIASES, LABEL, SPECS, Modality, spec_of
 
 ROWS, VALID = "rows", "valid"
 """File names of training and validation data in that folder."""
 
 _LABEL = Column("label", "label", "label_field", LABEL.also)
 
-SETTING_OF: dict[str, str] = dict.fromkeys(SEEN_AS.values(), "path")
+SETTING_OF: dict[str, str] = dict.fromkeys(MEDIA, "path")
 """Names of columns in settings, where arguments use another word."""
 
 ColumnLayout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import DataError, FolderError
+from headway.settings.renamed import MODALITIES, current
 from headway.storage import check_identity, identity
 
 MANIFEST = "manifest.json"
@@ -24,7 +25,7 @@ UNHASHED_FILES = ("report.json", "valid.jsonl", "problems.jsonl", "items.problem
 
 def write_manifest(folder: Path, facts: DataManifest) -> None:
     """Write the manifest. Its `fingerprint` is a checksum of the stored data and of its inputs, its
-    `write_manifest` a checksum of everything."""
+    `seal` a checksum of everything."""
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
     files = {name: identity(folder / name) for name in names}
     values = json.loads(json.dumps({"version": VERSION, **facts, "files": files}))
@@ -76,7 +77,29 @@ def _verified(folder: Path) -> DataManifest:
         raise FolderError(f"{path} cannot be read: {error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FolderError(f"{path} is damaged: its contents do not match its checksum.") from error
-    return {"fingerprint": _sum(values), **values}
+    return _with_current_names({"fingerprint": _sum(values), **values})
+
+
+def _with_current_names(values: DataManifest) -> DataManifest:
+    """A manifest in which earlier names of settings and kinds of media are replaced."""
+    if "form" in values:
+        values = {**values, "form": _current_form(values["form"])}
+    inputs = dict(values.get("inputs", {}))
+    if "form" in inputs:
+        inputs["form"] = _current_form(inputs["form"])
+    if "data" in inputs:
+        inputs["data"] = {
+            current(f"data.{name}").partition(".")[2]: value
+            for name, value in inputs["data"].items()
+        }
+    return {**values, "inputs": inputs} if inputs else values
+
+
+def _current_form(form: dict[str, Any]) -> dict[str, Any]:
+    if "what" not in form:
+        return form
+    rest = {name: value for name, value in form.items() if name != "what"}
+    return {"modality": MODALITIES[form["what"]], **rest}
 
 
 def _sum(values: DataManifest) -> str:

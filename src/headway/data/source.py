@@ -31,7 +31,7 @@ from headway.data.tag_schemes import TagScheme, TagSchemeDetector, to_bio
 from headway.errors import ConfigError, DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import LABEL, LABELS, NUMBER, SEEN_AS, SPECS, WRITTEN, Reads, spec_of
+from headway.tasks.specs import LABEL, LABELS, NUMBER, SPECS, WRITTEN, Reads, spec_of
 from headway.tasks.specs import MEDIA as MEDIA_NEEDS
 
 TextKind = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
@@ -284,7 +284,7 @@ class MediaSpec:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns that hold media."""
-        name = SEEN_AS[self.form.modality]
+        name = self.form.modality
         return (name, "other") if self.target == "other" else (name,)
 
 
@@ -293,9 +293,8 @@ def media_tables(
     answers: str = "label",
 ) -> Iterator[BoundTable]:  # fmt: skip
     """Open files, folders and lists and bind their columns; `answers` is the kind of label."""
-    kind = SEEN_AS[what]
     names = dict.fromkeys(name for need in MEDIA_NEEDS.values() for name in need.names)
-    columns = [Column(kind, kind, "path_field", tuple(names))]
+    columns = [Column(what, what, "path_field", tuple(names))]
     need = {"labels": LABELS, "number": NUMBER}.get(answers, LABEL)
     if target == "label" and need is LABEL:
         columns.append(Column("label", "label", "label_field", LABEL.also))
@@ -305,7 +304,7 @@ def media_tables(
     elif target == "text":
         columns.append(Column("text", "text", "text_field", WRITTEN.also))
     elif target == "other":
-        columns.append(Column("other", kind, "other_field"))
+        columns.append(Column("other", what, "other_field"))
     wanted = with_setting_names(columns, data)
     # A label may be present even if none is needed.
     known = wanted if target != "none" else (*wanted, Column("label", "text", "", (), True))

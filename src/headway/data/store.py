@@ -19,7 +19,7 @@ from headway.data.media.open_item import ItemFormat, MediaType
 from headway.data.media.store import AudioStore, ImageStore
 from headway.data.token_store import TokenStore, side
 from headway.errors import DataError
-from headway.tasks.specs import SEEN_AS
+from headway.tasks.specs import MEDIA
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 DATA = "data"
@@ -117,7 +117,7 @@ class Columns(Mapping[str, ColumnStore]):
     @property
     def media(self) -> ImageStore | AudioStore:
         """The images, videos or audio of the split."""
-        for name in SEEN_AS.values():
+        for name in MEDIA:
             if isinstance(found := self.get(name), ImageStore | AudioStore):
                 return found
         raise MissingColumn(
@@ -186,12 +186,12 @@ class PreparedData:
 
     @property
     def is_media(self) -> bool:
-        return any(name in self.train for name in SEEN_AS.values())
+        return any(name in self.train for name in MEDIA)
 
     @property
     def modality(self) -> MediaType:
         """The modality of the media."""
-        found = next(what for what, name in SEEN_AS.items() if name in self.train)
+        found = next(name for name in MEDIA if name in self.train)
         assert found != "text"
         return found
 
@@ -265,7 +265,7 @@ def open_columns(folder: Path, split: str, made: DataManifest) -> Columns:
             stores[name] = TokenStore.open(path, facts["dtype"], facts["lengths"])
             continue
         found: NDArray[Any] = np.fromfile(path, facts["dtype"])
-        if facts["kind"] in SEEN_AS.values():
+        if facts["kind"] in MEDIA:
             stores[name] = items.rows(found)
             hashes = known[found] if hashes is None else hashes
         else:
@@ -290,7 +290,7 @@ def _upgrade_manifest(made: DataManifest) -> DataManifest:
     """Convert a manifest of an older version to the current form."""
     columns: dict[str, dict[str, str]] = {}
     if "form" in made["inputs"]:
-        kind, files = SEEN_AS[made["inputs"]["form"]["modality"]], made["files"]
+        kind, files = made["inputs"]["form"]["modality"], made["files"]
         ids = {"label": ("labels", "<i4"), "number": ("number", "<f4"),
                kind: ("rows", "<i8"), "other": ("other.rows", "<i8")}  # fmt: skip
         for name, (file, dtype) in ids.items():

@@ -21,6 +21,7 @@ from headway.settings.model import (
     ModelSettings,
     family_of,
 )
+from headway.settings.renamed import current, current_value, report
 from headway.settings.synonyms import setting_here
 from headway.settings.toml import line_of, toml_value
 from headway.settings.value_types import describe, fit, nearest, setting_types
@@ -112,7 +113,16 @@ def parse_override(word: str) -> tuple[list[str], Any]:
         raise ConfigError(
             f"{word!r} is not a setting of the form key=value. Example: model.n_layers=4"
         )
-    return path, _parse_value(text.strip(), word)
+    return _current(path, _parse_value(text.strip(), word), word)
+
+
+def _current(path: list[str], value: Any, word: str) -> tuple[list[str], Any]:
+    """A setting of an argument by its current name, and its value. A setting that was typed by an
+    earlier name is reported."""
+    old = ".".join(path)
+    key = current(old)
+    report([old], {key: value}, word)
+    return key.split("."), current_value(key, value)
 
 
 def _parse_value(text: str, word: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from headway.settings.explicit import explicit_fields
 from headway.settings.load import parse_override
+from headway.settings.renamed import check_together, current, current_value, report
 from headway.settings.toml import comments_of, lines_of, parse, read_text
 from headway.settings.upgrade import new_key
 
@@ -71,8 +72,13 @@ class Overrides(Mapping[str, Any]):
         origin: str | SettingsFile | RunConfigText = "",
     ) -> None:
         """`values`: by dotted key, as nested tables, or both. All of them share one origin."""
+        found = flatten(values or {})
+        check_together(found)
+        place = origin if isinstance(origin, str) else ""
+        renamed = {current(key): value for key, value in found.items()}
+        report(found, renamed, place or "settings")
         self._leaves = {
-            key: Override(value, origin) for key, value in flatten(values or {}).items()
+            key: Override(current_value(key, value), origin) for key, value in renamed.items()
         }
 
     @classmethod
@@ -83,7 +89,8 @@ class Overrides(Mapping[str, Any]):
     @classmethod
     def from_arguments(cls, words: Iterable[str]) -> Overrides:
         """Settings from `key=value` arguments; the origin of each is the argument itself."""
-        found = cls()
+        found, words = cls(), list(words)
+        check_together(word.partition("=")[0].strip() for word in words)
         for word in words:
             path, value = parse_override(word)
             found |= cls({".".join(path): value}, word)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import fields
 
+from headway.settings.renamed import current
+
 SETTINGS = {
     "learning_rate": "train.lr", "max_lr": "train.lr", "peak_lr": "train.lr",
     "batch_size": "train.batch_tokens", "bs": "train.batch_tokens",
@@ -160,8 +162,9 @@ def training_setting(name: str) -> str | None:
     """Full key of a training setting typed without its section: `epochs` is `train.epochs`."""
     from headway.settings.train import TrainSettings
 
-    short = name.lstrip("-").replace("-", "_")
-    return f"train.{short}" if short in {one.name for one in fields(TrainSettings)} else None
+    key = f"train.{name.lstrip('-').replace('-', '_')}"
+    known = {f"train.{one.name}" for one in fields(TrainSettings)}
+    return key if key in known or current(key) in known else None
 
 
 def setting_here(name: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from headway.errors import ConfigError
 from headway.settings.model import ModelSettings, family_of
+from headway.settings.renamed import current, rename
 
 
 def read_text(path: Path) -> str:
@@ -30,14 +31,16 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:
+    """Tables of a TOML file, in which earlier names of settings are replaced by current ones."""
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except RecursionError as error:
         raise ConfigError(f"{path} nests lists or tables too deeply to be read.") from error
     except (
         ValueError
     ) as error:  # numbers with too many digits raise ValueError, not TOMLDecodeError
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    return rename(values, str(path))
 
 
 def line_of(text: str, key: str) -> int | None:
@@ -46,7 +49,7 @@ def line_of(text: str, key: str) -> int | None:
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """Line number of each dotted key and section, in valid TOML.
+    """Line number of each dotted key and section by its current name, in valid TOML.
 
     The line is that of the first statement after which the TOML parser knows the key. Quoting,
     dotted names and inline tables therefore need no second parser. Quadratic in the length of the
@@ -61,7 +64,7 @@ def lines_of(text: str) -> dict[str, int]:
         except tomllib.TOMLDecodeError:
             continue  # in the middle of a statement of several lines
         for key in _keys(values, ""):
-            found.setdefault(key, start)
+            found.setdefault(current(key), start)
         start = end + 1
     return found
 
@@ -80,14 +83,21 @@ def comments_of(text: str) -> dict[str, dict[str, str]]:
     section = ""
     for line in text.split("\n"):
         if line.startswith("["):
-            section = line.strip("[]")
+            section = current(line.strip("[]"))
         first, *rest = line.split(COMMENT)
         for n, word in enumerate(rest):
             with suppress(tomllib.TOMLDecodeError):  # then the separator is part of the value
                 for name in tomllib.loads(COMMENT.join([first, *rest[:n]])):
-                    found.setdefault(section, {})[name] = COMMENT.join([word, *rest[n + 1 :]])
+                    found.setdefault(section, {})[_current_name(section, name)] = COMMENT.join(
+                        [word, *rest[n + 1 :]]
+                    )
                 break
     return found
+
+
+def _current_name(section: str, name: str) -> str:
+    """Current name of a setting in a section. Keys of `[asked]` are dotted already."""
+    return current(name) if section == "asked" else current(f"{section}.{name}").rpartition(".")[2]
 
 
 COMMENT = "  # "

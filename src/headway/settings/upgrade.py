@@ -57,7 +57,7 @@ def rename(found: dict[str, object], locate: Locate) -> Locate:
             found["task"] = alias.task
         if isinstance(asked := found.get("asked"), dict) and asked.get("task") == name:
             asked = {new_key(key): value for key, value in asked.items()}
-            found["asked"] = {**asked, "task": alias.task, f"{alias.task}.what": alias.modality}
+            found["asked"] = {**asked, "task": alias.task, f"{alias.task}.modality": alias.modality}
     return lambda key: locate(before.get(key, key))
 
 

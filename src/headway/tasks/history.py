@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.settings.renamed import METRIC_NAMES
 from headway.tasks.specs import METRICS, Metric
 
 LOG = "metrics.jsonl"
@@ -68,7 +69,17 @@ def entries(path: Path) -> Iterator[LogEntry]:
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, dict):
-                yield entry
+                yield _with_current_names(entry)
+
+
+def _with_current_names(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of an older log by the current names of metrics."""
+    return {
+        METRIC_NAMES.get(name, name): _with_current_names(value)
+        if isinstance(value, dict)
+        else value
+        for name, value in entry.items()
+    }
 
 
 def named_scores(found: object) -> dict[str, dict[str, float]]:

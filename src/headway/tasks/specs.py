@@ -168,14 +168,6 @@ WRITTEN = Need(
 )  # fmt: skip
 
 
-SEEN_AS: dict[Modality, Literal["image", "video", "audio"]] = {
-    "image": "image",
-    "video": "video",
-    "audio": "audio",
-}
-"""Name of the options and arguments for the column of each kind of media."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CallOption:
     """An option of one call, in addition to the decoding settings."""

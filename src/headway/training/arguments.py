@@ -61,7 +61,8 @@ def settings_for(
     if word in ALIASES and ALIASES[word].old:
         new, what = ALIASES[word].task, ALIASES[word].modality
         Progress(enabled=not quiet).note(
-            f"the task {word} is now called {new}: {new}.what={what} has the same effect as {word}"
+            f"the task {word} is now called {new}: {new}.modality={what} has the same effect as "
+            f"{word}"
         )
     if task in SPECS or (task in ALIASES and ALIASES[task].old):
         given |= Overrides({"task": task}, whence)
@@ -191,7 +192,7 @@ def implied_settings(
             "--teacher",
         )
         if spec.modality != "text" and hasattr(section, "modality"):
-            given |= Overrides({f"{spec.name}.what": spec.modality}, "--teacher")
+            given |= Overrides({f"{spec.name}.modality": spec.modality}, "--teacher")
         if taught.data.fields and not named:
             given |= Overrides({"data.fields": taught.data.fields}, "--teacher")
     elif teacher:

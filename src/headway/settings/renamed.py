@@ -1,0 +1,130 @@
+"""Earlier names of settings and of their values.
+
+Files, `key=value` arguments, command-line options and Python calls may still use them. Each use is
+reported in one line. An earlier and a current name of the same setting together are an error.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headway.errors import ConfigError
+
+KEYS = {
+    "model.picture": "model.image", "model.sound": "model.audio",
+    "model.wiring": "model.block_layout", "model.memory": "model.source_attention",
+    "classify.what": "classify.modality", "fill.what": "fill.modality",
+    "embed.what": "embed.modality", "caption.what": "caption.modality",
+    "data.bad": "data.on_bad_row", "data.long": "data.on_long",
+    "train.pool": "train.bucket_steps", "train.recompute": "train.gradient_checkpointing",
+    "train.smoothing": "train.label_smoothing",
+    "train.smoothing_kind": "train.label_smoothing_kind",
+    "decode.alpha": "decode.length_penalty_alpha",
+}  # fmt: skip
+"""Current names of settings and sections, by their earlier names."""
+
+MODALITIES = {"pictures": "image", "videos": "video", "sounds": "audio"}
+METRIC_NAMES = {"exact": "exact_match", "explained": "variance_explained"}
+"""Current names of metrics, by their earlier names."""
+
+VALUES: Mapping[str, Mapping[str, str]] = {
+    "model.family": {
+        "picture-encoder": "image-encoder", "picture-seq2seq": "image-seq2seq",
+        "sound-encoder": "audio-encoder", "sound-seq2seq": "audio-seq2seq",
+    },
+    "classify.modality": MODALITIES, "fill.modality": MODALITIES,
+    "embed.modality": MODALITIES, "caption.modality": MODALITIES,
+    "data.on_long": {"windows": "split"}, "train.metric": METRIC_NAMES,
+}  # fmt: skip
+"""Current values of settings, by their earlier values."""
+
+
+class RenamedSettingWarning(FutureWarning):
+    """Warning about an earlier name of a setting, or of a value."""
+
+
+def current(key: str) -> str:
+    """Current name of a dotted key: `model.picture.patch` is `model.image.patch`."""
+    names = key.split(".")
+    for depth in range(len(names), 0, -1):
+        new = KEYS.get(".".join(names[:depth]))
+        if new is not None:
+            return ".".join([new, *names[depth:]])
+    return key
+
+
+def current_value(key: str, value: Any) -> Any:
+    """Current name of the value of a setting, by the setting's current name."""
+    return VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value
+
+
+def check_together(keys: Iterable[str], where: str = "") -> None:
+    """Raise ConfigError if an earlier and the current name of a setting are given together."""
+    seen: dict[str, str] = {}
+    for key in keys:
+        other = seen.setdefault(current(key), key)
+        if other != key:
+            old, new = (key, other) if current(key) != key else (other, key)
+            raise ConfigError(
+                f"{where}{old} is the earlier name of {new}, and both are given. Leave {old} out."
+            )
+
+
+def report(keys: Iterable[str], values: Mapping[str, Any], where: str) -> None:
+    """Warn in one line of the earlier names among these keys and values, which have current keys.
+
+    `where`: the file or argument that has them, as the start of the line."""
+    found = [f"{key} is now {current(key)}" for key in keys if current(key) != key]
+    found += [
+        f"{key}={value} is now {key}={current_value(key, value)}"
+        for key, value in values.items()
+        if current_value(key, value) != value
+    ]
+    if found:
+        text = f"{where}: {', '.join(found)}. The earlier names still work."
+        warnings.warn(text, RenamedSettingWarning, stacklevel=3)
+
+
+def rename(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Tables of a settings file with current names, in their order.
+
+    `where`: the file, for the warning and for errors."""
+    raw = list(_keys(values))
+    check_together(raw, f"{where}: ")
+    new = _renamed(values, "")
+    if isinstance(asked := values.get("asked"), dict):  # its keys are dotted
+        check_together(asked, f"{where}: ")
+        new["asked"] = {
+            (key := current(old)): current_value(key, value) for old, value in asked.items()
+        }
+    report([key for key in raw if key in KEYS], _leaves(values), where)
+    return new
+
+
+def _renamed(table: dict[str, Any], where: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        key = current(f"{where}{name}")
+        inner = _renamed(value, f"{key}.") if isinstance(value, dict) else value
+        found[key.rpartition(".")[2]] = current_value(key, inner)
+    return found
+
+
+def _keys(table: dict[str, Any], where: str = "") -> Iterable[str]:
+    for name, value in table.items():
+        yield f"{where}{name}"
+        if isinstance(value, dict) and where + name != "asked":
+            yield from _keys(value, f"{where}{name}.")
+
+
+def _leaves(table: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """Values of a nested table by their current keys."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            found |= _leaves(value, f"{where}{name}.") if where + name != "asked" else {}
+        else:
+            found[current(f"{where}{name}")] = value
+    return found
