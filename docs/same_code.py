@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ def sources(revision: str | None, paths: list[str]) -> dict[str, str]:
 class Blank(ast.NodeTransformer):
     """Take out docstrings, the arguments of errors and output calls, and imports."""
 
-    def __init__(self) -> None:
+    def __init__(self, renames: Renames) -> None:
+        self.renames = renames
         self.imports: list[tuple[str, str, str | None]] = []
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -66,7 +67,7 @@ class Blank(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         called = ast.unparse(node.func).rsplit(".", 1)[-1]
-        if ERRORS.search(called) or called in OUTPUT:
+        if any(ERRORS.search(name) or name in OUTPUT for name in self.renames.related(called)):
             return ast.copy_location(ast.Call(node.func, [], []), node)
         return self.generic_visit(node)
 
@@ -95,36 +96,74 @@ def leaves(node: Any) -> Iterator[tuple[str, str, int]]:
                 yield "value", repr(value), line
 
 
-def compare(
-    old: str, new: str, pairs: set[tuple[str, str]], words: dict[str, str]
-) -> tuple[list[str], list[str]]:
-    """Differences of code, and of texts outside messages."""
-    before, after = Blank(), Blank()
+class Renames:
+    """What the table of docs/rename.py allows: pairs of names, and patterns of words."""
+
+    def __init__(self, table: dict[str, Any]) -> None:
+        self.pairs: dict[str, set[str]] = defaultdict(set)
+        rows = [row["map"] for row in table.get("strings", ())]
+        rows += [table.get(name, {}) for name in ("names", "members", "settings")]
+        rows += table.get("values", {}).values()
+        for old, new in (pair for row in rows for pair in row.items()):
+            self.pairs[re.split(r"[.:]", old)[-1]].add(new)
+        for old, new in table.get("move", {}).items():
+            self.pairs[Path(old).stem].add(Path(new).stem)
+        self.back: dict[str, set[str]] = defaultdict(set)
+        for old, every in self.pairs.items():
+            for new in every:
+                self.back[new].add(old)
+        self.words = [(re.compile(row["from"]), row["to"]) for row in table.get("text", ())]
+
+    def allowed(self, name: str) -> set[str]:
+        found = {name, *self.pairs[name]}
+        return found | {self._reworded(one) for one in found}
+
+    def related(self, name: str) -> set[str]:
+        """All names that are connected with this one by renames, in either direction."""
+        found, open_names = {name}, [name]
+        while open_names:
+            one = open_names.pop()
+            new = (self.pairs[one] | self.back[one]) - found
+            found |= new
+            open_names += new
+        return found
+
+    def text(self, text: str) -> str:
+        """A text with the new words, as far as they have one meaning."""
+        single = {old: next(iter(new)) for old, new in self.pairs.items() if len(new) == 1}
+        said = self._reworded(text)
+        return re.sub(r"\w+", lambda found: single.get(found.group(), found.group()), said)
+
+    def _reworded(self, text: str) -> str:
+        for pattern, new in self.words:
+            text = pattern.sub(new, text)
+        return text
+
+
+def compare(old: str, new: str, renames: Renames) -> tuple[list[str], list[str]]:
+    """Differences of code, and of texts outside messages. Imports may be in another order."""
+    before, after = Blank(renames), Blank(renames)
     one, two = before.visit(ast.parse(old)), after.visit(ast.parse(new))
     code: list[str] = []
     texts: list[str] = []
     lost = Counter(before.imports) - Counter(after.imports)
-    added = Counter(after.imports) - Counter(before.imports)
-    if lost or added:
-        mapped = Counter(tuple(renamed(part, words) for part in entry) for entry in lost.elements())
-        if mapped != Counter(tuple(part or "" for part in entry) for entry in added.elements()):
-            code.append(f"imports: {sorted(map(str, lost))} became {sorted(map(str, added))}")
+    added = [name for _, *names in after.imports for name in names if name]
+    for _, *names in lost.elements():
+        for name in filter(None, names):
+            if not renames.allowed(name) & set(added):
+                code.append(f"import of {name} is gone")
     left, right = list(leaves(one)), list(leaves(two))
     for (kind, value, line), (other, other_value, other_line) in zip(left, right, strict=False):
         if kind != other or (kind in ("node", "value") and value != other_value):
             code.append(f"lines {line} and {other_line}: {value} became {other_value}")
             break
-        if kind == "name" and value != other_value and (value, other_value) not in pairs:
+        if kind == "name" and other_value not in renames.allowed(value):
             code.append(f"lines {line} and {other_line}: name {value} became {other_value}")
-        if kind == "text" and value != other_value and renamed(value, words) != other_value:
+        if kind == "text" and other_value not in {*renames.allowed(value), renames.text(value)}:
             texts.append(f"{other_line}: {value!r}\n      became {other_value!r}")
     if not code and len(left) != len(right):
         code.append(f"{len(left)} parts became {len(right)}")
     return code, texts
-
-
-def renamed(text: str | None, words: dict[str, str]) -> str:
-    return re.sub(r"\w+", lambda found: words.get(found.group(), found.group()), text or "")
 
 
 def main() -> int:
@@ -138,9 +177,7 @@ def main() -> int:
     revision = rest.pop(0) if rest and not (ROOT / rest[0]).exists() else None
     paths = rest or ["src"]
     table = tomllib.loads(asked.renames.read_text()) if asked.renames else {}
-    table_rows = table.get("rename", [])
-    rows = [(re.split(r"[.(]", row["name"].rstrip(")"))[-1], row["to"]) for row in table_rows]
-    moves = {row["from"]: row["to"] for row in table.get("move", [])}
+    renames, moves = Renames(table), table.get("move", {})
     old, new = sources(asked.base, paths), sources(revision, paths)
     old = {moves.get(name, name): text for name, text in old.items()}
     failed = 0
@@ -149,7 +186,7 @@ def main() -> int:
             print(f"{name}: only {'before' if name in old else 'after'}")
             failed += 1
         elif old[name] != new[name]:
-            code, texts = compare(old[name], new[name], set(rows), dict(rows))
+            code, texts = compare(old[name], new[name], renames)
             failed += bool(code)
             print("".join(f"{name}: CODE {one}\n" for one in code), end="")
             if not asked.quiet:

@@ -175,8 +175,8 @@ ERRORS = re.compile(
     r"(Error|Exception|Rejected|Refused|Damaged|Impossible\w*|Stopped|Diverged|Lost|Exit)$"
 )
 OUTPUT = {
-    "about", "echo", "error", "finding", "Finding", "info", "line", "note", "print", "say", "warn",
-    "warning", "write_line",
+    "about", "add", "add_rows", "echo", "error", "finding", "Finding", "info", "line", "note",
+    "print", "print_note", "_print_note", "print_to_stderr", "say", "warn", "warning", "write_line",
 }  # fmt: skip
 
 

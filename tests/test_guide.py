@@ -78,7 +78,7 @@ def test_a_chapter_has_a_question_a_program_a_image_and_an_answer(path: Path) ->
 
 
 def test_images_are_small_and_all_of_them_are_used() -> None:
-    images = {path.name: path.stat().st_size for path in (DOCS / "image").glob("*.png")}
+    images = {path.name: path.stat().st_size for path in (DOCS / "images").glob("*.png")}
     pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
     text = "".join(path.read_text() for path in pages)
     assert [name for name in images if f"images/{name})" not in text] == []

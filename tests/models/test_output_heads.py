@@ -100,7 +100,7 @@ def test_the_loss_of_masked_rows_is_that_of_their_scores() -> None:
     x_ND = model(*flat(TEXTS, "cpu"))
     rows, targets, weights = torch.tensor([1, 4, 6]), torch.tensor([9, 5, 1]), torch.ones(3)
     weights[1] = 0.0
-    found = model.words.loss(x_ND[rows], targets, LabelSmoothing(1.0, 0.0), weights)
+    found = model.lm_head.loss(x_ND[rows], targets, LabelSmoothing(1.0, 0.0), weights)
     logs_RV = model.scores(x_ND[rows]).log_softmax(-1)
     by_hand = -(logs_RV[0, 9] + logs_RV[2, 1])
     torch.testing.assert_close(found.sum, by_hand)
@@ -117,7 +117,7 @@ def test_narrow_embeddings_are_brought_to_the_width_of_the_stream_and_back() -> 
     assert x_ND.shape == (8, SIZES["d_model"])
     words = model.lm_head.transform(x_ND)
     assert words.shape == (8, 12)
-    by_hand = words @ model.front.tokens.weight.T + model.words.words.linear.bias
+    by_hand = words @ model.front.tokens.weight.T + model.lm_head.words.linear.bias
     torch.testing.assert_close(model.scores(x_ND), by_hand)
 
 

@@ -77,10 +77,10 @@ def test_the_settings_of_a_run_say_how_it_is_read(tiny: Any, name: str) -> None:
         if read.ngrams is not None:
             both = torch.lerp(said, read.ngrams.scores_RC, float(made.model.ngrams.share))
             torch.testing.assert_close(read.averaged_logits(), both)
-        assert set(read.more) == ({"ctc"} if name == "transcribe" else set())
-        if read.more:
+        assert set(read.extra_heads) == ({"ctc"} if name == "transcribe" else set())
+        if read.extra_heads:
             heard = made.model.ctc(made.model.encode(*streams(given)[:2]).x_MD)
-            torch.testing.assert_close(read.more["ctc"].logits_RC, heard)
+            torch.testing.assert_close(read.extra_heads["ctc"].logits_RC, heard)
             assert read.extra_heads["ctc"].loss_weight + read.loss_weight == pytest.approx(1.0)
 
 

@@ -170,9 +170,9 @@ def task_like(task: str) -> Objective[Any]:
     made: Any = object.__new__(kind)
     made.smoothing = LabelSmoothing(1.0, 0.0)
     if task == "classify":
-        made.target, made.readout = SingleLabel(tuple("abc"), made.smoothing), OneClass()
+        made.label_type, made.readout = SingleLabel(tuple("abc"), made.smoothing), OneClass()
         made.augment = lambda model, batch: replace(
-            batch, targets=made.target.targets(batch.targets)
+            batch, targets=made.label_type.targets(batch.targets)
         )
     if task == "fill":
         made.head = MaskedTokenHead(object.__new__(MaskedTextDataset))

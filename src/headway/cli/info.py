@@ -137,7 +137,7 @@ def _of_body(settings: ModelSettings) -> str:
     if "kernel" not in unread:
         said.append(f"kernel {settings.kernel}, dilation {settings.dilation}")
     if isinstance(settings, Seq2SeqSettings) and "source_attention" not in unread:
-        said.append(f"memory {settings.source_attention}")
+        said.append(f"source attention {settings.source_attention}")
     if isinstance(settings, DecoderSettings) and "single_head" not in unread:
         layers = {"every": "a head in every layer", "second-last": "one head", "none": "no head"}
         said.append(layers[settings.single_head])
