@@ -192,8 +192,9 @@ class TrainRequest:
             found, tables = self._bind(said, out)
         elif self.valid is not None:
             raise ConfigError(
-                "--valid needs training data that follows the task. If the training files are "
-                "given by options, use --valid-text, --valid-source and --valid-target."
+                "--valid needs training data given after the task: headway train TASK FILES "
+                "--valid FILES. If the training files are given by options, use --valid-text, "
+                "--valid-source and --valid-target."
             )
         else:
             found, tables = Overrides(), {}

@@ -95,8 +95,8 @@ def load(
     for name in names:
         if not isinstance(name, str | PathLike) or not str(name):
             raise UserError(
-                f"{name!r} is not a run folder or the name of a model. Pass several as separate "
-                "arguments: load(one, other)."
+                f"{name!r} is not a run folder or the name of a model. Pass several runs as "
+                "separate arguments: load(one, other)."
             )
     run = Run(names, device=device, precision=precision, engine=engine)
     if parts is not None:
@@ -381,11 +381,11 @@ class Run:
         probabilities of all."""
         self._check_option("labels", "choose() needs a run that continues text")
         if isinstance(among, str) or not isinstance(among, Iterable):
-            raise UserError(f"among={among!r} must be a list of texts: among=[…].")
+            raise UserError(f"among={among!r} must be a list of strings: among=[…].")
         among = list(among)
         if len(set(among)) < 2 or not all(isinstance(one, str) and one for one in among):
             raise UserError(
-                f"among={among!r} must contain at least two different texts, none of them empty."
+                f"among={among!r} must contain at least two different strings, none of them empty."
             )
         from headway.tasks.answers import Answers
         from headway.tasks.inputs import is_several
@@ -731,7 +731,7 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(found, Iterable) or not all(
         isinstance(one, str) for one in ensure_list(found)
     ):
-        raise OptionError(f"{name}={value!r} must be a text or a list of texts: {name}=[…].")
+        raise OptionError(f"{name}={value!r} must be a string or a list of strings: {name}=[…].")
     return tuple(found)
 
 
@@ -740,6 +740,6 @@ def _constraint(wish: Mapping[str, object]) -> object:
 
     prefix = wish.get("prefix") or ""
     if not isinstance(prefix, str):
-        raise OptionError(f"prefix={prefix!r} must be a text.")
+        raise OptionError(f"prefix={prefix!r} must be a string.")
     required, banned = (_texts(name, wish.get(name) or ()) for name in ("required", "banned"))
     return TextConstraints(prefix=prefix, required=required, banned=banned)

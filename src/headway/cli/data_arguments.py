@@ -159,8 +159,8 @@ def check_settings(words: Sequence[str]) -> None:
     for word in words:
         if word.partition("=")[0] == BAD:
             raise ConfigError(
-                f"{word!r} has no effect here: scores cover every line. Fix the lines that "
-                "cannot be read, or remove them from the file."
+                f"{word!r} has no effect here: scores are computed on all lines, so none can be "
+                "skipped. Correct the lines that cannot be read, or remove them from the file."
             )
         if not word.startswith("decode.") and word.partition("=")[0] not in COLUMNS:
             raise ConfigError(

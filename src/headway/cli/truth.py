@@ -85,7 +85,7 @@ def truth(
             "manifest."
         )
     if not spec.truth and reactions is None:
-        print(f"not validated: there is no known right place for a run of the task {task}.")
+        print(f"not validated: no correct positions are known for a run of the task {task}.")
         return
     from headway.inside.measure.maps import METHODS, check_methods
     from headway.inside.measure.truth.validate import find_cases, validate, with_fresh_weights
@@ -96,7 +96,7 @@ def truth(
     loaded = with_fresh_weights(loaded) if untrained else loaded
     cases = find_cases(loaded, texts, pairs=pairs, reactions=reactions, media=media)
     if not cases.cases:
-        print(f"not validated: no known places found ({cases.kind}).")
+        print(f"not validated: the inputs contain no known positions ({cases.kind}).")
         return
     found = validate(loaded, cases, wanted, few=few, progress=Progress())
     if not found.is_conclusive:

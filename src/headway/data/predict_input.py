@@ -455,7 +455,8 @@ def _json_words(path: str, column: Column, data: DataSettings, note: Note) -> It
                 if name is None:
                     there = ", ".join(map(repr, values)) or "none"
                     raise DataError(
-                        f"{where} has no list {column.name!r}. The fields there are: {there}."
+                        f"{where} has no field {column.name!r} with a list of words. Its fields "
+                        f"are: {there}."
                     )
                 VALUES["words"](values[name], name, where)
                 line = line if name in WORDS.names else json.dumps({"words": values[name]})

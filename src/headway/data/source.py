@@ -263,8 +263,8 @@ def bad_line_error(problem: str, others: int, what: str = "lines") -> DataError:
     unit that is lost if they are left out."""
     like = f" {others + 1:,} lines of this file have such errors." if others else ""
     return DataError(
-        f"{problem}{like} Correct the file, or leave such {what} out (only if nothing is scored): "
-        "data.on_bad_row=skip"
+        f"{problem}{like} Correct the file, or skip such {what} (not possible when computing "
+        "scores): data.on_bad_row=skip"
     )
 
 
@@ -539,8 +539,8 @@ def pair_source(
     sources, targets = parts(source), parts(target)
     if len(sources) != len(targets):
         raise ConfigError(
-            f"there are {len(sources)} source files but {len(targets)} target files. Give as many "
-            "of each."
+            f"there are {len(sources)} source files but {len(targets)} target files. Give the "
+            "same number of each."
         )
     aligned = tuple(zip(sources, targets, strict=True))
     return DataSource("pairs", settings, tuple(pairs), aligned=aligned)

@@ -61,7 +61,7 @@ class WorkDir:
         for name, promised in known["files"].items():
             path = self.results / name
             if not path.is_file() or _prefix_digest(path, promised["size"]) != promised["sha256"]:
-                self.note(f"{path} is damaged and will be made again.")
+                self.note(f"{path} is damaged and will be created again.")
                 return None
         return known["done"], known["files"]
 
@@ -70,7 +70,7 @@ class WorkDir:
             for i, file in enumerate(files):
                 check_identity(file, promised[str(i)])
         except FolderError as error:
-            self.note(f"{error} It will be made again.")
+            self.note(f"{error} It will be created again.")
             return False
         return True
 

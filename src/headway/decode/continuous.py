@@ -252,8 +252,7 @@ class ContinuousBatch:
         if settings.width > self.most_rows:
             raise UserError(
                 f"{settings.width} outputs per prompt exceed the batch size of {self.most_rows}. "
-                "Ask "
-                "for fewer outputs."
+                "Request fewer outputs."
             )
         ids = list(prompt)
         end = self.tokenizer.eos if end is None else end

@@ -42,7 +42,8 @@ PROBLEMS = {"labels": "multi_label_classification", "number": "regression"}
 def their_activation(ours: str) -> str:
     if ours not in THEIR_ACTIVATIONS:
         raise UserError(
-            f"its feed-forward layers have no gate, so activation={ours!r} is not supported."
+            f"model.activation={ours!r} is not supported by this format, whose feed-forward "
+            f"layers have no gate. Supported: {', '.join(THEIR_ACTIVATIONS)}."
         )
     return THEIR_ACTIVATIONS[ours]
 
@@ -50,7 +51,7 @@ def their_activation(ours: str) -> str:
 def check_kind(ours: ModelSettings | None, kind: type[ModelSettings], name: str) -> None:
     if not isinstance(ours, kind):
         what = "no model" if ours is None else f"a {family_of(ours)} model"
-        raise UserError(f"{name} is for another family of models, but this is {what}.")
+        raise UserError(f"{name} needs a model of another family, but this run has {what}.")
 
 
 def check_round_trip(

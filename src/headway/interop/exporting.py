@@ -90,8 +90,8 @@ def _check_media(to: str, family: str, sentences: Sequence[str], int8: bool) -> 
         )
     if sentences:
         raise UserError(
-            "--sentences only applies to text models; the proof of an image or audio model uses "
-            "generated inputs. Remove the option."
+            "--sentences only applies to text models. The exports of image and audio models are "
+            "checked with generated inputs. Remove the option."
         )
 
 

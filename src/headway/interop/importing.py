@@ -171,7 +171,7 @@ def check_shapes(found: Architecture, weights: LazyWeights) -> int:
     }
     if ours != theirs:
         raise UserError(
-            "the tensors in the file do not have the shapes of the configuration.\n"
+            "the shapes of the tensors in the file do not match the configuration.\n"
             + describe_difference(ours, theirs)
         )
     return sum(parameter.numel() for parameter in model.parameters())

@@ -154,7 +154,7 @@ def check_names(
     if missing or unknown:
         lines = [*_listed("missing", missing), *_listed("unknown", unknown)]
         raise UserError(
-            "the tensors in the file do not fit this architecture.\n" + "\n".join(lines)
+            "the tensors in the file do not match this architecture.\n" + "\n".join(lines)
         )
     return reasons
 

@@ -73,7 +73,8 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
     listed = [found.get(number, f"<|unused {number}|>") for number in range(tokenizer.vocab_size)]
     if len(set(listed)) < len(listed):
         raise DataError(
-            "two tokens of the vocabulary have the same name, which CTranslate2 does not support."
+            "two tokens of the vocabulary have the same text, which CTranslate2 does not support. "
+            "Use --to onnx, or predict with --engine torch."
         )
     return listed
 

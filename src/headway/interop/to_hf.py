@@ -288,8 +288,8 @@ def _check_zeros(weights: Mapping[str, Tensor], found: Architecture) -> None:
     lost = [n for n, tensor in weights.items() if tensor.data_ptr() not in written and tensor.any()]
     if lost:
         raise UserError(
-            f"the transformers class does not have {', '.join(lost)}. Train the head without it "
-            "(bias of a classifier, transitions of a tagger), or export to onnx."
+            f"the transformers class has no place for {', '.join(lost)}. Train the head without "
+            "it (bias of a classifier, transitions of a tagger), or export to onnx."
         )
 
 

@@ -156,7 +156,8 @@ def _safetensors(path: Path) -> dict[str, TensorEntry]:
         length = int.from_bytes(file.read(8), "little")
     if length > LARGEST_HEADER:
         raise FolderError(
-            f"{path} is damaged or not a safetensors file: its header would have {length:,} bytes."
+            f"{path} is damaged or not a safetensors file: it declares a header of "
+            f"{length:,} bytes."
         )
     try:
         file_ = safe_open(path, framework="pt")

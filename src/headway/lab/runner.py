@@ -226,8 +226,8 @@ def _claim(folder: Path, entry: ExperimentEntry, full: bool, data: Path | None) 
         for key, word in (("size", "size"), ("data", "data")):
             if there.get(key) != wanted[key]:
                 raise FolderError(
-                    f"{folder} holds the experiment {entry.name!r} with another {word}: "
-                    f"{there.get(key) or 'its own'} before, {wanted[key] or 'its own'} now. Choose "
+                    f"{folder} holds the experiment {entry.name!r} with {word} "
+                    f"{there.get(key) or 'of its own'}, not {wanted[key] or 'of its own'}. Choose "
                     "another --out."
                 )
         return
@@ -285,7 +285,7 @@ def _n_seeds_to_judge(folder: Path, seeds: int, first_seed: int, progress: Progr
     while (folder / f"seed-{first_seed + there}" / SEED).is_file():
         there += 1
     if there > seeds:
-        progress.note(f"{folder} already has {there} seeds, and the verdict uses all of them.")
+        progress.note(f"results of {there} seeds are in {folder}. The verdict uses all of them.")
     return max(seeds, there)
 
 

@@ -220,8 +220,8 @@ def _pairs(
     outputs, references = ensure_list(outputs), ensure_list(references)
     if len(outputs) != len(references):
         raise UserError(
-            f"there are {len(outputs):,} outputs but {len(references):,} references. Their numbers "
-            "must be equal."
+            f"there are {len(outputs):,} outputs but {len(references):,} references. Give one "
+            "reference per output."
         )
     if not outputs:
         raise UserError("there are no outputs and no references to score.")

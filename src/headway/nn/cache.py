@@ -125,7 +125,7 @@ class Cache:
             return self._keys[1]
         added = new.known_lengths()
         if len(added) != self.n_rows:
-            raise ValueError(f"{len(added)} sequences given, but the cache has {self.n_rows}")
+            raise ValueError(f"got {len(added)} sequences, but the cache holds {self.n_rows}")
         lengths = tuple(a + b for a, b in zip(self.lengths, added, strict=True))
         while max(lengths, default=0) > self.capacity:
             self.capacity *= 2
@@ -209,7 +209,9 @@ class Cache:
     def trim(self, lengths: Sequence[int]) -> None:
         """Drop the tokens after these lengths, such as rejected draft tokens."""
         if any(new > old for new, old in zip(lengths, self.lengths, strict=True)):
-            raise ValueError(f"cannot trim {self.lengths} to {tuple(lengths)}")
+            raise ValueError(
+                f"cannot trim lengths {self.lengths} to {tuple(lengths)}: none may grow"
+            )
         self.lengths = tuple(lengths)
         self._keys = None
 

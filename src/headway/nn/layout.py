@@ -88,14 +88,16 @@ class Layout:
         padded = list(lengths)
         left = n_rows - sum(padded)
         if left < 0 or max(padded, default=0) > longest:
-            raise ValueError(f"lengths {padded} do not fit {n_rows} rows, {longest} per sequence")
+            raise ValueError(
+                f"lengths {padded} exceed {n_rows} rows in total or {longest} per sequence"
+            )
         while left > 0:
             n_dummies -= 1  # each remaining dummy needs a row
             padded.append(min(max(1, left - max(0, n_dummies)), longest))
             left -= padded[-1]
         if len(padded) > n_sequences:
             raise ValueError(
-                f"{len(padded)} sequences, dummies included, but n_sequences={n_sequences}"
+                f"{len(padded)} sequences, including dummies, exceed n_sequences={n_sequences}"
             )
         padded += [0] * (n_sequences - len(padded))
         layout = cls._side_by_side(padded, device, longest=longest)

@@ -223,7 +223,8 @@ def check_value_count(body: bytes) -> None:
     values would block the event loop for seconds."""
     if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise RequestRejected(
-            413, f"a body of this size may have at most {MOST_VALUES:,} JSON values."
+            413,
+            f"the body has too many JSON values; the limit for its size is {MOST_VALUES:,}.",
         )
 
 
@@ -277,7 +278,7 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
     if value is None and depth:
         return None
     raise RequestRejected(
-        422, "an input must be a text (a string) or an object of texts.", param="input"
+        422, "an input must be a text: a string, or an object with string values.", param="input"
     )
 
 

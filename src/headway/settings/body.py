@@ -301,8 +301,8 @@ class BodySettings:
         unknown = set(self.attention_bias) - set("qkvo")
         if unknown or len(set(self.attention_bias)) != len(self.attention_bias):
             raise ConfigError(
-                f"attention_bias={self.attention_bias!r} must be distinct letters out of 'qkvo': "
-                "'' for no bias, 'qkvo' for a bias on all projections."
+                f"attention_bias={self.attention_bias!r} may contain only letters of 'qkvo', each "
+                "once: '' for no bias, 'qkvo' for a bias on all projections."
             )
 
     def _check_body(self) -> None:

@@ -59,8 +59,8 @@ class KeptHeads:
                 )
             if len(layers) != n_layers[field.name]:
                 raise ConfigError(
-                    f"{name} lists heads of {len(layers)} layers, and the model has "
-                    f"{n_layers[field.name]}. Give one list per layer."
+                    f"{name} has lists for {len(layers)} layers, but the model has "
+                    f"{n_layers[field.name]} layers. Give one list per layer."
                 )
             for layer, heads in enumerate(layers):
                 _check_kept(f"{name}, layer {layer + 1}", heads, *n_heads[field.name])
@@ -79,7 +79,7 @@ def _check_kept(where: str, heads: tuple[int, ...], n_heads: int, kv_heads: int)
             f"{where}: {list(heads)} must be distinct whole numbers in increasing order."
         )
     if heads[0] < 0 or heads[-1] >= n_heads:
-        raise ConfigError(f"{where}: {list(heads)} must be numbers of heads, 0 to {n_heads - 1}.")
+        raise ConfigError(f"{where}: {list(heads)} must be head numbers from 0 to {n_heads - 1}.")
     size = n_heads // kv_heads
     whole = {head // size * size + i for head in heads for i in range(size)}
     if kv_heads > 1 and set(heads) != whole:

@@ -59,7 +59,8 @@ def model_settings(
         if owners and family not in owners:
             raise ConfigError(
                 f"{locate(where + name)}{where + name!r} applies only to the "
-                f"{' and '.join(owners)} family, and this model belongs to the {family} family."
+                f"{' and '.join(owners)} {'family' if len(owners) == 1 else 'families'}, and this "
+                f"model belongs to the {family} family."
             )
     return from_dict(type(start), rest, where, locate, base=start)
 

@@ -157,12 +157,12 @@ class TrainSettings(TracksExplicit):
         check_least(self, 0, "weight_decay", "clip", "rdrop")
         if not 0.0 <= self.floor <= 1.0:
             raise ConfigError(
-                f"floor={self.floor:g} must be from 0 to 1: it is a share of the peak learning "
+                f"floor={self.floor:g} must be from 0 to 1: it is a fraction of the peak learning "
                 "rate."
             )
         if not 0.0 <= self.cooldown <= 1.0:
             raise ConfigError(
-                f"cooldown={self.cooldown:g} must be from 0 to 1: it is a share of the steps."
+                f"cooldown={self.cooldown:g} must be from 0 to 1: it is a fraction of the steps."
             )
         check_positive(self, "lr", "eps")
         check_least(self, 1, "keep", "average", "max_bad_steps")

@@ -218,8 +218,9 @@ class ImageSeq2SeqSettings(MediaSeq2SeqSettings):
 def check_grid_width(settings: BodySettings, image: ImageSettings) -> None:
     if image.positions != "none" and settings.d_model % 4:
         raise ConfigError(
-            f"d_model={settings.d_model} must be a multiple of 4 for positions on a grid. Change "
-            "it, or set image.positions=none."
+            f"d_model={settings.d_model} must be a multiple of 4, because image.positions="
+            f"{image.positions} encodes rows and columns. Try "
+            f"d_model={max(4, settings.d_model // 4 * 4)}, or set image.positions=none."
         )
 
 

@@ -176,7 +176,9 @@ def check_same(
         way_out = f"Leave out the tokenizer settings: the tokenizer of {name} is used."
     elif different == ["max_len"]:
         way_out = "Leave model.max_len out: learned positions cannot be extended."
-    raise ConfigError(f"--from {name}: its model does not fit this run: it has {listed}. {way_out}")
+    raise ConfigError(
+        f"--from {name}: the model of that run does not fit this one. It has {listed}. {way_out}"
+    )
 
 
 def _weighty(model: ModelSettings, key: str) -> Any:

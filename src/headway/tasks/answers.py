@@ -519,7 +519,10 @@ def _save_columns(answers: Answers, path: Path) -> None:
 
 def _unsupported_format(answers: Answers, path: Path, wanted: str) -> UserError:
     kinds = ", ".join(sorted({type(answer).__name__ for answer in answers})) or "none"
-    return UserError(f"{path} can only hold {wanted}, but the predictions are of type {kinds}.")
+    return UserError(
+        f"{path} can only contain {wanted}, but the predictions are of type {kinds}. "
+        "Save as .jsonl."
+    )
 
 
 SAVERS: dict[str, Callable[[Answers, Path], None]] = {

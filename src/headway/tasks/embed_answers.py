@@ -170,7 +170,7 @@ def predictor(use: InferenceRequest) -> EmbeddingPredictor:
     if to and nearest:
         raise UserError("--to and --nearest cannot be used together.")
     if top is not None and not nearest:
-        raise UserError("--top needs --nearest FILE: it is the number of its lines to print.")
+        raise UserError("--top needs --nearest FILE: it sets how many of its lines are printed.")
     if top is not None and top < 1:
         raise UserError(f"--top {top} must be at least 1.")
     if to:

@@ -71,8 +71,8 @@ def check_teacher(settings: RunSettings) -> ImageSettings:
     assert isinstance(other.model, ImageEncoderSettings)
     if other.labels != settings.labels:
         raise ConfigError(
-            f"classify.teacher={name} was trained on other classes than the data has. Teacher: "
-            f"{_listed(other.labels)}. Data: {_listed(settings.labels)}."
+            f"classify.teacher={name} was trained on classes other than those of the data. "
+            f"Teacher: {_listed(other.labels)}. Data: {_listed(settings.labels)}."
         )
     theirs, ours = other.model.image, model.image
     for field in ("height", "width", "channels"):

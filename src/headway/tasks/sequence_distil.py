@@ -69,7 +69,7 @@ def make_distilled(
     try:
         made = _check(name)
     except FolderError as error:
-        progress.note(f"{error} The training sources are translated by the teacher again.")
+        progress.note(f"{error} The teacher translates the training sources again.")
         made = False
     if not made:
         targets = list(_translated(prepared, settings, name.with_suffix(".part"), device, progress))

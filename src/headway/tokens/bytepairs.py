@@ -87,7 +87,9 @@ def _merging(vocabulary: Path, merges: Path, **more: Any) -> models.BPE:
         pairs = [_pair(line) for line in lines if line.strip() and not line.startswith("#version")]
         return models.BPE(pieces, pairs, **more)
     except Exception as error:  # the library raises nothing narrower
-        raise DataError(f"{vocabulary} and {merges} do not make a tokenizer: {error}.") from error
+        raise DataError(
+            f"cannot read a tokenizer from {vocabulary} and {merges}: {error}."
+        ) from error
 
 
 def _pair(line: str) -> tuple[str, str]:
@@ -123,7 +125,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
         if known or not piece:
             raise DataError(f"{path}, line {number:,}: the piece is empty or occurs twice.")
     if sorted(ranks.values()) != list(range(len(ranks))):
-        raise DataError(f"{path}: the ids of the pieces are not 0 to {len(ranks) - 1:,}.")
+        raise DataError(f"{path}: the ids are not consecutive from 0 to {len(ranks) - 1:,}.")
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
         raise DataError(f"{path} has no piece for the byte {missing[0]}.")

@@ -165,8 +165,8 @@ def _bert(path: Path, hints: TokenizerHints) -> tokenizers.Tokenizer:
 def _sentencepiece(path: Path, hints: TokenizerHints) -> RawTokenizer:
     if hints.model_type in OTHER_NUMBERS:
         raise DataError(
-            f"{path} cannot be read alone: {hints.model_type} models use other ids than their "
-            "SentencePiece file. Load the tokenizer with `transformers` and save it to this "
+            f"{path} is not enough: the ids of {hints.model_type} models differ from those in "
+            "their SentencePiece file. Load the tokenizer with `transformers` and save it to this "
             "folder as tokenizer.json."
         )
     model = read_sentencepiece(path)
@@ -205,7 +205,7 @@ def _marian(folder: Path, hints: TokenizerHints, n_target: int, n_source: int) -
         numbers |= {unused_name(i): i for i in range(n_rows) if i not in taken}
         model = read_sentencepiece(folder / side)
         if model.of_type(UNUSED):
-            raise DataError(f"{folder / side} has unused pieces, which is not supported.")
+            raise DataError(f"{folder / side} has unused pieces, which are not supported.")
         inner = library_tokenizer(model, numbers)
         inner.add_special_tokens([unused_name(i) for i in range(n_rows) if i not in taken])
         inner.add_tokens(

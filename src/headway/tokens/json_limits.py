@@ -51,7 +51,7 @@ def check_tokenizer(facts: Any, where: str) -> None:
                 raise DataError(
                     f"{where}: the pattern {regex[:60]!r} repeats a group that contains "
                     "repetitions or alternatives, or calls a group. It could run forever on some "
-                    "texts. Rewrite it without."
+                    "texts. Rewrite the pattern."
                 )
 
 
@@ -78,12 +78,14 @@ def _check_growth(tree: Any, where: str) -> None:
     parts = list(_parts(tree))
     if len(parts) > MOST_PARTS:
         n = f"{len(parts):,}"
-        raise DataError(f"{where}: too many parts in sequence: {n}; the limit is {MOST_PARTS}.")
+        raise DataError(f"{where} has {n} processing parts; the limit is {MOST_PARTS}.")
     growth, seen = 1.0, set[str]()
     for part in parts:
         kind, content = str(part.get("type")), part.get("content") or part.get("prepend") or ""
         if isinstance(content, str) and len(content) > LONGEST:
-            raise DataError(f"{where}: {content[:20]!r}… is longer than {LONGEST:,} characters.")
+            raise DataError(
+                f"{where}: the text {content[:20]!r}… has more than {LONGEST:,} characters."
+            )
         if kind == "Replace":
             growth *= _growth(part.get("pattern"), str(content))
         elif kind in seen:

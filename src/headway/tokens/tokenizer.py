@@ -131,7 +131,7 @@ class Tokenizer:
         def found(name: str) -> int:
             i = self._inner.token_to_id(name)
             if i is None:
-                raise DataError(f"{where} has no token {name!r}, but its roles name it.")
+                raise DataError(f"{where}: the roles name the token {name!r}, which is missing.")
             return i
 
         self.bos, self.eos = found(roles.bos), found(roles.eos)
@@ -170,7 +170,7 @@ class Tokenizer:
         if eos is None:
             raise DataError(
                 f"{where} has no end token. Add one with one of these names: "
-                f"{', '.join(EOS_NAMES)}. Without a tokenizer file, a tokenizer is trained."
+                f"{', '.join(EOS_NAMES)}. Or leave the tokenizer out to train one."
             )
         # GPT-2 has a single special token, which also begins a text, and no text is unknown.
         missing = eos if self.covers_everything else None
@@ -256,7 +256,7 @@ class Tokenizer:
             return self
         if self._size is not None:
             raise DataError(
-                f"cannot add the special token {new[0]!r} to a tokenizer with a table of ids."
+                f"cannot add the special token {new[0]!r} to a tokenizer with fixed ids."
             )
         inner = build_tokenizer(json.loads(self.library_json()))
         inner.add_special_tokens(new)

@@ -43,7 +43,7 @@ def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         if last and shapes != {name: tuple(tensor.shape) for name, tensor in last.items()}:
             before = {name: tuple(tensor.shape) for name, tensor in last.items()}
             raise FolderError(
-                f"checkpoint {n} to average does not match the model of the one before it.\n"
+                f"checkpoint {n} cannot be averaged with the one before it: their models differ.\n"
                 f"{describe_difference(before, shapes)}"
             )
         for name, tensor in one.items():
@@ -109,7 +109,7 @@ def _select_checkpoints(checkpoints: Checkpoints, run: Path, last: int | None) -
     if last is None:
         path = checkpoints.best_path()
         if path is None:
-            raise FolderError(f"{run} has no undamaged best checkpoint. Use --last.")
+            raise FolderError(f"{run} has no undamaged best checkpoint. Use --last N.")
         return [path]
     paths = newest_undamaged(checkpoints, last)
     if len(paths) < last:
@@ -177,8 +177,8 @@ class Ema:
         )
         if wrong:
             raise FolderError(
-                f"the saved average of the weights does not fit this model: {wrong[0]} and "
-                f"{len(wrong) - 1} more differ."
+                f"the saved average of the weights does not fit this model. Tensors that differ: "
+                f"{len(wrong)}, the first is {wrong[0]}."
             )
         for name, tensor in own.items():
             tensor.copy_(tensors[name])

@@ -128,7 +128,9 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RankLost(f"another rank has ended; its own message states why. ({error})") from error
+        raise RankLost(
+            f"another rank has ended. See its output for the reason. ({error})"
+        ) from error
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:

@@ -56,7 +56,7 @@ def iter_steps(objective: Objective[Any], cursor: Cursor) -> Iterator[tuple[Any,
     while True:
         steps = objective.epoch(epoch)
         if not steps:
-            raise ValueError("an epoch has no steps")
+            raise ValueError(f"epoch {epoch} has no steps")
         for number in range(first, len(steps)):
             last = number + 1 == len(steps)
             yield steps[number], Cursor(epoch + 1, 0) if last else Cursor(epoch, number + 1)

@@ -133,11 +133,13 @@ class RunFolder:
         except OSError as error:
             raise FolderError(f"cannot use {self.path} as a run folder: {error}.") from error
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise FolderError(f"{self.path} cannot be written to. Choose another --out.")
+            raise FolderError(f"{self.path} is not writable. Choose another --out.")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise FolderError(f"another process is training in {self.path}.") from error
+            raise FolderError(
+                f"another process is training in {self.path}. Wait until it ends."
+            ) from error
         except OSError:  # a file system without locks
             pass
 

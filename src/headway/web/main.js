@@ -62,7 +62,7 @@ function failure(host, name, error) {
 
 function drawPanel(host, name, page) {
   const panel = PANELS[name], section = page.section(name);
-  if (!panel) return failure(host, name, new Error("its script did not run; the console of the browser shows the reason"));
+  if (!panel) return failure(host, name, new Error("its script did not run; see the browser console for the reason"));
   if (!section) return host.append(el("section", { class: "card empty" }, `This panel has no data for ${page.look.label}.`));
   try {
     panel.draw(host, section, page);

@@ -197,8 +197,8 @@ def _from_npy(
         )
     if values.ndim == 2 and values.shape[1] > MOST_CHANNELS:
         raise DataError(
-            f"{path} has the shape {values.shape}, which exceeds {MOST_CHANNELS} channels on the "
-            "second axis. If it is a stack of recordings, give the `index` of one."
+            f"{path} has the shape {values.shape}: its second axis, the channels, exceeds the "
+            f"limit of {MOST_CHANNELS}. If it is a stack of recordings, give the `index` of one."
         )
     first, last = _part(path, start, end, len(values) / rate, rate)
     if last - first > MOST_S * rate:

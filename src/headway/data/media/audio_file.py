@@ -52,8 +52,8 @@ def open_audio(path: str | Path) -> Iterator[SoundFile]:
     with file:
         if file.channels > MOST_CHANNELS or not RATES[0] <= file.samplerate <= RATES[1]:
             raise DataError(
-                f"{path} has {file.channels:,} channels at {file.samplerate:,} Hz by its header. "
-                f"At most {MOST_CHANNELS} channels at {RATES[0]:,} to {RATES[1]:,} Hz are "
+                f"{path} has {file.channels:,} channels at {file.samplerate:,} Hz according to its "
+                f"header. At most {MOST_CHANNELS} channels at {RATES[0]:,} to {RATES[1]:,} Hz are "
                 "supported."
             )
         if not file.frames:
@@ -105,7 +105,7 @@ def _check_end(path: Path, file: BinaryIO, size: int) -> None:
     n_parts = page[26] if len(page) > 26 else 0
     whole = len(page) >= 27 + n_parts and len(page) >= 27 + n_parts + sum(page[27 : 27 + n_parts])
     if not whole or not page[5] & 4:
-        raise DataError(f"{path} is truncated: it has no complete last Ogg page.")
+        raise DataError(f"{path} is truncated: its last Ogg page is missing or incomplete.")
 
 
 def _check_size(path: Path, said: int, there: int) -> None:

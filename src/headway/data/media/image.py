@@ -195,8 +195,8 @@ def _no_file(path: Path) -> str | None:
 def _check_size(width: int, height: int, path: str | Path) -> None:
     if width * height > MAX_PIXELS:
         raise DataError(
-            f"{path} has {width:,} × {height:,} pixels by its header. The limit is {MAX_PIXELS:,}: "
-            "make it smaller, or remove it."
+            f"{path} has {width:,} × {height:,} pixels according to its header. The "
+            f"limit is {MAX_PIXELS:,}: make it smaller, or remove it."
         )
     if not width * height:
         raise DataError(f"{path} has no pixels: {width} × {height}.")

@@ -218,7 +218,7 @@ def _cut_out(path: str, form: ItemFormat, box: tuple[int, int, int, int]) -> Dec
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise DataError(
             f"{path} has {width:,} × {height:,} pixels, but the box {list(box)} (left, top, right, "
-            "bottom) is empty or exceeds it."
+            "bottom) is empty or extends beyond the image."
         )
     return resize_to_format(sheet_CYX[None, :, top:bottom, left:right], form)
 

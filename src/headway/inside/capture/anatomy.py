@@ -94,8 +94,8 @@ class Anatomy:
         """
         if not self.by_attention:
             raise UserError(
-                f"{what} attention heads, but this model mixes its tokens by a recurrence or by "
-                "convolutions. Use a model with model.body=transformer."
+                f"{what} attention heads, but this model uses recurrent or convolutional layers "
+                "instead. Use a model with model.body=transformer."
             )
 
     @property

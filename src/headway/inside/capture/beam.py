@@ -69,7 +69,7 @@ def beam_tree(
             f"`{run.settings.task}` does not generate text token by token."
         )
     if wish.required:
-        raise UserError("a search with required phrases has no tree. Leave the phrases out.")
+        raise UserError("a search with required phrases has no search tree. Leave the phrases out.")
     item: Any = text.item if isinstance(text, MediaInput) else text
     if isinstance(text, str):
         tokenizer = run.vocab.source

@@ -79,8 +79,8 @@ class Corpus:
         for number, cells in enumerate(pairs, 1):
             if len(cells) < 2 or not cells[0].strip() or not cells[1].strip():
                 raise DataError(
-                    f"{where}, text {number:,} is not a source and a target with a tab between "
-                    "them, unlike other lines. Give pairs in all lines, or sources only."
+                    f"{where}, text {number:,} is not a source and a target separated by a tab, "
+                    "unlike other lines. Give pairs on all lines, or only sources."
                 )
         return cls(where, tuple(c[0] for c in pairs), tuple(c[1] for c in pairs), cut=cut)
 

@@ -102,7 +102,10 @@ def examples(run: LoadedRun, corpus: Corpus, n: int = N_EXAMPLES) -> list[Readin
         found = list(_answer_texts(run, corpus))
     found = [reading for reading in found if reading.outputs]
     if not found:
-        raise DataError(f"this model can read none of the examples in {corpus.name}.")
+        raise DataError(
+            f"this model can read none of the examples in {corpus.name}. They may be empty or too "
+            "long for it."
+        )
     return found
 
 

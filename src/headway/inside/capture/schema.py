@@ -41,7 +41,7 @@ def check(trace: Trace) -> None:
 
 def _check_streams(reading: Reading) -> None:
     if not reading.streams:
-        raise DataError("its reading has no streams.")
+        raise DataError("its `reading` has no `streams`.")
     for name, stream in reading.streams.items():
         n = len(stream.pieces)
         for field in ("ids", "words", "special"):

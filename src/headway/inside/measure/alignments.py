@@ -56,7 +56,10 @@ def read_pharaoh(line: str, where: str = "the alignment") -> list[AlignmentLink]
     for entry in line.split():
         source, dash, target = entry.partition("-")
         if not (dash and source.isdecimal() and target.isdecimal()):
-            raise DataError(f"{where} contains {entry!r}. Pairs look like 0-2: source-target.")
+            raise DataError(
+                f"{where}: {entry!r} is not a pair of word numbers. Write source-target, counted "
+                "from 0, for example 0-2."
+            )
         pairs.append((int(source), int(target)))
     return pairs
 

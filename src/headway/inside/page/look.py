@@ -174,7 +174,8 @@ def look(
     if against is not None or against_text is not None:
         if more.checkpoints:
             raise UserError(
-                "a page cannot both compare two looks and show the training. Leave one out."
+                "one page cannot both compare two looks (--against) and show the training "
+                "(--checkpoints). Leave one of them out."
             )
         other = own if against is None else _opened(against)
         alone = replace(more, corpus=corpus if against is None else None, factors=None)

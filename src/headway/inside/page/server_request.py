@@ -126,7 +126,7 @@ def _whole(low: int, high: int) -> Callable[[str, Any], int]:
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"{name} must be a number.")
+        raise UserError(f"{name} must be a number, not {value!r:.40}.")
     if not abs(value) <= sys.float_info.max:  # also false for NaN
         raise UserError(f"{name} must be a finite number.")
     return float(value)
@@ -134,7 +134,7 @@ def _number(name: str, value: object) -> float:
 
 def _yes(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise UserError(f"{name} must be true or false.")
+        raise UserError(f"{name} must be true or false, not {value!r:.40}.")
     return value
 
 
@@ -149,7 +149,9 @@ def _hidden(name: str, value: object) -> tuple[tuple[str, int], ...]:
     for entry in _list(name, value):
         stream, place = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
         if not isinstance(stream, str) or not isinstance(place, int) or isinstance(place, bool):
-            raise UserError(f'{name} must be a list of pairs such as ["source", 3].')
+            raise UserError(
+                f'{name} must be a list of pairs such as ["source", 3], but has {entry!r:.40}.'
+            )
         found.append((stream, place))
     return tuple(found)
 
@@ -158,7 +160,10 @@ def _walk(name: str, value: object) -> tuple[str, int, int, int]:
     kind, *numbers = _list(name, value) or [None]
     whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
     if not isinstance(kind, str) or len(numbers) != 3 or len(whole) != 3:
-        raise UserError(f'{name} must be kind, layer, head and row, such as ["cross", 0, 3, 2].')
+        raise UserError(
+            f'{name} must be a list of kind, layer, head and row, such as ["cross", 0, 3, 2], '
+            f"not {value!r:.40}."
+        )
     return kind, whole[0], whole[1], whole[2]
 
 

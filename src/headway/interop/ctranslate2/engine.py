@@ -111,7 +111,7 @@ class Ctranslate2Engine(Engine):
         except (OSError, ValueError, RecursionError) as error:
             raise FolderError(f"cannot read {path}: {error}. Export the model again.") from error
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise FolderError(f"{path} is not a list of words. Export the model again.")
+            raise FolderError(f"{path} must contain a JSON list of tokens. Export the model again.")
         check_fits(path, len(words), "words", rows, "Export the model again.")
         return words
 

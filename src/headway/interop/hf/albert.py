@@ -81,7 +81,7 @@ def _settings(
 ) -> EncoderSettings:
     groups, n_layers = given.integer("num_hidden_groups", 1), given.integer("num_hidden_layers")
     if groups not in (1, n_layers):
-        raise given.error("num_hidden_groups", f"is not supported; it may be 1 or {n_layers}")
+        raise given.error("num_hidden_groups", f"is not supported; it must be 1 or {n_layers}")
     shared = groups == 1
     values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
     return EncoderSettings(

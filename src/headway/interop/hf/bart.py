@@ -125,7 +125,7 @@ class BartFamily:
         name = given.architecture()
         known = (f"{self.cls}{self.head}", f"{self.cls}Model")
         if name is not None and name not in known:
-            raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
+            raise given.error("architectures", f"is not supported; it must be {' or '.join(known)}")
         pre = self.block_layout == "pre"
         given.require("normalize_before", pre, "this architecture has its norms in other places")
         given.require(

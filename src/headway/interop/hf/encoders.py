@@ -118,7 +118,7 @@ class EncoderFamily(ABC):
         kind = self._guess(given, seen) if name is None else name.removeprefix(self.class_name)
         if kind not in KINDS or name == kind:
             known = ", ".join(self.class_name + kind for kind in KINDS)
-            raise given.error("architectures", f"is not supported; it may be one of {known}")
+            raise given.error("architectures", f"is not supported; it must be one of {known}")
         task, heads = KINDS[kind]
         labels, answer = given.labels() if "tags" in heads else (), LABEL
         if "classes" in heads:

@@ -35,7 +35,7 @@ class Esm(EncoderFamily):
         given.require("is_folding_model", False, "protein folding is not")
         given.require("is_decoder", False, "causal attention is not")
         if given.string("position_embedding_type", "absolute") != "rotary":
-            raise given.error("position_embedding_type", "is not supported; rotary is")
+            raise given.error("position_embedding_type", "is not supported; it must be rotary")
         reading = self.head_plan(given, seen)
         heads = ("classes", "pooled") if "classes" in reading.heads else reading.heads
         tied = given.flag("tie_word_embeddings", True)

@@ -151,7 +151,7 @@ def _audio_settings(given: ForeignConfig, audio: AudioSettings) -> AudioSettings
     if changed.rows_of(0) > changed.max_rows:
         raise given.error(
             "chunk_length",
-            f"is {changed.rows_of(0):,} positions, but the model has only {changed.max_rows:,}",
+            f"gives {changed.rows_of(0):,} positions, but the model has only {changed.max_rows:,}",
         )
     return changed
 

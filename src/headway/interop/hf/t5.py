@@ -115,7 +115,7 @@ class T5Family:
         known = (f"{self.cls}ForConditionalGeneration", f"{self.cls}WithLMHeadModel",
                  f"{self.cls}Model")  # fmt: skip
         if name is not None and name not in known:
-            raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
+            raise given.error("architectures", f"is not supported; it must be {' or '.join(known)}")
 
     def _scales(self, given: ForeignConfig) -> bool:
         """Whether decoder outputs are scaled. Files of transformers 5 have a key for it; in older

@@ -42,7 +42,7 @@ class VisionEncoderDecoderFamily:
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = ForeignConfig(config)
         if given.architecture() not in (None, CLASS):
-            raise given.error("architectures", f"is not supported; it may be {CLASS}")
+            raise given.error("architectures", f"is not supported; it must be {CLASS}")
         sees, writes = (_side(given, side, names) for side in SIDES)
         reader, writer = sees.model, writes.model
         assert isinstance(reader, ImageEncoderSettings)

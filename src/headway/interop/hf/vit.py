@@ -125,7 +125,7 @@ class VitFamily:
         kind = name.removeprefix(self.cls)
         if kind not in self.heads or name == kind:
             known = ", ".join(self.cls + kind for kind in self.heads)
-            raise given.error("architectures", f"is not supported; it may be one of {known}")
+            raise given.error("architectures", f"is not supported; it must be one of {known}")
         return kind
 
     def _kind_of(self, ours: ImageEncoderSettings) -> str:
@@ -135,7 +135,8 @@ class VitFamily:
             if has == wanted:
                 return kind
         raise UserError(
-            f"{self.cls} has no class with the heads {', '.join(ours.heads) or 'none'}."
+            f"transformers has no {self.cls} class for a model with these heads: "
+            f"{', '.join(ours.heads) or 'none'} (model.heads)."
         )
 
     def _image(self, given: ForeignConfig) -> ImageSettings:

@@ -137,7 +137,7 @@ class WhisperFamily:
         name = given.architecture()
         known = ("WhisperForConditionalGeneration", "WhisperModel")
         if name is not None and name not in known:
-            raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
+            raise given.error("architectures", f"is not supported; it must be {' or '.join(known)}")
 
 
 def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> AudioSeq2SeqSettings:

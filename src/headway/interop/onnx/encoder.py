@@ -130,7 +130,7 @@ class GraphMediaEncoder(Encoder):
             shape, most = self.front.shape, self.graph.n_positions
             if max(shape.rows_of(len(one)) for one in values) > most:
                 raise DataError(
-                    f"a recording has {max(map(len, values)) / shape.rate:,.0f} s, but this "
+                    f"a recording lasts {max(map(len, values)) / shape.rate:,.0f} s, but this "
                     f"graph reads at most {most * shape.row_seconds:,.0f} s at once. Cut the "
                     "recording, or use --engine torch with the run."
                 )

@@ -48,9 +48,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise ConfigError(
-                f"Parts(name={self.name!r}): the name must be a text that is not empty."
-            )
+            raise ConfigError(f"Parts(name={self.name!r}): the name must be a non-empty string.")
 
 
 DEFAULT_PARTS = Parts(name="usual")

@@ -129,14 +129,14 @@ def _translator(service: Service, source: object, target: object) -> InferenceWo
     shown = ", ".join(f"{one} to {other}" for one, other in known) or "none"
     if not known:
         raise RequestRejected(
-            404, "no served model is known as a translator. Start the server with its languages: "
+            404, "no served model has a known language pair. Start the server with it: "
             "--languages RUN=de-en.", code="model_not_found",
         )  # fmt: skip
     if source in (None, "", "auto"):
         able = [worker for pair, worker in known.items() if pair[1] == target]
         if len(able) != 1:
             raise RequestRejected(
-                422, f"set source: the language of a text is not detected. Served: {shown}.",
+                422, f"set source: language detection is not supported. Served: {shown}.",
                 param="source",
             )  # fmt: skip
         return able[0]
@@ -164,7 +164,10 @@ async def request_fields(service: Service, request: Request) -> dict[str, Any]:
     if kind == "application/json":
         return parse_json(await service.body(request, service.limits.body))
     if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
-        raise RequestRejected(415, "Content-Type must be application/json or that of a form.")
+        raise RequestRejected(
+            415, "Content-Type must be application/json, application/x-www-form-urlencoded or "
+            "multipart/form-data.",
+        )  # fmt: skip
     form = await service.form(request)
     found: dict[str, Any] = {name: single_field(form, name) for name in form if name != "q"}
     texts: Mapping[str, Any] = {"q": form.get("q", [])}

@@ -427,7 +427,7 @@ def _prompts(given: Any, worker: InferenceWorker, service: Service, param: str) 
             or not all(_is_integer(token) and 0 <= token < size for token in one)
         ):
             raise RequestRejected(
-                422, f"token ids must be integers from 0 to below {size:,}.", param=param
+                422, f"token ids must be integers of at least 0 and below {size:,}.", param=param
             )
         else:
             found.append(PromptTokens(tuple(one)))

@@ -61,7 +61,10 @@ class DictionaryLearning:
         if not 1 <= self.k <= self.n:
             raise ConfigError(f"k={self.k:g} must be from 1 to n={self.n}.")
         if self.method == "topk" and (self.l1 is not None or self.k != int(self.k)):
-            raise ConfigError("method=topk needs an integer k and has no l1.")
+            raise ConfigError(
+                f"method=topk needs an integer k and does not use l1, but k={self.k:g} and "
+                f"l1={self.l1}."
+            )
         for name in ("l1", "minutes", "steps", "browse"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -48,7 +48,10 @@ def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Cas
     stream = reading.last
     places = [place for place, is_special in enumerate(stream.special) if not is_special]
     if len(places) != len(plain) or reading.answers != "gaps":
-        raise UserError("this run does not fill gaps in SMILES reactions with one token per atom.")
+        raise UserError(
+            f"{run.folder.name} cannot be measured on SMILES reactions. This needs a run of the "
+            "task fill whose tokenizer makes one token per atom."
+        )
     arrow = pieces.index(ARROW)
     atoms = [n for n, (text, _) in enumerate(plain) if ATOM.fullmatch(text)]
     before = [n for n in atoms if n < arrow]

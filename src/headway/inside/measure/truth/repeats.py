@@ -29,7 +29,10 @@ def repeat_cases(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int =
     tokenizer = run.vocab.source
     ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
     if len(ordinary) < length:
-        raise UserError(f"the vocabulary has {len(ordinary)} tokens, but {length} are needed.")
+        raise UserError(
+            f"the vocabulary has {len(ordinary)} tokens besides special tokens, but sequences of "
+            f"{length} different tokens are needed."
+        )
     picks, cases = random.Random(seed), []
     for _ in range(n):
         half = picks.sample(ordinary, length)
