@@ -64,7 +64,7 @@ def joined_gradients(name: str, tokens: int) -> tuple[Work, Work]:
     step = training_step(name, tokens)
 
     def plainly() -> None:
-        with patch.object(embedding, "CAN_WAIT", False):
+        with patch.object(embedding, "CAN_DEFER", False):
             step()
 
     return step, plainly

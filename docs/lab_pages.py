@@ -186,7 +186,7 @@ def take_images(entries: Iterable[ExperimentEntry]) -> None:
 
 
 def image_of(entry: ExperimentEntry) -> Path:
-    return FOLDER.parent / "image" / f"lab-{entry.name}.png"
+    return FOLDER.parent / "images" / f"lab-{entry.name}.png"
 
 
 def results_of(entry: ExperimentEntry) -> list[dict[str, Any]]:

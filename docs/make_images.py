@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-IMAGES = Path(__file__).parent / "image"
+IMAGES = Path(__file__).parent / "images"
 GERMAN = "Ich habe gestern ein altes Buch gelesen."
 STORY = "Once upon a time, there was a little girl named Lily. She loved to play in the garden."
 KITE = "Tom was sad because his kite was stuck in the tall tree."

@@ -128,7 +128,7 @@ def some(found: Iterable[Record], n: int, most_bytes: int = 400_000) -> list[Rec
 # ---- sections: descriptions of packages ---------------------------------------------------------
 
 SECTIONS = ("admin", "comm", "database", "devel", "editors", "electronics", "fonts", "games",
-            "graphics", "hamradio", "mail", "math", "net", "science", "audio", "text", "utils",
+            "graphics", "hamradio", "mail", "math", "net", "science", "sound", "text", "utils",
             "video", "web")  # fmt: skip
 """Those named after what a program is for, and not after a language or a kind of file."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from made.folder import check_counts, make_folder, new_array, program, write_lines
 from numpy.typing import NDArray
 
-from headway.errors import ConfigError, DataError, needs
+from headway.errors import ConfigError, DataError
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 RECORDINGS = "recordings.npy"
@@ -143,7 +143,7 @@ def _samples(path: Path, rate: int) -> tuple[Samples, int]:
             raise DataError(f"{path} has {samples.dtype} numbers of shape {samples.shape}: not "
                             "a row of int16 samples.")  # fmt: skip
         return samples, rate
-    soundfile = needs("soundfile", "audio")
+    import soundfile
     if not path.is_file():
         raise DataError(f"{path} is no file.")
     try:

@@ -248,7 +248,7 @@ def test_an_evaluation_inside_training_has_its_own_lines_and_counts() -> None:
 def test_on_a_terminal_a_bar_comes_after_two_seconds_and_is_removed_at_the_end() -> None:
     clock, stream = Held(), Terminal()
     progress = Progress(stream=stream, clock=clock, beat=None)
-    with progress.stage("reading", 8, "image") as stage:
+    with progress.stage("reading", 8, "images") as stage:
         stage.update(1)
         assert stream.getvalue() == ""
         clock.now += 3.0

@@ -349,7 +349,7 @@ def test_options_of_several_texts_take_no_others(options: dict[str, object]) -> 
     ("options", "facts"),
     [
         ({"beam": None}, "beam None"),
-        ({"length_penalty_alpha": "x"}, "alpha 'x'"),
+        ({"length_penalty_alpha": "x"}, "length_penalty_alpha 'x'"),
         ({"length_penalty": None}, "length_penalty None gnmt"),
     ],
 )
@@ -557,7 +557,7 @@ def test_media_in_memory_are_answered_as_their_files(name: str, runs: Path, tmp_
     for one in given:
         found = run(one)
         assert isinstance(found, LabelAnswer)
-        assert list(found.probs) == pytest.approx(by_file.shares, abs=1e-3)
+        assert list(found.probs) == pytest.approx(by_file.probs, abs=1e-3)
     assert len(run([given[0], path])) == 2
 
 

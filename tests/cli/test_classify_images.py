@@ -161,8 +161,8 @@ def test_scores_on_a_test_set(folder: Path, capsys: Output) -> None:
         (["predict", "RUN", "--with", "shapes", "a.png"], "RUN classify /shapes caption"),
         (["train", "see", "--out", "x"], "FILES"),
         (
-            ["train", "see", "--media", "FOLDER/images/left", "--out", "x"],
-            "FOLDER/images/left path label",
+            ["train", "see", "--media", "FOLDER/image/left", "--out", "x"],
+            "FOLDER/image/left path label",
         ),
         (["check", "see", "--media", "nowhere"], "nowhere"),
     ],

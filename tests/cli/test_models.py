@@ -42,12 +42,12 @@ def test_runs_are_found_in_runs_here_and_in_given_folders(
     for place in ("runs/one", "two", "else/where/three"):
         shutil.copytree(SHIPPED / "shapes", place)
         Path(place, "README.md").unlink()
-    end = {"kind": "end", "step": 9, "kept": "best", "scores": {"best": {"exact": 12.5}}}
+    end = {"kind": "end", "step": 9, "kept": "best", "scores": {"best": {"exact_match": 12.5}}}
     Path("two/metrics.jsonl").write_text(json.dumps(end) + "\n")
     found = listed(capsys)
     assert list(found)[len(shipped_names()) :] == ["one", "two"]
     assert found["one"]["score"] is None
-    assert (found["two"]["metric"], found["two"]["score"]) == ("exact", 12.5)
+    assert (found["two"]["metric"], found["two"]["score"]) == ("exact_match", 12.5)
     assert list(listed(capsys, "else/where")) == ["else/where/three"]
     assert list(listed(capsys, "two")) == ["two"]
     assert main(["models"]) == 0

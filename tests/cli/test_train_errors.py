@@ -448,11 +448,11 @@ def test_images_that_cannot_be_read_are_listed_with_the_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for label in "ab":
-        (tmp_path / "image" / label).mkdir(parents=True)
+        (tmp_path / "images" / label).mkdir(parents=True)
         for i in range(2):
             Image.new("RGB", (8, 8), (i, 9, 9)).save(f"images/{label}/{i}.png")
     Path("images/a/0.png").write_bytes(b"no image")
-    assert main(["train", "classify", "image", "--out", "run"]) == 2
+    assert main(["train", "classify", "images", "--out", "run"]) == 2
     said = capsys.readouterr().err
     [error] = [line for line in said.splitlines() if "error: " in line]
     assert figures(error)[:2] == ["1", "4"]

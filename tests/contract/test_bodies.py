@@ -28,11 +28,11 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "complete-sha-rnn": ("complete-text", {"body": "sha-rnn", "d_ff": 64}),
     "complete-gru": ("complete-text", {"body": "gru"}),
     "classify-lstm": ("classify-text", {"body": "lstm"}),
-    "classify-images": ("classify-images", {"body": "convolution", "kernel": 5}),
+    "classify-images": ("classify-image", {"body": "convolution", "kernel": 5}),
     "tag-gru": ("tag-text", {"body": "gru", "block_layout": "post"}),
     "fill-lstm": ("fill-text", {"body": "lstm"}),
     "embed-convolution": ("embed-text", {"body": "convolution"}),
-    "caption-gru": ("caption-images", {"body": "gru"}),
+    "caption-gru": ("caption-image", {"body": "gru"}),
     "transcribe-lstm": ("transcribe-audio", {"body": "lstm"}),
 }  # fmt: skip
 

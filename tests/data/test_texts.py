@@ -395,9 +395,9 @@ KILLED = """
 import json, sys
 from pathlib import Path
 from headway.settings.run import run_settings
-from headway.data import example, workers
+from headway.data import source, workers
 from headway.data.prepare import prepare
-example.BLOCK, workers.ALONE = 20, 1000
+source.BLOCK, workers.ALONE = 20, 1000
 kind, settings, out = sys.argv[1], run_settings(json.loads(sys.argv[2])), Path(sys.argv[3])
 print("begin", flush=True)
 while True:

@@ -95,12 +95,12 @@ def images() -> Settings:
     halves: dict[str, Any] = {"left": np.s_[:, :4], "right": np.s_[:, 4:], "top": np.s_[:4]}
     for number in range(N):
         side = SIDES[number % len(SIDES)]
-        pixels = noise(f"image {number}", (8, 8), 60)
+        pixels = noise(f"picture {number}", (8, 8), 60)  # the seed of the stored numbers
         pixels[halves[side]] += 150
-        folder = Path("image") / side
+        folder = Path("images") / side
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{number:02}.png")
-    return {"data.media": ["image"]}
+    return {"data.media": ["images"]}
 
 
 def videos() -> Settings:

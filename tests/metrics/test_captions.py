@@ -49,7 +49,7 @@ def test_words_in_every_reference_score_nothing() -> None:
     assert cider(["a cat"], ["a cat"]).value == 0.0
 
 
-def test_several_references_are_averaged_and_counted_once_a_image() -> None:
+def test_several_references_are_averaged_and_counted_once_per_image() -> None:
     references = [["red cat", "grey mouse", "red mouse"], ["blue bird"]]
     frequencies = DocumentFrequencies.of(references)
     assert frequencies.counts[("red",)] == 1

@@ -172,7 +172,7 @@ def test_even_images_survive_what_would_divide_by_nothing() -> None:
         torch.testing.assert_close(result[OPERATIONS.index(name)], even[0])
 
 
-def test_a_image_changes_alike_whoever_stands_beside_it() -> None:
+def test_an_image_changes_alike_in_any_batch() -> None:
     """With its draw given, none of the others matters."""
     images = floats(len(OPERATIONS))
     numbers, strength = torch.arange(len(OPERATIONS)), torch.full((len(OPERATIONS),), -0.7)

@@ -160,8 +160,8 @@ def test_a_drain_that_takes_too_long_is_cut_off_and_ends_well() -> None:
 
 BUSY = """
 import sys, time
-from headway.serve.worker import Worker
-Worker._together = Worker._join = lambda *given: time.sleep(60)
+from headway.serve.worker import InferenceWorker
+InferenceWorker._compute_batch = InferenceWorker._join = lambda *given: time.sleep(60)
 from headway.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -670,7 +670,7 @@ def test_an_input_that_breaks_a_batch_is_found(
     assert codes == [200, 200, 422 if isinstance(error, UserError) else 500, 200]
 
 
-@pytest.mark.parametrize("place", ["member", "joined", "predictor"])
+@pytest.mark.parametrize("place", ["member", "finished_answer", "predictor"])
 def test_a_request_that_breaks_beside_the_steps_breaks_no_other(
     here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

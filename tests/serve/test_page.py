@@ -290,7 +290,7 @@ def test_look_inside_opens_the_page_of_this_input(there: There) -> None:
     page.fill("[data-serve=input]", "Der Hund schläft.")
     page.click("summary")
     page.fill("[data-option=beam]", "2")
-    page.fill("[data-option=alpha]", "0.25")
+    page.fill("[data-option=length_penalty_alpha]", "0.25")
     with there.context.expect_page() as opened:
         page.click("[data-serve=look]")
     look = opened.value

@@ -181,3 +181,15 @@ def test_metrics_of_an_older_log_have_their_current_names(tmp_path: Path) -> Non
     (found,) = entries(path)
     assert found["exact_match"] == 3.0
     assert found["baselines"] == {"x": {"exact_match": 1.0}}
+
+
+def test_a_trained_run_takes_a_decoding_setting_by_either_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = []
+    for word in ("decode.alpha=3", "decode.length_penalty_alpha=3"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert main(["predict", "tatoeba-de-en", "--text", "Guten Tag.", "--scores", word]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]

@@ -164,7 +164,7 @@ def test_a_typing_mistake_gets_the_nearest_name(task: str) -> None:
 
 def test_fill_has_other_scores_for_images_than_for_text() -> None:
     text, media = {"task": "fill"}, {"task": "fill", "data.media": ["image"]}
-    with pytest.raises(ConfigError, match=r"'explained'.*ppl"):
+    with pytest.raises(ConfigError, match=r"'variance_explained'.*ppl"):
         load_run_settings(None, ["train.metric=variance_explained"], text)
     assert (
         load_run_settings(None, ["train.metric=variance_explained"], media).train.metric

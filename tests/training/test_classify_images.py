@@ -177,7 +177,7 @@ TAUGHT = {"model__image__distil_token": True, "train__steps": 3}
 
 def test_a_teacher_teaches_the_second_token(learned: Path, images: str, tmp_path: Path) -> None:
     settings = asked(
-        "classify", images, classify__teacher=str(learned), **TAUGHT, train__smoothing=0.0
+        "classify", images, classify__teacher=str(learned), **TAUGHT, train__label_smoothing=0.0
     )
     settings, prepared = resolved(SEE, settings, tmp_path)
     model: Any = settings.model

@@ -96,7 +96,7 @@ def tokens_of(prepared: PreparedData, row: int, split: str = "train") -> list[in
 @pytest.mark.parametrize("fixed", [False, True], ids=["flat", "with dummies"])
 def test_the_loss_is_the_sum_over_the_texts(made: Made, fixed: bool) -> None:
     settings, prepared = made
-    task, model = task_of(made, smoothing=0.2), model_of(settings)
+    task, model = task_of(made, label_smoothing=0.2), model_of(settings)
     rows = np.arange(4, 15)
     batch = task.batch(part_of(rows), CPU, task.fixed(200) if fixed else None)
     found = plain_loss(task)(model, batch)
@@ -133,7 +133,7 @@ def test_rdrop_adds_the_price_of_two_answers(made: Made) -> None:
     assert settings.model is not None
     shape = replace(settings.model, dropout=0.3)
     noisy = (replace(settings, model=shape), prepared)
-    task = task_of(noisy, smoothing=0.0)
+    task = task_of(noisy, label_smoothing=0.0)
     model = build_model(shape, seed=3).train()
     batch = task.batch(part_of(np.arange(6)), CPU, None)
     torch.manual_seed(1)
@@ -209,7 +209,7 @@ def test_long_texts_are_answered_with_the_mean_of_their_windows(made: Made) -> N
 
 def test_long_texts_without_windows_are_an_error(made: Made, tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), ("film " * 60, "pos")])
-    wanted = asked("classify", text, data__long="error", model__max_len=16)
+    wanted = asked("classify", text, data__on_long="error", model__max_len=16)
     with pytest.raises(DataError, match=r"\b16\b.*data\.on_long=split.*model\.max_len"):
         resolved(CLASSIFY, wanted, tmp_path)
     settings, prepared = made
@@ -300,7 +300,7 @@ def test_a_few_steps_learn_the_labels_of_the_texts(tmp_path: Path, family: str) 
     steps = 120 if family == "decoder" else 40
     settings = asked(
         "classify", text, train__steps=steps, train__eval_every=20, train__lr=8e-3,
-        train__optimizer="muon", train__smoothing=0.0, train__schedule="linear", **more,
+        train__optimizer="muon", train__label_smoothing=0.0, train__schedule="linear", **more,
     )  # fmt: skip
     out = tmp_path / "run"
     assert Training(settings=settings, out=out, device="cpu").train() == []

@@ -222,7 +222,7 @@ os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch has much to say about it
 go_on = Path({go_on!r})
 start = time.monotonic()
 try:
-    mine = ranks.Ranks.start("cpu")
+    mine = ranks.Distributed.start("cpu")
     print("joined", flush=True)
     if {dies}:
         os._exit(9)

@@ -68,7 +68,7 @@ def first_batch(task: ContrastiveObjective) -> Any:
     return task.batch(part, CPU, None)
 
 
-def test_a_image_is_read_twice_and_changed_each_time() -> None:
+def test_an_image_is_read_twice_and_changed_each_time() -> None:
     task = task_of(SEES, Columns({"image": images()}), crop=4)
     model, batch = build_model(SEES, seed=1), first_batch(task)
     one, two = (stream.values.groups[0] for stream in batch.streams)

@@ -140,7 +140,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"activation": "relu"}, [r"\bactivation=gelu\b.*\brelu\b"]),
     ({"vocab_size": 50}, [r"\bvocab_size=41\b.*\b50\b", r"\btokenizer\b"]),
     ({"max_len": 64}, [r"\bmax_len=32\b.*\b64\b", r"(?i)\blearned\b"]),
-    ({"block_layout": "pre"}, [r"\bwiring=post\b.*\bpre\b"]),
+    ({"block_layout": "pre"}, [r"\bblock_layout=post\b.*\bpre\b"]),
     ({"rope.base": 5.0, "positions": "rotary"}, [r"\bpositions=learned\b.*\brotary\b"]),
     ({"preset": "bert-base"}, [r"model\.preset\b"]),
     ({"n_decoder_layers": 2}, [r"\bencoder\b", r"\bn_decoder_layers\b"]),

@@ -116,7 +116,7 @@ import time
 from headway.training.signals import StopSignal
 with StopSignal(pause=0.0) as stop:
     print("ready", flush=True)
-    while not stop.asked:
+    while not stop.requested:
         time.sleep(0.01)
     print("asked", flush=True)
     time.sleep(600)

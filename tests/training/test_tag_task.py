@@ -250,7 +250,7 @@ def test_long_sentences_are_trained_in_windows_or_are_an_error(tmp_path: Path) -
     tags = prepared.train["tags"]
     assert tags is not None
     assert batch.targets.labels_W.tolist() == tags.tokens.tolist()
-    wanted = asked("tag", text, data__long="error", model__max_len=24)
+    wanted = asked("tag", text, data__on_long="error", model__max_len=24)
     with pytest.raises(DataError, match=r"\b24\b.*data\.on_long=split.*model\.max_len"):
         resolved(TaggingTask(spec_of("tag")), wanted, tmp_path / "other")
 

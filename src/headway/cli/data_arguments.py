@@ -16,6 +16,7 @@ from headway.cli import completion
 from headway.errors import ConfigError, UserError, visible
 from headway.settings.folder import CONFIG, RUNS, file_in, run_folder
 from headway.settings.overrides import Overrides
+from headway.settings.renamed import key_of
 from headway.settings.run import Resolved, RunSettings, load_resolved
 from headway.tasks import engines
 from headway.tasks.specs import ALIASES, SPECS, spec_of
@@ -150,19 +151,19 @@ def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -
 def files_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split words for a command that uses a trained model, and check the settings."""
     files, overrides = split_words(words)
-    check_settings([word for word in overrides if word.partition("=")[0] != BAD])
+    check_settings([word for word in overrides if key_of(word) != BAD])
     return files, overrides
 
 
 def check_settings(words: Sequence[str]) -> None:
     """Raise `ConfigError` for settings that have no effect on a trained model."""
     for word in words:
-        if word.partition("=")[0] == BAD:
+        if key_of(word) == BAD:
             raise ConfigError(
                 f"{word!r} has no effect here: scores are computed on all lines, so none can be "
                 "skipped. Correct the lines that cannot be read, or remove them from the file."
             )
-        if not word.startswith("decode.") and word.partition("=")[0] not in COLUMNS:
+        if not word.startswith("decode.") and key_of(word) not in COLUMNS:
             raise ConfigError(
                 f"{word!r} has no effect here. Use decode.* settings or those that name columns "
                 f"({', '.join(COLUMNS)})."
@@ -173,7 +174,7 @@ def check_decoding(settings: RunSettings, words: Sequence[str]) -> None:
     """Raise `UserError` for decoding settings that runs of this task do not use."""
     spec = spec_of(settings)
     for word in words:
-        key = word.partition("=")[0]
+        key = key_of(word)
         section, _, name = key.partition(".")
         if section == "decode" and name not in spec.decode:
             raise UserError(f"{key} has no effect on a run of the task {spec.name}. Leave it out.")

@@ -58,7 +58,7 @@ def report(done: ImportSummary) -> list[str]:
     assert settings.model is not None
     n = len(done.ignored)
     family = family_of(settings.model)
-    a = "an" if family == "encoder" else "a"
+    a = "an" if family[0] in "aeiou" else "a"
     lines = [
         f"{done.folder}: {done.model_type}, {a} {family} for {settings.task}, "
         f"{done.n_parameters:,} parameters",

@@ -21,6 +21,7 @@ from headway.cli.flags import DECODING, Flag, OptionValues, check_fits, in_secti
 from headway.cli.head_names import head_given, number_given
 from headway.errors import UserError, needs
 from headway.progress import Progress
+from headway.settings.renamed import key_of
 
 if TYPE_CHECKING:
     from headway.inside.capture.interventions import Intervention
@@ -237,7 +238,7 @@ def _ask(
         raise UserError(f"--new {new} is negative. It must be 0 or more.")
     found = settings_of(run.folder, words, decode).decode if words or decode else None
     if found is not None and run.spec.continues:
-        named = {*decode, *(word.partition("=")[0].removeprefix("decode.") for word in words)}
+        named = {*decode, *(key_of(word).removeprefix("decode.") for word in words)}
         found = greedy_by_default(named, found)
     return GenerationOptions(
         output=page.get("output"), prefix=page.get("begin", ""), decode=found, max_new_tokens=new

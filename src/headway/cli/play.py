@@ -17,6 +17,7 @@ from headway.cli.data_arguments import (
     settings_of,
 )
 from headway.errors import UserError, suggest, visible
+from headway.settings.renamed import key_of
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Player:
             print_to_stderr(" ".join(self.changes) or "No settings are changed.")
             return
         changes = [*self.changes, *only_decoding(words)]
-        changes = list({word.partition("=")[0]: word for word in changes}.values())
+        changes = list({key_of(word): word for word in changes}.values())
         self.run = self.run.with_settings(settings_of(self.run.folder, changes, {}))
         self.changes, self._predictor = changes, None
 

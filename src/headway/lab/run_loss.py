@@ -61,6 +61,6 @@ class RunLoss:
     def _target_log_probs(self, model: nn.Module, batch: Any) -> Tensor:
         """Log-probability that the model gives to each right token."""
         read = self._objective.read(model, self._objective.augment(model, batch))
-        right_R = getattr(batch.targets, "said_N", batch.targets)
+        right_R = getattr(batch.targets, "targets_N", batch.targets)
         scores_RV = read.scores(read.x_RD).float()
         return scores_RV.log_softmax(-1).gather(1, right_R[:, None]).squeeze(1)

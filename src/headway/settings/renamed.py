@@ -30,6 +30,11 @@ METRIC_NAMES = {"exact": "exact_match", "explained": "variance_explained"}
 """Current names of metrics, by their earlier names."""
 
 VALUES: Mapping[str, Mapping[str, str]] = {
+    "model.preset": {
+        "vit-small-pictures": "vit-small-images",
+        "picture-encoder-test": "image-encoder-test", "picture-seq2seq-test": "image-seq2seq-test",
+        "sound-encoder-test": "audio-encoder-test", "sound-seq2seq-test": "audio-seq2seq-test",
+    },
     "model.family": {
         "picture-encoder": "image-encoder", "picture-seq2seq": "image-seq2seq",
         "sound-encoder": "audio-encoder", "sound-seq2seq": "audio-seq2seq",
@@ -53,6 +58,11 @@ def current(key: str) -> str:
         if new is not None:
             return ".".join([new, *names[depth:]])
     return key
+
+
+def key_of(word: str) -> str:
+    """Current name of the setting of a `key=value` argument."""
+    return current(word.partition("=")[0].strip())
 
 
 def current_value(key: str, value: Any) -> Any:

@@ -73,7 +73,7 @@ const LIVE = {
     const line = el("div", { class: "row", style: "align-items:center" },
       known.writes && box("force", "output begins with", { type: "text", placeholder: "any text" }, "11em"),
       known.writes && count("beam", "beam", 1, 32, 1, known.usual.beam),
-      known.writes && !known.continues && count("alpha", "length penalty", 0, 5, 0.1, known.usual.alpha),
+      known.writes && !known.continues && count("length_penalty_alpha", "length penalty", 0, 5, 0.1, known.usual.length_penalty_alpha),
       known.writes && count("temperature", "temperature", 0.05, 5, 0.05, "off"),
       known.writes && draft.temperature && count("seed", "seed", 0, 1e9, 1, 1),
       known.continues && count("new", "new tokens", 1, 512, 1, 24),

@@ -88,7 +88,7 @@ def test_files_that_are_something_else_are_named(tmp_path: Path) -> None:
     assert len(reasons) == 5  # one for the two files of another kind
 
 
-def test_damaged_bytes_give_a_image_or_a_named_error(tmp_path: Path) -> None:
+def test_damaged_bytes_give_an_image_or_a_named_error(tmp_path: Path) -> None:
     draw = random.Random(3)
     for kind in ("png", "jpg", "gif", "webp", "bmp", "tiff"):
         path = tmp_path / f"bad.{kind}"

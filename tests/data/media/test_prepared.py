@@ -252,7 +252,7 @@ def test_rows_of_an_array_are_the_same_alone_and_together(
             monkeypatch.setattr(decoding, "MOST_ITEMS", most)
             monkeypatch.setattr(open_item, "ROWS_BYTES", 1000 * most)
             folder = tmp_path / f"{name}{most}"
-            made = prepared(settings, folder, what=what, shape=shape, target="none")
+            made = prepared(settings, folder, modality=what, shape=shape, target="none")
             prints.append(made.fingerprint)
         assert len(set(prints)) == 1
 
@@ -555,7 +555,7 @@ def test_recordings_of_any_length(tmp_path: Path) -> None:
     audio(tmp_path / "media" / "anna" / "silent.wav", np.zeros(2000))
     audio(tmp_path / "media" / "anna" / "empty.wav", [])
     shape = AudioSettings(rate=8000)
-    made = prepared(run(tmp_path / "media"), tmp_path / "run", what="audio", shape=shape)
+    made = prepared(run(tmp_path / "media"), tmp_path / "run", modality="audio", shape=shape)
     store = made.train.audio
     assert store.rate == 8000
     assert store[0].dtype == np.int16

@@ -86,12 +86,12 @@ function overlay(canvas, image, cells, section, { width, high, style, strength }
   Object.assign(canvas.style, { width: width + "px", height: height + "px" });
   brush.imageSmoothingEnabled = image.width >= 128;
   brush.drawImage(image, 0, 0, canvas.width, canvas.height);
-  const veil = el("canvas", { width: fine, height: fine }), image = veil.getContext("2d").createImageData(fine, fine), field = smooth(cells, Y, X, fine);
+  const veil = el("canvas", { width: fine, height: fine }), veiled = veil.getContext("2d").createImageData(fine, fine), field = smooth(cells, Y, X, fine);
   field.forEach((x, i) => {
     const share = clamp(x / (high || 1), 0, 1), rgb = VEIL[style] || colour(0.35 + 0.5 * share, "oranges");
-    image.data.set([...rgb, 255 * strength * (style === "heat" ? Math.sqrt(share) : 1 - share)], 4 * i);
+    veiled.data.set([...rgb, 255 * strength * (style === "heat" ? Math.sqrt(share) : 1 - share)], 4 * i);
   });
-  veil.getContext("2d").putImageData(image, 0, 0);
+  veil.getContext("2d").putImageData(veiled, 0, 0);
   brush.imageSmoothingEnabled = true;
   brush.imageSmoothingQuality = "high";
   const [left, top, wide, tall] = [origin[1], origin[0], step[1] * X, step[0] * Y].map((x, i) => x * (i % 2 ? canvas.height : canvas.width));

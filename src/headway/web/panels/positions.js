@@ -8,7 +8,7 @@ const KINDS = {
   relative: "A trained bias for each head and distance",
 };
 
-function image(host, data, size, tall, across, down) {
+function codeImage(host, data, size, tall, across, down) {
   const [R, C] = data.shape, small = { class: "small soft", style: "margin:0" };
   const cell = (offset, whole, n) => clamp(Math.floor((offset / whole) * n), 0, n - 1);
   const canvas = el("canvas", { width: C, height: R, role: "img", "aria-label": `${down} by ${across}`, class: "code", style: `max-width:${C * 7}px;height:${R * tall}px`,
@@ -44,7 +44,7 @@ function shifts(host, { turn, shifts: all }) {
     : `A matrix fitted on the first positions is off by ${percent(one.tested)} on the next ones.`));
   if (turn) {
     host.append(said("R for a shift by one position, pairs of the highest frequency: each pair is rotated by its own angle."));
-    image(host, turn, 1, 7, "column", "row");
+    codeImage(host, turn, 1, 7, "column", "row");
   }
 }
 
@@ -52,7 +52,7 @@ function tables(host, code, name) {
   const { colours: size, spread, kernel, use, use_spearman: rho } = code, rotary = code.kind === "rotary";
   const body = frame(host, { title: `Positional encoding${name}`, name: "positions", hint: `${KINDS[code.kind]}. Rows are positions, columns are dimensions.`,
     csv: () => Array.from({ length: code.image.shape[0] }, (_, r) => Array.from(sub(code.image, r))) });
-  image(body, code.image, size, 5, "dimension", "position");
+  codeImage(body, code.image, size, 5, "dimension", "position");
   legend(body, { low: -size, high: size, map: "diverging" });
   const pair = el("div", { class: "grid2" }, el("div"), el("div"));
   frame(host, { title: "Similarity of two positions", name: "kernel", hint: "Cosine similarity of two encodings by distance. A good encoding falls steadily and does not rise again.",

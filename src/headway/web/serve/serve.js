@@ -242,7 +242,7 @@ function copyable(name, text) {
 // The decoding options that both pages have. A temperature means sampling on the look page.
 function lookOptions() {
   const usual = (name) => own().options.find((option) => option.name === name)?.default, now = shownOptions(), found = {};
-  for (const name of ["beam", "alpha"]) if (name in now) found[name] = now[name];
+  for (const name of ["beam", "length_penalty_alpha"]) if (name in now) found[name] = now[name];
   if (now.sample ?? usual("sample")) Object.assign(found, { temperature: now.temperature ?? usual("temperature") ?? 1, seed: now.seed ?? usual("seed") ?? 1 });
   return found;
 }
@@ -354,7 +354,7 @@ function textBoxes() {
 }
 
 // The most frequently used options come first; the others follow in their listed order.
-const FIRST = ["n_best", "max_len", "temperature", "sample", "beam", "top_p", "top_k", "seed", "stop", "scores", "top", "alpha", "length_penalty", "groups", "diversity"];
+const FIRST = ["n_best", "max_len", "temperature", "sample", "beam", "top_p", "top_k", "seed", "stop", "scores", "top", "length_penalty_alpha", "length_penalty", "groups", "diversity"];
 const rank = ({ name }) => (FIRST.indexOf(name) + 1 || FIRST.length + 1);
 
 function optionBox(option) {
