@@ -81,6 +81,14 @@ def test_heads_of_one_kind_alone(run: Path) -> None:
     assert [len(heads) for heads in kept.cross] == [2]
 
 
+def test_a_translator_that_was_trained_on_pairs_takes_texts_for_importance(tmp_path: Path) -> None:
+    texts = tmp_path / "a.tsv"
+    texts.write_text("Er fährt.\tHe drives.\nEin Hund schläft.\tA dog sleeps.\n")
+    given = ["--heads", "2", "--importance-from", str(texts), "--out", str(tmp_path / "small")]
+    assert main(["prune", "tatoeba-de-en", *given]) == 0
+    assert load_run(tmp_path / "small").model.kept_heads is not None  # type: ignore[union-attr]
+
+
 def test_a_pruned_run_predicts_is_looked_at_and_trains_on(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

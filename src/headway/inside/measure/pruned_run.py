@@ -54,9 +54,11 @@ def find_examples(
     data, else a test set. The test set comes last because the score is also measured on it."""
     if given:
         where = ", ".join(given)
-        texts = replace(run.settings.data, text=tuple(given), valid_text=())
-        whole = run.spec.reads == "documents"
-        corpus = Corpus.of_test_set(texts, run) if whole else Corpus.of(given, run)
+        if run.spec.reads == "documents":
+            texts = replace(run.settings.data, text=tuple(given), valid_text=())
+            corpus = Corpus.of_test_set(texts, run)
+        else:
+            corpus = Corpus.of(given, run)
     elif keeps_data(run):
         corpus, where = Corpus.own(run), "the run's validation data"
     elif files is not None:
