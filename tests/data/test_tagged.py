@@ -109,7 +109,7 @@ def test_columns_are_read_with_tabs_or_blanks(write: Write) -> None:
     assert words_of(read(brackets)) == [["{", "x"]]
 
 
-def test_columns_may_stand_in_any_order(write: Write) -> None:
+def test_columns_may_be_in_any_order(write: Write) -> None:
     path = write("a.conll", ["B-X 1 Rome", "O 2 is", "", "O 1 so"])
     found = read(path, words_field="3", tags_field="1")
     assert words_of(found) == [["Rome", "is"], ["so"]]

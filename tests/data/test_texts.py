@@ -364,7 +364,7 @@ def test_a_kill_while_tokenising_costs_one_block(
     assert [path.name for path in out.iterdir()] == [DATA]
 
 
-def test_a_document_goes_on_behind_a_kill(
+def test_a_document_is_continued_after_a_kill(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.data.readers.lines.PIECE", 97)
@@ -407,7 +407,7 @@ while True:
 
 
 @pytest.mark.parametrize("kind", ["documents", "pairs"])
-def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
+def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_fix(
     kind: Any, tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "pairs":

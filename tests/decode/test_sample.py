@@ -96,7 +96,7 @@ def test_what_is_allowed_is_what_the_definitions_say(
     torch.testing.assert_close(ours_V, expected(scores_V, settings))
 
 
-def test_a_line_draws_the_same_whatever_stands_around_it() -> None:
+def test_a_line_samples_the_same_whatever_is_around_it() -> None:
     sources = copying.sources(11)
     numbers = [(number, 0) for number in range(11)]
     settings = DecodeSettings(sample=True, n_best=2, max_len=10, temperature=1.3)

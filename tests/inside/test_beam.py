@@ -87,7 +87,7 @@ def test_the_model_gives_every_kept_and_pruned_node_its_log_probability(name: st
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_every_token_behind_every_hypothesis_is_accounted_for(name: str) -> None:
+def test_every_continuation_of_every_hypothesis_is_accounted_for(name: str) -> None:
     tree, size = tree_of(name), translator().vocab.target.vocab_size
     by_step = {(count.step, count.group): count for count in tree.counts}
     assert len(by_step) == len(tree.counts)

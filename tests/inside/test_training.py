@@ -68,7 +68,7 @@ def _assert_same(one: Trace, other: Trace) -> None:
         assert all(map(torch.equal, layers, other.attention[kind]))
 
 
-def test_the_final_weights_stand_at_the_step_that_they_come_from(
+def test_the_final_weights_have_the_step_that_they_come_from(
     run_folder: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(run_folder, tmp_path / "best")

@@ -181,7 +181,7 @@ def test_known_pairs_go_through_a_file(tmp_path: Path) -> None:
         truth.read_aligned_pairs(tmp_path / "none.tsv")
 
 
-def test_copied_words_are_names_and_numbers_that_stand_once() -> None:
+def test_copied_words_are_names_and_numbers_that_occur_once() -> None:
     run = open_plain("tatoeba-de-en")
     pairs = [
         ("Ich kenne Tom seit 1999.", "I have known Tom since 1999."),  # two

@@ -37,7 +37,7 @@ def test_sinusoids_in_halves(
 
 
 @pytest.mark.parametrize("pad", [0, 1, 5])
-def test_positions_of_roberta_begin_behind_the_padding(pad: int, tmp_path: Path) -> None:
+def test_positions_of_roberta_begin_after_the_padding(pad: int, tmp_path: Path) -> None:
     """tests/models/roberta/test_modeling_roberta.py: the ids 0, 31, 13, padding have the positions
     padding + 1, + 2, + 3, and padding itself."""
     sizes = {**BERT, "pad_token_id": pad, "type_vocab_size": 1}

@@ -199,7 +199,7 @@ def test_tokens_that_the_folder_suppresses_are_never_written(what: str, tmp_path
         assert all(first not in best.tokens for best, *_ in found)
 
 
-def test_words_are_cut_behind_a_space_and_special_ones_cannot_be_spelled(tmp_path: Path) -> None:
+def test_words_are_cut_after_a_space_and_special_ones_cannot_be_spelled(tmp_path: Path) -> None:
     whisper_folder(tmp_path / "theirs")
     import_run(str(tmp_path / "theirs"), tmp_path / "run")
     words = open_plain(str(tmp_path / "run")).vocab.target

@@ -55,7 +55,7 @@ def test_a_class_that_is_never_answered_has_precision_zero() -> None:
     assert (score.precision, score.recall, score.f1, score.support) == (0, 0, 0, 1)
 
 
-def test_intervals_are_those_of_drawing_the_examples_anew() -> None:
+def test_intervals_are_those_of_resampling_the_examples() -> None:
     """Against the plain bootstrap over examples, which takes a thousand times as long."""
     random = np.random.default_rng(0)
     labels = random.integers(3, size=400)

@@ -89,7 +89,7 @@ def by_hand(model: Decoder, names: list[str], context: int) -> tuple[float, int]
 @pytest.mark.parametrize("names", [["body"], ["title", "date", "body"], ["date", "body"]])
 @pytest.mark.parametrize("context", [64, 5])
 @torch.no_grad()
-def test_the_body_behind_other_fields_and_alone(
+def test_the_body_after_other_fields_and_alone(
     names: list[str], context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, stream = model(), source()

@@ -160,7 +160,7 @@ def test_a_stop_is_agreed_and_costs_nothing(
     assert contents(out) == contents(together)
 
 
-def test_one_rank_goes_on_where_two_were(
+def test_one_rank_resumes_a_run_of_two(
     server: RankServer, command: list[str], alone: Path, out: Path
 ) -> None:
     words = [*command, "--out", str(out)]

@@ -159,7 +159,7 @@ def test_killed_many_times_it_ends_with_the_same_bytes(
     assert_same(out, straight)
 
 
-def test_killed_outside_of_training_it_goes_on_too(
+def test_killed_outside_of_training_it_resumes_too(
     server: Server, command: list[str], straight: Path, out: Path
 ) -> None:
     """While data is prepared, settings are written, weights are compared, the model is written."""

@@ -196,7 +196,7 @@ def test_a_step_shows_in_the_version_of_every_weight(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_told_to_be_skipped_changes_nothing(kind: str) -> None:
+def test_a_skipped_step_changes_nothing(kind: str) -> None:
     """By a tensor, which a recorded step can read; see `found_inf` in torch's fused Adam."""
     model = tiny()
     optimizer = build_optimizer(

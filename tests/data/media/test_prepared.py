@@ -88,7 +88,7 @@ def test_bad_lines_and_missing_files_are_left_out_and_listed(images: Make, tmp_p
     assert not missing(reasons[1], 43, 1, 2)
 
 
-def test_lists_that_a_pattern_stands_for_are_known_by_what_is_in_them(
+def test_lists_that_match_a_pattern_are_recognised_by_their_contents(
     images: Make, tmp_path: Path
 ) -> None:
     files = sorted(images(n=40).rglob("*.png"))

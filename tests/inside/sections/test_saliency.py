@@ -209,7 +209,7 @@ def test_every_map_shows_its_measured_truth_if_it_has_one(shown: Any) -> None:
     assert CAUTION in shown.locator("#root").inner_text()
 
 
-def test_shares_and_agreement_stand_beside(shown: Any, looked: LookInputs) -> None:
+def test_shares_and_agreement_are_shown(shown: Any, looked: LookInputs) -> None:
     assert looked.run is not None
     shown.locator(".chip[data-key=gradxinput]").click()
     share_R = maps.gradient_maps(looked.run, looked.trace)[1].share_R("source")
