@@ -183,7 +183,7 @@ class TrainRequest:
             check_task_name(self.task)
         elif self.recipe is None:
             raise ConfigError(
-                f"no task is given. Name a task ({', '.join(SPECS)}), or a --recipe NAME."
+                f"no task is given. Name a task ({', '.join(SPECS)}), or a recipe: --recipe NAME."
             )
         said = _settings(self.settings) | Overrides.from_arguments(self.words)
         if self.preset is not None:
@@ -203,8 +203,8 @@ class TrainRequest:
         for key in found:
             if key in said and str(said[key]) != str(found[key]):  # a column may have a number
                 text = (
-                    f"{key} is given twice: {str(found[key])!r} by an argument and "
-                    f"{str(said[key])!r} by settings. Leave one of them out."
+                    f"{key} is given twice: {str(found[key])!r} as an argument and "
+                    f"{str(said[key])!r} in the settings. Give it only once."
                 )
                 raise ConfigError(text)
         return found | said, tables
@@ -229,7 +229,7 @@ class TrainRequest:
                 )
             if key in settings:
                 raise ConfigError(
-                    f"{key} is given twice: by {name}= and by settings. Leave one of them out."
+                    f"{key} is given twice: as {name}= and in the settings. Give it only once."
                 )
             settings |= Overrides({key: value}, f"train({name}=…)")
         needs = {name: one for name, one in self.needs.items() if not self._is_setting(name)}
@@ -286,12 +286,12 @@ class TrainRequest:
 def _check_arguments(out: object, on: object, metrics: object) -> None:
     """Check the arguments that are used only after the data has been read."""
     if not isinstance(out, str | os.PathLike) or not str(out):
-        raise ConfigError(f"out={out!r} must be the path of a folder for the run.")
+        raise ConfigError(f"out={out!r} must be the path of the run folder, such as 'runs/demo'.")
     if on is not None and not callable(on):
-        raise ConfigError(f"on={on!r} must be a function that takes one entry of the log.")
+        raise ConfigError(f"on={on!r} must be a function with one argument, a log entry.")
     if metrics is not None and not isinstance(metrics, Mapping):
         raise ConfigError(
-            f"metrics={metrics!r} must be a mapping from names to functions: "
+            f"metrics={metrics!r} must be a dictionary of functions by name, for example "
             'metrics={"polite": function}'
         )
 
@@ -312,8 +312,8 @@ def _with_parts(parts: Parts, asked: Overrides) -> Overrides:
 
     if "model.parts" in asked:
         raise ConfigError(
-            f"the setting model.parts ({asked['model.parts']!r}) cannot be given together with "
-            "parts=, which sets it. Leave it out."
+            f"model.parts is given twice: as parts= and in settings ({asked['model.parts']!r}). "
+            "Remove model.parts from the settings."
         )
     register_parts(parts)
     return Overrides({"model.parts": parts.name}, "train(parts=…)")

@@ -161,9 +161,9 @@ def one_line(label: str, where: str) -> str:
     output."""
     if _CONTROL.search(label):
         raise DataError(
-            f"{where}: the label {label[:60]!r} contains a line break, a tab, another control "
-            "character or bytes that are not UTF-8, which one line of output cannot hold. Remove "
-            "them."
+            f"{where}: the label {label[:60]!r} contains a control character, such as a line break "
+            "or a tab, or bytes that are not UTF-8. Remove them: a label must fit on one line of "
+            "output."
         )
     return label
 

@@ -95,7 +95,7 @@ def load(
     for name in names:
         if not isinstance(name, str | PathLike) or not str(name):
             raise UserError(
-                f"{name!r} is not a run folder or the name of a model. Pass several runs as "
+                f"{name!r} is neither a run folder nor the name of a model. Pass several runs as "
                 "separate arguments: load(one, other)."
             )
     run = Run(names, device=device, precision=precision, engine=engine)
@@ -330,8 +330,8 @@ class Run:
         one = isinstance(xs, str | bytes | PathLike | Mapping) or not hasattr(xs, "__iter__")
         if one and not has_columns(xs):
             raise TypeError(
-                f"stream() needs an iterable of inputs, not one {type(xs).__name__}. Use run(x), "
-                "or run.stream([x])."
+                f"stream() needs an iterable of inputs, not a single input ({type(xs).__name__}). "
+                "Use run(x), or run.stream([x])."
             )
         if errors not in ("raise", "keep"):
             raise UserError(
@@ -385,7 +385,7 @@ class Run:
         among = list(among)
         if len(set(among)) < 2 or not all(isinstance(one, str) and one for one in among):
             raise UserError(
-                f"among={among!r} must contain at least two different strings, none of them empty."
+                f"among={among!r} must contain at least two different strings and no empty string."
             )
         from headway.tasks.answers import Answers
         from headway.tasks.inputs import is_several
@@ -488,7 +488,7 @@ class Run:
         for name in options:
             if name == "precision":
                 raise OptionError(
-                    "precision= is not an option of a call. Set it when the run is loaded: "
+                    "precision= cannot be set in a call. Set it when you load the run: "
                     "headway.load(…, precision=…)."
                 )
             if name not in known:
@@ -540,7 +540,7 @@ class Run:
         for name in needs:
             if name not in INPUTS:
                 raise OptionError(
-                    f"{name}= is neither an option of {self.name} nor an argument for files."
+                    f"{name}= is neither an option of {self.name} nor an argument that takes files."
                     f"{suggest(name, (*INPUTS, *known))}"
                 )
         if not needs:
@@ -600,7 +600,7 @@ class Run:
         if x is None:
             example = example_input(twin)
             if example is None:
-                raise UserError(f"{self.name} has no example input. Pass one: run.look(x).")
+                raise UserError(f"{self.name} has no example input. Pass an input: run.look(x).")
             return example
         front = media_settings(self.settings)
         if front is None:

@@ -99,7 +99,7 @@ def read_json(path: Path) -> Any:
             return json.loads(body)
     elif b'"sha256": "' not in end and not re.search(rf'"{HEX}"\n'.encode(), end):
         return json.loads(data.decode())
-    raise FolderError(f"{path} is damaged: its content does not match its SHA-256.")
+    raise FolderError(f"{path} is damaged: its content does not match its SHA-256 checksum.")
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def check_free(out: Path) -> None:
     """Raise an error unless `out` can become a new folder: it must be missing or empty, and not the
     current directory."""
     if out.is_dir() and out.resolve() == Path.cwd():
-        raise FolderError(f"--out {out} is the current directory. Choose a folder inside it.")
+        raise FolderError(f"--out {out} is the current directory. Choose a new folder inside it.")
     if out.is_dir() and any(out.iterdir()):
         raise FolderError(f"{out} exists and is not empty. Choose another folder for --out.")
     if out.exists() and not out.is_dir():

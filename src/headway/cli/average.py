@@ -32,7 +32,8 @@ def average(
     The result replaces model.safetensors in RUN, or goes to a new folder (--out)."""
     if best and last is not None:
         raise UserError(
-            "--best uses one checkpoint and --last averages several. Give only one of them."
+            "--best and --last cannot be combined: --best uses one checkpoint, and --last averages "
+            "several. Give one of them."
         )
     run = run_folder(name)
     file_in(run, CONFIG)  # report a folder that is not a run before importing torch
@@ -41,4 +42,4 @@ def average(
     taken = average_run(
         run, None if best else last or 5, out or run, int8=int8, log=print_to_stderr
     )
-    print(f"{(out or run) / WEIGHTS}: {taken}")
+    print(f"wrote {(out or run) / WEIGHTS}: {taken}")

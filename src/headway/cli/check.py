@@ -53,7 +53,7 @@ def check(
     no model can be trained on the data. Name files and columns as for `headway train`."""
     word, files, settings = task_files_settings(words, task)
     if word is None:
-        raise ConfigError(f"No task given. Choose one of: {', '.join(SPECS)}.")
+        raise ConfigError(f"no task given. Choose one of: {', '.join(SPECS)}.")
     if task is not None and not files:
         raise ConfigError(f"--task {task} needs files to check: headway check FILE --task {task}")
     from headway.training.arguments import data_report

@@ -105,7 +105,9 @@ def task_files_settings(
     if task is None and rest and (rest[0] in (*SPECS, *ALIASES) or not recipe):
         task, *rest = rest
         if task not in (*SPECS, *ALIASES) and Path(task).is_file():
-            raise ConfigError(f"{task} is a file. Name the task before it: {', '.join(SPECS)}.")
+            raise ConfigError(
+                f"{task} is a file, not a task. Name a task before the file: {', '.join(SPECS)}."
+            )
     if task is not None:
         from headway.training.arguments import check_task_name
 
@@ -113,13 +115,13 @@ def task_files_settings(
     for word in rest:
         if word != "-" and not Path(word).exists():
             raise ConfigError(
-                f"No such file: {word!r}. Write settings as key=value, for example train.lr=1e-3."
+                f"no such file: {word!r}. Write settings as key=value, for example train.lr=1e-3."
             )
     alone = task in SPECS and SPECS[task].reads == "pairs" and len(rest) == 2
     if alone and all(Path(word).is_file() and not _is_table(word) for word in rest):
         one, other = map(shlex.quote, rest)
         raise ConfigError(
-            f"{rest[0]} and {rest[1]} are not tables. Give line-aligned files as "
+            f"{rest[0]} and {rest[1]} are not tables. If they are line-aligned files, use: "
             f"--source {one} --target {other}"
         )
     return task, rest, settings
@@ -160,13 +162,13 @@ def check_settings(words: Sequence[str]) -> None:
     for word in words:
         if key_of(word) == BAD:
             raise ConfigError(
-                f"{word!r} has no effect here: scores are computed on all lines, so none can be "
-                "skipped. Correct the lines that cannot be read, or remove them from the file."
+                f"{word!r} has no effect here: scores cover every line, so unreadable lines cannot "
+                "be skipped. Correct these lines, or remove them from the file."
             )
         if not word.startswith("decode.") and key_of(word) not in COLUMNS:
             raise ConfigError(
-                f"{word!r} has no effect here. Use decode.* settings or those that name columns "
-                f"({', '.join(COLUMNS)})."
+                f"{word!r} is not accepted here. Use decode.* settings, or settings that name "
+                f"columns ({', '.join(COLUMNS)})."
             )
 
 
@@ -177,13 +179,17 @@ def check_decoding(settings: RunSettings, words: Sequence[str]) -> None:
         key = key_of(word)
         section, _, name = key.partition(".")
         if section == "decode" and name not in spec.decode:
-            raise UserError(f"{key} has no effect on a run of the task {spec.name}. Leave it out.")
+            raise UserError(
+                f"{key} has no effect on a run of the task {spec.name}. Leave {key} out."
+            )
 
 
 def only_decoding(words: Sequence[str]) -> list[str]:
     for word in words:
         if not word.startswith("decode.") or "=" not in word:
-            raise ConfigError(f"{word!r} has no effect here. Only decode.* settings are accepted.")
+            raise ConfigError(
+                f"{word!r} is not accepted here. Use decode.* settings, for example decode.beam=4."
+            )
     return list(words)
 
 
@@ -205,11 +211,14 @@ def text_files(files: Sequence[str]) -> list[str]:
                and not glob.glob(one, recursive=True)]  # noqa: PTH207 (any path) # fmt: skip
     if missing and (len(missing) == len(files) > 1 or any(map(_is_text, missing))):
         raise UserError(
-            f"No such file: {missing[0]!r}. To give the text itself, use --text: --text "
+            f"no such file: {missing[0]!r}. To give text instead of a file: --text "
             f"{shlex.quote(' '.join(files))}"
         )
     if "-" in files and len(files) > 1:
-        raise UserError("standard input (-) cannot be combined with other files.")
+        raise UserError(
+            f"standard input (-) must be the only input, but {len(files)} inputs are given: "
+            f"{', '.join(files)}."
+        )
     return parts(files) if files else ["-"]
 
 
@@ -221,7 +230,7 @@ def check_alone(files: Sequence[str], named: Mapping[str, Any]) -> None:
         )
     for file in files:
         if file != "-" and not Path(file).exists():
-            raise UserError(f"No such file: {file!r}.")
+            raise UserError(f"no such file: {file!r}.")
 
 
 def _is_text(word: str) -> bool:
@@ -239,13 +248,13 @@ def media_files(
         return None
     if texts:
         raise UserError(
-            f"--text has no effect on this run of the task {settings.task}, which reads files: "
-            "headway predict RUN FILE"
+            f"--text has no effect on a run of the task {settings.task} that reads media files. "
+            "Name the files instead: headway predict RUN FILE"
         )
     if not files and sys.stdin.isatty():
         raise UserError(
-            f"No input given. Name input files for this run of the task {settings.task}, or a TSV, "
-            "CSV or JSONL file of paths."
+            f"no input given. This run of the task {settings.task} reads media files. Name the "
+            "files, or a TSV, CSV or JSONL file that lists their paths."
         )
     if list(files) == ["-"]:
         return []

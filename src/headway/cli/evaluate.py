@@ -77,7 +77,7 @@ def evaluate(
     check_engine(engine, device)
     decode, rest = in_sections(named)
     if run is None and "hypotheses" not in rest:
-        raise UserError("No run given. Name a run, or give model outputs with --hypotheses FILE.")
+        raise UserError("no run given. Name a run, or give model outputs with --hypotheses FILE.")
     paths, overrides = split_words(words or [])
     check_settings(overrides)
     folders = [] if run is None else run_folders(run)
@@ -127,7 +127,7 @@ def files_of_test(
     names = {flag.name for flag in TEST_SET}
     needs: dict[str, Any] = {name: one for name, one in named.items() if name in names}
     if not paths and not needs and not hypotheses:
-        raise UserError(f"No test set given. Give FILES{spec_of(settings).file_options}.")
+        raise UserError(f"no test set given. Give FILES{spec_of(settings).file_options}.")
     if not paths and not {"source", "pairs"} & needs.keys():  # given outputs need no sources
         needs.pop("target", None)
     found = test_files(settings, paths, columns_named(paths, needs))

@@ -42,6 +42,7 @@ def export(
     proof = export_run(run, to, out, int8=int8, sentences=own, progress=Progress())
     print(proof.text())
     print(
-        f"{out}: written{'' if proof.passed else ', but its outputs differ from those of the run'}"
+        f"wrote {out}"
+        f"{'' if proof.passed else ', but the outputs of the export and of the run differ'}"
     )
     return 0 if proof.passed else 1

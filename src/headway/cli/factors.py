@@ -108,7 +108,7 @@ def _settings(words: list[str]) -> dict[str, Any]:
         name = ".".join(path)
         if name == "method":
             raise UserError(
-                "method= is not a setting. Use the option: --method sparse or --method topk."
+                "method= is an option, not a setting. Use --method sparse or --method topk."
             )
         found[name] = str(value) if name == "layers" else value
     return found
@@ -116,11 +116,11 @@ def _settings(words: list[str]) -> dict[str, Any]:
 
 def _check_free(place: Path, restart: bool) -> None:
     if place.exists() and not place.is_dir():
-        raise FolderError(f"--out {place} is a file. Give a folder.")
+        raise FolderError(f"{place} is a file, not a folder. Give another folder with --out.")
     if not restart and place.is_dir() and any(place.iterdir()):
         raise FolderError(
-            f"{place} is not empty. Give another folder with --out, or replace its contents with "
-            "--restart."
+            f"{place} is not empty. Replace its contents with --restart, or give another folder "
+            "with --out."
         )
 
 

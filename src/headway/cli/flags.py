@@ -211,7 +211,8 @@ def check_fits(named: Iterable[str], flags: Sequence[Flag], spec: Spec) -> None:
     for name in named:
         if not known[name].fits(spec):
             raise UserError(
-                f"{known[name].word} has no effect on a run of the task {spec.name}. Leave it out."
+                f"{known[name].word} has no effect on a run of the task {spec.name}. Leave "
+                f"{known[name].word} out."
             )
 
 
@@ -370,8 +371,8 @@ def check_given_once(flags: Iterable[Flag], args: Sequence[str]) -> None:
         more = ""
         if flag.name == "label":
             more = (
-                " Put several labels of one example into one column, as a list or as a;b with "
-                "data.label_separator=; and classify.answer=labels."
+                " For several labels per example, set classify.answer=labels and put the labels "
+                "into one column: as a list, or as a;b (data.label_separator=;)."
             )
         raise ConfigError(
             f"{flag.word} takes one value, but {len(values)} are given: {', '.join(values)}. "
@@ -407,12 +408,13 @@ def columns_named(files: Sequence[str], named: OptionValues) -> dict[str, Any]:
     wrong = next((flag for flag in (*FILES, *VALID_FILES) if flag.name in named), None)
     if wrong is not None:
         raise ConfigError(
-            f"{wrong.word} cannot be combined with FILES ({files[0]}). Give "
-            f"one of them{'; validation data goes to --valid' * (wrong in VALID_FILES)}."
+            f"{wrong.word} cannot be combined with FILES ({files[0]}). Give one of them."
+            f"{' With FILES, give validation data with --valid.' * (wrong in VALID_FILES)}"
         )
     for name, value in named.items():
         if isinstance(value, list) and len(value) > 1:
             raise ConfigError(
-                f"--{name} names one column of FILES, but {len(value)} values are given."
+                f"--{name} names one column of FILES, but {len(value)} values are given: "
+                f"{', '.join(map(str, value))}."
             )
     return {name: one[0] if isinstance(one, list) else one for name, one in named.items()}

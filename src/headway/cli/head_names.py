@@ -13,8 +13,8 @@ def head_given(word: str, option: str) -> tuple[str, int, int]:
     kind, *numbers = word.strip().replace(" ", ".").split(".")
     if len(numbers) != 2:
         raise UserError(
-            f"{option} {word.strip()!r} is not a head. Write kind.layer.head, counted from 1, for "
-            "example cross.2.4."
+            f"{option} {word.strip()!r} does not name a head. Write kind.layer.head with numbers "
+            "from 1, for example cross.2.4."
         )
     layer, head = (number_given(number, word) - 1 for number in numbers)
     return kind, layer, head
@@ -22,7 +22,7 @@ def head_given(word: str, option: str) -> tuple[str, int, int]:
 
 def number_given(word: str, whole: str) -> int:
     if not word.isdecimal() or int(word) < 1:
-        raise UserError(f"{word!r} in {whole.strip()!r} is not a whole number of at least 1.")
+        raise UserError(f"{word!r} in {whole.strip()!r} must be a whole number of at least 1.")
     return int(word)
 
 

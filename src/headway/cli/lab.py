@@ -58,7 +58,8 @@ def lab(
     Each experiment ends with a verdict, a figure and the results of its controls."""
     if every and experiment is not None:
         raise UserError(
-            f"--all already runs {experiment!r}. Give --all or one experiment, not both."
+            f"--all cannot be combined with the name of an experiment ({experiment!r}). Give one "
+            "of them."
         )
     options: dict[str, Any] = {
         "full": full, "seeds": seeds, "first_seed": first_seed, "device": device,
@@ -70,7 +71,8 @@ def lab(
     if every:
         if data is not None:
             raise UserError(
-                "--data cannot be combined with --all: each experiment needs different data."
+                "--data cannot be combined with --all: each experiment needs different data. Run "
+                f"one experiment: `headway lab NAME --data {data}`"
             )
         _all(out or Path("lab"), full, options, as_json)
     elif experiment is None:
@@ -95,7 +97,7 @@ def _list(folder: Path, as_json: bool) -> None:
     heads = ["", "experiment", "question", "quick", "full", "full, GPU", "found here"]
     show_table(heads, rows, {"", "quick", "full", "full, GPU"})
     print(
-        f"\nTimes are for two CPU cores and {SEEDS} seeds. `headway lab NAME` runs one experiment, "
+        f"\nTimes are for two CPU cores and {SEEDS} seeds. `headway lab NAME` runs one experiment; "
         "`headway lab --all` runs all. To resume after an interruption, repeat the command."
     )
 
@@ -119,7 +121,7 @@ def _experiment_row(folder: Path, entry: ExperimentEntry) -> dict[str, Any]:
                 return {**row, **{key: said[key] for key in kept}, "page": f"{name}/lab.html"}
             except (ValueError, KeyError, TypeError):
                 print_to_stderr(
-                    f"{path} is damaged and was skipped. To write it again: "
+                    f"{path} is damaged and was skipped. To create it again: "
                     f"`headway lab {entry.name}`"
                 )
     return row
@@ -155,8 +157,8 @@ def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> No
     if failed:
         said = "; ".join(f"{name} ({why.rstrip('.')})" for name, why in failed.items())
         raise UserError(
-            f"{len(failed)} of {len(found)} experiments failed: {said}. `headway lab NAME --out "
-            f"{folder}/NAME` runs one alone and shows the full error."
+            f"{len(failed)} of {len(found)} experiments failed: {said}. To see the full error of "
+            f"one: `headway lab NAME --out {folder}/NAME`"
         )
 
 
@@ -174,7 +176,9 @@ def _stoppable(run: Any, name: str, *given: Any, again: str = "", **options: Any
         result: Result = run(name, *given, **options)
         return result
     except (Stopped, KeyboardInterrupt) as error:
-        print_to_stderr(f"stopped. To resume: `headway lab {again or name}` with the same options")
+        print_to_stderr(
+            f"stopped. To resume, run `headway lab {again or name}` with the same options."
+        )
         raise KeyboardInterrupt from error
 
 
@@ -185,6 +189,6 @@ def _show(result: Result, as_json: bool) -> None:
     facts = result.facts
     print(f"{facts['question']}\n\n{facts['verdict']}: {facts['sentence']}\n")
     for control in facts["controls"]:
-        print(f"control, {'passed' if control['passed'] else 'FAILED'}: {control['said']}")
+        print(f"control {'passed' if control['passed'] else 'FAILED'}: {control['said']}")
     seeds = f"{facts['seeds']} seed{'s' * (facts['seeds'] != 1)}"
     print(f"{facts['size']}, {seeds}, {facts['minutes']:g} minutes\n{result.page}")

@@ -124,7 +124,8 @@ def look(
     if (Path(run) / traces.FACTS).is_file():
         if serve or terminal:
             raise UserError(
-                f"{run} is a trace, which has no model: it supports neither --serve nor --terminal."
+                f"{run} is a trace, which contains no model. --serve and --terminal need a model: "
+                "name a run instead."
             )
         _show_trace(Path(run), out, page)
         return
@@ -235,7 +236,7 @@ def _ask(
     only_decoding(words)
     new = page.get("new", NEW_TOKENS)
     if new < 0:
-        raise UserError(f"--new {new} is negative. It must be 0 or more.")
+        raise UserError(f"--new must be 0 or more, not {new}.")
     found = settings_of(run.folder, words, decode).decode if words or decode else None
     if found is not None and run.spec.continues:
         named = {*decode, *(key_of(word).removeprefix("decode.") for word in words)}
@@ -265,7 +266,7 @@ def _place(word: str) -> tuple[str, int, int, int]:
     kind, *numbers = word.split(".")
     if len(numbers) != 3:
         raise UserError(
-            f"--walk {word!r} is not valid. Write kind.layer.head.row, as in cross.2.5.3."
+            f"--walk {word!r} is not valid. Write kind.layer.head.row, for example cross.2.5.3."
         )
     layer, head, row = (number_given(number, word) - 1 for number in numbers)
     return kind, layer, head, row
@@ -288,12 +289,13 @@ def _tuned(run: LoadedRun, path: Path | None, out: Path) -> Path | None:
 def _check_together(page: OptionValues, checkpoints: bool | None, **ways: bool) -> None:
     asked = [f"--{name}" for name, on in ways.items() if on]
     if len(asked) > 1:
-        raise UserError(f"{' and '.join(asked)} cannot be combined. Choose one.")
+        raise UserError(f"{' and '.join(asked)} cannot be combined. Give only one.")
     of_pages = [f"--{name.replace('_', '-')}" for name in page if name.startswith("against")]
     of_pages += ["--checkpoints"] if checkpoints is not None else []
     if (ways["serve"] or ways["terminal"]) and of_pages:
         raise UserError(
-            f"{of_pages[0]} works only for HTML pages, not with {asked[0]}. Leave one of them out."
+            f"{of_pages[0]} cannot be combined with {asked[0]}: {of_pages[0]} needs a page that is "
+            "written to a file. Leave one of them out."
         )
     if not page.get("against_text", "x").strip():
         raise UserError("--against-text is empty. Give a text to compare with.")

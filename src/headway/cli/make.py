@@ -17,9 +17,9 @@ def make(
 ) -> None:
     """Removed: examples/make_shapes.py and its neighbours generate data with known truth."""
     if kind not in KINDS:
-        raise ConfigError(f"cannot generate {kind!r}.{suggest(kind, KINDS)}")
+        raise ConfigError(f"unknown kind of data {kind!r}.{suggest(kind, KINDS)}")
     raise ConfigError(
-        "`headway make` was removed. Run "
-        f"python examples/make_{kind}.py --out {kind} instead: it takes the same options. "
-        "It is in the examples/ folder of the repository; see docs/tasks/media.md."
+        "`headway make` was removed. Instead, run this script with the same options: "
+        f"`python examples/make_{kind}.py --out {kind}`. The script is in the examples/ folder "
+        "of the repository. See docs/tasks/media.md."
     )

@@ -66,7 +66,7 @@ def models(
     Their names work wherever a RUN is needed."""
     for folder in folders or ():
         if not folder.is_dir():
-            raise UserError(f"No such folder: {folder}.")
+            raise UserError(f"no such folder: {folder}.")
     own = [path for folder in folders or (RUNS, Path()) for path in runs_in(folder)]
     shipped = [] if folders else [SHIPPED / name for name in shipped_names()]
     found = [

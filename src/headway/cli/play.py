@@ -49,7 +49,9 @@ def play(
     player = Player(Run(folders, device=device, settings=settings), changes)
     player.predictor  # noqa: B018  loading errors appear before the first prompt
     if sys.stdin.isatty():
-        print_to_stderr(f"{settings.task} with {run}. Type /help for commands.")
+        print_to_stderr(
+            f"loaded {run} for the task {settings.task}. Type /help to list the commands."
+        )
     try:
         for line in _lines():
             if not player.process(line):
@@ -121,7 +123,7 @@ class Player:
         elif name == "/help":
             print_to_stderr(HELP)
         else:
-            raise UserError(f"No such command: {name}.{suggest(name, COMMANDS)}")
+            raise UserError(f"no such command: {name}.{suggest(name, COMMANDS)}")
         return True
 
     def _set(self, words: Sequence[str]) -> None:

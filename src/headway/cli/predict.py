@@ -103,8 +103,8 @@ def predict(
     folders = run_folders(run, options.get("with", ()))
     if int8 and engine != "torch":
         raise UserError(
-            f"--int8 has no effect with --engine {engine}, which runs exported weights. Export "
-            f"in 8 bits: headway export RUN --to {engine} --int8"
+            f"--int8 has no effect with --engine {engine}, which runs exported weights. Export the "
+            f"run in 8 bits: headway export RUN --to {engine} --int8"
         )
     settings = settings_of(
         folders[0], overrides, {"precision": "int8"} | decode if int8 else decode
@@ -127,14 +127,15 @@ def predict(
         )
     if as_json and "format" in options:
         raise UserError(
-            f"--format {options['format']} cannot be combined with --json, which already has "
-            "the times. Leave one of them out."
+            f"--format {options['format']} cannot be combined with --json, whose output already "
+            "contains the times. Leave one of them out."
         )
     if "stream" in options:
         if as_json or out != "-":
             other = "--json" if as_json else "--out"
             raise UserError(
-                f"--stream prints text while it is generated and cannot be combined with {other}."
+                f"--stream prints text piece by piece and cannot be combined with {other}. Leave "
+                "one of them out."
             )
         options["stream"] = _show_piece
     from headway.data.files import count_lines, is_stream
@@ -145,15 +146,15 @@ def predict(
     progress = Progress()
     table = is_table(out) and not (as_json and out.endswith(".jsonl"))
     if table and as_json:
-        raise UserError(f"--json cannot be combined with --out {out}, which is a table. Name the "
-                        "file .jsonl, or leave --json out.")  # fmt: skip
+        raise UserError(f"--json cannot be combined with --out {out}, which is a table. Choose an "
+                        "output file that ends in .jsonl, or leave --json out.")  # fmt: skip
     _check_out(out, [*paths, *(names or ())])
     settings = _with_path(settings, needs)
     given = _given(settings, text, names, paths, needs, table=table)
     if table and not given.columns:
         raise UserError(
             f"{paths[0]} has one word per line, but {out} would have one row per sentence. "
-            "Name the output .conll or .txt."
+            "Choose an output file that ends in .conll or .txt."
         )
     live = not text and not names and all(map(is_stream, paths or ["-"]))
     with progress.stage("loading the model"):
@@ -204,13 +205,18 @@ def _texts_and_columns(
     if files and text:
         needs["text"], text = _only("text", text), None
     if needs and not files:
-        raise UserError(f"--{next(iter(needs))} names a column of FILES, but no file is given.")
+        raise UserError(
+            f"--{next(iter(needs))} names a column of FILES, but no file is given. Name a file."
+        )
     return text, needs
 
 
 def _only(name: str, values: Sequence[str]) -> str:
     if len(values) > 1:
-        raise UserError(f"--{name} names one column of FILES, but {len(values)} values are given.")
+        raise UserError(
+            f"--{name} names one column of FILES, but {len(values)} values are given: "
+            f"{', '.join(values)}."
+        )
     return str(values[0])
 
 
@@ -234,7 +240,7 @@ def _given(
     unknown = next((word for word in needs if word not in input_words(settings)), None)
     if unknown is not None:
         raise UserError(
-            f"--{unknown} names a column that this run does not use. It uses "
+            f"--{unknown} names a column that this run does not use. This run uses "
             f"{', '.join(f'--{word}' for word in sorted(input_words(settings)))}."
         )
     if needs and any(map(is_stream, paths)):
@@ -281,7 +287,7 @@ def _check_out(out: str, inputs: Sequence[str]) -> None:
         raise UserError(f"cannot write {out}: permission denied.")
     if any(one != "-" and Path(one).exists() and path.exists() and path.samefile(one)
            for one in inputs):  # fmt: skip
-        raise UserError(f"--out {out} would overwrite an input. Name another file.")
+        raise UserError(f"--out {out} would overwrite an input. Choose another output file.")
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

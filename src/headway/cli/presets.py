@@ -31,7 +31,9 @@ def presets(
 ) -> None:
     """List named model sizes (presets) and their parameter counts."""
     if family is not None and family not in FAMILY_SETTINGS:
-        raise ConfigError(f"--family {family!r} does not exist.{suggest(family, FAMILY_SETTINGS)}")
+        raise ConfigError(
+            f"--family {family!r} is not a model family.{suggest(family, FAMILY_SETTINGS)}"
+        )
     from headway.settings.presets import PRESETS
 
     rows = [

@@ -76,7 +76,8 @@ def prune(
         raise UserError("nothing to do: give --heads, for example --heads 40%, or --curve.")
     if (heads is None) != (out is None):
         raise UserError(
-            "--heads and --out must be given together: which heads to remove, and the new folder."
+            "--heads and --out must be given together: --heads selects the heads to remove, and "
+            "--out names the new folder."
         )
     folder = run_folder(run)
     settings = load_run(folder)
@@ -120,11 +121,13 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
 
     if kind is not None and kind not in model.attention_layers:
         has = ", ".join(model.attention_layers)
-        raise UserError(f"--kind {kind}: this model has no such attention. Choose from: {has}.")
+        raise UserError(
+            f"--kind {kind} is not a kind of attention in this model. Choose from: {has}."
+        )
     if "." in text and not text.endswith("%"):
         gone = frozenset(head_given(name, "--heads") for name in text.split(","))
         if kind is not None:
-            raise UserError("--kind has no effect when --heads names the heads. Leave it out.")
+            raise UserError("--kind has no effect when --heads names the heads. Leave --kind out.")
         remaining_heads(model, gone)  # an unknown head, or none left, surfaces here
         return gone
     total = sum(kind in (None, head[0]) for head in all_heads(model))
@@ -142,8 +145,8 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
         raise UserError(f"--heads {text} removes none of {of}. Give a larger value.")
     if n_gone > most:
         raise UserError(
-            f"--heads {text} would remove {n_gone} of {of}, but every attention must keep at least "
-            f"one head. At most {most} can be removed ({100 * most / total:.0f} %)."
+            f"--heads {text} would remove {n_gone} of {of}, but every attention layer must keep "
+            f"at least one head. At most {most} can be removed ({100 * most / total:.0f} %)."
         )
     return n_gone
 
@@ -172,7 +175,7 @@ def _curve(run: LoadedRun, files: DataSettings, found: HeadAnalysis, folder: Pat
         )
         return
     save_head_analysis(folder, found, measured)
-    print_to_stderr(f"saved {folder / CURVE}; `headway look` shows it")
+    print_to_stderr(f"saved {folder / CURVE}. `headway look` shows the curve.")
 
 
 def _write(
@@ -190,7 +193,7 @@ def _write(
     rows = [_row(line) for line in lines]
     show_table(["", "before", "after", "change", ""], rows, {"before", "after", "change"})
     print(f"\nheads removed: {', '.join(map(shown, names))}")
-    print_to_stderr(f"wrote {out}; fine-tune it with `headway train … --from {out}`")
+    print_to_stderr(f"wrote {out}. To fine-tune it: `headway train … --from {out}`")
 
 
 def _row(line: ComparisonRow) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ def score(
     run_settings = settings_of(folders[0], overrides, decode)
     if run_settings.task != "translate":
         raise UserError(
-            f"{folders[0]} is a run of the task {run_settings.task}. score supports only runs of "
-            "the task translate; use headway evaluate."
+            f"{folders[0]} is a run of the task {run_settings.task}, but `headway score` supports "
+            "only the task translate. Use `headway evaluate` instead."
         )
     from headway.data.pairs import read_pairs
     from headway.run import Run

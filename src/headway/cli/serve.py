@@ -74,12 +74,12 @@ def serve(
     words = runs or []
     names, changes = split_words(words)
     if not names:
-        raise UserError("No run given. Use: headway serve RUN. `headway models` lists runs.")
+        raise UserError("no run given. Name a run: headway serve RUN. `headway models` lists runs.")
     check_engine(engine, device)
     if int8 and engine != "torch":
         raise UserError(
-            f"--int8 has no effect with --engine {engine}, which runs exported weights. "
-            "Leave it out."
+            f"--int8 has no effect with --engine {engine}, which runs exported weights. Export the "
+            f"run in 8 bits: headway export RUN --to {engine} --int8"
         )
     for module in ("starlette", "uvicorn", "python_multipart"):
         needs(module, "serve")
@@ -120,11 +120,11 @@ def serve(
 
 def _make_key(path: Path | None, name: str) -> None:
     if path is None:
-        raise UserError("--new-key needs the file to add the key to: --key-file keys.txt.")
+        raise UserError("--new-key needs a file that stores the key. Add --key-file keys.txt.")
     from headway.serve.keys import new_key
 
     print(new_key(path, name))
-    _print_note(f"added the key for {name}. It is shown only once: {path} stores its hash.")
+    _print_note(f"added the key for {name}. It is shown only once: {path} stores only its hash.")
 
 
 def _limits(words: Sequence[str]) -> Limits:
@@ -165,7 +165,7 @@ def _started(app: Any, url: str) -> None:
     from headway.serve.application import service_of
 
     workers = service_of(app).workers.values()
-    _print_note(f"{', '.join(f'{one.name} ({one.run.task})' for one in workers)} at {url}")
+    _print_note(f"serving {', '.join(f'{one.name} ({one.run.task})' for one in workers)} at {url}")
 
 
 def _ready(app: Any, url: str, needs_key: bool) -> None:
@@ -176,7 +176,7 @@ def _ready(app: Any, url: str, needs_key: bool) -> None:
     workers = service_of(app).workers.values()
     held = ", ".join(f"{one.name} {one.n_bytes / 1e6:,.0f}" for one in workers if one.n_bytes)
     if held:
-        _print_note(f"weights in MB: {held}; whole process: {resident_bytes() / 1e6:,.0f}")
+        _print_note(f"memory in MB: weights of {held}; whole process {resident_bytes() / 1e6:,.0f}")
     first = next(iter(workers))
     key = " -H 'Authorization: Bearer KEY'" if needs_key else ""
     if first.spec.modality == "text":

@@ -102,7 +102,10 @@ def train(
     if recipe and data:
         asked = Overrides(in_folder(recipe_path(recipe), data), "--data") | asked
     elif data:
-        raise ConfigError("--data is the folder for the files of a recipe. Give --recipe too.")
+        raise ConfigError(
+            f"--data {data} names the folder for the files of a recipe, but no recipe is given. "
+            "Add --recipe NAME."
+        )
     run = wish.run(asked, f"headway train {task}", quiet=False)
     if out is None and not dry_run:
         raise ConfigError(
@@ -170,7 +173,8 @@ def _show_plan(run: Training, folder: Path) -> int:
     train, model = settings.train, settings.model
     if model.is_counted:
         print(
-            "# n-grams are counted in one pass over the training text (seconds per million tokens)"
+            "# n-grams are counted in one pass over the training text, at a few seconds per "
+            "million tokens"
         )
         print(resolved_toml(settings), end="")
         return 0
@@ -179,7 +183,7 @@ def _show_plan(run: Training, folder: Path) -> int:
     total = steps * timing.step_s + evaluations * timing.evaluation_s
     print(
         f"# {count_parameters(meta_model(model)):,} parameters, "
-        f"{memory_needed(settings) / 2**20:,.0f} MiB"
+        f"{memory_needed(settings) / 2**20:,.0f} MiB of memory"
     )
     print(f"# measured: {timing.tokens_per_s:,.0f} tokens/s, {timing.step_s:.3g} s per step")
     print(f"# {steps:,} steps and {evaluations} evaluations: about {duration(total)}")

@@ -74,18 +74,18 @@ def truth(
     pairs, reactions, media = (named.get(flag.name) for flag in FLAGS)
     if spec.truth == "pairs" and pairs is None:
         raise UserError(
-            f"{run} is a run of {task} and needs a file with SOURCE<TAB>TARGET on each line: "
-            f"headway truth {run} pairs.tsv. Copied names and numbers in the pairs are the known "
-            "alignments."
+            f"{run} is a run of the task {task} and needs a file with SOURCE<TAB>TARGET on each "
+            f"line: headway truth {run} pairs.tsv. Names and numbers that are copied from source "
+            "to target serve as known alignments."
         )
     if spec.truth and spec.modality != "text" and media is None:
         raise UserError(
-            f"{run} is a run of {task} and needs a manifest with known boxes or times: "
+            f"{run} is a run of the task {task} and needs a manifest with known boxes or times: "
             f"headway truth {run} FILE.jsonl. `examples/make_{spec.truth}.py` writes such a "
             "manifest."
         )
     if not spec.truth and reactions is None:
-        print(f"not validated: no correct positions are known for a run of the task {task}.")
+        print(f"not validated: the correct positions are unknown for runs of the task {task}.")
         return
     from headway.inside.measure.maps import METHODS, check_methods
     from headway.inside.measure.truth.validate import find_cases, validate, with_fresh_weights
@@ -116,11 +116,14 @@ def _by_option(words: list[str], named: OptionValues, spec: Spec) -> OptionValue
     """The positional file, under the name of the option that applies to the run."""
     check_alone(words, named)
     if len(words) > 1:
-        raise UserError(f"truth takes one file, but {len(words)} are given: {', '.join(words)}.")
+        raise UserError(
+            f"headway truth reads one file, but {len(words)} are given: {', '.join(words)}."
+        )
     flag = next((flag for flag in FLAGS if flag.fits(spec)), None)
     if flag is None:
         raise UserError(
-            f"{words[0]} has no effect: truth takes no file for a run of the task {spec.name}."
+            f"{words[0]} has no effect: headway truth reads no file for a run of the task "
+            f"{spec.name}. Leave the file out."
         )
     return {flag.name: Path(words[0])}
 
@@ -129,7 +132,7 @@ def _save(found: MapAccuracy, folder: Path, out: Path | None) -> None:
     from headway.inside.page.look import TRUTH
 
     if out is None and is_shipped(folder):
-        print_to_stderr("not saved: this is a shipped model. Give a file with --out.")
+        print_to_stderr(f"not saved: {folder.name} is a shipped model. Give a file with --out.")
         return
     path = out or folder / TRUTH
     found.save(path)
@@ -139,8 +142,8 @@ def _save(found: MapAccuracy, folder: Path, out: Path | None) -> None:
 def _show(found: MapAccuracy, n_texts: int) -> None:
     scores, items = found.maps, found.items
     print(
-        f"{found.task}: {found.n} {found.unit} in {n_texts} {items}; accuracy by "
-        f"chance {found.chance:.3f}\n"
+        f"{found.task}: {found.n} {found.unit} in {n_texts} {items}; chance "
+        f"accuracy {found.chance:.3f}\n"
     )
     # A word aligns with one or a few words; for an object in an image, any of its patches counts.
     figures = ["P@1", "AER"] if items == "texts" else ["P@1"]

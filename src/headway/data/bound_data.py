@@ -107,8 +107,8 @@ class BoundData:
         names = {**DEFAULTS, **self.names}
         if other.files != self.files:
             raise ConfigError(
-                f"the training data is read as {self.files}, the validation data as {other.files}. "
-                "Give both in the same form."
+                f"the training data is read as {self.files}, but the validation data as "
+                f"{other.files}. Give both in the same format."
             )
         called = {
             name: str(names[column.setting])
@@ -132,7 +132,7 @@ class BoundData:
                     file.write(json.dumps(values, ensure_ascii=False) + "\n")
                 except UnicodeEncodeError as error:
                     raise DataError(
-                        f"row {n:,} holds half of a surrogate pair, which is not valid Unicode."
+                        f"row {n:,} contains an unpaired surrogate, which is not valid Unicode."
                     ) from error
         loose.close()
         if not n:
@@ -208,7 +208,10 @@ def bind_data(
         return BoundData(files, said | ({"fields": fields} if fields else {}), (), table, bound)
     if errors:
         raise errors[len(fits)]  # of the first, with guesses
-    raise ConfigError(f"the task {task} does not take the columns {', '.join(needs)} together.")
+    raise ConfigError(
+        f"the task {task} does not accept the columns {', '.join(needs)} together. Leave at least "
+        "one of them out."
+    )
 
 
 def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
@@ -333,11 +336,11 @@ def _of_files(
 ) -> BoundData:
     paths = tuple(os.fspath(path) for path in ensure_list(data))
     if not paths:
-        raise DataError("the list of data files is empty.")
+        raise DataError("the list of data files is empty. Name at least one file.")
     if any(" " in path and not Path(path).exists() for path in paths) and len(paths) > 1:
         raise DataError(
-            f"there is no file {paths[0][:60]!r}. To pass texts instead of files, name their "
-            'column: {"text": [...]}.'
+            f"there is no file {paths[0][:60]!r}. To pass texts instead of files, give them as a "
+            'named column: {"text": [...]}.'
         )
     fits = [one for one in layouts if needs and set(needs) <= _words(one)] or list(layouts)
     media = [
@@ -403,7 +406,7 @@ def _text(value: object, where: str) -> str:
     if is_missing(value):
         return ""
     if not isinstance(value, str):
-        raise DataError(f"{where} holds {shown_value(value)}, which is not text.")
+        raise DataError(f"{where} contains {shown_value(value)}, which is not text.")
     return str(value)
 
 
@@ -419,7 +422,9 @@ def _label(value: object, where: str) -> str | int | float | bool:
     if not isinstance(value, str | int | float) or (
         isinstance(value, float) and not math.isfinite(value)
     ):
-        raise DataError(f"{where} holds {shown_value(value)}, which cannot be a label.")
+        raise DataError(
+            f"{where} contains {shown_value(value)}. A label must be text or a finite number."
+        )
     return value
 
 
@@ -428,7 +433,7 @@ def _list(value: object, where: str) -> list[Any]:
     if is_missing(found):
         return []
     if not isinstance(found, list | tuple):
-        raise DataError(f"{where} holds {shown_value(value)}, but a list is needed.")
+        raise DataError(f"{where} contains {shown_value(value)}, but a list is needed.")
     return [_label(to_python(one), where) for one in found]
 
 
@@ -447,5 +452,8 @@ def _put_in(found: dict[str, Any], name: str, value: object, where: str) -> None
     for part in outer:
         found = found.setdefault(part, {})
         if not isinstance(found, dict):
-            raise DataError(f"{where}: {part!r} is also a column. Rename one of them.")
+            raise DataError(
+                f"{where} would be a field of {part!r}, which is a column itself. Rename one of "
+                "the columns."
+            )
     found[last] = value

@@ -187,7 +187,7 @@ class TextFindings(Findings):
             self._one_pair(splits=splits)
         problems, n = survey.labels.problems, survey.labels.n_problems
         if len(survey.rows(EMPTY)) > n:
-            text = "source or target is empty, left out." if self.pairs else "no text, left out."
+            text = "source or target is empty; left out." if self.pairs else "no text; left out."
             self.add_rows("warning", "empty", survey.rows(EMPTY), text)
         if problems:
             listed = "all" if n == len(problems) else f"the first {len(problems):,}"
@@ -212,7 +212,7 @@ class TextFindings(Findings):
         text = "looks like UTF-8 that was decoded with another encoding (Ã¤ instead of ä)."
         self.add_rows("warning", "garbled", rows(GARBLED), text)
         if self.pairs:
-            self.add_rows("note", "control", rows(CONTROL), "contains control characters.")
+            self.add_rows("note", "control", rows(CONTROL), "control characters in either text.")
 
     def sides(self) -> None:
         """Report pairs whose source and target are the same text, or look swapped."""
@@ -388,7 +388,7 @@ class MediaFindings(TextFindings):
             text = f"cannot be read and are left out. All are listed in data/{PROBLEMS}."
             self.add_rows("warning", "unreadable", bad, text, MOST_NAMED)
         without = np.flatnonzero(~survey.filled & ~unread)
-        self.add_rows("warning", "empty", without, "no text, left out.")
+        self.add_rows("warning", "empty", without, "no text; left out.")
         if len(without) and len(without) == len(survey):
             text = f"none of the {len(survey):,} {which} has a text."
             self.add("error", "no-texts", len(survey), text)

@@ -19,7 +19,7 @@ def _text(value: object, name: str, where: str) -> str:
         return check_unicode(value, name, where)
     if is_missing(value):
         return ""
-    raise DataError(f"{where}: field {name!r} is {_json(value)}, not text.")
+    raise DataError(f"{where}: field {name!r} must be text, not {_json(value)}.")
 
 
 def _json(value: object) -> str:
@@ -57,7 +57,7 @@ def number_of(value: object, name: str, where: str) -> str:
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
         raise DataError(
-            f"{where}: {name}={text[:40]!r} is not a number, as classify.answer=number requires."
+            f"{where}: {name}={text[:40]!r} is not a number, but classify.answer=number needs one."
         )
     return repr(number)
 
@@ -70,7 +70,7 @@ def _field(value: object, name: str, where: str) -> str:
 def _words(value: object, name: str, where: str) -> list[str]:
     found = _list(value, name, where)
     if not all(isinstance(word, str) for word in found):
-        raise DataError(f"{where}: {name} must be a list of texts, not {str(found)[:40]}.")
+        raise DataError(f"{where}: {name} must be a list of strings, not {str(found)[:40]}.")
     return [check_unicode(str(word), name, where) for word in found]
 
 
@@ -87,7 +87,9 @@ def _list(value: object, name: str, where: str) -> list[Any]:
 
 def check_words(words: Sequence[str], tags: Sequence[str], where: str) -> None:
     if len(words) != len(tags):
-        raise DataError(f"{where} has {len(words)} words but {len(tags)} tags.")
+        raise DataError(
+            f"{where} has {len(words)} words but {len(tags)} tags. Give one tag per word."
+        )
     if not all(map(str.strip, words)) or not all(tags):
         raise DataError(f"{where} has an empty word or tag.")
 

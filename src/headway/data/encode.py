@@ -96,7 +96,7 @@ class Router:
             yield from self._by_character(item, self.cut - self.characters)
         elif self.row >= len(self.held_out):
             raise DataError(
-                "the training files grew while they were read. Start the command again."
+                "the training files grew while they were being read. Run the command again."
             )
         else:
             yield item, bool(self.held_out[self.row]), self.first
@@ -444,7 +444,7 @@ class DatasetWriter:
             what = "tag" if self.source.kind == "tagged" else "label"
             if not name:
                 field = self.source.settings.data.label_field
-                raise DataError(f"{item.place} has no {what} ({field!r}).")
+                raise DataError(f"{item.place} has no {what} in column {field!r}.")
             known = listed(list(self.labels))
             raise DataError(f"{item.place}: unknown {what} {name!r}. Known {what}s: {known}.")
         return self.labels[name]

@@ -127,7 +127,7 @@ def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
             some = sorted(glob.glob(path, recursive=True), key=natural)  # noqa: PTH207 (any path)
             some = [one for one in some if not folders or Path(one).is_file()]
             if not some:
-                raise DataError(f"no file matches {path}.")
+                raise DataError(f"no file matches the pattern {path}.")
             found += some
         elif folders and path != STDIN and is_folder:
             some = sorted((one.name for one in Path(path).iterdir() if _is_part(one)), key=natural)
@@ -135,7 +135,9 @@ def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
                 found.append(path)
                 continue
             if not some:
-                raise DataError(f"the folder {path} has no files. Give text files.")
+                raise DataError(
+                    f"the folder {path} contains no files. Name a folder with text files."
+                )
             found += [str(Path(path) / name) for name in some]
         else:
             found.append(path)
@@ -321,7 +323,8 @@ def _opened(path: str, encoding: str) -> Iterator[_Readable]:
                 yield unpacked
         elif head and suffix in (".gz", ".xz", ".zst"):
             raise DataError(
-                f"{path} is not compressed, though its name ends in {suffix}. Rename it."
+                f"{path} is not compressed, though its name ends in {suffix}. Remove {suffix} from "
+                "the name."
             )
         else:
             _reject_other_formats(head, path, encoding)
@@ -362,4 +365,4 @@ def _undecodable(error: UnicodeError, place: tuple[str, int, int], encoding: str
     way_out = (
         "Give the encoding of the file with --encoding (latin-1, cp1252, utf-16, …), or convert it."
     )
-    return DataError(f"{name}, line {line:,}: {what} is not {encoding.upper()}. {way_out}")
+    return DataError(f"{name}, line {line:,}: {what} is not valid {encoding.upper()}. {way_out}")

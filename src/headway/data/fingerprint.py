@@ -40,7 +40,9 @@ def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
     pipes replaced by temporary copies."""
     paths = {name: parts(getattr(settings.data, name)) for name in FIELDS}
     if sum(side.count(STDIN) for side in paths.values()) > 1:
-        raise ConfigError("standard input (-) can be given for one file only.")
+        raise ConfigError(
+            "standard input (-) can be used for only one file. Give paths for the others."
+        )
     copies = folder / COPIES
     shutil.rmtree(copies, ignore_errors=True)
     try:

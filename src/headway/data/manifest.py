@@ -47,7 +47,7 @@ def verified_manifest(
         return _verified(folder)
     except FolderError as error:
         if folder.is_dir():
-            note(f"{error} The data is prepared again.")
+            note(f"{error} The data will be prepared again.")
         return None
 
 
@@ -67,7 +67,10 @@ def _verified(folder: Path) -> DataManifest:
     try:
         values = dict(json.loads(path.read_text(encoding="utf-8")))
         if not 1 <= values["version"] <= VERSION:
-            raise FolderError(f"{path} was made by another version of headway.")
+            raise FolderError(
+                f"{path} was written by another version of headway: its format is "
+                f"{values['version']!r}, but this version reads 1 to {VERSION}."
+            )
         mark = "fingerprint" if values["version"] == 1 else "seal"
         if values.pop(mark) != _sum(values):
             raise ValueError

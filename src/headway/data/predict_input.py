@@ -88,7 +88,8 @@ def open_inputs(
     in_words = [path for path, file in zip(paths, files, strict=True) if not file.columns]
     if in_words and len(in_words) < len(files):
         raise DataError(
-            f"{in_words[0]} has one word per line, other files do not. Give them in separate calls."
+            f"{in_words[0]} has one word per line, but other files do not. Give files of the two "
+            "kinds in separate calls."
         )
     columns = dict.fromkeys(name for file in files for name in file.columns)
     inputs = chain.from_iterable(one.inputs for one in files)
@@ -129,8 +130,8 @@ def _text_file(
         tabs = tabs and _has_tabs(path, _head(path, data.encoding))
         if tabs and spec.reads != "labelled":
             note(
-                f"{display_name(path)}: every line, including its tabs, is read as a text, as in "
-                f"training"
+                f"{display_name(path)}: each line is read as one text, including its tabs, as in "
+                "training"
             )
         lines = open_lines(path, data.encoding)
         name = columns[0].name if columns[0].kind == "text" else "text"
@@ -267,7 +268,7 @@ def _table_inputs(
         raws = table.read(every)
         for raw, example in bound.examples(raws, len(binding)):
             if example.problem:
-                note(f"{example.problem} This row is treated as an empty text")
+                note(f"{example.problem} This row is treated as an empty text.")
             found = tuple(example.values.get(name, "") for name in names)
             question = found if data.fields or len(found) > 1 else found[0]
             yield InputRow(cast(Question, question), _row_of(raw, every, table) if rows else {})
@@ -316,7 +317,7 @@ def _describe_fields(table: Table, data: DataSettings, written: bool) -> str:
     used = ", ".join(repr(name) for name in data.fields if name in table.columns)
     some = f"; not read: {', '.join(left)}" if left else ""
     some += "; the field to be generated is not read" * written
-    return f"the fields are {used or 'absent'}{some}"
+    return f"fields read: {used or 'none'}{some}"
 
 
 def _head(path: str, encoding: str) -> list[str]:
@@ -439,8 +440,8 @@ def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
         lines = (line for line in lines if not line.startswith("#"))
         head = [line for line in head if not line.startswith("#")]
     width, word = len(cells_of(head[0])), int(own or ("2" if universal else "1"))
-    rest = f", the other{'s' * (width > 2)} of {width} not" if width > 1 else ""
-    note(f"{display_name(path)}: one word per line; column {word} is read{rest}")
+    rest = f" of {width}" if width > 1 else ""
+    note(f"{display_name(path)}: one word per line; column {word}{rest} is read")
     return (_with_tabs(line, word) for line in lines)
 
 
@@ -463,7 +464,7 @@ def _json_words(path: str, column: Column, data: DataSettings, note: Note) -> It
         except DataError as error:
             if data.on_bad_row == "error":
                 raise
-            note(f"{error} This line is treated as an empty text")
+            note(f"{error} This line is treated as an empty text.")
             line = ""
         yield line
 

@@ -206,7 +206,10 @@ def _check_data_given(kind: TextKind, settings: RunSettings) -> None:
             python=NOTHING_IN_PYTHON,
         )
     if kind == "fields" and not data.fields:
-        raise DataError("data.fields=… must name the fields of the records; the last is the body.")
+        raise DataError(
+            "data.fields is not set. List the fields of the records with the body last, for "
+            "example data.fields=[title,body]"
+        )
 
 
 class DataBuilder:
@@ -423,7 +426,7 @@ def evaluation_set(
         opened = open_columns(folder, "valid", facts)
         examples = (folder / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
         if not opened.n:
-            raise DataError(f"{', '.join(source.paths)} has no {unit_of(source)} to evaluate.")
+            raise DataError(f"no {unit_of(source)} to evaluate in {', '.join(source.paths)}.")
         return opened.in_memory(), [json.loads(line) for line in examples]
 
 

@@ -210,10 +210,10 @@ class BoundTable:
             if value is ABSENT:
                 if column.optional:
                     continue
-                there = ", ".join(map(repr, raw.row or ())) or "nothing"
+                there = ", ".join(map(repr, raw.row or ())) or "none"
                 raise DataError(
-                    f"{where} has no field {name!r}, only {there}. If it has another name: "
-                    f"data.{column.setting}=…"
+                    f"{where} has no field {name!r}. Its fields are: {there}. If the field has "
+                    f"another name: data.{column.setting}=…"
                 )
             if column.kind == "labels":
                 found[column.name] = labels_of(value, name, where, column.separator)
@@ -236,10 +236,10 @@ class BoundTable:
         fields = [one.name for one in self.binding.values() if one.kind == "field"]
         if fields and not any(found.get(name) for name in fields):
             where = where or self.table.where(raw.line)
-            there = ", ".join(map(repr, raw.row or ())) or "nothing"
+            there = ", ".join(map(repr, raw.row or ())) or "none"
             raise DataError(
-                f"{where} has none of the fields {', '.join(map(repr, fields))}, only {there}. "
-                "Name its fields: data.fields=…"
+                f"{where} has none of the fields {', '.join(map(repr, fields))}. Its fields are: "
+                f"{there}. List the fields to read: data.fields=…"
             )
         return found
 

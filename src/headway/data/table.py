@@ -185,7 +185,7 @@ def table_of(data: object) -> Table | None:
     if isinstance(data, Mapping):
         return _of_columns(data)
     if hasattr(data, "collect_schema") and hasattr(data, "collect"):
-        raise DataError("the data is a lazy frame. Pass the result of its `collect()`.")
+        raise DataError("the data is a lazy frame. Pass the result of its `collect()` method.")
     names = _names_of(data)
     if hasattr(data, "features") and names:
         return _of_records(data, names)
@@ -193,7 +193,8 @@ def table_of(data: object) -> Table | None:
         columns = {str(name): cast(Any, data)[name] for name in names}
         if len(columns) < len(names):
             raise DataError(
-                f"the data has several columns with one name: {', '.join(map(str, names))}."
+                f"some columns of the data have the same name: {', '.join(map(str, names))}. "
+                "Rename them."
             )
         return _of_columns(columns)
     if isinstance(data, Iterable) and not isinstance(data, bytes | np.ndarray):
@@ -209,8 +210,8 @@ def _of_columns(columns: Mapping[Any, Any]) -> Table:
     if columns and all(hasattr(one, "column_names") for one in columns.values()):
         one, other, *_ = [*columns, "test"]
         raise DataError(
-            f"the data has several splits: {', '.join(map(str, columns))}. Choose from them: "
-            f"data[{one!r}], valid=data[{other!r}]"
+            f"the data has several splits: {', '.join(map(str, columns))}. Choose the splits "
+            f"to use: data[{one!r}], valid=data[{other!r}]"
         )
     held = {str(name): _sized(column, str(name)) for name, column in columns.items()}
     lengths = {name: len(column) for name, column in held.items()}
@@ -264,8 +265,8 @@ def _sized(column: object, name: str) -> ColumnValues:
     """Return the column, or a list of its values if it has no length."""
     if isinstance(column, str | bytes | Mapping) or not isinstance(column, Iterable):
         raise DataError(
-            f"column {name!r} is {str(column)[:40]!r}, but a list of values is needed: a mapping "
-            "has one list per column."
+            f"column {name!r} is {str(column)[:40]!r}, but must be a list of values. Give one list "
+            "per column."
         )
     return cast(ColumnValues, column) if hasattr(column, "__len__") else list(column)
 

@@ -83,7 +83,8 @@ class TagSchemeDetector:
                 raise DataError(
                     f"the tags mix two schemes: {self.evidence[scheme]} is {_NAMES[scheme]}, but "
                     f"{self.evidence[other]} is {name}. Choose one with tag.scheme=bio, bioes, "
-                    "iob1 or plain. Tags that do not fit it are converted as closely as possible."
+                    "iob1 or plain. Tags that do not fit this scheme are converted as closely as "
+                    "possible."
                 )
 
 

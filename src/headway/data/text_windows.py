@@ -78,8 +78,8 @@ class TextReader:
         if len(bad):
             raise DataError(
                 f"both texts of pair {bad[0] + 1:,} are too long: the shorter one has "
-                f"{short[bad[0]]:,} tokens, and the model reads {self.max_len:,} at once, so no "
-                "window has room for both. Increase model.max_len, or shorten the text."
+                f"{short[bad[0]]:,} tokens, but the model accepts at most {self.max_len:,} "
+                "for both. Increase model.max_len, or shorten one of the texts."
             )
         return overlapping(long, np.maximum(room, 1))
 

@@ -50,7 +50,7 @@ class TokenStore:
 
     def __getitem__(self, i: int) -> AnyIntArray:
         if not -self.n <= i < self.n:
-            raise IndexError(f"sequence {i} is out of range: the store has {self.n}")
+            raise IndexError(f"sequence {i} is out of range: the store has {self.n} sequences")
         i %= self.n
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 

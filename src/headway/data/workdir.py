@@ -70,7 +70,7 @@ class WorkDir:
             for i, file in enumerate(files):
                 check_identity(file, promised[str(i)])
         except FolderError as error:
-            self.note(f"{error} It will be created again.")
+            self.note(f"{error} The file will be created again.")
             return False
         return True
 

@@ -63,10 +63,14 @@ class Completer:
             )
         if draft is not None and len(models) > 1:
             raise UserError(
-                "a draft model works with one model, not with an ensemble. Leave --draft out."
+                "a draft model cannot be used with an ensemble. Remove --draft, or use a single "
+                "model."
             )
         if draft is not None and engine is not None:
-            raise UserError(f"a draft model cannot be combined with --engine {engine.name}.")
+            raise UserError(
+                f"a draft model cannot be combined with --engine {engine.name}. Remove one of "
+                "the two."
+            )
         self.context, self.draft, self.draft_context = context, draft, draft_context
         self.engine, self.detail = engine, detail
         self.search_cache = SearchCache() if search_cache is None else search_cache

@@ -46,8 +46,8 @@ def next_constraints(
     if len(found) < n_lines:
         raise UserError(
             f"prefixes or constraints are given for only {first + len(found):,} lines, but the "
-            "input "
-            "has more. Give one per input line, empty for lines without a constraint."
+            "input has more. Give one per input line, and an empty one for lines without a "
+            "constraint."
         )
     return found
 

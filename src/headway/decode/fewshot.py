@@ -229,7 +229,7 @@ def _parsed(line: str, where: str) -> object:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise DataError(f"{where} is not JSON: {error}.") from error
+        raise DataError(f"{where} is not valid JSON: {error}.") from error
 
 
 def _example(found: object, where: str) -> tuple[tuple[str, str], tuple[str, str]]:

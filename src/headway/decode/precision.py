@@ -25,7 +25,7 @@ def cast_weights(model: nn.Module, precision: str) -> None:
     if precision == "int8":
         if any(weight.device.type != "cpu" for weight in model.parameters()):
             raise UserError(
-                "decode.precision=int8 works only on a CPU. On this device use "
-                "decode.precision=bf16, or use --device cpu."
+                "decode.precision=int8 works only on a CPU. Use decode.precision=bf16, or run the "
+                "model on the CPU with --device cpu."
             )
         quantize_model(model)

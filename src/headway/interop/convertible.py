@@ -50,8 +50,8 @@ def their_activation(ours: str) -> str:
 
 def check_kind(ours: ModelSettings | None, kind: type[ModelSettings], name: str) -> None:
     if not isinstance(ours, kind):
-        what = "no model" if ours is None else f"a {family_of(ours)} model"
-        raise UserError(f"{name} needs a model of another family, but this run has {what}.")
+        what = "no model" if ours is None else f"a model of the family {family_of(ours)}"
+        raise UserError(f"{name} does not support this run, which has {what}.")
 
 
 def check_round_trip(

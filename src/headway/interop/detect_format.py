@@ -70,7 +70,7 @@ def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]
     if path.is_file():
         return _file(path, tokenizer)
     if HUB_ID.fullmatch(source):
-        note(f"there is no folder {source}; looking on the Hugging Face hub")
+        note(f"there is no folder {source}; searching the Hugging Face hub")
         return _folder(download(source), source, tokenizer)
     raise FolderError(
         f"{source} does not exist. Give a model folder with its config.json, a llama2.c .bin file, "
@@ -83,8 +83,8 @@ def _file(path: Path, tokenizer: Path | None) -> OpenedSource:
         return _openai(path, tokenizer)
     if path.suffix != ".bin":
         raise UserError(
-            f"{path} cannot be imported alone. Give the folder with config.json, a llama2.c .bin "
-            "file, or a Whisper .pt file."
+            f"{path} cannot be imported on its own. Give the folder with config.json, a llama2.c "
+            ".bin file, or a Whisper .pt file."
         )
     config, found, weights = read_llama2c(path)
     words = tokenizer or _beside(path)
@@ -174,7 +174,9 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
                 f"{folder} is already a headway run ({CONFIG}). Use it directly with predict, "
                 "evaluate, export and `train --from`."
             )
-        raise FolderError(f"{folder} contains no {CONFIG_JSON}. Give a model folder with one.")
+        raise FolderError(
+            f"{folder} contains no {CONFIG_JSON}. Give a model folder with this file."
+        )
     config = read_table(inside(folder, CONFIG_JSON))
     generation = {}
     if (folder / GENERATION_JSON).is_file():

@@ -85,8 +85,8 @@ def _check_media(to: str, family: str, sentences: Sequence[str], int8: bool) -> 
     if to in TEXT_ALONE:
         others = [name for name in UNIVERSAL_TARGETS if not int8 or name not in FULL_PRECISION]
         raise UserError(
-            f"--to {to} only supports text models, but this is a {family} model. Use "
-            f"--to {' or '.join(others)}."
+            f"--to {to} supports only text models, but this model is of the family {family}. "
+            f"Use --to {' or '.join(others)}."
         )
     if sentences:
         raise UserError(

@@ -24,14 +24,16 @@ def inside(folder: Path, name: str) -> Path:
     plain = name == Path(name).name and not set(name) & set("\\/\0") and len(name) < 256
     if not plain or name in ("", ".", ".."):
         raise FolderError(
-            f"{folder}: invalid file name {name[:200]!r}. It must be the plain name of a file in "
-            "this folder."
+            f"{folder}: {name[:200]!r} is not a valid file name. Use the name of a file in this "
+            "folder, without a path."
         )
     path = folder / name
     home = folder.resolve()
     homes = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
     if not any(path.resolve().is_relative_to(one) for one in homes):
-        raise FolderError(f"{path} is a link to a file outside the folder. Copy the file into it.")
+        raise FolderError(
+            f"{path} links to a file outside the folder. Replace the link with a copy."
+        )
     return path
 
 
@@ -40,12 +42,12 @@ def read_json(path: Path, limit: int = LARGEST_JSON) -> Any:
     try:
         size = path.stat().st_size
         if size > limit:
-            raise FolderError(f"{path} has {size:,} bytes; at most {limit:,} are expected.")
+            raise FolderError(f"{path} has {size:,} bytes; the limit is {limit:,} bytes.")
         return json.loads(path.read_bytes())
     except OSError as error:
         raise FolderError(f"cannot read {path}: {error.strerror}.") from error
     except RecursionError as error:
-        raise FolderError(f"{path} has lists or objects nested too deeply.") from error
+        raise FolderError(f"cannot read {path}: its JSON is nested too deeply.") from error
     except ValueError as error:  # also invalid UTF-8, and numbers with too many digits
         raise FolderError(f"{path} is not valid JSON: {error}.") from error
 

@@ -94,7 +94,7 @@ class ForeignConfig:
         name = self.string(key, default)
         if name not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
-            raise self.error(key, f"is not a supported activation ({known})")
+            raise self.error(key, f"is not supported; it must be one of {known}")
         return ACTIVATIONS[name]
 
     def layers(self, key: str, names: Collection[str], default: int | None = None) -> int:
@@ -129,7 +129,7 @@ class ForeignConfig:
         except (TypeError, ValueError) as error:
             raise self.error("id2label", "must map integer ids to names") from error
         if sorted(named) != list(range(len(named))) or len(set(named.values())) < len(named):
-            raise self.error("id2label", "must have ids 0, 1, 2 ... and a different name for each")
+            raise self.error("id2label", "must map the ids 0, 1, 2, … to different names")
         return tuple(one_line(named[i], "id2label") for i in range(len(named)))
 
     def answer_and_labels(self) -> tuple[ClassifyAnswer, tuple[str, ...]]:
@@ -142,7 +142,7 @@ class ForeignConfig:
             return "number", ()
         if problem == "regression":
             raise self.error(
-                "problem_type", f"with {len(labels)} outputs is not supported: only 1 output is"
+                "problem_type", f"needs exactly 1 label, but this model has {len(labels)}"
             )
         return "label", labels
 
@@ -150,7 +150,7 @@ class ForeignConfig:
         """Read the name of the `transformers` class of the model; None if it is missing."""
         listed = self.values.get("architectures") or []
         if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-            raise self.error("architectures", "must be a list of names")
+            raise self.error("architectures", "must be a list of class names")
         return listed[0] if listed else None
 
     def error(self, key: str, reason: str) -> ConfigError:

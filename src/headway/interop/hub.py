@@ -33,9 +33,9 @@ def download(name: str) -> Path:
         hub = needs("huggingface_hub", "hub")
     except UserError as error:
         raise UserError(
-            f"there is no folder {name}. To download a model with this name from the Hugging Face "
-            "hub, run `pip install 'headway[hub]'` first, or download it in another way and give "
-            "its folder."
+            f"there is no folder {name}. To download the model {name} from the Hugging Face hub, "
+            "first run `pip install 'headway[hub]'`. Or download it in another way and import its "
+            "folder."
         ) from error
     try:
         return _fetched(lambda files: Path(hub.snapshot_download(name, allow_patterns=[*files])))
@@ -44,9 +44,9 @@ def download(name: str) -> Path:
     except Exception as error:  # the library has many for the network, the hub and the name
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
         raise UserError(
-            f"there is no folder {name}, and the Hugging Face hub provided no model with this "
-            f"name ({type(error).__name__}{': ' if reason else ''}{reason}). Check the name and "
-            "the network connection. Or download the model on another machine "
+            f"there is no folder {name}, and the model {name} could not be downloaded from the "
+            f"Hugging Face hub ({type(error).__name__}{': ' if reason else ''}{reason}). Check the "
+            "name and the network connection. Or download the model on another machine "
             f"(hf download {name} --local-dir DIR) and import the folder: headway import DIR"
         ) from error
 

@@ -136,23 +136,21 @@ def with_task(found: Architecture, task: str) -> Architecture:
     if task == found.task:
         return found
     if task not in SPECS:
-        raise UserError(
-            f"unknown value for --task: {task!r}. It must be one of {', '.join(SPECS)}."
-        )
+        raise UserError(f"--task {task!r} is unknown. Choose one of {', '.join(SPECS)}.")
     family = family_of(found.model)
     families = SPECS[task].all_families
     if SPECS[task].answers == "vector" and family in families:
         return replace(found, task=task, labels=(), decode={})
     if family not in families:
         raise UserError(
-            f"this model supports {found.task}, not {task}, which needs a model of the "
-            f"{' or '.join(families)} family; this one is of the {family} family. Remove --task, "
-            "or import another model."
+            f"--task {task} needs a model of the {' or '.join(families)} family. This model is of "
+            f"the {family} family and supports {found.task}. Remove --task, or import another "
+            "model."
         )
     also = " or embed" if isinstance(found.model, EncoderSettings | DecoderSettings) else ""
     raise UserError(
-        f"this model supports {found.task}{also}, not {task}, for which it has no head. Import it "
-        f"without --task, then train a head: headway train {task} --from RUN"
+        f"--task {task}: this model has no head for {task}. It supports {found.task}{also}. Import "
+        f"the model without --task, then train a head: headway train {task} --from RUN"
     )
 
 
@@ -224,8 +222,8 @@ def with_overrides(settings: RunSettings, words: Sequence[str]) -> RunSettings:
     for word in words:
         if not word.startswith(MAY_CHANGE):
             raise ConfigError(
-                f"{word!r} cannot be set in an import, because the files determine the model. Only "
-                f"settings with these prefixes can be changed: {', '.join(MAY_CHANGE)}"
+                f"{word!r} cannot be set during an import, because the files determine the model. "
+                f"Only settings that start with {' or '.join(MAY_CHANGE)} can be set."
             )
     values = tomllib.loads(resolved_toml(settings))
     for word in words:

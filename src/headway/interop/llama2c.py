@@ -45,8 +45,8 @@ def read_llama2c(path: Path) -> tuple[dict[str, Any], Architecture, LazyWeights]
         start += 4 * prod(shape)
     if start != path.stat().st_size:
         raise FolderError(
-            f"{path} is damaged or not a llama2.c file: it should have {start:,} bytes according "
-            f"to its header, but has {path.stat().st_size:,}."
+            f"{path} is damaged or not a llama2.c file: its header requires {start:,} bytes, but "
+            f"the file has {path.stat().st_size:,}."
         )
     found = Architecture(
         task="complete",
@@ -63,11 +63,11 @@ def _header(path: Path) -> Header:
         start = file.read(VERSIONED_HEADER)
     if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
         raise FolderError(
-            f"{path} contains torch weights, not llama2.c weights. Give the folder that contains "
-            "it and its config.json."
+            f"{path} contains torch weights, not llama2.c weights. Import the folder that contains "
+            "this file and config.json."
         )
     if len(start) < 28:
-        raise FolderError(f"{path} is too short for a llama2.c file.")
+        raise FolderError(f"{path} has only {len(start)} bytes, too few for a llama2.c file.")
     if struct.unpack_from("<I", start)[0] != MAGIC:
         values: dict[str, Any] = dict(zip(NUMBERS, struct.unpack_from("<7i", start), strict=True))
         # A negative vocabulary size means that the output layer has its own matrix.
@@ -75,12 +75,12 @@ def _header(path: Path) -> Header:
         values |= {"version": 0, "shared": shared, "vocab_size": abs(values["vocab_size"])}
         return Header(values, 28)
     if len(start) < VERSIONED_HEADER:
-        raise FolderError(f"{path} is too short for a llama2.c file.")
+        raise FolderError(f"{path} has only {len(start)} bytes, too few for a llama2.c file.")
     version, *numbers = struct.unpack_from("<8i", start, 4)
     if version != 1:
         raise FolderError(
-            f"{path} is a llama2.c file of version {version}. Only the formats with fp32 weights "
-            "are supported: version 1 and files without a version. Version 2 is quantised."
+            f"{path} has version {version} of the llama2.c format, which is not supported. Export "
+            "the model with fp32 weights: as version 1, or in the old format without a version."
         )
     values = dict(zip(NUMBERS, numbers, strict=True))
     return Header(values | {"version": 1, "shared": bool(start[36])}, VERSIONED_HEADER)

@@ -98,7 +98,8 @@ def to_ours(
         tensor = theirs[pair.theirs]
         if tensor.dtype not in READABLE:
             raise UserError(
-                f"{pair.theirs} has the type {tensor.dtype}, which is not supported for weights."
+                f"{pair.theirs} has the type {tensor.dtype}, which is not supported for weights. "
+                f"Supported: {', '.join(map(str, READABLE))}."
             )
         if pair.their_rows is not None:
             kept[_cut(pair)] = tensor[: pair.their_rows.start].clone()
@@ -193,7 +194,7 @@ def _joined(ours: str, found: list[tuple[NamePair, Tensor]]) -> Tensor:
         return torch.cat([tensor for _, tensor in found])
     except RuntimeError as error:
         shapes = ", ".join(f"{pair.theirs} {tuple(tensor.shape)}" for pair, tensor in found)
-        raise UserError(f"these tensors have shapes that do not fit together: {shapes}.") from error
+        raise UserError(f"cannot join tensors with different shapes: {shapes}.") from error
 
 
 def _check_tied(pair: NamePair, tensor: Tensor, first: Tensor) -> None:
@@ -201,8 +202,8 @@ def _check_tied(pair: NamePair, tensor: Tensor, first: Tensor) -> None:
     again = _changed(pair, tensor)
     if again.shape != first.shape or not (again.is_meta or torch.equal(again, first)):
         raise UserError(
-            f"{pair.theirs} differs from the tensor that it is tied to in the configuration "
-            f"({pair.ours}). If they are not tied, set tie_word_embeddings to false in config.json."
+            f"{pair.theirs} is tied to another tensor ({pair.ours}) in the configuration, but the "
+            "two differ. If they are not tied, set tie_word_embeddings to false in config.json."
         )
 
 

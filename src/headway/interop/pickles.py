@@ -91,7 +91,11 @@ def _check_zip(path: Path) -> None:
         packed = [e.filename for e in entries if e.compress_type != zipfile.ZIP_STORED]
         total = sum(entry.file_size for entry in entries)
         if packed or total > path.stat().st_size:
-            what = f"{packed[0]!r} is compressed" if packed else f"its parts have {total:,} bytes"
+            what = (
+                f"{packed[0]!r} is compressed"
+                if packed
+                else f"its parts have {total:,} bytes, more than the file"
+            )
             raise FolderError(f"{path} is not a valid torch file: {what}.")
         pickles = [e for e in entries if e.filename.rpartition("/")[2] == "data.pkl"]
         if len(pickles) != 1 or pickles[0].file_size > LARGEST_PICKLE:
@@ -101,7 +105,7 @@ def _check_zip(path: Path) -> None:
 
 def _check_legacy(file: IO[bytes], path: Path) -> None:
     if not path.stat().st_size:
-        raise FolderError(f"{path} is empty.")
+        raise FolderError(f"{path} is empty. Copy it again from its source.")
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         for _ in range(LEGACY_PARTS):
             _check_names(mapped, path)
@@ -113,8 +117,8 @@ def _check_names(stream: Any, path: Path) -> None:
         if not ALLOWED.fullmatch(name):
             what = name.replace(" ", ".")[:200]
             raise FolderError(
-                f"{path} was not read: it would run {what!r}, which weights do not need. Do not "
-                "load the file with any other program unless you trust its source."
+                f"{path} was not loaded, because loading it would run {what!r}. Weights do not "
+                "need this. Do not load the file with another program unless you trust its source."
             )
 
 
@@ -124,13 +128,16 @@ def _names(stream: Any) -> Iterator[str]:
         if opcode.name in ("GLOBAL", "INST"):
             yield str(argument)
         elif opcode.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
-            yield f"a name that {opcode.name} puts together"  # torch never writes these
+            yield f"a name built by {opcode.name}"  # torch never writes these
 
 
 def _checked(value: Any, path: Path) -> dict[str, Tensor]:
     """Check that a value is a dict of plain tensors that do not claim more data than exists."""
     if not isinstance(value, dict):
-        raise FolderError(f"{path} does not contain a dict of tensors.")
+        raise FolderError(
+            f"{path} must contain a dict of tensors, but contains a value of type "
+            f"{type(value).__name__}."
+        )
     total = 0
     for name, tensor in value.items():
         plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
@@ -139,7 +146,12 @@ def _checked(value: Any, path: Path) -> dict[str, Tensor]:
         n_bytes = tensor.numel() * tensor.element_size()
         total += n_bytes
         if n_bytes > tensor.untyped_storage().nbytes():
-            raise FolderError(f"{path}: {name[:100]!r} claims more values than its data has.")
+            raise FolderError(
+                f"{path} is damaged: {name[:100]!r} claims more values than its data contains."
+            )
     if total > 4 * path.stat().st_size:  # a tensor may have several names
-        raise FolderError(f"{path} claims {total:,} bytes of tensors, more than it can contain.")
+        raise FolderError(
+            f"{path} is damaged: it claims {total:,} bytes of tensors, more than the file can "
+            "contain."
+        )
     return value

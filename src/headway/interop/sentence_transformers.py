@@ -69,8 +69,8 @@ class SentenceFolder:
         model = found.model
         if not isinstance(model, EncoderSettings | DecoderSettings):
             raise UserError(
-                f"{self._folder / MODULES}: sentence embeddings with an encoder-decoder are not "
-                "supported, only with an encoder or a decoder."
+                f"{self._folder / MODULES}: sentence embeddings from an encoder-decoder are not "
+                "supported. Use an encoder or a decoder."
             )
         changes: dict[str, Any] = {"pooling": self.pooling}
         if self.pooling == "first" and "pooled" in model.heads:
@@ -113,8 +113,8 @@ def _pooling(path: Path) -> str:
               if key.startswith("pooling_mode_") and value]  # fmt: skip
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
         raise UserError(
-            f"{path}: {' and '.join(chosen) or 'no pooling'} is not supported. Exactly one of "
-            f"these must be true: {', '.join(POOLINGS)}."
+            f"{path}: unsupported pooling ({' and '.join(chosen) or 'none'}). Exactly one of these "
+            f"must be true: {', '.join(POOLINGS)}."
         )
     return POOLINGS[chosen[0]]
 
@@ -131,7 +131,7 @@ def _notes(folder: Path, home: Path) -> tuple[str, ...]:
         prompt = given.values.get("default_prompt_name")
         if prompt is not None and given.nested("prompts").get(prompt):
             raise given.error(
-                "default_prompt_name", "is not supported: prompts cannot be added to texts"
+                "default_prompt_name", "is not supported: headway adds no prompts to texts"
             )
         if given.values.get("max_seq_length") is not None:
             n = given.integer("max_seq_length")

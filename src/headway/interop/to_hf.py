@@ -115,7 +115,7 @@ def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
     if run.shape.parts is not None:
         raise UserError(
             f"a model with custom parts ({run.shape.parts}) cannot be exported to transformers, "
-            "which does not have them. Use --to onnx."
+            "which does not have these parts. Use --to onnx."
         )
     if _is_from_transformers(run):
         _write_back(run, out)
@@ -177,9 +177,9 @@ def _in_their_types(
     wrong = [name for name in dtypes if name not in theirs or name not in known]
     if wrong:
         raise FolderError(
-            f"{folder / IMPORTED} names tensors that this run does not have, or unknown types: "
-            f"{', '.join(wrong[:5])}. Import the model again, or delete the file to export the "
-            "model like one that was not imported."
+            f"{folder / IMPORTED} lists tensors that are missing from this run or have an unknown "
+            f"type: {', '.join(wrong[:5])}. Import the model again. Or delete the file to export "
+            "the model like one that was not imported."
         )
     return {name: theirs[name].to(dtype) for name, dtype in dtypes.items()}
 
@@ -244,7 +244,7 @@ def describe_run(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
     kind = family_of(run.shape)
     if kind not in CANDIDATES:
         raise UserError(
-            f"transformers has no architecture for the family {kind}. Supported families: "
+            f"transformers has no architecture for the model family {kind}. Supported families: "
             f"{', '.join(CANDIDATES)}. {OTHERS}"
         )
     _check_pooling(run)
@@ -266,8 +266,8 @@ def _check_pooling(run: LoadedRun) -> None:
     wanted = {"encoder": "first", "decoder": "last"}.get(family_of(shape))
     if wanted and "classes" in run.spec.heads and getattr(shape, "pooling", wanted) != wanted:
         raise UserError(
-            f"transformers classifies at the {wanted} token, but this run has "
-            f"model.pooling={shape.pooling}. Export to onnx or torch, or train with "  # type: ignore[union-attr]
+            f"transformers classifies from the {wanted} token, but this run has "
+            f"model.pooling={shape.pooling}. Use --to onnx or --to torch, or train again with "  # type: ignore[union-attr]
             f"model.pooling={wanted}."
         )
 
@@ -275,9 +275,9 @@ def _check_pooling(run: LoadedRun) -> None:
 def _check_shapes(run: LoadedRun) -> None:
     if run.spec.answers == "tags" and getattr(run.shape, "reads_shapes", False):
         raise UserError(
-            "this model reads the shape of each word (capitals, digits) besides its tokens, which "
-            "the tokenizers of transformers do not provide. Export to onnx, torch or ctranslate2, "
-            "or train without word shapes: --from base-en model.n_segments=2, or "
+            "this model needs the shape of each word (capitals, digits), which the tokenizers of "
+            "transformers do not provide. Use --to onnx, --to torch or --to ctranslate2. Or train "
+            "without word shapes: with model.n_segments=2 if you start --from base-en, or with "
             "model.n_segments=0 from scratch."
         )
 
@@ -288,8 +288,8 @@ def _check_zeros(weights: Mapping[str, Tensor], found: Architecture) -> None:
     lost = [n for n, tensor in weights.items() if tensor.data_ptr() not in written and tensor.any()]
     if lost:
         raise UserError(
-            f"the transformers class has no place for {', '.join(lost)}. Train the head without "
-            "it (bias of a classifier, transitions of a tagger), or export to onnx."
+            f"the transformers class does not have these weights: {', '.join(lost)}. Train the "
+            "head without them (bias of a classifier, transitions of a tagger), or use --to onnx."
         )
 
 

@@ -102,7 +102,7 @@ def _weight_map(folder: Path, index: str) -> dict[str, str]:
     n_files = len(set(table.values()))
     if n_files > MOST_SHARDS:
         raise FolderError(
-            f"{folder / index} names {n_files:,} files; at most {MOST_SHARDS:,} are supported."
+            f"{folder / index} lists {n_files:,} files; at most {MOST_SHARDS:,} are supported."
         )
     return table
 
@@ -116,20 +116,21 @@ def _sharded(folder: Path, index: str) -> LazyWeights:
     for name in names:
         if Path(name).suffix != suffix:
             raise FolderError(
-                f"{folder / index} names {name[:200]!r}, which is not a {suffix} file."
+                f"{folder / index} lists {name[:200]!r}, which is not a {suffix} file."
             )
         files.append(inside(folder, name))
         for tensor, entry in _entries(files[-1]).items():
             if table.get(tensor) != name:
                 raise FolderError(
-                    f"{files[-1]} contains {tensor}, but {index} assigns it to "
-                    f"{table.get(tensor)!r}."
+                    f"{files[-1]} contains the tensor {tensor}, but {index} assigns this tensor to "
+                    f"{repr(table[tensor]) if tensor in table else 'no file'}."
                 )
             entries[tensor] = entry
     missing = [tensor for tensor in table if tensor not in entries]
     if missing:
         raise FolderError(
-            f"{folder / index} names the tensor {missing[0]}, which its file does not contain."
+            f"{folder / index} assigns the tensor {missing[0]} to {table[missing[0]]}, but that "
+            "file does not contain it."
         )
     return LazyWeights(entries, files)
 
@@ -157,7 +158,7 @@ def _safetensors(path: Path) -> dict[str, TensorEntry]:
     if length > LARGEST_HEADER:
         raise FolderError(
             f"{path} is damaged or not a safetensors file: it declares a header of "
-            f"{length:,} bytes."
+            f"{length:,} bytes; the limit is {LARGEST_HEADER:,}."
         )
     try:
         file_ = safe_open(path, framework="pt")
@@ -173,5 +174,8 @@ def _entry(file: Any, name: str, path: Path) -> TensorEntry:
     view = file.get_slice(name)
     kind = view.get_dtype()
     if kind not in DTYPES:
-        raise FolderError(f"{path}: {name} has the type {kind}, which is not supported.")
+        raise FolderError(
+            f"{path}: the tensor {name} has the type {kind}, which is not supported. Supported: "
+            f"{', '.join(DTYPES)}."
+        )
     return TensorEntry(tuple(view.get_shape()), DTYPES[kind], partial(file.get_tensor, name))

@@ -142,5 +142,5 @@ def find(word: str) -> ExperimentEntry:
     numbers = [entry.number for entry in EXPERIMENTS.values()]
     raise UserError(
         f"unknown experiment {word!r}.{meant} Choose one of {', '.join(EXPERIMENTS)}, or a number "
-        f"from {min(numbers)} to {max(numbers)}. `headway lab` shows their questions."
+        f"from {min(numbers)} to {max(numbers)}. `headway lab` lists all experiments."
     )

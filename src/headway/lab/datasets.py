@@ -254,9 +254,9 @@ def read_folder(
         found = {"source": side(part, source), "target": side(part, target)}
         if len(found["source"]) != len(found["target"]):
             raise DataError(
-                f"{path / part}.{source} has {len(found['source']):,} lines and .{target} has "
-                f"{len(found['target']):,}. Line n of one must be the translation of line n of the "
-                "other."
+                f"{path / part}.{source} has {len(found['source']):,} lines, but {part}.{target} "
+                f"has {len(found['target']):,}. Each line must be the translation of the same line "
+                "in the other file."
             )
         return found
 

@@ -75,10 +75,10 @@ def run_experiment(
     entry = find(name)
     if seeds < 1:
         raise ConfigError(
-            f"seeds={seeds} is too small: at least 1 is needed, and 5 to detect small effects."
+            f"seeds={seeds} must be at least 1. Use 5 or more to detect small effects."
         )
     if first_seed < 1:
-        raise ConfigError(f"first_seed={first_seed} is invalid: seeds are counted from 1.")
+        raise ConfigError(f"first_seed={first_seed} must be at least 1.")
     folder = Path(out) if out is not None else default_folder(entry, full)
     source = None if data is None else _data(entry, Path(data))
     progress = Progress(enabled=not quiet)
@@ -220,26 +220,27 @@ def _claim(folder: Path, entry: ExperimentEntry, full: bool, data: Path | None) 
         there = read_json(path)
         if there.get("experiment") != entry.name:
             raise FolderError(
-                f"{folder} holds the experiment {there.get('experiment')!r}, not {entry.name!r}. "
-                "Choose another --out."
+                f"{folder} contains the experiment {there.get('experiment')!r}, not "
+                f"{entry.name!r}. Choose another folder for --out."
             )
         for key, word in (("size", "size"), ("data", "data")):
             if there.get(key) != wanted[key]:
                 raise FolderError(
-                    f"{folder} holds the experiment {entry.name!r} with {word} "
-                    f"{there.get(key) or 'of its own'}, not {wanted[key] or 'of its own'}. Choose "
-                    "another --out."
+                    f"{folder} contains the experiment {entry.name!r} with different {word}: "
+                    f"{there.get(key) or 'default'}, not {wanted[key] or 'default'}. Choose "
+                    "another folder for --out."
                 )
         return
     if folder.is_file():
-        raise FolderError(f"{folder} is a file. Choose another --out.")
+        raise FolderError(f"{folder} is a file. Choose a folder for --out.")
     if (
         not path.is_file()
         and folder.is_dir()
         and any(not one.name.startswith(".") for one in folder.iterdir())
     ):
         raise FolderError(
-            f"{folder} is not empty and holds no lab experiment. Choose another --out."
+            f"{folder} is not empty and contains no lab experiment. Choose another folder for "
+            "--out."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -251,10 +252,11 @@ def _claim(folder: Path, entry: ExperimentEntry, full: bool, data: Path | None) 
 def _data(entry: ExperimentEntry, path: Path) -> Path:
     if not entry.data:
         raise UserError(
-            f"the experiment {entry.name!r} generates its own data and does not support --data."
+            f"the experiment {entry.name!r} generates its own data and does not support --data. "
+            "Remove --data."
         )
     if not path.exists():
-        raise FolderError(f"--data {path} does not exist. Give {entry.data}.")
+        raise FolderError(f"--data {path} does not exist. Pass {entry.data}.")
     return path
 
 
@@ -285,7 +287,9 @@ def _n_seeds_to_judge(folder: Path, seeds: int, first_seed: int, progress: Progr
     while (folder / f"seed-{first_seed + there}" / SEED).is_file():
         there += 1
     if there > seeds:
-        progress.note(f"results of {there} seeds are in {folder}. The verdict uses all of them.")
+        progress.note(
+            f"{folder} already has results of {there} seeds. The verdict uses all of them."
+        )
     return max(seeds, there)
 
 

@@ -178,5 +178,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FolderError(
-            f"{path} is damaged ({error}). Delete it and repeat the command to measure it again."
+            f"{path} is damaged ({error}). Delete this file and repeat the command, which then "
+            "measures its values again."
         ) from error

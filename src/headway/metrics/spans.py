@@ -115,8 +115,8 @@ def _pairs(
     for true, guessed in zip(truths, guesses, strict=True):
         if len(true) != len(guessed):
             raise ValueError(
-                f"{len(guessed)} predicted tags for a sentence of {len(true)} words: each word "
-                "needs one tag."
+                f"got {len(guessed)} predicted tags for a sentence of {len(true)} words. Each word "
+                "needs exactly one tag."
             )
         yield set(spans(true)), set(spans(guessed))
 

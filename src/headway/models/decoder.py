@@ -66,7 +66,8 @@ class Decoder(EncoderWithHeads):
         if self.head is None:
             has = ", ".join(self.heads)
             raise UserError(
-                f"this model has no 'words' head (heads: {has}). Train with it in model.heads."
+                f"this model has no 'words' head (heads: {has or 'none'}). Add words to "
+                "model.heads and train again."
             )
         return self.head
 

@@ -54,7 +54,7 @@ def save_model(folder: Path, model: nn.Module, settings: ModelSettings) -> None:
     try:
         write_config(folder, to_toml(settings))
     except OSError as error:
-        raise FolderError(f"cannot write the model to {folder}: {error}") from error
+        raise FolderError(f"cannot write the model to {folder}: {error}.") from error
 
 
 def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
@@ -64,7 +64,7 @@ def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / WEIGHTS, lambda part: _write(part, tensors))
     except (OSError, SafetensorError) as error:
-        raise FolderError(f"cannot write the model to {folder}: {error}") from error
+        raise FolderError(f"cannot write the model to {folder}: {error}.") from error
 
 
 def load_model(
@@ -92,8 +92,8 @@ def load_model(
     ours = CHECKSUM in notes or any(re.fullmatch(HEX, note) for note in notes.values())
     if ours and notes != _notes(weights):
         raise FolderError(
-            f"{path} is damaged: its weights do not match their SHA-256. "
-            "Copy it again from its source."
+            f"{path} is damaged: its weights do not match the stored SHA-256 checksum. "
+            "Copy the file again from its source."
         )
     return model
 

@@ -102,7 +102,7 @@ class Cache:
 
     def __init__(self, n_layers: int, n_rows: int, capacity: int) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity={capacity}: must be at least 1")
+            raise ValueError(f"capacity={capacity} must be at least 1")
         self.layers = [LayerCache(self) for _ in range(n_layers)]
         self.n_rows = n_rows
         self.capacity = capacity
@@ -210,7 +210,7 @@ class Cache:
         """Drop the tokens after these lengths, such as rejected draft tokens."""
         if any(new > old for new, old in zip(lengths, self.lengths, strict=True)):
             raise ValueError(
-                f"cannot trim lengths {self.lengths} to {tuple(lengths)}: none may grow"
+                f"cannot trim lengths {self.lengths} to {tuple(lengths)}: no length may increase"
             )
         self.lengths = tuple(lengths)
         self._keys = None

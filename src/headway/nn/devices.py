@@ -21,12 +21,12 @@ def pick_device(name: str, local: int = 0) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         apple = " (on a Mac the CPU is used, not Apple's GPU)" if device.type == "mps" else ""
         raise UserError(
-            f"--device {name}: headway runs on CPUs and on CUDA devices{apple}. Use --device "
-            "cpu, or leave it out."
+            f"--device {name} is not supported: headway runs only on CPUs and CUDA devices{apple}. "
+            "Use --device cpu, or remove --device."
         )
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise UserError(f"--device {name}: torch finds no CUDA device here. Try --device cpu.")
+            raise UserError(f"--device {name}: torch finds no CUDA device. Use --device cpu.")
         # Keep fp32 exact: in convolutions and recurrences, cuDNN would round the factors to ten
         # mantissa bits (TF32). torch's own matrix products do not.
         torch.backends.cudnn.allow_tf32 = False

@@ -60,7 +60,7 @@ class KneserNey(nn.Module):
     def __init__(self, vocab_size: int, order: int) -> None:
         super().__init__()
         if order < 1:
-            raise ValueError(f"order={order}: must be at least 1")
+            raise ValueError(f"order={order} must be at least 1")
         self.vocab_size, self.order = vocab_size, order
         self.chance_V = _kept(torch.full((vocab_size,), 1.0 / vocab_size))
         """Probabilities of unigrams."""

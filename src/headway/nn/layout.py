@@ -89,7 +89,7 @@ class Layout:
         left = n_rows - sum(padded)
         if left < 0 or max(padded, default=0) > longest:
             raise ValueError(
-                f"lengths {padded} exceed {n_rows} rows in total or {longest} per sequence"
+                f"lengths {padded} exceed {n_rows} rows in total or {longest} rows per sequence"
             )
         while left > 0:
             n_dummies -= 1  # each remaining dummy needs a row

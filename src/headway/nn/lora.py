@@ -72,8 +72,8 @@ def add_lora(
     """
     if not any(isinstance(part, Block) for part in model.modules()):
         raise ConfigError(
-            f"lora.rank={rank} adapts matrices of Transformer layers, but this model has none. To "
-            "train all of its weights, leave lora.rank out."
+            f"lora.rank={rank} needs Transformer layers, but this model has none. To train all "
+            "weights, remove lora.rank."
         )
     random = torch.Generator().manual_seed(seed)
     chosen = [place for place in _targets(model, targets) if place[2].weight.requires_grad]

@@ -44,7 +44,7 @@ class LabelSmoothing(NamedTuple):
             return cls(1.0 - amount, amount / max(vocab_size - 1, 1))
         if kind == "torch":
             return cls(1.0 - amount + amount / vocab_size, amount / vocab_size)
-        raise ValueError(f"unknown smoothing {kind!r}. Known kinds: 'paper', 'torch'.")
+        raise ValueError(f"unknown label smoothing {kind!r}. Known kinds: 'paper', 'torch'.")
 
 
 class Loss(NamedTuple):

@@ -69,9 +69,10 @@ class Learned(nn.Module):
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         if layout.reach > self.table.num_embeddings:
             raise UserError(
-                f"a sequence has {layout.reach} tokens, but this model has learned positions for "
-                f"only max_len={self.table.num_embeddings}. Cut or split the text, or train a "
-                "model with a larger max_len or with sinusoidal or rotary positions."
+                f"a sequence has {layout.reach} tokens, but this model has only "
+                f"max_len={self.table.num_embeddings} learned positions. Shorten or split the "
+                "text. Or train a model with a larger max_len, or with sinusoidal or rotary "
+                "positions."
             )
         return x_ND + self.table(layout.positions_N).to(x_ND.dtype)
 

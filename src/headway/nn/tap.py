@@ -50,8 +50,8 @@ def record(
     if not chosen:
         kinds = sorted({name.rsplit(".", 1)[-1] for name in taps})
         raise UserError(
-            f"no tap of this model ends in {' or '.join(map(repr, suffixes))}. "
-            f"Kinds of tap it has: {', '.join(kinds)}."
+            f"this model has no tap whose name ends in {' or '.join(map(repr, suffixes))}. Names "
+            f"of its taps end in: {', '.join(kinds)}."
         )
     previous = {name: tap.listener for name, tap in chosen.items()}
     try:

@@ -23,8 +23,8 @@ class Keys:
         self._hashes = tuple(hashes)
         if not self._hashes:
             raise UserError(
-                "there are no API keys, so every request would be rejected. Make one with `headway "
-                "serve --new-key NAME`."
+                "there are no API keys, so every request would be rejected. Create a key with "
+                "`headway serve --new-key NAME`."
             )
 
     @classmethod
@@ -51,7 +51,9 @@ def new_key(path: str | Path, name: str) -> str:
     path = Path(path)
     key = f"hw-{secrets.token_urlsafe(32)}"
     if not LINE.fullmatch(f"{name} sha256:{'0' * 64}"):
-        raise UserError(f"{name!r} is not a valid key name: use 1 to 64 letters, digits or . @ - _")
+        raise UserError(
+            f"{name!r} is not a valid key name. Use 1 to 64 characters: letters, digits and . @ - _"
+        )
     known = _lines(path) if path.exists() else []
     if name in {one for one, _ in known}:
         raise UserError(f"{path} already has a key {name!r}. Remove its line or use another name.")
@@ -75,8 +77,8 @@ def _lines(path: Path) -> list[tuple[str, bytes]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"cannot read the keys in {path}: {reason}. `headway serve --key-file {path} "
-            "--new-key NAME` makes the file."
+            f"cannot read the keys in {path}: {reason}. To create the file, run `headway serve "
+            f"--key-file {path} --new-key NAME`."
         ) from error
     found = []
     for number, line in enumerate(lines, 1):
@@ -85,8 +87,8 @@ def _lines(path: Path) -> list[tuple[str, bytes]]:
         match = LINE.fullmatch(line.strip())
         if match is None:
             raise UserError(
-                f"{path}, line {number} is not the hash of a key. Each line must be NAME "
-                "sha256:HASH, as `headway serve --new-key NAME` writes it."
+                f"{path}, line {number}: not a valid key entry. Each line must have the form NAME "
+                "sha256:HASH, as written by `headway serve --new-key NAME`."
             )
         found.append((match["name"], bytes.fromhex(match["hash"])))
     return found

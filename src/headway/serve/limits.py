@@ -90,6 +90,6 @@ class Limits(TracksExplicit):
             value = getattr(self, one.name)
             if value < (0 if one.name in ("collect_ms", "looks") else 1):
                 raise ConfigError(
-                    f"serve.{one.name}={value:g} is too small: collect_ms and looks must be at "
-                    "least 0, all other limits at least 1."
+                    f"serve.{one.name}={value:g} is too small: it must be at least "
+                    f"{0 if one.name in ('collect_ms', 'looks') else 1}."
                 )

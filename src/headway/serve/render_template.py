@@ -62,7 +62,7 @@ class RangeBudget:
         found = range(*bounds)
         self.remaining -= min(len(found), MOST_STEPS + 1)
         if self.remaining < 0:
-            raise OverflowError(f"its range() calls have more than {MOST_STEPS:,} steps")
+            raise OverflowError(f"the range() calls have more than {MOST_STEPS:,} steps")
         return found
 
 

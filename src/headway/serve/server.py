@@ -209,7 +209,7 @@ class Server(uvicorn.Server):
     async def drain(self) -> None:
         """Let accepted requests finish or fail at the deadline, then close connections."""
         self.service.draining = True
-        log.info("draining: %d requests in progress", self.service.in_flight)
+        log.info("shutting down: waiting for %d requests in progress", self.service.in_flight)
         until = asyncio.get_running_loop().time() + self.service.limits.drain
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
@@ -231,7 +231,7 @@ class Server(uvicorn.Server):
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket; an error names the host, the port and the reason."""
     if not 0 <= port <= 65535:
-        raise UserError(f"port {port} is invalid: it must be from 0 to 65535.")
+        raise UserError(f"port {port} is out of range. Choose a port from 0 to 65535.")
     try:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -249,7 +249,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise UserError(
             f"cannot listen on {host}:{port}: {error.strerror or error}. Choose another port with "
-            "--port, or any free one with --port 0."
+            "--port, or use --port 0 for any free port."
         ) from error
     return found
 

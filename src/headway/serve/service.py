@@ -129,7 +129,7 @@ class Service:
             if run.name in self.workers:
                 raise UserError(
                     f"two runs are named {run.name!r}, but requests select a model by its name. "
-                    "Copy one to a folder with another name, or start a second server for it."
+                    "Copy one of them to a folder with another name, or serve it separately."
                 )
             self.workers[run.name] = InferenceWorker(run, limits, self.metrics, self.wakeup)
         self.languages = dict(languages or {})
@@ -238,7 +238,10 @@ class Service:
                     404, f"no model on this server {what}.", param="model", code="model_not_found"
                 )
             raise RequestRejected(
-                422, f"choose a model: {', '.join(one.name for one in able)}.", param="model"
+                422,
+                "the request does not name a model. Set model to one of: "
+                f"{', '.join(one.name for one in able)}.",
+                param="model",
             )
         if not isinstance(name, str) or name not in self.workers:
             near = suggest(str(name)[:80], self.workers)
@@ -251,7 +254,7 @@ class Service:
             raise RequestRejected(
                 404,
                 f"the model {name!r} cannot be used here: this route needs a model that {what}. "
-                + (f"Available: {others}." if others else "POST to /v1/predict instead."),
+                + (f"Use one of: {others}." if others else "Send it to /v1/predict instead."),
                 param="model", code="model_not_found",
             )  # fmt: skip
         return self.workers[name]
@@ -434,7 +437,8 @@ class Service:
             if left in done:
                 raise ClientGone
             raise RequestRejected(
-                504, f"the request was cancelled after {self.limits.seconds:g} s (deadline).",
+                504,
+                f"the request was cancelled at the deadline of {self.limits.seconds:g} s.",
                 code="deadline",
             )  # fmt: skip
         finally:
@@ -449,7 +453,8 @@ class Service:
             left = until - time.perf_counter()
             if left <= 0:
                 raise RequestRejected(
-                    504, f"the request was cancelled after {self.limits.seconds:g} s (deadline).",
+                    504,
+                    f"the request was cancelled at the deadline of {self.limits.seconds:g} s.",
                     code="deadline",
                 )  # fmt: skip
             try:
@@ -470,7 +475,9 @@ class Service:
         if known is None:
             known = request.scope["headway_body"] = await self._read(request, most)
         if len(known) > most:
-            raise RequestRejected(413, f"the body has {len(known):,} bytes; the limit is {most:,}.")
+            raise RequestRejected(
+                413, f"the request body has {len(known):,} bytes; the limit is {most:,}."
+            )
         return known
 
     def _count_body_bytes(self, request: Request, n: int) -> None:
@@ -489,10 +496,12 @@ class Service:
     async def _read(self, request: Request, most: int) -> bytes:
         length = request.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or len(length) > 15:
-            raise RequestRejected(400, "the Content-Length header is not a number.")
+            raise RequestRejected(
+                400, f"the Content-Length header {length[:60]!r} is not a valid number of bytes."
+            )
         if int(length) > most:
             raise RequestRejected(
-                413, f"the body has {int(length):,} bytes; the limit is {most:,}."
+                413, f"the request body has {int(length):,} bytes; the limit is {most:,}."
             )
         parts, size = [], 0
         try:
@@ -500,12 +509,14 @@ class Service:
                 async for part in request.stream():
                     size += len(part)
                     if size > most:
-                        raise RequestRejected(413, f"the body is longer than {most:,} bytes.")
+                        raise RequestRejected(
+                            413, f"the request body exceeds the limit of {most:,} bytes."
+                        )
                     self._count_body_bytes(request, len(part))
                     parts.append(part)
         except TimeoutError as error:
             raise RequestRejected(
-                408, f"the body did not arrive within {self.limits.body_seconds:g} s.",
+                408, f"the request body did not arrive within {self.limits.body_seconds:g} s.",
                 headers={"Connection": "close"},
             ) from error  # fmt: skip
         except ClientDisconnect as error:
@@ -635,7 +646,9 @@ def single_field(form: Mapping[str, Sequence[str | Upload]], name: str) -> str |
         return None
     if len(values) > 1 or not isinstance(values[0], str):
         raise RequestRejected(
-            422, f"the form field {name} must occur once and contain text.", param=name
+            422,
+            f"the form field {name!r} must occur only once, as text and not as a file.",
+            param=name,
         )
     return values[0]
 

@@ -55,7 +55,7 @@ class ChatTemplate:
         if len(text) > MOST_BYTES:
             raise FolderError(
                 f"the chat template {self.path} has {len(text):,} characters; the limit is "
-                f"{MOST_BYTES:,}."
+                f"{MOST_BYTES:,}. Shorten the template."
             )
         asked = {"template": text, "values": dict(values), "most": self.most}
         try:
@@ -65,7 +65,7 @@ class ChatTemplate:
             found = json.loads(_line(process, until))
         except (OSError, ValueError, TimeoutError) as error:
             self._end()
-            raise TemplateError("rendering takes too much time or memory") from error
+            raise TemplateError("rendering took too much time or memory") from error
         if "error" in found:
             raise TemplateError(str(found["error"]))
         return str(found["text"])
@@ -125,7 +125,7 @@ def _line(process: subprocess.Popen[bytes], until: float) -> bytes:
         _wait_for(place, selectors.EVENT_READ, until)
         parts.append(os.read(place, PIECE))
         if not parts[-1]:
-            raise OSError("the process that renders templates ended")
+            raise OSError("the template process ended unexpectedly")
     return b"".join(parts)
 
 

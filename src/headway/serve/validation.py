@@ -198,13 +198,13 @@ def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
 
     NaN and unpaired surrogates are rejected: no later code expects them.
     """
-    what, param = field or "the body", field or None
+    what, param = field or "the request body", field or None
     try:
         text = body.decode("utf-8")
         found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise RequestRejected(
-            400, f"{what} is not JSON ({str(error)[:120]}).", param=param
+            400, f"{what} is not valid JSON ({str(error)[:120]}).", param=param
         ) from error
     if not isinstance(found, dict):
         raise RequestRejected(400, f"{what} must be a JSON object.", param=param)
@@ -224,12 +224,13 @@ def check_value_count(body: bytes) -> None:
     if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise RequestRejected(
             413,
-            f"the body has too many JSON values; the limit for its size is {MOST_VALUES:,}.",
+            f"the request body has too many JSON values; the limit for large bodies is "
+            f"{MOST_VALUES:,}.",
         )
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON value")
+    raise ValueError(f"{name} is not a valid JSON value")
 
 
 @dataclass(frozen=True)
@@ -243,11 +244,12 @@ class Upload:
 def checked_inputs(run: Run, given: Sequence[Any], limits: Limits) -> list[Any]:
     """Inputs as `run(…)` takes them."""
     if not given:
-        raise RequestRejected(422, "the request has no input.", param="input")
+        raise RequestRejected(422, "the request has no input. Send at least one.", param="input")
     if len(given) > limits.inputs:
         raise RequestRejected(
             413,
-            f"the request has {len(given):,} inputs; the limit is {limits.inputs:,}.",
+            f"the request has {len(given):,} inputs; the limit is {limits.inputs:,}. Split the "
+            "inputs into several requests.",
             param="input",
         )
     media = media_settings(run.settings) is not None
@@ -259,7 +261,7 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
         if len(value) > limits.characters:
             raise RequestRejected(
                 413,
-                f"a text has {len(value):,} characters; the limit is {limits.characters:,}.",
+                f"an input text has {len(value):,} characters; the limit is {limits.characters:,}.",
                 param="input",
             )
         return value
@@ -278,7 +280,7 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
     if value is None and depth:
         return None
     raise RequestRejected(
-        422, "an input must be a text: a string, or an object with string values.", param="input"
+        422, "each input must be text: a string, or an object with string values.", param="input"
     )
 
 
@@ -312,8 +314,8 @@ def _shown(name: str) -> str:
 def _no_medium() -> RequestRejected:
     return RequestRejected(
         422,
-        'an input must be an uploaded file, or {"data": "…"} in base64. File paths and '
-        "URLs are not opened.",
+        'each input must be an uploaded file or base64 data ({"data": "…"}). File paths and '
+        "URLs are not supported.",
         param="input",
     )
 

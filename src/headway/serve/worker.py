@@ -249,7 +249,7 @@ class InferenceWorker:
         if not self.ready.is_set():
             raise RequestRejected(
                 503,
-                f"model {self.name} is not ready.",
+                f"the model {self.name} is not ready. Retry in 2 s.",
                 code="not_ready",
                 headers={"Retry-After": "2"},
             )
@@ -266,7 +266,8 @@ class InferenceWorker:
 
     def rejection(self, waiting: int, wait: int) -> RequestRejected:
         return RequestRejected(
-            429, f"{waiting:,} requests are waiting for the model {self.name}. Retry in {wait} s.",
+            429, f"the queue of the model {self.name} is full ({waiting:,} requests). "
+                 f"Retry in {wait} s.",
             code="queue_full", headers={"Retry-After": str(wait)},
         )  # fmt: skip
 
@@ -322,7 +323,7 @@ class InferenceWorker:
         if seconds > MAX_DEADLINE_SHARE * most:
             wide = f" with {decode.width} beams" if self.spec.writes and decode.width > 1 else ""
             raise RequestRejected(
-                413, f"this request{wide} takes about {seconds:,.0f} s on this machine; the "
+                413, f"this request{wide} would take about {seconds:,.0f} s on this machine; the "
                 f"deadline is {most:g} s (serve.seconds). Send less text per request"
                 f"{', or use fewer beams' if wide else ''}.",
                 param="input", code="too_expensive",
@@ -330,9 +331,8 @@ class InferenceWorker:
         if self._expected_seconds and self._expected_seconds + seconds > most:
             wait = math.ceil(min(MAX_RETRY_AFTER, self._expected_seconds + seconds - most))
             raise RequestRejected(
-                429, f"{self.name} is busy for about {self._expected_seconds:,.0f} s, and this "
-                     f"request "
-                f"takes about {seconds:,.0f} s. Retry in {wait} s.",
+                429, f"the model {self.name} is busy for about {self._expected_seconds:,.0f} s, "
+                     f"and this request would take about {seconds:,.0f} s. Retry in {wait} s.",
                 code="queue_full", headers={"Retry-After": str(wait)},
             )  # fmt: skip
 
@@ -375,7 +375,7 @@ class InferenceWorker:
             except BaseException as error:
                 self.ready.clear()
                 self._failures(model=self.name)
-                log.error("%s: the worker crashed (%s) and restarts", self.name,
+                log.error("%s: the worker crashed (%s); restarting it", self.name,
                           type(error).__name__)  # fmt: skip
                 self._fail_running(ModelFailed(f"the worker of {self.name} crashed and restarts."))
                 self._unload()
@@ -640,8 +640,8 @@ class InferenceWorker:
     def _bisect_failure(self, growing: ContinuousBatch, error: Exception) -> None:
         """Find the request that caused a failed step: generate all texts again from the start, in
         halves of halves, until one fails alone. Only that request gets the error."""
-        log.error("%s: a step failed (%s); its requests are computed separately", self.name,
-                  type(error).__name__)  # fmt: skip
+        log.error("%s: a generation step failed (%s); retrying its requests in smaller groups",
+                  self.name, type(error).__name__)  # fmt: skip
         told = self._client_error(error)
         growing.clear()
         owners, self._owners = self._owners, {}

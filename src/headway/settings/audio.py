@@ -62,17 +62,18 @@ class AudioSettings:
         check_least(self, 1, "rate", "n_fft", "hop", "bands", "max_rows", of="audio.")
         if not self.strides or min(self.strides) < 1:
             raise ConfigError(
-                f"audio.strides={list(self.strides)} must hold one or more numbers of at least 1."
+                f"audio.strides={list(self.strides)} must contain one or more numbers, each at "
+                "least 1."
             )
         if self.hop > self.n_fft:
             raise ConfigError(
                 f"audio.hop={self.hop} leaves gaps between frames of audio.n_fft={self.n_fft} "
-                "samples. Use a hop of at most n_fft."
+                f"samples. Use audio.hop={self.n_fft} or less."
             )
         if self.bands > self.n_fft // 2 + 1:
             raise ConfigError(
                 f"audio.bands={self.bands} exceeds the {self.n_fft // 2 + 1} frequency bins of "
-                f"audio.n_fft={self.n_fft}. Use fewer bands or a larger n_fft."
+                f"audio.n_fft={self.n_fft}. Lower audio.bands or raise audio.n_fft."
             )
         check_least(self, 0, "pad_s", of="audio.")
 
@@ -154,11 +155,12 @@ class AudioSeq2SeqSettings(MediaSeq2SeqSettings):
 def check_wave_width(settings: BodySettings, audio: AudioSettings) -> None:
     if audio.positions in ("sinusoidal", "whisper") and settings.d_model % 2:
         raise ConfigError(
-            f"sinusoidal positions are pairs of sine and cosine, so d_model={settings.d_model} "
-            "must be even. Choose an even d_model, or set audio.positions=none."
+            f"audio.positions={audio.positions} uses pairs of sine and cosine, so "
+            f"d_model={settings.d_model} must be even. Choose an even d_model, or set "
+            "audio.positions=none."
         )
     if audio.positions == "whisper" and settings.d_model < 4:
         raise ConfigError(
-            f"audio.positions=whisper needs at least two frequencies, and "
-            f"d_model={settings.d_model} has one. Use d_model=4 or more."
+            f"audio.positions=whisper needs at least two frequencies, but "
+            f"d_model={settings.d_model} gives only one. Use d_model=4 or more."
         )

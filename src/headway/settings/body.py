@@ -136,7 +136,8 @@ class RopeSettings:
         if self.scaling != "llama3" and self.trained_len != 8192:
             raise ConfigError(
                 f"rope.trained_len={self.trained_len} has no effect with "
-                f"rope.scaling={self.scaling!r}. Only rope.scaling=llama3 uses it."
+                f"rope.scaling={self.scaling!r}. Remove rope.trained_len, or set "
+                "rope.scaling=llama3."
             )
         if self.base <= 0:
             raise ConfigError(
@@ -145,7 +146,7 @@ class RopeSettings:
         if self.scaling == "none" and self.factor != 1.0:
             raise ConfigError(
                 f"rope.factor={self.factor:g} has no effect with rope.scaling='none'. "
-                "Choose rope.scaling=linear, ntk or llama3, or leave the factor out."
+                "Choose rope.scaling=linear, ntk or llama3, or remove rope.factor."
             )
         if self.factor < 1.0:
             raise ConfigError(
@@ -166,8 +167,9 @@ class RelativeSettings:
     def __post_init__(self) -> None:
         if self.buckets < 4 or self.buckets % 4:
             raise ConfigError(
-                f"relative.buckets={self.buckets} must be a multiple of 4, at least 4: half of "
-                "them are for each direction, and half of those are exact distances. T5 uses 32."
+                f"relative.buckets={self.buckets} must be a multiple of 4 and at least 4. Each "
+                "direction gets half of the buckets, and half of those are for exact distances. "
+                "T5 uses 32."
             )
         if self.max_distance <= self.buckets // 2:
             raise ConfigError(
@@ -301,8 +303,8 @@ class BodySettings:
         unknown = set(self.attention_bias) - set("qkvo")
         if unknown or len(set(self.attention_bias)) != len(self.attention_bias):
             raise ConfigError(
-                f"attention_bias={self.attention_bias!r} may contain only letters of 'qkvo', each "
-                "once: '' for no bias, 'qkvo' for a bias on all projections."
+                f"attention_bias={self.attention_bias!r} may contain only the letters q, k, v and "
+                "o, each at most once. Use '' for no bias, or 'qkvo' for a bias on all projections."
             )
 
     def _check_body(self) -> None:
@@ -315,25 +317,24 @@ class BodySettings:
                 if name not in IGNORED[body]:
                     raise ConfigError(
                         f"{name} has no effect with single_head='none', which has no attention. "
-                        "Leave it out, or choose another single_head."
+                        f"Remove {name}, or choose another single_head."
                     )
                 readers = [other for other in IGNORED if name not in IGNORED[other]]
                 raise ConfigError(
                     f"{name} has no effect with body={body!r}, only with {' and '.join(readers)}. "
-                    "Leave it out, or choose another body."
+                    f"Remove {name}, or choose another body."
                 )
         if body == "transformer":
             return
         if self.block_layout == "parallel":
             raise ConfigError(
-                "block_layout='parallel' needs attention and a feed-forward network, which "
-                f"body={body!r} does not have. Use block_layout=pre or block_layout=post."
+                f"block_layout='parallel' applies only to body='transformer', not to "
+                f"body={body!r}. Use block_layout=pre or block_layout=post."
             )
         if self.positions not in ADDED_POSITIONS:
             raise ConfigError(
-                f"positions={self.positions!r} needs attention, which body={body!r} does not use "
-                f"for token order. Use positions=none, or one of "
-                f"{', '.join(ADDED_POSITIONS[:-1])}."
+                f"positions={self.positions!r} applies only to body='transformer', not to "
+                f"body={body!r}. Use positions=none, or one of {', '.join(ADDED_POSITIONS[:-1])}."
             )
         check_least(self, 1, "kernel", "dilation")
         self._check_encoder()
@@ -348,24 +349,25 @@ class BodySettings:
             near = self.d_model * max(1, round(self.d_ff / self.d_model))
             raise ConfigError(
                 f"d_ff={self.d_ff} must be a multiple of d_model={self.d_model} with "
-                f"body='sha-rnn', which adds up slices of width d_model. Try d_ff={near}."
+                f"body='sha-rnn', which sums slices of this width. Try d_ff={near}."
             )
         if self.causal:
             if not self.bidirectional:
                 raise ConfigError(
                     "bidirectional=false has no effect on a decoder, which always reads from left "
-                    "to right. Leave it out."
+                    "to right. Remove bidirectional."
                 )
             return
         if self.body in ("sha-rnn", "ngram"):
             raise ConfigError(
-                f"body={self.body!r} can only continue text: it needs the decoder family "
-                "(headway train complete). Use body=lstm, gru or convolution here."
+                f"body={self.body!r} works only in the decoder family (headway train complete). "
+                "Use body=lstm, gru or convolution here."
             )
         if self.body in ("lstm", "gru") and self.bidirectional and self.d_model % 2:
             raise ConfigError(
                 f"d_model={self.d_model} must be even with bidirectional=true, because each "
-                f"direction has half of it. Try d_model={self.d_model + 1}, or bidirectional=false."
+                f"direction has half of the width. Try d_model={self.d_model + 1}, or "
+                "bidirectional=false."
             )
         if self.body == "convolution" and not self.kernel % 2:
             raise ConfigError(
@@ -379,8 +381,9 @@ class BodySettings:
             or (pooling == "last" and self.body == "convolution")
         ):
             raise ConfigError(
-                f"pooling={pooling!r} reads classes from one token, which does not see all others "
-                f"with body={self.body!r}{' and bidirectional=false' * one_way}. Use pooling=mean"
+                f"pooling={pooling!r} uses a single token, but with body={self.body!r}"
+                f"{' and bidirectional=false' * one_way} this token does not see all others. "
+                f"Use pooling=mean"
                 f"{' or pooling=last' * one_way}."
             )
 
@@ -420,7 +423,7 @@ class BodySettings:
                 apart = f" for {own}" if own != groups else ""
                 raise ConfigError(
                     f"{heads}={shape.n_heads} must be a multiple of {groups}={shape.kv_heads}. "
-                    f"Try one of {', '.join(map(str, fits))}{apart}."
+                    f"Use one of {', '.join(map(str, fits))}{apart or f' for {groups}'}."
                 )
         sides = {kind: self.side(kind) for kind in self.attention_layers}
         heads_of = {kind: (side.n_heads, side.kv_heads) for kind, side in sides.items()}
@@ -443,29 +446,29 @@ class BodySettings:
             width, wanted = self.side(side).head_width, self.own_key(side, "d_head")
             if self.rope.scaling == "ntk" and width < 4:
                 raise ConfigError(
-                    f"rope.scaling='ntk' needs heads of width 4 or more, and these have width "
-                    f"{width}. Set {wanted} to 4 or more."
+                    f"rope.scaling='ntk' needs heads of width 4 or more, but these heads have "
+                    f"width {width}. Set {wanted} to 4 or more."
                 )
             if width % 2:
                 heads = self.key(side, "n_heads")
                 raise ConfigError(
-                    f"rotary positions need an even head width, and d_model={self.d_model} with "
+                    f"rotary positions need an even head width, but d_model={self.d_model} with "
                     f"{heads}={getattr(self, heads)} gives {width}. Set {wanted} to an even number."
                 )
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise ConfigError(
-                f"sinusoidal positions need an even width, and d_model={self.d_model} is odd. "
+                f"sinusoidal positions need an even width, but d_model={self.d_model} is odd. "
                 f"Try d_model={self._nearest_width()}."
             )
         if self.positions != "rotary" and self.rope != RopeSettings():
             raise ConfigError(
-                f"the rope settings have no effect with positions={self.positions!r}. "
-                "Set positions=rotary, or leave them out."
+                f"the rope.* settings have no effect with positions={self.positions!r}. "
+                "Set positions=rotary, or remove the rope.* settings."
             )
         if self.positions != "relative" and self.relative != RelativeSettings():
             raise ConfigError(
-                f"the relative settings have no effect with positions={self.positions!r}. "
-                "Set positions=relative, or leave them out."
+                f"the relative.* settings have no effect with positions={self.positions!r}. "
+                "Set positions=relative, or remove the relative.* settings."
             )
 
     @property

@@ -142,45 +142,48 @@ class DataSettings(TracksExplicit):
             )
         if self.valid_media and not self.media:
             raise ConfigError(
-                "data.valid_media has no effect without data.media. Give data.media too."
+                "data.valid_media has no effect without data.media. Set data.media too."
             )
         if len(set(self.fields)) != len(self.fields):
             raise ConfigError(
-                f"data.fields={list(self.fields)} names a field twice. Name each field once."
+                f"data.fields={list(self.fields)} lists a field twice. List each field only once."
             )
         if bool(self.source) != bool(self.target):
             missing = "target" if self.source else "source"
             raise ConfigError(
                 f"data.{missing} is missing: source and target files must be given together. "
-                "For one file that contains both sides use --pairs."
+                "If one file contains both sides, use --pairs instead."
             )
         if len(self.source) != len(self.target):
             raise ConfigError(
-                f"data.source names {len(self.source)} files and data.target {len(self.target)}. "
-                "Give one target file for each source file, in the same order."
+                f"data.source has {len(self.source)} files, but data.target has "
+                f"{len(self.target)}. Give one target file for each source file, in the same order."
             )
         if bool(self.valid_source) != bool(self.valid_target):
-            raise ConfigError("data.valid_source and data.valid_target must be given together.")
+            raise ConfigError(
+                f"data.valid_{'target' if self.valid_source else 'source'} is missing: "
+                "data.valid_source and data.valid_target must be given together."
+            )
         if len(self.valid_source) != len(self.valid_target):
             raise ConfigError(
-                f"data.valid_source names {len(self.valid_source)} files and data.valid_target "
+                f"data.valid_source has {len(self.valid_source)} files, but data.valid_target has "
                 f"{len(self.valid_target)}. Give one target file for each source file, in the same "
                 "order."
             )
         if self.source and self.pairs:
             raise ConfigError(
                 "data.source and data.target cannot be combined with data.pairs. "
-                "Give only one of the two forms."
+                "Use separate files or pairs, not both."
             )
         if self.valid_source and self.valid_pairs:
             raise ConfigError(
                 "data.valid_source and data.valid_target cannot be combined with data.valid_pairs. "
-                "Give only one of the two forms."
+                "Use separate files or pairs, not both."
             )
         check_least(self, 1, "max_len", "valid_size")
         if self.max_ratio < 0 or 0 < self.max_ratio < 1:
             raise ConfigError(
-                f"data.max_ratio={self.max_ratio:g} must be 0 (no limit), or 1 or more."
+                f"data.max_ratio={self.max_ratio:g} must be 0 (no limit) or at least 1."
             )
 
 

@@ -101,13 +101,13 @@ class DecodeSettings(TracksExplicit):
         check_least(self, 1, "max_len")
         if self.temperature <= 0:
             raise ConfigError(
-                f"temperature={self.temperature:g} must be positive. For greedy decoding use "
+                f"temperature={self.temperature:g} must be positive. For greedy decoding, set "
                 "sample=false beam=1."
             )
         if not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p <= 1.0:
             raise ConfigError(
-                f"top_p={self.top_p:g} must be above 0 and at most 1, and min_p={self.min_p:g} "
-                "must be from 0 to 1."
+                f"top_p={self.top_p:g} or min_p={self.min_p:g} is out of range: top_p must be "
+                "above 0 and at most 1, and min_p must be from 0 to 1."
             )
         check_positive(self, "repetition_penalty")
         if self.beam % self.groups:
@@ -117,8 +117,8 @@ class DecodeSettings(TracksExplicit):
             )
         if self.n_best > self.beam and not self.sample:
             raise ConfigError(
-                f"n_best={self.n_best} exceeds beam={self.beam}. Set beam={self.n_best} too, or "
-                "lower n_best."
+                f"n_best={self.n_best} exceeds beam={self.beam}. Set beam={self.n_best}, or lower "
+                "n_best."
             )
 
     @property

@@ -38,7 +38,7 @@ def check_ensemble(folders: Sequence[Path], runs: Sequence[RunSettings]) -> None
 def _check_pair(first: Path, run: RunSettings, folder: Path, other: RunSettings) -> None:
     if other.task != run.task:
         raise UserError(
-            f"{folder} was trained for the task {other.task} and {first} for the task {run.task}. "
+            f"{folder} is for the task {other.task}, but {first} is for the task {run.task}. "
             "All models of an ensemble need the same task."
         )
     if other.labels != run.labels:

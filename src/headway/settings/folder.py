@@ -105,7 +105,7 @@ def run_folder(name: str | Path) -> Path:
         return SHIPPED / name
     if not path.exists() and not path.parent.name:
         raise FolderError(
-            f"unknown run {name!r}: no such run folder, and headway ships no model of that name."
+            f"unknown run {name!r}: no run folder or shipped model has this name."
             + _other_names(name)
         )
     return path
@@ -182,8 +182,8 @@ def check_config(path: Path) -> None:
         return
     raise FolderError(
         f"{path} does not match its checksum: it was edited or is damaged. To keep a deliberate "
-        f"edit, delete its first line, which begins with {SEAL.strip()!r}. Otherwise copy the file "
-        "again from its source."
+        f"edit, delete its first line, which begins with {SEAL.strip()!r}. Otherwise restore the "
+        "original file."
     )
 
 
@@ -198,8 +198,8 @@ def check_tokenizer(path: Path) -> None:
     if found and found[1].decode() != identity(path)["sha256"]:
         raise FolderError(
             f"{path} does not match its checksum in {config}: it was edited or is damaged. To keep "
-            f"a deliberate edit, delete the lines with {SEAL.strip()!r} in {CONFIG}. Otherwise "
-            "copy the file again from its source."
+            f"a deliberate edit, delete the lines that contain {SEAL.strip()!r} in {CONFIG}. "
+            "Otherwise restore the original file."
         )
 
 
@@ -238,7 +238,7 @@ def file_in(folder: Path, name: str) -> Path:
     if folder.is_file():
         raise FolderError(
             f"{folder} is a file, but a run folder or a shipped model "
-            f"({', '.join(shipped_names())}) is needed here. Name the run before the files."
+            f"({', '.join(shipped_names())}) is needed here. Give the run first, then the files."
         )
     near = folder.absolute().parent
     while not near.is_dir():

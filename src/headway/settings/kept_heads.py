@@ -55,7 +55,8 @@ class KeptHeads:
             if field.name not in n_layers:
                 has = ", ".join(n_layers)
                 raise ConfigError(
-                    f"{name} has no effect: this model has only these kinds of attention: {has}."
+                    f"{name} has no effect, because this model has other kinds of attention "
+                    f"({has}). Remove {name}."
                 )
             if len(layers) != n_layers[field.name]:
                 raise ConfigError(
@@ -79,7 +80,9 @@ def _check_kept(where: str, heads: tuple[int, ...], n_heads: int, kv_heads: int)
             f"{where}: {list(heads)} must be distinct whole numbers in increasing order."
         )
     if heads[0] < 0 or heads[-1] >= n_heads:
-        raise ConfigError(f"{where}: {list(heads)} must be head numbers from 0 to {n_heads - 1}.")
+        raise ConfigError(
+            f"{where}: {list(heads)} may contain only head numbers from 0 to {n_heads - 1}."
+        )
     size = n_heads // kv_heads
     whole = {head // size * size + i for head in heads for i in range(size)}
     if kv_heads > 1 and set(heads) != whole:

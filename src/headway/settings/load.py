@@ -42,7 +42,7 @@ def model_settings(
     values: object, where: str = "model.", locate: Locate = no_location
 ) -> ModelSettings:
     """Build model settings from a `preset`, a `family`, or both if they agree, plus changes."""
-    rest = dict(_table(values, where, locate, "preset or family, and what differs from it"))
+    rest = dict(_table(values, where, locate, "preset, family, and those of the family"))
     named = {
         name: _checked(rest.pop(name, None), str | None, where + name, locate)
         for name in ("preset", "family")
@@ -59,8 +59,8 @@ def model_settings(
         if owners and family not in owners:
             raise ConfigError(
                 f"{locate(where + name)}{where + name!r} applies only to the "
-                f"{' and '.join(owners)} {'family' if len(owners) == 1 else 'families'}, and this "
-                f"model belongs to the {family} family."
+                f"{' and '.join(owners)} {'family' if len(owners) == 1 else 'families'}, but this "
+                f"model belongs to the {family} family. Remove {where + name}."
             )
     return from_dict(type(start), rest, where, locate, base=start)
 
@@ -193,8 +193,8 @@ def _start(
     if preset_name is None and family is None:
         raise ConfigError(
             f"{locate(where.rstrip('.'))}no model is given. Set {where}preset (for example "
-            f"{where}preset=gpt2; `headway presets` lists all) or {where}family "
-            f"({', '.join(FAMILY_SETTINGS)})."
+            f"{where}preset=gpt2) or {where}family ({', '.join(FAMILY_SETTINGS)}). "
+            "`headway presets` lists all presets."
         )
     if preset_name is None:
         return FAMILY_SETTINGS[str(family)]()
@@ -207,7 +207,7 @@ def _start(
     if family not in (None, family_of(start)):
         raise ConfigError(
             f"{locate(where + 'family')}{where}preset={preset_name} belongs to the "
-            f"{family_of(start)} family, but {where}family={family}. Leave one of them out."
+            f"{family_of(start)} family, not to {where}family={family}. Remove one of them."
         )
     return start
 
@@ -217,8 +217,8 @@ def _table(values: object, where: str, locate: Locate, holds: str) -> dict[str, 
         return values
     section = where.rstrip(".")
     raise ConfigError(
-        f"{locate(section)}{section} = {toml_value(values)}, but {section} is a section with the "
-        f"settings {holds}."
+        f"{locate(section)}{section} = {toml_value(values)}, but {section} must be a section with "
+        f"these settings: {holds}."
     )
 
 

@@ -78,7 +78,7 @@ def check_together(keys: Iterable[str], where: str = "") -> None:
         if other != key:
             old, new = (key, other) if current(key) != key else (other, key)
             raise ConfigError(
-                f"{where}{old} is the earlier name of {new}, and both are given. Leave {old} out."
+                f"{where}{old} is the earlier name of {new}, but both are given. Remove {old}."
             )
 
 

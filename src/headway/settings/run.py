@@ -303,8 +303,8 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
     for name in TASK_SECTIONS:
         if name in values and name != task:
             raise ConfigError(
-                f"{locate(name)}the section [{name}] has no effect on the task {task!r}. Leave it "
-                "out."
+                f"{locate(name)}the section [{name}] has no effect on the task {task!r}. Remove "
+                f"the {name} settings."
             )
     built: dict[str, Any] = {
         name: from_dict(cls, values.get(name, {}), f"{name}.", locate)
@@ -341,7 +341,7 @@ def _check_augment(settings: RunSettings, rows: Sequence[Spec], locate: Locate) 
     if not reads and any(key.startswith("augment.") for key in settings.asked):
         raise ConfigError(
             f"{locate('augment')}the section [augment] applies only to images, videos and audio, "
-            f"and the task {settings.task!r} reads text. Leave it out."
+            f"but the task {settings.task!r} reads text. Remove the augment settings."
         )
     wrong = settings.augment.without_effect(*reads) if len(reads) == 1 else []
     if wrong:
@@ -351,7 +351,7 @@ def _check_augment(settings: RunSettings, rows: Sequence[Spec], locate: Locate) 
             seen, changed = changed, seen
         raise ConfigError(
             f"{locate(key)}{key} applies only to {changed} and has no effect on the task "
-            f"{settings.task!r}, which reads {seen}. Leave it out."
+            f"{settings.task!r}, which reads {seen}. Remove {key}."
         )
 
 
@@ -426,7 +426,7 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
         # The default of smoothing depends on the task; 0 is allowed wherever it has no effect.
         usual = 0.0 if key == "train.label_smoothing" else _default(key)
         if key in settings.asked and value != usual:
-            raise ConfigError(f"{locate(key)}{key} has no effect {reason}. Leave it out.")
+            raise ConfigError(f"{locate(key)}{key} has no effect {reason}. Remove {key}.")
 
 
 FILL_TEXT = ("context", "whole_words", "random", "keep")

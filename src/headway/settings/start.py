@@ -29,7 +29,9 @@ class StartSettings(TracksExplicit):
     def __post_init__(self) -> None:
         check_values(self)
         if self.freeze < -1:
-            raise ConfigError(f"freeze={self.freeze} must be -1 (all but the heads) or 0 or more.")
+            raise ConfigError(
+                f"freeze={self.freeze} must be 0 or more, or -1 to freeze all but the heads."
+            )
         if not 0.0 < self.layer_decay <= 1.0:
             raise ConfigError(f"layer_decay={self.layer_decay:g} must be above 0 and at most 1.")
 
@@ -50,7 +52,7 @@ class LoraSettings(TracksExplicit):
     def __post_init__(self) -> None:
         check_values(self)
         if self.rank < 0:
-            raise ConfigError(f"rank={self.rank} must be 0 (no LoRA) or more.")
+            raise ConfigError(f"rank={self.rank} must be 0 (no LoRA) or at least 1.")
         check_positive(self, "alpha")
 
 

@@ -72,8 +72,8 @@ class TextSettings(BodySettings):
         check_least(self, 1, "vocab_size")
         if not self.tune_embeddings and self.embeddings is None:
             raise ConfigError(
-                "tune_embeddings=false has no effect without word vectors. Name a file: "
-                "embeddings=vectors.txt."
+                "tune_embeddings=false has no effect without word vectors. Set embeddings to a "
+                "file of word vectors, for example embeddings=vectors.txt."
             )
 
 
@@ -134,8 +134,7 @@ class Seq2SeqSettings(TextSettings):
         if self.source_attention == "last" and self.body == "convolution":
             raise ConfigError(
                 "source_attention='last' starts the decoder from the last state of the encoder, "
-                "and "
-                "body='convolution' has no state. Use source_attention=dot or "
+                "but body='convolution' has no recurrent state. Use source_attention=dot or "
                 "source_attention=additive."
             )
         if self.source_vocab < 1:
@@ -238,8 +237,8 @@ class EncoderSettings(TextSettings):
         labelled = {"classes", "tags"} & set(self.heads)  # otherwise the task adds the head later
         if self.ngrams and labelled and len(self.heads) > 1:
             raise ConfigError(
-                f"ngrams={self.ngrams} supports a single label head: "
-                f'heads=["classes"] or heads=["tags"], not {list(self.heads)}.'
+                f"ngrams={self.ngrams} supports only a single label head "
+                f'(heads=["classes"] or heads=["tags"]), not heads={list(self.heads)}.'
             )
         if self.n_segments < 0:
             raise ConfigError(f"n_segments={self.n_segments} must be 0 (none) or more.")
@@ -247,12 +246,13 @@ class EncoderSettings(TextSettings):
         check_least(self, 0, "token_dropout_mask")
         if self.positions.startswith("sinusoidal") and self.embedding_width % 2:
             raise ConfigError(
-                f"sinusoidal positions need an even width, and d_embedding={self.d_embedding} is "
-                "odd."
+                f"sinusoidal positions need an even width, but d_embedding={self.d_embedding} is "
+                "odd. Choose an even d_embedding."
             )
         if self.pooler != "tanh" and "pooled" not in self.heads:
             raise ConfigError(
-                f"pooler={self.pooler!r} has no effect without a 'pooled' head. Leave it out."
+                f"pooler={self.pooler!r} has no effect without a 'pooled' head. Remove pooler, or "
+                "add 'pooled' to heads."
             )
 
     @property
@@ -318,7 +318,7 @@ class DecoderSettings(TextSettings):
         if self.is_counted and self.heads != ("words",):
             raise ConfigError(
                 f"body='ngram' only predicts the next token (heads=['words']). For "
-                f"heads={list(self.heads)} use another body."
+                f"heads={list(self.heads)}, use another body."
             )
 
     @property
@@ -332,14 +332,20 @@ class DecoderSettings(TextSettings):
 
 def _check_heads(heads: tuple[str, ...], n_labels: int, tag_transitions: bool) -> None:
     if len(set(heads)) != len(heads):
-        raise ConfigError(f"heads={list(heads)} names a head twice. Name each head once.")
+        raise ConfigError(f"heads={list(heads)} lists a head twice. List each head only once.")
     labelled = [head for head in heads if head in ("classes", "tags")]
     if labelled and n_labels < 1:
-        raise ConfigError(f"a {labelled[0]!r} head needs n_labels. Set it to the number of labels.")
+        raise ConfigError(
+            f"a {labelled[0]!r} head needs labels, but n_labels={n_labels}. Set n_labels to the "
+            "number of labels."
+        )
     if n_labels and not labelled:
         raise ConfigError(
             f"n_labels={n_labels} has no effect without a 'classes' or 'tags' head. "
             f"Add one: heads={[*heads, 'classes']}."
         )
     if tag_transitions and "tags" not in heads:
-        raise ConfigError("tag_transitions has no effect without a 'tags' head. Leave it out.")
+        raise ConfigError(
+            "tag_transitions has no effect without a 'tags' head. Remove tag_transitions, or add "
+            "'tags' to heads."
+        )

@@ -148,7 +148,7 @@ class TrainSettings(TracksExplicit):
         if self.epochs is not None and self.steps:
             raise ConfigError(
                 f"steps={self.steps} and epochs={self.epochs:g} both set the length of training. "
-                "Leave one of them out."
+                "Remove one of them."
             )
         check_least(self, 0, "warmup")
         for name in ("beta1", "beta2", "label_smoothing", "ema"):

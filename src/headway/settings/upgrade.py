@@ -26,8 +26,8 @@ def upgrade(values: Mapping[str, object]) -> dict[str, Any]:
     number = values.pop("format", 1)
     if type(number) is not int or not 1 <= number <= FORMAT:
         raise ConfigError(
-            f"format = {number}: this version of headway reads only the formats 1 to {FORMAT}. "
-            "A newer version wrote this file: update headway."
+            f"format = {number} is not supported: this version of headway reads only formats 1 to "
+            f"{FORMAT}. If a newer version wrote the file, update headway."
         )
     return values
 

@@ -91,15 +91,17 @@ class ImageSettings:
                 "span one frame. Use image.tubelet=1."
             )
         if self.distil_token and not self.class_token:
-            raise ConfigError("image.distil_token=true needs image.class_token=true. Set that too.")
+            raise ConfigError(
+                "image.distil_token=true needs a class token. Set image.class_token=true too."
+            )
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, self.channels):
                 raise ConfigError(
-                    f"image.{name}={list(getattr(self, name))} must have 1 or {self.channels} "
-                    "numbers."
+                    f"image.{name}={list(getattr(self, name))} must have 1 number, or "
+                    f"{self.channels} (one for each channel)."
                 )
         if min(self.std) <= 0:
-            raise ConfigError(f"image.std={list(self.std)} must hold only positive numbers.")
+            raise ConfigError(f"image.std={list(self.std)} must contain only positive numbers.")
         if min(self.grid) < 1:
             raise ConfigError(
                 f"images of {self.height} × {self.width} pixels are smaller than image.patch="
@@ -174,7 +176,7 @@ class ImageEncoderSettings(BodySettings):
             )
         if "distilled" in self.heads and not self.image.distil_token:
             raise ConfigError(
-                "the head 'distilled' needs a distillation token: set image.distil_token=true."
+                "the head 'distilled' needs a distillation token. Set image.distil_token=true."
             )
 
 
@@ -197,7 +199,7 @@ class MediaSeq2SeqSettings(Seq2SeqSettings):
         super().__post_init__()
         if self.source_vocab_size is not None or self.tie not in ("target-softmax", "none"):
             raise ConfigError(
-                "a model of images or audio has no source vocabulary: leave source_vocab_size out, "
+                "a model of images or audio has no source vocabulary. Remove source_vocab_size, "
                 "and use tie=target-softmax or tie=none."
             )
 
@@ -228,13 +230,16 @@ def check_no_added_positions(settings: BodySettings, section: str) -> None:
     """Raise an error for added positions: media get them from their input settings."""
     if settings.positions in ("learned", "sinusoidal", "sinusoidal-halves"):
         raise ConfigError(
-            f"positions={settings.positions!r} applies only to text; for images and audio set "
-            f"{section}.positions. Here use none, rotary, alibi or relative."
+            f"positions={settings.positions!r} applies only to text. Set {section}.positions "
+            "instead, or use positions=none, rotary, alibi or relative."
         )
 
 
 def check_label_heads(heads: tuple[str, ...], n_labels: int) -> None:
     if len(set(heads)) != len(heads):
-        raise ConfigError(f"heads={list(heads)} names a head twice. Name each head once.")
+        raise ConfigError(f"heads={list(heads)} lists a head twice. List each head only once.")
     if {"classes", "distilled"} & set(heads) and n_labels < 1:
-        raise ConfigError("a 'classes' head needs n_labels. Set it to the number of labels.")
+        raise ConfigError(
+            f"heads={list(heads)} needs labels, but n_labels={n_labels}. Set n_labels to the "
+            "number of classes."
+        )

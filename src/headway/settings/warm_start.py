@@ -56,8 +56,8 @@ def model_from(
     for name in ("preset", "family"):
         if name in asked:
             raise ConfigError(
-                f"model.{name} cannot be combined with --from {run}, whose model is used. Leave it "
-                "out."
+                f"model.{name} cannot be combined with --from {run}, because the model of that run "
+                f"is used. Remove model.{name}."
             )
     plain = {"heads": ("words",), "pooler": "tanh", "n_labels": 0, "tag_transitions": False,
              "ngrams": 0, **WITHOUT_VECTORS}  # fmt: skip
@@ -89,12 +89,12 @@ def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettin
     kind = FAMILY_SETTINGS[WITH_DECODER[family_of(encoder)]]
     if getattr(encoder, "share_layers", False) or getattr(encoder, "d_embedding", None):
         raise ConfigError(
-            f"--from {run}: an encoder with shared layers or factorised embeddings cannot become "
-            "the encoder of an encoder-decoder. Start from another run, or from scratch."
+            f"--from {run}: an encoder with shared layers or factorised embeddings cannot be "
+            "used in an encoder-decoder. Start from another run, or from scratch."
         )
     if getattr(encoder, "token_dropout_mask", None) is not None:
         raise ConfigError(
-            f"--from {run}: an encoder with ESM's token dropout cannot become the encoder of an "
+            f"--from {run}: an encoder with ESM's token dropout cannot be used in an "
             "encoder-decoder. Start from another run, or from scratch."
         )
     taken = [field.name for field in fields(BodySettings)]
@@ -136,7 +136,7 @@ def check_task(name: str, settings: RunSettings, old: ModelSettings) -> None:
     families += [old for old, new in WITH_DECODER.items() if new in families]
     if family_of(old) not in families:
         raise ConfigError(
-            f"the task {task} needs a model of the {' or '.join(families)} family, and {name} "
+            f"the task {task} needs a model of the {' or '.join(families)} family, but {name} "
             f"belongs to the {family_of(old)} family. Start from another run, or from scratch."
         )
 
@@ -156,7 +156,7 @@ def check_same(
             apart -= {"kept_heads"}
     if type(old) is not type(new):
         raise ConfigError(
-            f"--from {name}: its model belongs to the {family_of(old)} family, and this run needs "
+            f"--from {name}: its model belongs to the {family_of(old)} family, but this run needs "
             f"the {family_of(new)} family. Start from another run, or from scratch."
         )
     kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER | apart]
@@ -171,13 +171,14 @@ def check_same(
     if not different:
         return
     listed = ", ".join(f"{k}={getattr(old, k)} (this run: {getattr(new, k)})" for k in different)
-    way_out = f"Leave model.{different[0]} out: the model of {name} is used."
+    way_out = f"Remove model.{different[0]}: the value of {name} is used."
     if different[0] in ("vocab_size", "source_vocab_size"):
-        way_out = f"Leave out the tokenizer settings: the tokenizer of {name} is used."
+        way_out = f"Remove the tokenizer settings: the tokenizer of {name} is used."
     elif different == ["max_len"]:
-        way_out = "Leave model.max_len out: learned positions cannot be extended."
+        way_out = "Remove model.max_len: learned positions cannot be extended."
     raise ConfigError(
-        f"--from {name}: the model of that run does not fit this one. It has {listed}. {way_out}"
+        f"--from {name}: the model of that run has settings that differ from this run: {listed}. "
+        f"{way_out}"
     )
 
 

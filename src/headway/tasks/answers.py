@@ -137,9 +137,11 @@ class Answer:
         if name.startswith("_") or name in ANSWER_FIELDS:  # not set yet while the object is copied
             raise AttributeError(name)
         if self.error:
-            raise AttributeError(f"no {name!r}, because the prediction failed: {self.error}")
+            raise AttributeError(
+                f"{name!r} is not available, because the prediction failed: {self.error}"
+            )
         raise AttributeError(
-            f"{type(self).__name__} has no attribute {name!r}; it has "
+            f"{type(self).__name__} has no attribute {name!r}. Its attributes: "
             f"{', '.join(attributes_of(type(self)))}."
         )
 
@@ -469,7 +471,7 @@ def _check_line(text: str, number: int, path: Path) -> None:
     if len(text.splitlines()) > 1 or text.endswith("\n"):
         raise UserError(
             f"{path}: prediction {number:,} contains a line break, but a .txt file has one line "
-            f"per prediction: {text[:60]!r}. Save as .jsonl."
+            f"per prediction: {text[:60]!r}. Save as .jsonl instead."
         )
 
 
@@ -498,8 +500,8 @@ def _save_subtitles(answers: Answers, path: Path) -> None:
         raise _unsupported_format(answers, path, "transcripts of the task transcribe")
     if len(answers) > 1:
         raise UserError(
-            f"{path}: a subtitle file is for one recording, but there are {len(answers):,} "
-            f"predictions. Save each one: answers[0].save({path.name!r})"
+            f"{path}: a subtitle file holds one recording, but there are {len(answers):,} "
+            f"predictions. Save each prediction separately: answers[0].save({path.name!r})"
         )
     from headway.decode.speech.subtitles import srt, vtt
 
@@ -520,8 +522,8 @@ def _save_columns(answers: Answers, path: Path) -> None:
 def _unsupported_format(answers: Answers, path: Path, wanted: str) -> UserError:
     kinds = ", ".join(sorted({type(answer).__name__ for answer in answers})) or "none"
     return UserError(
-        f"{path} can only contain {wanted}, but the predictions are of type {kinds}. "
-        "Save as .jsonl."
+        f"{path}: a {path.suffix} file can only contain {wanted}, but the predictions are of type "
+        f"{kinds}. Save them as .jsonl instead."
     )
 
 

@@ -45,8 +45,9 @@ class CaptionTask(Seq2SeqTask):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         if not settings.data.media:
             raise DataError(
-                "no training data. Give a TSV, CSV or JSONL file with the columns `path` (of an "
-                "image) and `text` (its caption): headway train caption captions.tsv --out RUN"
+                "training data is missing. Give a TSV, CSV or JSONL file with the columns `path` "
+                "(of the image) and `text` (the caption), for example: "
+                "headway train caption captions.tsv --out RUN"
             )
         media = MediaSpec.of(settings.caption.modality, self._shape(settings), "text")
         words = tokenizer_of(settings)
@@ -78,7 +79,7 @@ class CaptionTask(Seq2SeqTask):
             if getattr(settings.augment, name):
                 raise ConfigError(
                     f"augment.{name} mixes two images and their classes, but captions cannot be "
-                    "mixed. Leave it out."
+                    f"mixed. Remove augment.{name}."
                 )
         rows, limit = facts.rows(facts.image), 2 * facts.longest_text + 8
         found = media_proposal(

@@ -159,7 +159,7 @@ class CausalLMObjective(Objective[Tensor]):
         if self.context > model.max_len:
             raise ConfigError(
                 f"complete.context={self.context} exceeds the maximum length of the model "
-                f"(model.max_len={model.max_len})."
+                f"(model.max_len={model.max_len}). Lower complete.context."
             )
         self.train_dataset = self.items(self.prepared.train)
         self.valid_dataset = self.items(self.prepared.valid)
@@ -183,7 +183,7 @@ class CausalLMObjective(Objective[Tensor]):
         begun, table = time.monotonic(), model.head.table
         counted = count_ngrams(table, self.train_dataset.source)
         took = time.monotonic() - begun
-        note(f"{table.n_grams:,} n-grams counted in {counted.text} tokens in {took:.0f} s")
+        note(f"{table.n_grams:,} n-grams counted in {counted.text} tokens ({took:.0f} s)")
 
     def read(self, model: nn.Module, given: Batch[Tensor]) -> Read:
         assert given.weights_R is not None
@@ -356,7 +356,8 @@ def check_language(opened: LoadedRun) -> None:
         if not isinstance(run.model, DecoderSettings) or "words" not in run.model.heads:
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
             raise FolderError(
-                f"{folder} does not contain a model that generates text. It contains: {kind}."
+                f"{folder} does not contain a model that generates text (found: {kind}). Train "
+                "one: headway train complete FILES --out RUN"
             )
 
 

@@ -34,11 +34,14 @@ TextCallback = Callable[[str], None]
 def predictor(use: InferenceRequest) -> Predictor:
     if use.settings.data.fields:
         check_unused_options(
-            use.options, ("shots", "labels", "draft"), "for a run with data.fields"
+            use.options, ("shots", "labels", "draft"), "with a run that uses data.fields"
         )
         return FieldPredictor(use)
     if use.options.get("field"):
-        raise UserError("--field has no effect: this run was trained on documents without fields.")
+        raise UserError(
+            "--field has no effect, because this run was trained on documents without fields. "
+            "Remove --field."
+        )
     if chooses_labels(use.options):
         check_unused_options(use.options, ("stream", "draft"), "when a label is chosen")
         return LabelChoicePredictor(use)
@@ -63,7 +66,7 @@ def check_unused_options(options: Mapping[str, object], names: Sequence[str], wh
     """Raise an error if one of these options is set, because it would have no effect."""
     for name in names:
         if options.get(name):
-            raise UserError(f"--{name} has no effect {where}.")
+            raise UserError(f"--{name} has no effect {where}. Remove --{name}.")
 
 
 def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> TextCallback | None:
@@ -71,7 +74,10 @@ def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> TextCallba
     write: TextCallback | None = options.get("stream") or None
     searches = decode.beam > 1 and not decode.sample
     if write is not None and (searches or decode.n_best > 1):
-        raise UserError("--stream prints a single text: use it with --beam 1 and --n-best 1.")
+        raise UserError(
+            "--stream prints one text as it is generated, without beam search. Use --beam 1 and "
+            "--n-best 1."
+        )
     return write
 
 
@@ -130,8 +136,8 @@ def _draft(opened: LoadedRun, folder: Path) -> LoadedRun:
     check_language(found)
     if found.vocab.target.to_json() != opened.vocab.target.to_json():
         raise UserError(
-            f"the draft model {folder} has a different vocabulary than {opened.folder}. Distil a "
-            "draft model from it, or train one with the same tokenizer."
+            f"the vocabulary of the draft model {folder} differs from that of {opened.folder}. "
+            f"Distil a draft model from {opened.folder}, or train one with the same tokenizer."
         )
     return found
 
@@ -298,7 +304,7 @@ class FieldPredictor(ContinuousBatching):
             ) from error
         if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
             raise DataError(
-                f"line {number:,} must be a JSON object with strings as values, such as {example}."
+                f"line {number:,} must be a JSON object with string values, such as {example}."
             )
         for name in found:
             if name not in self.fields:
@@ -308,7 +314,7 @@ class FieldPredictor(ContinuousBatching):
         if found.get(self.field):
             raise DataError(
                 f"line {number:,} already has the field {self.field!r}, which is to be generated. "
-                "Remove it, or generate another field: "
+                "Remove the field from the line, or generate another field: "
                 f"--field {next(f for f in self.fields if f != self.field)}"
             )
         return found

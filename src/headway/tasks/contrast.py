@@ -496,23 +496,26 @@ class ContrastiveTask(Task):
             raise ConfigError(
                 f"train.micro_tokens={train.micro_tokens} must be at least train.batch_tokens="
                 f"{train.batch_tokens}, because the loss compares all {unit_of(self.row)} of a "
-                "step with each other. Set train.batch_tokens to a size that fits in memory."
+                "step with each other. Lower train.batch_tokens or raise train.micro_tokens."
             )
         is_text = self.row.modality == "text"
         if is_text and pairs and settings.embed.drop_words:
-            raise ConfigError("embed.drop_words has no effect on pairs of texts. Leave it out.")
+            raise ConfigError(
+                "embed.drop_words has no effect on pairs of texts. Remove embed.drop_words."
+            )
         if pairs or model.dropout or reads_once(settings):
             return
         if is_text and not settings.embed.drop_words:
             raise ConfigError(
-                "with model.dropout=0 the two views of a text are identical, so there is nothing "
-                "to learn. Set model.dropout=0.1 or embed.drop_words=0.3, or give pairs (--pairs)."
+                "with model.dropout=0, the two views of a text are identical, so there is nothing "
+                "to learn. Set model.dropout=0.1 or embed.drop_words=0.3, or train on pairs "
+                "(--pairs)."
             )
         if not is_text and not has_augmentation(settings.augment):
             raise ConfigError(
-                f"with model.dropout=0 and no [augment] the two views of {unit_of(self.row)} are "
-                "identical, so there is nothing to learn. Leave augment.* out to use its defaults, "
-                "or set model.dropout=0.1."
+                "with model.dropout=0 and no augmentation, the two views are identical for all "
+                f"{unit_of(self.row)}, so there is nothing to learn. Remove the augment.* settings "
+                "to use their defaults, or set model.dropout=0.1."
             )
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> ContrastiveObjective:

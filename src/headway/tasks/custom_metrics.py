@@ -51,20 +51,20 @@ def custom_metrics(given: Mapping[str, MetricFunction], spec: Spec) -> dict[str,
     if given and (spec.answers not in ("label", "tags", "text") or spec.continues):
         raise ConfigError(
             f"metrics= compares predictions with targets, but the task {spec.name} is evaluated "
-            "without predictions. Leave it out."
+            "without predictions. Remove metrics=."
         )
     found = {}
     for name, one in given.items():
         function, *more = one if isinstance(one, tuple) else (one,)
         if not isinstance(name, str) or not name.isidentifier():
             raise ConfigError(
-                f"metrics={{{name!r}: …}}: the name must consist of letters, digits and "
-                "underscores, and not begin with a digit."
+                f"metrics={{{name!r}: …}}: the name may contain only letters, digits and "
+                "underscores, and must not begin with a digit."
             )
         if name in spec.scores or name in LOG_KEYS:
             raise ConfigError(
                 f"metrics={{{name!r}: …}}: the task {spec.name} already uses this name. Choose "
-                "another one."
+                "another name."
             )
         if not callable(function) or more not in ([], ["lower"]):
             raise ConfigError(

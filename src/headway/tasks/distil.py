@@ -63,7 +63,7 @@ def _with_front_of(teacher: ModelSettings, shape: ModelSettings) -> ModelSetting
     if isinstance(shape, EncoderSettings) and isinstance(teacher, EncoderSettings):
         if teacher.d_embedding is None and (shape.d_embedding or 0) > teacher.d_model:
             raise ConfigError(
-                f"model.d_embedding={shape.d_embedding} must not exceed the width of the layers, "
+                f"model.d_embedding={shape.d_embedding} must not exceed the layer width, "
                 f"model.d_model={teacher.d_model}."
             )
         if teacher.d_embedding is None:
@@ -74,7 +74,10 @@ def _with_front_of(teacher: ModelSettings, shape: ModelSettings) -> ModelSetting
 def n_student_layers(of_teacher: int, settings: RunSettings) -> int:
     layers = settings.distil.layers or max(1, of_teacher // 2)
     if layers > of_teacher:
-        raise ConfigError(f"distil.layers={layers} exceeds the {of_teacher} layers of the teacher.")
+        raise ConfigError(
+            f"distil.layers={layers} exceeds the {of_teacher} layers of the teacher. "
+            f"Use {of_teacher} or fewer."
+        )
     return layers
 
 
@@ -91,7 +94,7 @@ def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
             for number, pick in enumerate(picks)
         }
         shown = ", ".join(str(pick + 1) for pick in picks)
-        note(f"{stack_name} initialised from layers {shown} of the teacher's {len(its.blocks)}")
+        note(f"{stack_name} initialised from teacher layers {shown} of {len(its.blocks)}")
     own = dict(model.state_dict())
     if "front.to_stream.weight" in own.keys() - theirs.keys():
         theirs |= narrowed(theirs, own["front.tokens.weight"].shape[1])
@@ -139,8 +142,8 @@ def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:
         read_by = [f"{settings.task}.{name}" for name in spec_of(settings).readout_settings]
         raise ConfigError(
             f"the outputs of the teacher {name} cannot be compared with those of this run, because "
-            f"the settings differ. Leave {', '.join(read_by)} out: a student uses the values of "
-            "its teacher."
+            f"the settings differ. Remove {', '.join(read_by)}: a student uses the values of its "
+            "teacher."
         )
     teacher = opened.model.requires_grad_(False)
     if settings.train.precision == "bf16":

@@ -152,7 +152,9 @@ class NearestPredictor(EmbeddingPredictor):
             if one.values is None:
                 raise DataError(f"--nearest {path}: {one.error}")
         if not found:
-            raise DataError(f"{path} is empty, but --nearest needs candidates to compare with.")
+            raise DataError(
+                f"--nearest {path}: the file is empty. Give a file with at least one candidate."
+            )
         self.candidates = [next(iter(name_of(one).values())) for one in found]
         self.candidates_SD = cosine(self.vectors([one.values for one in found]))
 
@@ -168,9 +170,11 @@ def name_of(one: LoadedInput) -> dict[str, str]:
 def predictor(use: InferenceRequest) -> EmbeddingPredictor:
     to, nearest, top = (use.options.get(name) for name in ("to", "nearest", "top"))
     if to and nearest:
-        raise UserError("--to and --nearest cannot be used together.")
+        raise UserError("conflicting options: use either --to or --nearest, not both.")
     if top is not None and not nearest:
-        raise UserError("--top needs --nearest FILE: it sets how many of its lines are printed.")
+        raise UserError(
+            "--top has no effect without --nearest FILE. Add --nearest FILE, or remove --top."
+        )
     if top is not None and top < 1:
         raise UserError(f"--top {top} must be at least 1.")
     if to:

@@ -110,7 +110,7 @@ class MaskedLMPredictor:
         if len(tokens) > self.room and self.on_long == "error":
             raise DataError(
                 f"{where} has {len(tokens)} tokens, but the model reads at most {self.room}. "
-                "Shorten it."
+                "Shorten the text."
             )
         return Gapped(line, tokens, gaps)
 

@@ -65,14 +65,15 @@ def check_teacher(settings: RunSettings) -> ImageSettings:
     if spec_of(other) != spec_of(settings):
         raise ConfigError(
             f"classify.teacher={name} is a run of the task {other.task} on "
-            f"{spec_of(other).modality}; it must be a run of the task classify on images."
+            f"{spec_of(other).modality}. Choose a run of the task classify on images."
         )
     assert isinstance(model, ImageEncoderSettings)
     assert isinstance(other.model, ImageEncoderSettings)
     if other.labels != settings.labels:
         raise ConfigError(
-            f"classify.teacher={name} was trained on classes other than those of the data. "
-            f"Teacher: {_listed(other.labels)}. Data: {_listed(settings.labels)}."
+            f"classify.teacher={name} has other classes than the data. "
+            f"The teacher has {_listed(other.labels)}; the data has {_listed(settings.labels)}. "
+            "Use data with the teacher's classes."
         )
     theirs, ours = other.model.image, model.image
     for field in ("height", "width", "channels"):
@@ -80,7 +81,7 @@ def check_teacher(settings: RunSettings) -> ImageSettings:
             raise ConfigError(
                 f"classify.teacher={name} reads images with "
                 f"image.{field}={getattr(theirs, field)}, but this run has "
-                f"{getattr(ours, field)}. Set model.image.{field} to the teacher's value."
+                f"{getattr(ours, field)}. Set model.image.{field}={getattr(theirs, field)}."
             )
     return theirs
 

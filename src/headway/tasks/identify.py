@@ -66,7 +66,9 @@ class IdentifyTask(ClassifyTask):
             return ClassifyPredictor(use)
         for option in ("scores", "with"):
             if use.options.get(option):
-                raise UserError(f"--{option} has no effect together with --against or --to.")
+                raise UserError(
+                    f"--{option} has no effect together with --against or --to. Remove --{option}."
+                )
         return SpeakerPredictor(use)
 
     def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
@@ -151,13 +153,16 @@ class SpeakerPredictor(EmbeddingFilePredictor):
 
     def __init__(self, use: InferenceRequest) -> None:
         if len(use.opened.folders) > 1:
-            raise UserError("vectors of different runs cannot be compared. Give only one run.")
+            raise UserError(
+                "speaker vectors of different runs cannot be compared, but "
+                f"{len(use.opened.folders)} runs were given. Give only one run."
+            )
         super().__init__(use)
         against, to, top = (use.options.get(name) for name in ("against", "to", "top"))
         self.against, self.top = against, top or 1
         self.is_list = against is not None and is_list(Path(against))
         if top and not self.is_list:
-            raise UserError("--top needs --against FILE.tsv, a list of several speakers.")
+            raise UserError(f"--top {top} needs a list of speakers: --against FILE.tsv.")
         if to:
             self.path = Path(to if str(to).endswith(".npy") else f"{to}.npy")
 
@@ -291,8 +296,8 @@ def evaluate_speakers(use: InferenceRequest, files: DataSettings) -> Scores:
     result = verification(vectors_ND[judged_N], labels_N[judged_N])
     if result is None and not is_known_N.any():
         raise DataError(
-            "the test set cannot be used for verification: it needs at least two recordings of "
-            "one speaker, and recordings of at least two speakers."
+            f"the test set ({len(labels_N):,} recordings) cannot be used for verification. It must "
+            "contain at least two recordings of the same speaker, and at least two speakers."
         )
     if result is not None:
         found.rows += _verification_rows(result, unseen)

@@ -96,10 +96,13 @@ def is_several(x: object, settings: RunSettings) -> bool:
     if isinstance(x, Sequence):
         return True
     if kind != "text" and hasattr(x, "read"):
-        raise TypeError(f"{type(x).__name__} is an open file: give its path, or x.read().")
+        raise TypeError(
+            f"the input is an open file ({type(x).__name__}). Pass its path, or its content as "
+            "bytes: x.read()."
+        )
     raise TypeError(
-        f"{type(x).__name__} can be read only once and may be of any length: use run.stream(…), "
-        "which predicts one input after another, or convert it to a list."
+        f"the input is an iterable ({type(x).__name__}), not a list. Use run.stream(…) to predict "
+        "its items one after another, or convert it to a list."
     )
 
 
@@ -253,7 +256,7 @@ class Inputs:
         if data.other_field and reads == "labelled":
             if not isinstance(x, tuple):
                 raise DataError(
-                    f"{where} is a single text, but this run compares two. It takes "
+                    f"{where} is {shown_value(x)}, but this run compares two texts. Pass "
                     f"{expected_input(self.settings)}."
                 )
             return tuple(self._string(text, where) for text in x)
@@ -297,7 +300,8 @@ class Inputs:
                 found.append(value_in(x, given[0]))
             elif not need.optional or field:
                 raise DataError(
-                    f"{where} has no key {names[0]!r}, only {', '.join(map(repr, x)) or 'none'}. "
+                    f"{where} has no key {names[0]!r}. Its keys: "
+                    f"{', '.join(map(repr, x)) or 'none'}. "
                     f"This run takes {expected_input(self.settings)}."
                 )
             if self.spec.reads == "texts":  # the partner is only used in training
@@ -375,7 +379,7 @@ class Inputs:
         values = [x[key] for key in keys if x.get(key) is not None]
         if not values:
             raise DataError(
-                f"{where} has no key {own!r}, only {', '.join(map(repr, x)) or 'none'}."
+                f"{where} has no key {own!r}. Its keys: {', '.join(map(repr, x)) or 'none'}."
             )
         for key in x:
             if key not in (*targets, *keys, *more) and self.strict:
@@ -392,7 +396,7 @@ class Inputs:
         check_kind(path, form.modality)
         if path.is_dir() and form.modality != "video":
             raise DataError(
-                f"{name} is a folder, but one input is one file. Pass a list of its files: "
+                f"{name} is a folder, but an input must be one file. Pass a list of its files: "
                 f"run(sorted(pathlib.Path({name!r}).iterdir()))"
             )
         if not is_file(path) and not path.is_dir():
@@ -431,7 +435,8 @@ def _samples(samples: AnyArray, rate: int, form: ItemFormat, where: str) -> NDAr
         )
     if samples.dtype.kind not in "if" or samples.dtype.itemsize == 1:
         raise DataError(
-            f"{where} has the type {samples.dtype}; samples must be int16, or floats from −1 to 1."
+            f"{where} has samples of the type {samples.dtype}. Audio samples must be int16, or "
+            "floats from −1 to 1."
         )
     values = samples.astype(np.float32)
     if samples.dtype.kind == "i":
@@ -446,7 +451,7 @@ def _pixels(x: object, form: ItemFormat, where: str) -> NDArray[np.uint8]:
     if values.ndim == 3 + moving and values.shape[-1] not in CHANNELS:
         raise DataError(
             f"{where} has the shape {values.shape}, but the colour channels must come last, as in "
-            f"{'(T, H, W, 3)' if moving else '(H, W, 3)'}. For several inputs, use a list."
+            f"{'(T, H, W, 3)' if moving else '(H, W, 3)'}. To pass several inputs, use a list."
         )
     frames = npy_frames(values, moving, form.channels, where)
     if moving and len(frames) != form.frames:

@@ -268,12 +268,12 @@ def check_token(settings: RunSettings, what: Modality) -> None:
     token = settings.asked.get("model.image.distil_token")
     if teacher and not token and settings.model is None and not settings.parent:
         raise ConfigError(
-            f"classify.teacher={teacher} trains the distillation token, but the model has none. "
+            f"classify.teacher={teacher} needs a model with a distillation token. "
             "Set model.image.distil_token=true."
         )
     if token and not teacher and not settings.parent:
         raise ConfigError(
-            "model.image.distil_token=true needs a teacher: set classify.teacher=RUN."
+            "model.image.distil_token=true needs a teacher. Set classify.teacher=RUN."
         )
 
 

@@ -169,8 +169,8 @@ class LoadedRun:
         otherwise it loads them again."""
         if self.engine is not None:
             raise UserError(
-                f"a model run by --engine {self.engine.name} cannot be inspected. Use the original "
-                "run with --engine torch."
+                f"models opened with --engine {self.engine.name} cannot be inspected. Use the "
+                "original run with --engine torch."
             )
         if self.device == CPU and self.precision == "fp32":
             return replace(self, in_memory_models=tuple(map(_sharing, self.models)))
@@ -238,7 +238,7 @@ def _engine(
 ) -> Engine | None:
     if name != "torch" and len(folders) > 1:
         raise UserError(
-            f"--engine {name} runs a single model, but {len(folders)} were given. "
+            f"--engine {name} supports only a single model, but {len(folders)} models were given. "
             "Ensembles need --engine torch."
         )
     found = engine_of(name, folders[0], replace(run, decode=decode))
@@ -269,8 +269,8 @@ def check_fits(path: Path, n: int, what: str, rows: int, remedy: str) -> None:
     """Raise FolderError if a file has more or fewer entries than the model has rows."""
     if n != rows:
         raise FolderError(
-            f"{path} does not match the model in its folder: it has {n:,} {what}, the model has "
-            f"{rows:,}. {remedy}"
+            f"{path} does not match the model in its folder: the file has {n:,} {what}, but the "
+            f"model has {rows:,}. {remedy}"
         )
 
 
@@ -312,6 +312,7 @@ def _imported(folder: Path) -> dict[str, Any] | None:
         not isinstance(facts.get(key), kind) for key, kind in kinds.items()
     ):
         raise FolderError(
-            f"{path} does not have the format of `headway import`. Import the model again."
+            f"{path} is damaged: it does not have the format that `headway import` writes. Import "
+            "the model again."
         )
     return facts

@@ -383,7 +383,7 @@ class MaskedLMTask(Task):
             return self._rebuilding(settings, facts, device)
         if settings.model is not None and not isinstance(settings.model, EncoderSettings):
             raise ConfigError(
-                "the task fill needs a model of the encoder family for text, not of the "
+                "the task fill on texts needs a model of the encoder family, not of the "
                 f"{family_of(settings.model)} family. To train on a folder of images instead: "
                 "headway train fill images/ --out RUN"
             )
@@ -443,12 +443,13 @@ class MaskedLMTask(Task):
             return
         if image.stem == "grid":
             raise ConfigError(
-                "model.image.stem=grid has no patches to mask. Use stem=patches or stem=conv."
+                "model.image.stem=grid has no patches to mask. Set model.image.stem=patches or "
+                "model.image.stem=conv."
             )
         if image.step < image.patch:
             raise ConfigError(
                 f"model.image.stride={image.stride} makes patches overlap, so a masked patch "
-                "is visible in its neighbours. Leave model.image.stride out."
+                "is visible in its neighbours. Remove model.image.stride from the settings."
             )
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> MaskedLMObjective:
@@ -458,8 +459,9 @@ class MaskedLMTask(Task):
         if self.row.modality != "text":
             folder = use.opened.folder
             raise UserError(
-                f"{folder} was trained to reconstruct masked parts and makes no predictions. Train "
-                f"a run that starts from it: headway train classify FILES --from {folder}"
+                f"the run {folder} was trained only to reconstruct masked "
+                f"{UNITS[self.row.modality]} and cannot make predictions. Fine-tune it first: "
+                f"headway train classify FILES --from {folder}"
             )
         from headway.tasks.fill_answers import MaskedLMPredictor
 
@@ -494,7 +496,7 @@ def check_unmixed(settings: RunSettings, what: Modality) -> None:
         if getattr(settings.augment, name):
             raise ConfigError(
                 f"augment.{name} mixes two images and their labels, but the task {settings.task} "
-                "has no labels. Leave it out."
+                f"has no labels. Remove augment.{name}."
             )
 
 
@@ -503,6 +505,6 @@ def check_audio_augment(settings: RunSettings, what: Modality) -> None:
     asked = [key for key in settings.asked if key.startswith("augment.")]
     if what == "audio" and asked:
         raise ConfigError(
-            f"{asked[0]} has no effect on the task fill with audio, where parts of each recording "
-            "are masked anyway. Leave it out."
+            f"{asked[0]} has no effect on the task fill with audio: parts of each recording are "
+            f"masked anyway. Remove {asked[0]}."
         )

@@ -175,11 +175,12 @@ def room_of(how: FillSettings, max_len: int) -> int:
     if wanted > max_len:
         raise ConfigError(
             f"fill.context={wanted} exceeds the maximum length of the model "
-            f"(model.max_len={max_len})."
+            f"(model.max_len={max_len}). Reduce fill.context."
         )
     if wanted <= ENDS:
         raise ConfigError(
-            f"a window of {wanted} tokens has no room for text: {ENDS} are special tokens. "
+            f"a window of {wanted} tokens has no room for text, because {ENDS} of its tokens are "
+            "special tokens. "
             "Increase fill.context or model.max_len."
         )
     return wanted - ENDS

@@ -112,7 +112,7 @@ def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSetti
     if front is None:
         what = "images" if name == "image" else "audio"
         raise ConfigError(
-            f"the task {settings.task} needs a model that reads {what}; models of the "
+            f"the task {settings.task} needs a model that reads {what}, but models of the "
             f"{family_of(model)} family do not."
         )
     return front
@@ -132,7 +132,9 @@ def _first_images(settings: RunSettings, what: MediaType) -> Iterator[NDArray[np
         yield found
         read += 1
     if wrong is not None and not read:
-        raise DataError(f"none of the sampled {what} could be read. The first error: {wrong}")
+        raise DataError(
+            f"none of the sampled {UNITS[what]} could be read. The first error: {wrong}"
+        )
 
 
 def _first_rates(settings: RunSettings) -> list[int]:
@@ -164,7 +166,7 @@ def _image_format(found: Iterable[NDArray[np.uint8]], what: MediaType) -> MediaF
     """Size, channels and frames to store images like these."""
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:
-        raise DataError(f"none of the sampled {what} could be read.")
+        raise DataError(f"none of the sampled {UNITS[what]} could be read.")
     sizes = {(height, width) for height, width, _ in seen}
     shorter = sorted(min(size) for size in sizes)
     height, width = sizes.pop() if len(sizes) == 1 else (shorter[len(shorter) // 2],) * 2

@@ -86,7 +86,7 @@ def load_media(
 def found_file(name: str, folder: Path) -> Path:
     """Path of the file with this name, relative to the current folder or else to `folder`."""
     if not name:
-        raise DataError("the line is empty; it must name a file.")
+        raise DataError("the input is empty. It must be the path of a file.")
     path = Path(name)
     inside = not is_file(path) and is_file(folder / name) and not path.is_dir()
     return folder / name if inside else path

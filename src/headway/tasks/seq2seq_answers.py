@@ -188,7 +188,10 @@ def writer_of(
         if run.task != task or not isinstance(run.model, Seq2SeqSettings):
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
             name = {"translate": "translator", "caption": "captioner"}[task]
-            raise FolderError(f"{folder} is not a {name}. It contains: {kind}.")
+            raise FolderError(
+                f"{folder} contains another kind of model ({kind}), not a {name}. Choose a run of "
+                f"the task {task}."
+            )
     front = media_settings(opened.settings)
     return Writer(
         [model for model in opened.writers if isinstance(model, Seq2Seq)],
@@ -230,7 +233,10 @@ def _constraint(line: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{where} is not valid JSON: {error}.") from error
     if not isinstance(found, dict):
-        raise DataError(f'{where} must be a JSON object such as {{"required": ["a phrase"]}}.')
+        raise DataError(
+            f'{where} must be a JSON object such as {{"required": ["a phrase"]}}, not '
+            f"{json.dumps(found)[:60]}."
+        )
     known = {"prefix": str, "required": list, "banned": list}
     for key, value in found.items():
         if key not in known:

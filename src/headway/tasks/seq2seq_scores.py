@@ -152,7 +152,7 @@ class TranslationTestSet:
         loss, writer = None, None
         if opened is not None:
             if not self.sources:
-                raise UserError("translation needs the source texts: --source FILE.")
+                raise UserError("no source texts to translate. Give --source FILE.")
             writer = writer_of(opened, self.decode)
             pairs = zip(self.sources, self.targets, strict=True)
             loss = loss_of(writer, pairs, len(self.targets), self.progress, "pairs")
@@ -161,7 +161,7 @@ class TranslationTestSet:
             if len(lines) != len(self.targets):
                 raise UserError(
                     f"{file} has {len(lines):,} lines, but the test set has {len(self.targets):,} "
-                    "references. It must have one line per reference."
+                    "references. A file of translations must have one line per reference."
                 )
             return System(lines, loss)
         assert writer is not None

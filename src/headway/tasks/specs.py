@@ -338,11 +338,14 @@ class FillSettings(TracksExplicit):
         for name in ("mask", "random", "keep"):
             _share(name, getattr(self, name))
         if not self.mask:
-            raise ConfigError("mask=0 leaves nothing to predict. BERT uses 0.15.")
+            raise ConfigError(
+                "mask=0 leaves nothing to predict. Use a value above 0; BERT uses 0.15."
+            )
         if self.random + self.keep > 1:
             raise ConfigError(
-                f"random={self.random:g} and keep={self.keep:g} are fractions of the masked "
-                "tokens: their sum must be at most 1."
+                f"random={self.random:g} and keep={self.keep:g} add up to "
+                f"{self.random + self.keep:g}. The sum of these fractions of the masked tokens "
+                "must be at most 1."
             )
 
 
@@ -402,13 +405,13 @@ class ClassifySettings(LabelSettings):
         if self.answer in ("labels", "number") and self.balance:
             raise ConfigError(
                 "classify.balance=true needs one class per example and cannot be used with "
-                f"classify.answer={self.answer}. Leave it out."
+                f"classify.answer={self.answer}. Remove classify.balance."
             )
         if self.answer in ("labels", "number") and self.teacher:
             raise ConfigError(
-                f"classify.teacher={self.teacher} predicts one class per image and cannot be used "
-                f"with classify.answer={self.answer}. Use distil.teacher, which works with every "
-                "kind of target."
+                f"classify.teacher={self.teacher} cannot be used with "
+                f"classify.answer={self.answer}: this teacher predicts one class per image. Use "
+                "distil.teacher, which works with every kind of target."
             )
 
 

@@ -187,9 +187,9 @@ class TaggingPredictor:
             place = int(np.argmax(too_long))
             raise DataError(
                 f"sentence {self.n_sentences + place + 1:,} has {needed[place]:,} "
-                f"tokens, but the model reads at most {limit:,}. This run was trained with "
-                "data.on_long=error; a run trained with data.on_long=split reads long sentences in "
-                "windows."
+                f"tokens, but the model reads at most {limit:,}. Shorten the sentence, or train "
+                "again with data.on_long=split instead of data.on_long=error to read long "
+                "sentences in windows."
             )
         self.n_sentences += len(sentences)
         self.n_words += int(words.pieces.lengths.sum())
@@ -223,7 +223,9 @@ def sentence_of(line: str, where: str, rule: WordRule) -> InputSentence:
             values = json.loads(line)
             found = next((values[name] for name in WORDS.names if name in values), None)
             if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
-                raise DataError(f'{where} needs a list of words: {{"words": ["a", "word"]}}.')
+                raise DataError(
+                    f'{where} must contain a list of words, such as {{"words": ["a", "word"]}}.'
+                )
             return InputSentence(found)
     words = rule.words(line)
     return InputSentence(

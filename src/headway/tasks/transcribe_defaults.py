@@ -113,8 +113,8 @@ def check_rows(settings: Resolved, prepared: PreparedData) -> None:
         if shape.most_rows is not None and not (rows <= shape.most_rows).any():
             raise DataError(
                 f"all {len(rows):,} {what}recordings are longer than the "
-                f"{shape.most_rows * shape.row_seconds:g} s that the model reads at once. Split "
-                "them: a list of recordings may give the `start` and `end` of each part."
+                f"{shape.most_rows * shape.row_seconds:g} s that the model reads at once. To split "
+                "them, give the `start` and `end` of each part in a list of recordings."
             )
     if not settings.transcribe.ctc:
         return
@@ -140,15 +140,16 @@ def check_weight(settings: RunSettings) -> None:
     if alone is True and weight != 1.0:
         raise ConfigError(
             f"transcribe.ctc={weight:g} needs a decoder, but a model of the audio-encoder family "
-            "has only CTC. Set transcribe.ctc=1."
+            "has only a CTC head. Set transcribe.ctc=1."
         )
     if alone is False and weight == 1.0:
         raise ConfigError(
-            "transcribe.ctc=1 trains only CTC, which needs a model of the audio-encoder family."
+            "transcribe.ctc=1 trains only a CTC head, which needs a model of the audio-encoder "
+            "family. Use such a model, or a smaller transcribe.ctc."
         )
     asked = settings.asked.get("model.ctc")
     if asked is not None and asked != (0.0 < weight < 1.0):
         raise ConfigError(
-            f"model.ctc={str(asked).lower()} contradicts transcribe.ctc={weight:g}: the model has "
-            "a CTC head only if the weight is between 0 and 1. Leave model.ctc out."
+            f"model.ctc={str(asked).lower()} contradicts transcribe.ctc={weight:g}. model.ctc must "
+            "be true if transcribe.ctc is between 0 and 1, and false otherwise. Remove model.ctc."
         )

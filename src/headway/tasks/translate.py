@@ -148,8 +148,8 @@ class TranslateTask(Seq2SeqTask):
         )
         if longest > model.max_len:
             raise DataError(
-                f"the longest side of a pair needs {longest:,} positions, but the model has only "
-                f"{model.max_len:,} learned positions. To leave longer pairs out: "
+                f"the longest text of the pairs needs {longest:,} positions, but the model has "
+                f"only {model.max_len:,} learned positions. To leave out longer pairs, set "
                 f"data.max_len={model.max_len - 2}."
             )
 

@@ -72,7 +72,9 @@ def read_numbers(path: Path) -> dict[str, int]:
     """Read a JSON object of pieces with unique ids."""
     pieces = read_json(path)
     if not isinstance(pieces, dict) or not all(type(i) is int and i >= 0 for i in pieces.values()):
-        raise DataError(f"{path} is not a vocabulary: expected a JSON object of pieces and ids.")
+        raise DataError(
+            f"{path} is not a vocabulary: expected a JSON object that maps pieces to ids."
+        )
     for piece, number in pieces.items():
         check_number(number, piece, str(path))
     if len(set(pieces.values())) < len(pieces):
@@ -120,10 +122,13 @@ def read_ranks(path: Path) -> dict[bytes, int]:
             ranks[piece], known = int(rank), piece in ranks
         except ValueError as error:
             raise DataError(
-                f"{path}, line {number:,}: expected a piece in base64 and its id."
+                f"{path}, line {number:,}: expected a piece in base64 and its id, but found "
+                f"{line[:40]!r}."
             ) from error
         if known or not piece:
-            raise DataError(f"{path}, line {number:,}: the piece is empty or occurs twice.")
+            raise DataError(
+                f"{path}, line {number:,}: the piece {token!r} (base64) is empty or occurs twice."
+            )
     if sorted(ranks.values()) != list(range(len(ranks))):
         raise DataError(f"{path}: the ids are not consecutive from 0 to {len(ranks) - 1:,}.")
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]

@@ -40,7 +40,7 @@ def tokenizer_files(path: Path) -> tuple[Path, ...]:
     if path.suffix == ".json" and path.is_file():
         return (path,)
     other = next(n for both in GPT2_NAMES for n in both if path.name in both and n != path.name)
-    raise DataError(f"{path} needs {other} in the same folder.")
+    raise DataError(f"{path} needs the file {other} in the same folder.")
 
 
 def _in_folder(folder: Path) -> tuple[Path, ...]:
@@ -58,7 +58,7 @@ def _in_folder(folder: Path) -> tuple[Path, ...]:
         )
     known = " or ".join(" with ".join(names) for names in IN_A_FOLDER)
     raise DataError(
-        f"there is no tokenizer in {folder}. Supported files: {known}, a .model or a .tiktoken."
+        f"no tokenizer found in {folder}. Supported files: {known}, *.model or *.tiktoken."
     )
 
 

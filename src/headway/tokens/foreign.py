@@ -126,13 +126,13 @@ def _raw(folder: Path, hints: TokenizerHints) -> RawTokenizer:
             return _sentencepiece(found[0], hints)
         if found:
             raise DataError(
-                f"{found[0]} is not a tiktoken file: its first line is not a piece in base64 "
-                "and its id."
+                f"{found[0]} is not a tiktoken file: expected a piece in base64 and its id in the "
+                "first line."
             )
     raise DataError(
-        f"there is no tokenizer in {folder}. Supported files: tokenizer.json, vocab.json with "
-        "merges.txt, vocab.txt, a SentencePiece .model, a .tiktoken, or source.spm and "
-        "target.spm with vocab.json."
+        f"no tokenizer found in {folder}. Supported files: tokenizer.json, vocab.json with "
+        "merges.txt, vocab.txt, *.model (SentencePiece), *.tiktoken, or source.spm and target.spm "
+        "with vocab.json."
     )
 
 
@@ -165,9 +165,9 @@ def _bert(path: Path, hints: TokenizerHints) -> tokenizers.Tokenizer:
 def _sentencepiece(path: Path, hints: TokenizerHints) -> RawTokenizer:
     if hints.model_type in OTHER_NUMBERS:
         raise DataError(
-            f"{path} is not enough: the ids of {hints.model_type} models differ from those in "
-            "their SentencePiece file. Load the tokenizer with `transformers` and save it to this "
-            "folder as tokenizer.json."
+            f"{path} cannot be used alone: the token ids of {hints.model_type} models differ from "
+            "those in the SentencePiece file. Load the tokenizer with `transformers` and save it "
+            f"as {path.with_name('tokenizer.json')}."
         )
     model = read_sentencepiece(path)
     inner = library_tokenizer(model)

@@ -99,8 +99,8 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, int], l
         name = _text(token)
         if name is None or not re.fullmatch("[0-9]{1,9}", str(number)):
             raise DataError(
-                f"{folder}: tokenizer_config.json has an invalid token {str(token)[:60]!r} with "
-                f"id {str(number)[:24]!r} in added_tokens_decoder."
+                f"{folder / 'tokenizer_config.json'}: added_tokens_decoder has an invalid token "
+                f"{str(token)[:60]!r} or id {str(number)[:24]!r}."
             )
         found[name] = int(number)
         if not isinstance(token, dict) or token.get("special"):
@@ -218,7 +218,7 @@ def token_roles_of(
 def _made(where: str, **parts: Any) -> TokenRoles:
     if parts["eos"] is None or parts["bos"] is None:
         raise DataError(
-            f"{where}: no end token is known. Name it as eos_token (or sep_token) in "
+            f"{where} defines no end token. Add eos_token (or sep_token) to "
             "special_tokens_map.json in the same folder."
         )
     return TokenRoles(**parts)

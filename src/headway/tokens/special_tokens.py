@@ -79,11 +79,13 @@ class TokenRoles:
             except ValueError as error:
                 needed = describe(types[name])
                 raise DataError(
-                    f"{where}: the role {name} is {value!r}; it must be {needed}."
+                    f"{where}: the role {name} must be {needed}, not {value!r}."
                 ) from error
         missing = [name for name in ("bos", "eos") if name not in found]
         if missing or found.get("pair_ends", 1) < 1:
-            raise DataError(f"{where}: roles must have bos and eos, and a pair_ends of at least 1.")
+            raise DataError(
+                f"{where}: roles must contain bos and eos, and pair_ends must be at least 1."
+            )
         return cls(**found)
 
 

@@ -127,14 +127,14 @@ def _check(model: SentencePiece) -> None:
     seen: set[str] = set()
     for n, (piece, score, kind) in enumerate(model.pieces):
         if not piece or "\0" in piece:
-            raise DataError(f"piece {n:,} is empty")
+            raise DataError(f"piece {n:,} is empty or contains a null character")
         if piece in seen:
             raise DataError(f"the piece {piece!r} occurs twice")
         if not math.isfinite(score) or not NORMAL <= kind <= BYTE:
             raise DataError(f"the piece {piece!r} has an invalid score ({score}) or type ({kind})")
         seen.add(piece)
     if len(model.of_type(UNKNOWN)) != 1:
-        raise DataError(f"it has {len(model.of_type(UNKNOWN))} unknown pieces instead of 1")
+        raise DataError(f"it has {len(model.of_type(UNKNOWN))} unknown pieces instead of exactly 1")
     if model.byte_fallback and {f"<0x{byte:02X}>" for byte in range(256)} - seen:
         raise DataError("it uses byte fallback, but not every byte has a piece")
     if model.kind not in (UNIGRAM, BPE, CHAR):
@@ -251,7 +251,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Field]]:
         key, at = _varint(data, at)
         number, kind = key >> 3, key & 7
         if number == 0:
-            raise DataError("a field has the number 0")
+            raise DataError("a field has the invalid number 0")
         if kind == 0:
             value, at = _varint(data, at)
             yield number, value
@@ -278,7 +278,7 @@ def _signed(value: Field) -> int:
 
 def _real(value: Field) -> float:
     if isinstance(value, int) or len(value) != 4:
-        raise DataError("expected a number of four bytes")
+        raise DataError("expected a floating-point number of 4 bytes")
     return float(struct.unpack("<f", value)[0])
 
 
@@ -299,8 +299,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for n in range(MAX_VARINT):
         if at + n >= len(data):
-            raise DataError("the data ends in the middle of a number")
+            raise DataError("the data ends in the middle of an integer")
         value |= (data[at + n] & 0x7F) << (7 * n)
         if data[at + n] < 0x80:
             return value, at + n + 1
-    raise DataError("a number has too many bytes")
+    raise DataError(f"an integer has more than {MAX_VARINT} bytes")

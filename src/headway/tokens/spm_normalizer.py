@@ -108,7 +108,7 @@ class _Trie:
     def __init__(self, data: bytes) -> None:
         size = int.from_bytes(data[:4], "little")
         if len(data) < 4 or size % 4 or size == 0 or 4 + size > len(data):
-            raise DataError("the character table is damaged: its size is wrong.")
+            raise DataError("the character table is damaged: its size is invalid.")
         units = np.frombuffer(data, "<u4", count=size // 4, offset=4).astype(np.int64)
         self.labels: IntArray = (
             units & 0x800000FF
@@ -193,7 +193,9 @@ def _one_character(trie: _Trie, start: IntArray) -> tuple[IntArray, IntArray]:
             codes = byte - first + (0xC2 - 0xC0 if first == 0xC2 else first & 1)
             for _ in range(more):
                 if trie.has_leaf[units].any() or len(units) > MAX_EDGES:
-                    raise DataError("the character table is damaged: a key ends too early.")
+                    raise DataError(
+                        "the character table is damaged: a key ends in the middle of a character."
+                    )
                 old, byte, units = trie.step(units ^ trie.offsets[units], 0x80, 0xBF)
                 codes = codes[old] << 6 | (byte & 0x3F)
             found.append((codes, units))
@@ -207,7 +209,7 @@ def _check_values(trie: _Trie, units: IntArray) -> None:
     leaves = np.unique(units[trie.has_leaf[units] == 1])
     places = leaves ^ trie.offsets[leaves]
     if (places >= len(trie.values)).any():
-        raise DataError("the character table is damaged: an offset points outside of it.")
+        raise DataError("the character table is damaged: an offset is outside the table.")
     try:
         for value in trie.values[places].tolist():
             trie.text(value).decode()

@@ -132,8 +132,7 @@ def _name_panic(error: BaseException) -> None:
     """Turn a Rust panic into a DataError. The library panics if a pattern backtracks too long."""
     if type(error).__name__ == "PanicException":
         raise DataError(
-            f"the tokenizer failed on a text: {error}. The cause is a pattern or a table of the "
-            "tokenizer."
+            f"the tokenizer failed on a text because of one of its patterns or tables: {error}."
         ) from error
 
 

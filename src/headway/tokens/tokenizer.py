@@ -131,7 +131,10 @@ class Tokenizer:
         def found(name: str) -> int:
             i = self._inner.token_to_id(name)
             if i is None:
-                raise DataError(f"{where}: the roles name the token {name!r}, which is missing.")
+                raise DataError(
+                    f"{where}: the roles refer to the token {name!r}, but the vocabulary does not "
+                    "contain it."
+                )
             return i
 
         self.bos, self.eos = found(roles.bos), found(roles.eos)
@@ -169,8 +172,8 @@ class Tokenizer:
         eos = find_token(inner, EOS_NAMES)
         if eos is None:
             raise DataError(
-                f"{where} has no end token. Add one with one of these names: "
-                f"{', '.join(EOS_NAMES)}. Or leave the tokenizer out to train one."
+                f"{where} has no end token. Add one of these tokens: {', '.join(EOS_NAMES)}. To "
+                "train a new tokenizer instead, remove tokenizer.file."
             )
         # GPT-2 has a single special token, which also begins a text, and no text is unknown.
         missing = eos if self.covers_everything else None

@@ -35,8 +35,8 @@ def align_vocabulary(
     for token, i in wanted.items():
         if token in vocab or i in taken or (n_rows is not None and not 0 <= i < n_rows):
             raise DataError(
-                f"{where}: the token {token!r} cannot have id {i:,}, because the token or the id "
-                "is in use, or the model has no row for it."
+                f"{where}: the token {token!r} cannot have id {i:,}. The token or the id is "
+                "already in use, or the id is outside the vocabulary of the model."
             )
         taken.add(i)
     size = max(taken, default=-1) + 1 if n_rows is None else n_rows
@@ -68,9 +68,9 @@ def _drop_last_rows(
         names = sorted(over - behind, key=lambda token: vocab[token])
         more = " …" if len(names) > 5 else ""
         raise DataError(
-            f"{where} has token ids up to {max(vocab.values()):,}, but the vocabulary of the model "
-            f"has {n_rows:,} rows, so these tokens have no embedding: "
-            f"{', '.join(map(repr, names[:5]))}{more}. The tokenizer belongs to another model."
+            f"{where} belongs to another model: its token ids go up to {max(vocab.values()):,}, "
+            f"but the model has only {n_rows:,} embeddings. Tokens without an embedding: "
+            f"{', '.join(map(repr, names[:5]))}{more}."
         )
     facts["added_tokens"] = [t for t in added if t["content"] not in over]
     # It may name removed tokens. Encoding here never adds special tokens, so it is not needed.

@@ -47,7 +47,7 @@ def vocab_txt(
     missing = [name for name in BERT_SPECIALS[1:4] if name not in pieces]
     if missing:
         raise DataError(
-            f"{path} is not a BERT vocabulary: {', '.join(missing)} missing. "
+            f"{path} is not a BERT vocabulary: it does not contain {', '.join(missing)}. "
             "Use a file with one piece per line."
         )
     if is_smiles(vocabulary):

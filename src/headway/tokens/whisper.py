@@ -74,7 +74,7 @@ def whisper_roles(
     """
     for name in (END, START):
         if inner.token_to_id(name) is None:
-            raise DataError(f"{where}: the token {name!r}, which Whisper needs, is missing.")
+            raise DataError(f"{where} does not contain the token {name!r}, which Whisper needs.")
     known = [name for name in (*TASKS, ALSO) if inner.token_to_id(name) is not None]
     roles = TokenRoles(
         bos=START,

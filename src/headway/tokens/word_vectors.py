@@ -40,7 +40,9 @@ def embedding_matrix(
     for names in (lowered, wanted):  # exact words override lower-cased ones
         rows |= {i: found[word] for word, ids in names.items() if word in found for i in ids}
     if not rows:
-        raise DataError(f"{path} has no vector for any of the {len(words):,} words needed here.")
+        raise DataError(
+            f"{path} has no vector for any of the {len(words):,} whole words in the vocabulary."
+        )
     draw = torch.Generator().manual_seed(seed)
     matrix_VD = torch.randn(tokenizer.vocab_size, d_model, generator=draw) * std
     places = sorted(rows)
@@ -87,7 +89,7 @@ def _lines(path: Path) -> Iterator[str]:
         with path.open(encoding="utf-8", newline="\n") as file:
             yield from (line.rstrip("\r\n") for line in file)
     except FileNotFoundError as error:
-        raise DataError(f"the file of word vectors {path} does not exist.") from error
+        raise DataError(f"the word-vector file {path} does not exist.") from error
     except OSError as error:
         raise DataError(f"cannot read the word vectors {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
@@ -108,7 +110,7 @@ def _check_width(path: str | Path, there: int, width: int) -> None:
     # A word may be a number itself and is then counted as one more.
     if there not in (width, width + 1):
         raise DataError(
-            f"{path} has vectors of {there} dimensions, but the model has model.d_model={width}. "
+            f"the vectors in {path} have {there} dimensions, but model.d_model={width}. "
             f"Set model.d_model={there}, or use other vectors."
         )
 

@@ -51,8 +51,9 @@ def settings_for(
     if task is None and recipe is None:
         known = [*SPECS, *(name for name, alias in ALIASES.items() if not alias.old)]
         raise ConfigError(
-            f"name a task ({', '.join(known)}) or a --recipe.",
-            python=f"name a task ({', '.join(known)}) as the first argument, or pass recipe=….",
+            f"no task given. Choose one ({', '.join(known)}), or give --recipe FILE.",
+            python=f"no task given. Pass one ({', '.join(known)}) as the first argument, or pass "
+            "recipe=….",
         )
     given |= implied_settings(task, start, teacher, asked)
     word = task
@@ -61,8 +62,7 @@ def settings_for(
     if word in ALIASES and ALIASES[word].old:
         new, what = ALIASES[word].task, ALIASES[word].modality
         Progress(enabled=not quiet).note(
-            f"the task {word} is now called {new}: {new}.modality={what} has the same effect as "
-            f"{word}"
+            f"the task {word} is now part of the task {new}: use {new} with {new}.modality={what}"
         )
     if task in SPECS or (task in ALIASES and ALIASES[task].old):
         given |= Overrides({"task": task}, whence)
@@ -80,7 +80,10 @@ def check_training(settings: RunSettings) -> None:
     for field in fields(DecodeSettings):
         unusual = getattr(settings.decode, field.name) != field.default
         if unusual and field.name not in spec.decode:
-            raise UserError(f"decode.{field.name} has no effect on a run of the task {spec.name}.")
+            raise UserError(
+                f"decode.{field.name} has no effect on a run of the task {spec.name}. Remove "
+                f"decode.{field.name}."
+            )
     if settings.start.run:
         old = load_run(run_folder(settings.start.run)).model
         assert old is not None
@@ -111,7 +114,7 @@ def _check_length(settings: RunSettings, budget: str) -> None:
         if said.startswith((f"{key}=", "train(")):
             raise ConfigError(
                 f"{key}={settings.asked[key]} and --budget {budget} both set the length of "
-                "training. Leave one of them out."
+                "training. Remove one of them."
             )
 
 
@@ -182,7 +185,7 @@ def implied_settings(
     alias = ALIASES.get(task or "", Alias())
     if alias.needs == "distil.teacher":
         if not teacher:
-            raise ConfigError("distil needs a teacher. Name its run: --teacher RUN.")
+            raise ConfigError("the task distil needs a teacher. Give its run: --teacher RUN.")
         taught = load_run(run_folder(teacher))
         given |= Overrides({"task": taught.task, "distil.teacher": teacher}, "--teacher")
         spec = spec_of(taught)
@@ -197,7 +200,7 @@ def implied_settings(
             given |= Overrides({"data.fields": taught.data.fields}, "--teacher")
     elif teacher:
         raise ConfigError(
-            "--teacher is an option of the task distil: headway train distil --teacher RUN"
+            "--teacher applies only to the task distil: headway train distil --teacher RUN"
         )
     if task in SPECS and SPECS[task].continues and start and not named:
         fields = load_run(run_folder(start)).data.fields
@@ -209,8 +212,8 @@ def implied_settings(
             fields = load_run(run_folder(start)).data.fields if start else ()
             if not fields:
                 raise ConfigError(
-                    f"{task} needs documents with fields. Start from a run that has fields "
-                    "(--from RUN), or name them: data.fields=[title,body]"
+                    f"the task {task} needs documents with fields. Start from a run that has "
+                    "fields (--from RUN), or give their names: data.fields=[title,body]"
                 )
             given |= Overrides({"data.fields": fields}, "--from")
     return given
@@ -223,22 +226,22 @@ def check_implied(settings: RunSettings) -> None:
     if start and teacher:
         raise ConfigError(
             "--from cannot be combined with --teacher: a student starts from layers of its "
-            "teacher. Leave --from out."
+            "teacher. Remove --from."
         )
     for key in settings.asked:
         if (start or teacher) and key.startswith("tokenizer."):
             raise ConfigError(
-                f"{key} has no effect: the vocabulary comes from {start or teacher}. Leave it out."
+                f"{key} has no effect: the vocabulary comes from {start or teacher}. Remove {key}."
             )
     if settings.distil != DistilSettings() and not teacher:
         key = next(key for key in settings.asked if key.startswith("distil."))
         raise ConfigError(
-            f"{key} has no effect without a teacher. Name its run: headway train distil "
-            "--teacher RUN."
+            f"{key} has no effect without a teacher. Give a run as the teacher: headway train "
+            "distil --teacher RUN."
         )
     if settings.lora != LoraSettings() and not settings.lora.rank:
         key = next(key for key in overrides_of(settings) if key.startswith("lora."))
-        raise ConfigError(f"{key} has no effect without lora.rank. Set it, or leave {key} out.")
+        raise ConfigError(f"{key} has no effect without lora.rank. Set lora.rank, or remove {key}.")
     if not spec_of(settings).pretrained or "start.run" in settings.asked:
         check_from_scratch(settings)
 
@@ -253,8 +256,8 @@ def check_from_scratch(settings: RunSettings) -> None:
     key = next((key for key, is_set in needs_run.items() if is_set), None)
     if key is not None and not start.run:
         raise ConfigError(
-            f"{key} needs the weights of another run, but this run starts from scratch. Name the "
-            f"run to start from with --from RUN (`headway models` lists some), or leave {key} out."
+            f"{key} needs the weights of another run, but this run starts from scratch. Choose a "
+            f"run to start from with --from RUN (`headway models` lists some), or remove {key}."
         )
 
 
@@ -265,7 +268,7 @@ def check_files(settings: RunSettings) -> None:
     there = {"pairs": data.source or data.pairs, "media": data.media}.get(spec.reads, texts)
     if not there:
         raise ConfigError(
-            f"no data. Give FILES after the task{spec.file_options}.",
-            python=f"no data. Pass it after the task, as a path, paths or a table: "
-            f"headway.train({settings.task!r}, data, out=…){spec.file_arguments}.",
+            f"no training data. Give FILES after the task{spec.file_options}.",
+            python="no training data. Pass it after the task, as a path, a list of paths or a "
+            f"table: headway.train({settings.task!r}, data, out=…){spec.file_arguments}.",
         )

@@ -52,7 +52,7 @@ def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
                 sums[name] = sums[name].add_(number) if name in sums else number.clone()
         last = one
     if not n:
-        raise ValueError("nothing to average")
+        raise ValueError("no weights to average")
     return {
         name: (sums[name] / n).to(tensor.dtype) if name in sums else tensor.clone()
         for name, tensor in last.items()
@@ -87,7 +87,7 @@ def average_run(
     folder or in a new one. Returns a description of the checkpoints used."""
     config = file_in(run, CONFIG)
     if out.resolve() != run.resolve() and (out / CONFIG).exists():
-        raise FolderError(f"{out} already holds a model. Give --out another folder.")
+        raise FolderError(f"{out} already contains a model. Choose another --out.")
     checkpoints = Checkpoints(run, keep=1, log=log, owner=False)
     paths = _select_checkpoints(checkpoints, run, last)
     model, tensors, lora = build_model(load_settings(run)), average_of(paths), load_run(run).lora
@@ -109,13 +109,20 @@ def _select_checkpoints(checkpoints: Checkpoints, run: Path, last: int | None) -
     if last is None:
         path = checkpoints.best_path()
         if path is None:
-            raise FolderError(f"{run} has no undamaged best checkpoint. Use --last N.")
+            raise FolderError(
+                f"{run} has no undamaged best checkpoint. Average the last checkpoints instead: "
+                "--last N."
+            )
         return [path]
     paths = newest_undamaged(checkpoints, last)
     if len(paths) < last:
         have = f"{len(paths)} undamaged checkpoint{'s' * (len(paths) != 1)}"
-        way_out = f"Use --last {len(paths)}." if paths else "Train it first with `headway train`."
-        raise FolderError(f"{run} has {have}, not the {last} that --last needs. {way_out}")
+        way_out = (
+            f"Use --last {len(paths)}." if paths else "Train the run first with `headway train`."
+        )
+        raise FolderError(
+            f"--last {last} needs {last} checkpoints, but {run} has {have}. {way_out}"
+        )
     return paths
 
 
@@ -177,8 +184,8 @@ class Ema:
         )
         if wrong:
             raise FolderError(
-                f"the saved average of the weights does not fit this model. Tensors that differ: "
-                f"{len(wrong)}, the first is {wrong[0]}."
+                "the saved average of the weights does not fit this model: the tensor "
+                f"{wrong[0]} and {len(wrong) - 1} others differ."
             )
         for name, tensor in own.items():
             tensor.copy_(tensors[name])

@@ -163,8 +163,8 @@ class Journal:
         if any(lines[good:]) or good == len(lines):
             if not torn:  # a line cut off by a kill never took effect
                 self.note(
-                    f"warning: {path} is damaged in line {good + 1}. That line and all after it "
-                    "are ignored: the budget is planned again from there."
+                    f"warning: {path} is damaged in line {good + 1}. This line and all later lines "
+                    "are ignored, and the budget is planned again from that point."
                 )
             kept = b"".join(line + b"\n" for line in lines[:good])
             replace_text(path, kept.decode())

@@ -80,7 +80,7 @@ class Checkpoints:
         try:
             bad = not_finite(snapshot.tensors)
             if bad:
-                raise FloatingPointError(f"{bad} is not finite")
+                raise FloatingPointError(f"{bad} contains NaN or infinite values")
             self.before()
             self.folder.mkdir(parents=True, exist_ok=True)
             _remove(part)
@@ -113,8 +113,8 @@ class Checkpoints:
                     )
                     continue
                 raise FolderError(
-                    f"cannot read {path}: {error}. Fix this, or move the folder away to resume "
-                    "from the checkpoint before it."
+                    f"cannot read {path}: {error}. Fix the problem, or move this checkpoint away "
+                    "to resume from the previous one."
                 ) from error
             else:
                 self._best = manifest.best
@@ -150,7 +150,7 @@ class Checkpoints:
                 averages = load_file(path / "ema.safetensors")
                 tensors |= {name: averages[name] for name in tensors if name in averages}
         except (OSError, SafetensorError) as error:
-            raise FolderError(f"{path} cannot be read: {error}.") from error
+            raise FolderError(f"cannot read {path}: {error}.") from error
         return tensors
 
     def _path(self, step: int) -> Path:

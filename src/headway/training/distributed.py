@@ -129,7 +129,7 @@ def _together() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RankLost(
-            f"another rank has ended. See its output for the reason. ({error})"
+            f"another rank has ended. See its output for the reason. This rank reported: {error}"
         ) from error
 
 

@@ -86,7 +86,7 @@ def _read(settings: RunSettings, row: Spec, prepared: PreparedData) -> tuple[lis
                 made = source.shown(source.as_read(example))
                 if made == wanted or _is_part(wanted, made):
                     return _raw(bound.table, example.place), [_values(example.values)]
-    raise DataError("the data files changed while they were being read. Start the command again.")
+    raise DataError("the data files changed while they were being read. Run the command again.")
 
 
 def _is_part(wanted: Mapping[str, object], made: Mapping[str, object]) -> bool:
@@ -116,7 +116,7 @@ def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], lis
                 tables = (bound.table for bound in source.tables() if not bound.table.named)
                 raw = next((_raw(t, place) for t in tables if place.startswith(f"{t.file}:")), None)
                 return raw or [place], [f"{opened[0]}   {_values(known)}".rstrip(), *opened[1:]]
-    raise DataError("the data files changed while they were being read. Start the command again.")
+    raise DataError("the data files changed while they were being read. Run the command again.")
 
 
 def _stored(prepared: PreparedData) -> Iterator[str]:

@@ -112,9 +112,9 @@ def copy_weights(
         else:
             has = tuple(theirs[found].shape) if found else "none"
             raise ConfigError(
-                f"--from {name}: {names[0]} has shape {has} in that run, but "
-                f"{(*tensor.shape,)} in this model. Leave out the settings of the model: they "
-                "are taken from that run."
+                f"--from {name}: the tensor {names[0]} has shape {has} in that run, but "
+                f"{(*tensor.shape,)} in this model. Remove the model settings (model.*): they are "
+                "taken from that run."
             )
     unused = tuple(n for n in theirs if n not in used)
     return LoadedWeights(name, frozenset(loaded), frozenset(fresh), unused)
@@ -134,8 +134,8 @@ def freeze(model: nn.Module, layers: int) -> None:
     stack_name, stack = stacks(model)[0]
     if layers > len(stack.blocks):
         raise ConfigError(
-            f"start.freeze={layers}, but the model has {len(stack.blocks)} layers. Use a smaller "
-            "number, or -1 to train only the heads."
+            f"start.freeze={layers} is too large: the model has {len(stack.blocks)} layers. Use a "
+            "smaller number, or -1 to train only the heads."
         )
     front = "source_front." if stack_name == "encoder" else "front."
     kept = (front, *(f"{stack_name}.blocks.{number}." for number in range(layers)))

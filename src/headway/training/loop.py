@@ -293,7 +293,7 @@ class Loop:
                 self.on_bad(self.last_item, self.state)
             raise Diverged(
                 f"stopped at step {self.state.step}: {self.state.bad_in_a_row} steps in a row had "
-                f"a loss or gradient that is not finite. The last examples are in "
+                f"a loss or gradient that was not finite. The last examples are in "
                 f"bad-batch.json. Try a lower train.lr, train.clip=1, or train.precision=fp32."
             )
 

@@ -52,9 +52,7 @@ def build_optimizer(
     if not groups and settings.steps == 0:
         groups = [{"params": []}]  # an n-gram model has no trainable weights
     elif not groups:
-        raise ConfigError(
-            "start.freeze leaves no weights to train. Use a smaller number of layers."
-        )
+        raise ConfigError("start.freeze leaves no weights to train. Freeze fewer layers.")
     if capturable:  # one tensor per group: the default would be shared
         groups = [{**group, "lr": torch.zeros((), device=device)} for group in groups]
     kinds: dict[str, type[torch.optim.Adam]] = {

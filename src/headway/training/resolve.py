@@ -134,7 +134,7 @@ def choose_model(
         if size and asked.get(name, size) != size:
             raise ConfigError(
                 f"model.{name}={asked[name]} does not match the tokenizer, which has {size} "
-                "tokens. Leave it out, or set tokenizer.vocab_size instead."
+                f"tokens. Remove model.{name}, or set tokenizer.vocab_size instead."
             )
     chosen: ChosenSettings = {**proposal.model, **proposal.needs}
     if settings.model is not None:
@@ -189,7 +189,7 @@ def _check_counted(settings: RunSettings) -> None:
         if key.startswith(beside) or (key.startswith("train.") and key not in COUNTING):
             raise ConfigError(
                 f"{as_typed(settings.asked, key)} has no effect with model.body=ngram: n-grams are "
-                "counted in one pass over the training text, without steps. Leave it out."
+                "counted in one pass over the training text, without steps. Remove this setting."
             )
 
 
@@ -199,7 +199,8 @@ def _check_fresh(settings: RunSettings) -> None:
     if settings.lora.rank:
         raise ConfigError(
             why.format(settings.start.run, f"lora.rank={settings.lora.rank}")
-            + ". Leave it out, or freeze layers of the encoder with start.freeze."
+            + ". Remove lora.rank. To train fewer weights, freeze layers of the encoder with "
+            "start.freeze."
         )
     if settings.start.freeze < 0:
         raise ConfigError(

@@ -359,8 +359,8 @@ class Training:
         self.removed = True
         self._write_settings(settings, prepared, config=True)
         self.progress.note(
-            f"warning: {self.out} was removed during training. It is created again with the "
-            "settings and everything that is saved from now on."
+            f"warning: {self.out} was removed during training. The folder is created again with "
+            "the settings, and will contain only what is saved from now on."
         )
 
     def _resolve(self, prepared: PreparedData) -> Resolved:
@@ -388,8 +388,9 @@ class Training:
         threads, most = threads_here(), torch.get_num_threads()
         if threads < most:
             self.progress.note(
-                f"using {threads} of {most} threads: other programs keep the cores busy. This is "
-                f"measured again when the load changes (train.threads={most} always uses all)"
+                f"using {threads} of {most} threads, because other programs keep the cores busy. "
+                "The best number is measured again when the load changes (to always use all "
+                f"threads: train.threads={most})"
             )
         torch.set_num_threads(threads)
         why = {**settings.why, "train.threads": "the fastest number when it was measured"}
@@ -428,7 +429,7 @@ class Training:
             first = self._first_plan(smaller, prepared)
             why = f"to fit about {first.steps:,} steps into the budget"
             if self.timing is None:
-                why = "to fit steps into the little time that is left"
+                why = "to fit steps into the remaining time"
             self.progress.note(f"{why}: {_what_fits(settings, smaller)}")
         return plan.with_steps(smaller, first)
 
@@ -484,8 +485,7 @@ class Training:
             self.progress.note(f"{train.optimizer}, {rates}")
             if worker.no_graph_reason:
                 self.progress.note(
-                    "steps run without a CUDA graph, which is slower, because of "
-                    f"{worker.no_graph_reason}"
+                    f"steps run without a CUDA graph (slower), because of {worker.no_graph_reason}"
                 )
         for line in getattr(worker.objective, "notes", list)():
             self.progress.note(line)
@@ -528,7 +528,8 @@ class Training:
         waited = f", waited for data {mean(waits):.1%} of training" if waits else ""
         if troubles := self._troubles():
             self.progress.note(
-                f"ended in {duration(took)}, but not everything was saved: {'; '.join(troubles)}. "
+                f"ended after {duration(took)}, but not everything was saved: "
+                f"{'; '.join(troubles)}. "
                 + (f"{WEIGHTS} was not written." if WEIGHTS in self.unwritten
                    else f"{WEIGHTS} holds: {chosen['kept']}.")
                 + (f" Fix the problem and {self._again('run')}: training resumes {self._where()}."

@@ -127,8 +127,7 @@ class RunFolder:
             self._lock = os.open(self.path, os.O_RDONLY)
         except (FileExistsError, NotADirectoryError) as error:
             raise FolderError(
-                f"{self._obstacle()}, but --out must name a folder for the run. Choose another "
-                "--out."
+                f"{self._obstacle()}, but --out must be a folder. Choose another --out."
             ) from error
         except OSError as error:
             raise FolderError(f"cannot use {self.path} as a run folder: {error}.") from error
@@ -138,7 +137,8 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise FolderError(
-                f"another process is training in {self.path}. Wait until it ends."
+                f"another process is training in {self.path}. Wait until it ends, or choose "
+                "another folder."
             ) from error
         except OSError:  # a file system without locks
             pass

@@ -60,7 +60,7 @@ def read_manifest(folder: Path) -> Manifest:
             return manifest
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
-    raise FolderError(f"{folder} is damaged: {MANIFEST} differs from what was written.")
+    raise FolderError(f"{folder} is damaged: {MANIFEST} has changed since it was written.")
 
 
 def verify(folder: Path, only: Iterable[str] | None = None) -> Manifest:
@@ -120,7 +120,7 @@ def read_snapshot(folder: Path, manifest: Manifest) -> Snapshot:
         }
         state = json.loads((folder / STATE).read_bytes())
     except (SafetensorError, ValueError) as error:
-        raise FolderError(f"{folder} cannot be read: {error}.") from error
+        raise FolderError(f"cannot read {folder}: {error}.") from error
     return Snapshot(manifest.step, tensors, state, manifest.passing)
 
 

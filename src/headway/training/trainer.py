@@ -192,7 +192,7 @@ class Trainer:
         if train.compile == "yes" and work < COMPILE_S:
             raise ConfigError(
                 f"train.compile=yes does not save time: compiling takes about a minute, and the "
-                f"whole training about {work:.0f} s. Leave it out."
+                f"whole training about {work:.0f} s. Remove train.compile."
             )
         # On a CPU compiling takes minutes and gains nothing: compile only on request.
         return train.compile == "yes" or (self.use_cuda_graph and work > 3 * COMPILE_S)

@@ -87,6 +87,6 @@ def _hash(text: str) -> str:
 
 def _element(name: str, text: str) -> str:
     if "</script" in text.lower():
-        raise ValueError(f"the script {name!r} contains the end of a script element")
+        raise ValueError(f"the script {name!r} contains the closing tag </script>")
     place = f' data-panel="{name}"' if name else ""
     return f"<script{place}>{text}</script>"

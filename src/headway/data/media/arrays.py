@@ -43,7 +43,7 @@ def _state(path: str | Path) -> tuple[int, int]:
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}.") from error
     if not S_ISREG(state.st_mode):
-        raise DataError(f"{path} is not a file.")
+        raise DataError(f"{path} is not a regular file.")
     return state.st_mtime_ns, state.st_size
 
 
@@ -106,12 +106,12 @@ def stack_frames(values: NDArray[Any], moving: bool, channels: int, where: str) 
     if n_axes not in (2, 3):
         raise DataError(
             f"{where} has the shape {tuple(shape)}, but {'a video' if moving else 'an image'} must "
-            "have "
-            f"the axes {axes}. A stack has one more axis in front; `index` selects its item."
+            f"have the axes {axes} ({'frames, ' * moving}height, width, channels). If it is a "
+            "stack with one more axis in front, select an item with `index`."
         )
     if prod(shape) > 4 * MAX_PIXELS:
         raise DataError(
-            f"{where} has {prod(shape):,} numbers; an item can have at most {4 * MAX_PIXELS:,}."
+            f"{where} has {prod(shape):,} numbers, more than the limit of {4 * MAX_PIXELS:,}."
         )
     t = shape[0] if moving else 1
     one = (*shape[moving:], 1) if n_axes == 2 else tuple(shape[moving:])
@@ -156,14 +156,14 @@ def _unpacked(path: Path) -> NDArray[np.uint8]:
             shape = _idx_shape(file.read(4), file, path)
             if prod(shape) > MAX_UNPACKED:
                 raise DataError(
-                    f"{path} needs {prod(shape):,} bytes of memory; the limit is {MAX_UNPACKED:,}. "
-                    "Unpack "
-                    "it first: uncompressed IDX files are memory-mapped."
+                    f"{path} needs {prod(shape):,} bytes of memory, more than the limit of "
+                    f"{MAX_UNPACKED:,}. Decompress the file: uncompressed IDX files are "
+                    "memory-mapped."
                 )
             values = file.read(prod(shape) + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
-            f"{path} cannot be unpacked: {error}. The file may be truncated."
+            f"{path} cannot be decompressed: {error}. The file may be truncated."
         ) from error
     if len(values) != prod(shape):
         raise _wrong_size(path, shape, len(values))

@@ -110,9 +110,8 @@ def stream_windows(
     size, step = round(window_s * rate), round((window_s - overlap_s) * rate)
     if not 0 < step <= size:
         raise DataError(
-            f"windows of {window_s:g} s cannot overlap by {overlap_s:g} s: the overlap must be 0 "
-            "or "
-            "more, and less than the window."
+            f"windows of {window_s:g} s cannot overlap by {overlap_s:g} s: the overlap must be at "
+            "least 0 s and shorter than the window."
         )
     held_S, place, given = np.zeros(0, np.float32), 0, 0
     for block_S in _resampled(path, rate):
@@ -188,17 +187,17 @@ def _from_npy(
     path: str, start: float | None, end: float | None, rate: int | None, index: int | None
 ) -> tuple[Float32Array, int]:
     if rate is None:
-        raise DataError(f"{path} is an array without a sampling rate. Give it as `rate`.")
+        raise DataError(f"{path} is an array without a sampling rate. Give the rate as `rate`.")
     values: Any = stack_item(path, index)
     if values.ndim not in (1, 2) or values.dtype.kind not in "if" or values.dtype.itemsize == 1:
         raise DataError(
-            f"{path} contains {values.dtype} of shape {values.shape}. Samples must be int16 or "
-            "float32, with the axes (samples) or (samples, channels)."
+            f"{path} contains {values.dtype} values of shape {values.shape}. Samples must be int16 "
+            "or float32, with the axes (samples) or (samples, channels)."
         )
     if values.ndim == 2 and values.shape[1] > MOST_CHANNELS:
         raise DataError(
-            f"{path} has the shape {values.shape}: its second axis, the channels, exceeds the "
-            f"limit of {MOST_CHANNELS}. If it is a stack of recordings, give the `index` of one."
+            f"{path} has the shape {values.shape}, but the second axis (channels) is limited to "
+            f"{MOST_CHANNELS}. If it is a stack of recordings, select one with `index`."
         )
     first, last = _part(path, start, end, len(values) / rate, rate)
     if last - first > MOST_S * rate:
@@ -219,8 +218,8 @@ def one_channel(samples_SC: Float32Array, path: str | Path) -> Float32Array:
     furthest = np.abs(samples_SC).max()
     if np.isfinite(furthest) and furthest > LOUDEST:
         raise DataError(
-            f"{path} contains a sample of {furthest:.3g}, but samples range from −1 to 1. The file "
-            "is damaged or does not contain audio."
+            f"{path} contains a sample of magnitude {furthest:.3g}, but samples must be between −1 "
+            "and 1. The file is damaged or does not contain audio."
         )
     if not np.isfinite(furthest):
         n = int((~np.isfinite(samples_SC)).sum())

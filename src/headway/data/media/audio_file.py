@@ -31,10 +31,16 @@ def open_audio(path: str | Path) -> Iterator[SoundFile]:
     try:
         import soundfile
     except (ImportError, OSError) as error:
-        raise UserError(f"Reading audio needs `pip install soundfile` ({error}).") from error
+        raise UserError(
+            f"soundfile cannot be imported ({error}). To read audio, install it: "
+            "`pip install soundfile`"
+        ) from error
     try:
         if not Path(path).is_file():
-            raise DataError(f"{path} is {'a folder' if Path(path).is_dir() else 'not a file'}.")
+            raise DataError(
+                f"{path} {'is a folder' if Path(path).is_dir() else 'is not an existing file'}. "
+                "Give an audio file."
+            )
         if not Path(path).stat().st_size:
             raise DataError(f"{path} is empty (0 bytes).")
     except OSError as error:  # such as a name that is too long
@@ -112,7 +118,7 @@ def _check_size(path: Path, said: int, there: int) -> None:
     if there < said < 0x7FFFF000:
         raise DataError(
             f"{path} is truncated: its header declares {said:,} bytes of samples, but the file "
-            f"contains {max(0, there):,}."
+            f"contains only {max(0, there):,}."
         )
 
 

@@ -45,7 +45,5 @@ def is_visual(path: str | PathLike[str]) -> bool:
 def check_is_text(path: str | PathLike[str]) -> None:
     """Raise a `DataError` if a file that is to be read as text is media by its name."""
     if is_audio(path) or is_visual(path):
-        kind = "audio" if is_audio(path) else "an image or a video"
-        raise DataError(
-            f"{path}: the file ending is that of {kind}, but text files are expected here."
-        )
+        kind = "an audio file" if is_audio(path) else "an image or video"
+        raise DataError(f"{path} has the file extension of {kind}, but a text file is needed.")

@@ -124,7 +124,7 @@ def sampled(n: int, frames: int) -> list[int]:
 def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) -> DecodedMedia:
     files = frame_files(folder)
     if not files:
-        raise DataError(f"{folder} contains no images to be used as the frames of a video.")
+        raise DataError(f"{folder} contains no images. A video folder needs one image per frame.")
     wanted = sampled(len(files), frames)
     kept: dict[int, DecodedMedia] = {}
     for number in sorted(set(wanted)):
@@ -144,7 +144,7 @@ def _check_held(frames: int, area: int, size: Size | None, path: str | Path) -> 
     if size is None and frames * area > MAX_PIXELS:
         raise DataError(
             f"{frames} frames of {path} at their original size have {frames * area:,} pixels. The "
-            f"limit is {MAX_PIXELS:,}: make them smaller."
+            f"limit is {MAX_PIXELS:,}: make the frames smaller."
         )
 
 
@@ -166,8 +166,8 @@ def _opened(path: str | Path) -> Iterator[Image]:
         raise
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise DataError(
-            f"{path} decodes to more than the limit of {MAX_PIXELS:,} pixels. Make it smaller, or "
-            "remove it."
+            f"{path} decodes to more than the limit of {MAX_PIXELS:,} pixels. Make the image "
+            "smaller, or remove it."
         ) from error
     except pillow.UnidentifiedImageError as error:
         known = ", ".join(FORMATS)
@@ -175,7 +175,7 @@ def _opened(path: str | Path) -> Iterator[Image]:
             f"{path} is not an image in a supported format ({known}), or its header is damaged."
         ) from error
     except MemoryError as error:
-        raise DataError(f"{path} does not fit into memory.") from error
+        raise DataError(f"{path} does not fit into memory. Make the image smaller.") from error
     except Exception as error:
         raise DataError(
             f"{path} cannot be read: {_error_text(error)}. It may be damaged or truncated: "
@@ -196,21 +196,21 @@ def _check_size(width: int, height: int, path: str | Path) -> None:
     if width * height > MAX_PIXELS:
         raise DataError(
             f"{path} has {width:,} × {height:,} pixels according to its header. The "
-            f"limit is {MAX_PIXELS:,}: make it smaller, or remove it."
+            f"limit is {MAX_PIXELS:,}: make the image smaller, or remove it."
         )
     if not width * height:
-        raise DataError(f"{path} has no pixels: {width} × {height}.")
+        raise DataError(f"{path} has no pixels: its size is {width} × {height}.")
 
 
 def _pixels(image: Image, channels: int, path: str | Path) -> ByteArray:
     """Return the current frame as C Y X."""
     pillow = _pillow()
     if image.mode == "F":
-        raise DataError(f"{path} contains floating-point numbers. Save it with 8 or 16 bits.")
+        raise DataError(f"{path} contains floating-point pixels. Save the image with 8 or 16 bits.")
     if image.mode.startswith("I"):
         values_YX = np.asarray(image)
         if values_YX.min() < 0 or values_YX.max() > 0xFFFF:
-            raise DataError(f"{path} contains 32-bit numbers. Save it with 8 or 16 bits.")
+            raise DataError(f"{path} contains 32-bit pixels. Save the image with 8 or 16 bits.")
         return to_pixels(values_YX.astype(np.uint16)[:, :, None], channels, str(path))
     mode = "L" if channels == 1 else "RGB"
     if image.has_transparency_data:
@@ -248,7 +248,9 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise UserError(f"Reading images needs `pip install pillow` ({error}).") from error
+        raise UserError(
+            f"Pillow cannot be imported ({error}). To read images, install it: `pip install pillow`"
+        ) from error
     # `_check_size` reports images that are too large. The filter is set once for all threads:
     # `catch_warnings` around each image would reset the filters of the others.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)

@@ -66,7 +66,7 @@ class MediaWriter:
             return self.put((value["array"], value.get("sampling_rate")), what, where, name)
         inner = value.get("bytes") or value.get("path")
         if inner is None:
-            raise DataError(f"{where} has none of the fields `bytes`, `path` and `array`.")
+            raise DataError(f"{where} has none of the fields `bytes`, `path` and `array`. Add one.")
         return self.put(inner, what, where, name)
 
     def _next(self, ending: str) -> Path:
@@ -103,7 +103,7 @@ def pixels_of(value: Any, what: str, where: str) -> NDArray[Any]:
     if what == "video" and isinstance(value, list | tuple):
         frames = [pixels_of(one, "image", where) for one in value]
         if not frames or len({frame.shape for frame in frames}) > 1:
-            raise DataError(f"{where}: the frames of a video must all have the same size.")
+            raise DataError(f"{where}: a video needs at least one frame, all of the same size.")
         return np.stack(frames)
     if hasattr(value, "getbands"):  # a Pillow image, possibly an animation
         return _image(value) if what == "image" else _animation(value)
@@ -143,8 +143,8 @@ def samples_of(value: Any, where: str) -> tuple[NDArray[Any], int]:
     rate = value[1] if pair else None
     if not isinstance(rate, int | float | np.integer | np.floating) or rate < 1 or rate % 1:
         raise DataError(
-            f"{where} is {shown_value(value)}, but audio must be given with its sampling rate, as "
-            "in (samples, 16000)."
+            f"{where} is {shown_value(value)}, but audio needs a sampling rate. Give a pair such "
+            "as (samples, 16000)."
         )
     samples = _numbers(value[0], where)
     if samples.ndim == 2 and samples.shape[0] <= CHANNELS < samples.shape[1]:
@@ -166,7 +166,7 @@ def _numbers(value: Any, where: str) -> NDArray[Any]:
         found = found.astype(np.uint8) if whole else found
     if found.dtype.kind not in "buif" or not found.size:
         raise DataError(
-            f"{where} is {shown_value(value)}. Give a path, bytes, a Pillow image, an array of "
-            "numbers, or (samples, rate) for audio."
+            f"{where} is {shown_value(value)}, which is not a supported input. Give a path, bytes, "
+            "a Pillow image, an array of numbers, or (samples, rate) for audio."
         )
     return found

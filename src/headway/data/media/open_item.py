@@ -121,13 +121,13 @@ def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> Decode
     if form.modality == "audio":
         return _audio(path, form, part)
     if part.start is not None or part.end is not None:
-        raise DataError(f"{path}: `start` and `end` apply only to audio.")
+        raise DataError(f"{path}: `start` and `end` apply only to audio. Remove them.")
     if stacked:
         where = path if part.index is None else f"{path}, item {part.index}"
         values, height, width = _stacked(stack_item(path, part.index)[None], form, where)
         return DecodedMedia(values[0], height, width)
     if part.index is not None:
-        raise DataError(f"{path}: `index` applies only to stacks (.npy, IDX).")
+        raise DataError(f"{path}: `index` applies only to stacks (.npy, IDX). Remove it.")
     if part.box is not None:
         return _cut_out(path, form, part.box)
     if form.modality == "video":
@@ -202,7 +202,7 @@ def resize_to_format(pixels_TCYX: ByteArray, form: ItemFormat) -> DecodedMedia:
 
 def _audio(path: str, form: ItemFormat, part: MediaRegion) -> DecodedMedia:
     if part.box is not None:
-        raise DataError(f"{path}: `box` applies only to images.")
+        raise DataError(f"{path}: `box` applies only to images. Remove it.")
     samples = read_audio(
         path, form.rate, part.start, part.end, npy_rate=part.rate, index=part.index
     )
@@ -211,7 +211,7 @@ def _audio(path: str, form: ItemFormat, part: MediaRegion) -> DecodedMedia:
 
 def _cut_out(path: str, form: ItemFormat, box: tuple[int, int, int, int]) -> DecodedMedia:
     if form.modality != "image":
-        raise DataError(f"{path}: `box` applies only to images.")
+        raise DataError(f"{path}: `box` applies only to images. Remove it.")
     sheet_CYX = SHEETS.read(path, form.channels)
     left, top, right, bottom = box
     height, width = sheet_CYX.shape[1:]

@@ -44,7 +44,9 @@ class Resampler:
 
     def __init__(self, from_rate: int, to_rate: int) -> None:
         if min(from_rate, to_rate) < 1:
-            raise DataError(f"sampling rates must be at least 1, not {from_rate} and {to_rate}.")
+            raise DataError(
+                f"sampling rates must be at least 1 Hz, but are {from_rate} and {to_rate} Hz."
+            )
         ratio = Fraction(from_rate, to_rate)
         if max(ratio.numerator, ratio.denominator) > MOST_PHASES:
             ratio = _near(ratio)

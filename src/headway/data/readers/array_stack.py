@@ -33,8 +33,9 @@ def open_mnist(path: Path, *, labelled: bool) -> Table:
     images = open_idx(path)
     if images.ndim not in (3, 4):
         raise DataError(
-            f"{path} has {images.ndim} axes, but images have the axes N Y X [C]. Give the file "
-            "of images; the file of labels next to it is found automatically."
+            f"{path} has {images.ndim} axes, but a file of images has the axes N Y X or N Y X C "
+            "(images, rows, columns, channels). Give the file of images. The file of labels next "
+            "to it is found automatically."
         )
     if not labelled:
         return _table(path, len(images))

@@ -52,7 +52,7 @@ class Delimited:
                 number = reader.line_num + 1
         except csv.Error as error:
             where = f"{display_name(self.path)}, line {reader.line_num:,}"
-            raise DataError(f"{where}: {error}.") from error
+            raise DataError(f"{where} is not valid CSV: {error}.") from error
 
     def read(self, columns: Sequence[str], n_header: int, names: Sequence[str]) -> Iterator[RawRow]:
         places = [columns.index(name) if name in columns else len(columns) for name in names]

@@ -38,13 +38,13 @@ def _check_classes(folder: Path, classes: list[Path]) -> None:
     lost = [p for p in folder.iterdir() if is_broken_link(p) and not p.suffix]
     if lost:
         raise DataError(
-            f"{lost[0]} is a broken link to {lost[0].readlink()}, so a class would be missing. Put "
-            "the folder there, or remove the link."
+            f"{lost[0]} is a broken link to {lost[0].readlink()}, so a class would be missing. "
+            "Restore the folder, or remove the link."
         )
     if classes and {p.name.lower() for p in classes} <= SPLITS:
         raise DataError(
-            f"{folder} has the folders {', '.join(p.name for p in classes)}, which are splits, not "
-            f"classes. Give them separately: {_splits_hint(classes)}"
+            f"{folder} contains the folders {', '.join(p.name for p in classes)}, which are "
+            f"splits, not classes. Give them separately: {_splits_hint(classes)}"
         )
 
 

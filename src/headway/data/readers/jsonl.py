@@ -92,7 +92,8 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         raise _array(where)
     if not isinstance(values, dict):
         raise DataError(
-            f'{where} is {_kind(values)}, not a JSON object ({{"text": …}}): {line.strip()[:40]!r}.'
+            f'{where} contains {_kind(values)}, not a JSON object ({{"text": …}}): '
+            f"{line.strip()[:40]!r}."
         )
     return values
 
@@ -123,11 +124,11 @@ def value_text(value: Any, name: str, where: str) -> str:
 def check_unicode(text: str, name: str, where: str) -> str:
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
         raise DataError(
-            f"{where}: the field {name!r} contains half of a surrogate pair, which is "
-            "not valid text."
+            f"{where}: the field {name!r} contains an unpaired surrogate, which is "
+            "not valid Unicode text."
         )
     return text
 
 
 def _kind(value: Any) -> str:
-    return {list: "a list", str: "a text", type(None): "null"}.get(type(value), "a number")
+    return {list: "a list", str: "a string", type(None): "null"}.get(type(value), "a number")

@@ -50,8 +50,8 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: M
     wanted = [one.name for one in columns[1:] if not one.optional]
     if "other" in wanted:
         raise DataError(
-            f"{name} is not a manifest, so it does not contain pairs. Give a TSV, CSV or JSONL "
-            f"file with the columns {data.path_field} and {data.other_field}."
+            f"{name} is not a manifest, but pairs can only be read from one. Give a TSV, CSV or "
+            f"JSONL file with the columns {data.path_field} and {data.other_field}."
         )
     labelled = bool(wanted) and "text" not in wanted
     idx = idx_in_folder(path) if path.is_dir() and what == "image" else None
@@ -66,7 +66,10 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: M
         if what != "image":
             raise DataError(f"{path} is an IDX file of images, but {UNITS[what]} are needed.")
         if "text" in wanted:
-            raise DataError(f"{path} is an IDX file, which has labels but no texts.")
+            raise DataError(
+                f"{path} is an IDX file, which has labels but no texts. Give a manifest: a TSV, "
+                "CSV or JSONL file with the columns path and text."
+            )
         return open_mnist(idx or path, labelled=labelled)
     return _single(path, what, "label" if labelled else "".join(wanted))
 

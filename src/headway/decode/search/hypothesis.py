@@ -70,7 +70,7 @@ class TokenConstraints:
 
     def __post_init__(self) -> None:
         if () in self.required or () in self.banned:
-            raise ValueError("required and banned phrases must have at least one token")
+            raise ValueError("required and banned phrases must contain at least one token")
 
 
 NO_CONSTRAINTS = TokenConstraints()

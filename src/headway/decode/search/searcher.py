@@ -265,11 +265,12 @@ def check_prompted(settings: DecodeSettings) -> None:
     if settings.coverage:
         raise ConfigError(
             f"decode.coverage={settings.coverage:g} needs a source, but a language model has none. "
-            "Remove this setting."
+            "Remove decode.coverage."
         )
     if settings.unknown == "copy":
         raise ConfigError(
-            "decode.unknown=copy needs a source, but a language model has none. Use ban or keep."
+            "decode.unknown=copy needs a source, but a language model has none. Set "
+            "decode.unknown to ban or keep."
         )
 
 

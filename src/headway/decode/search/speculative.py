@@ -237,9 +237,9 @@ def check_draft(
     sizes = [part.front.vocab_size for part in (model, draft)]
     if sizes[0] != sizes[1]:
         raise UserError(
-            f"the vocabulary of the draft model has {sizes[1]:,} tokens, that of the model has "
-            f"{sizes[0]:,}, but they must be the same. Distil a draft from the model, or train one "
-            "with its tokenizer."
+            f"the draft model has a vocabulary of {sizes[1]:,} tokens and the model one of "
+            f"{sizes[0]:,}, but both need the same vocabulary. Distil a draft from the model, or "
+            "train one with the model's tokenizer."
         )
     if draft_context is not None and (context is None or draft_context < context):
         reads = "has no such limit" if context is None else f"accepts {context:,}"

@@ -45,7 +45,7 @@ class CtcSteps:
 
     @property
     def attention_BWS(self) -> Tensor:
-        raise NotImplementedError("CTC has no attention")
+        raise NotImplementedError("CTC decoding has no cross-attention")
 
     def step(self, tokens_BW: Tensor) -> Tensor:
         """As `DecodingSteps.step`. The first tokens are start tokens, which CTC does not score."""

@@ -119,11 +119,14 @@ class Anatomy:
         """Return the attention module of a head; raise an error if there is no such head."""
         layers = self.kind(kind).layers
         if not 0 <= layer < len(layers):
-            raise UserError(f"{kind} attention has layers 1 to {len(layers)}, not {layer + 1}.")
+            raise UserError(
+                f"{kind} attention has layers 1 to {len(layers)}, so there is no layer {layer + 1}."
+            )
         n_heads = layers[layer].n_heads
         if not 0 <= head < n_heads:
             raise UserError(
-                f"layer {layer + 1} of {kind} attention has heads 1 to {n_heads}, not {head + 1}."
+                f"layer {layer + 1} of {kind} attention has heads 1 to {n_heads}, so there is no "
+                f"head {head + 1}."
             )
         return layers[layer]
 

@@ -65,11 +65,13 @@ def beam_tree(
     """
     if not has_search(run):
         raise UserError(
-            f"{run.folder.name} has no search to show: a run of the task "
-            f"`{run.settings.task}` does not generate text token by token."
+            f"{run.folder.name} has no search to show: its task `{run.settings.task}` does not "
+            "generate text token by token."
         )
     if wish.required:
-        raise UserError("a search with required phrases has no search tree. Leave the phrases out.")
+        raise UserError(
+            "a search with required phrases has no search tree. Remove the required phrases."
+        )
     item: Any = text.item if isinstance(text, MediaInput) else text
     if isinstance(text, str):
         tokenizer = run.vocab.source

@@ -79,8 +79,8 @@ class Corpus:
         for number, cells in enumerate(pairs, 1):
             if len(cells) < 2 or not cells[0].strip() or not cells[1].strip():
                 raise DataError(
-                    f"{where}, text {number:,} is not a source and a target separated by a tab, "
-                    "unlike other lines. Give pairs on all lines, or only sources."
+                    f"{where}, text {number:,} lacks a source or a target (separated by a tab), "
+                    "but other lines have both. Give pairs on all lines, or only sources."
                 )
         return cls(where, tuple(c[0] for c in pairs), tuple(c[1] for c in pairs), cut=cut)
 
@@ -118,7 +118,8 @@ class Corpus:
         name = "the validation data of the run"
         if not keeps_data(run):
             raise FolderError(
-                f"{run.folder.name} contains no validation data. Give a corpus: FILES.",
+                f"{run.folder.name} contains no validation data. Give the files of a corpus "
+                "(FILES).",
                 python=f"{run.folder.name} contains no validation data. Pass a corpus.",
             )
         prepared = load_prepared(run.folder)
@@ -188,7 +189,7 @@ def _texts_in(files: DataSettings, run: LoadedRun) -> Iterator[str]:
 
 def _of_pairs(pairs: Sequence[tuple[str, str]], name: str) -> Corpus:
     if not pairs:
-        raise DataError(f"{name} is empty.")
+        raise DataError(f"{name} contains no pairs.")
     sources, targets = zip(*pairs, strict=True)
     return Corpus(name, sources, targets)
 
@@ -303,7 +304,7 @@ def _refuse_tables(path: str, head: list[str]) -> None:
     full = [line for line in head if line.strip()]
     if full and all("\t" in line for line in full):
         raise DataError(
-            f"{display_name(path)} has a tab in every line, like pairs, labelled or tagged text, "
-            f"but "
-            "this run reads plain text. Give one text per line, for example with `cut -f1`."
+            f"{display_name(path)} has a tab in every line, as in files of pairs, labelled text or "
+            "tagged text, but this run reads plain text. Give one text per line, for example "
+            "with `cut -f1`."
         )

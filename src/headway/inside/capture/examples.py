@@ -103,8 +103,8 @@ def examples(run: LoadedRun, corpus: Corpus, n: int = N_EXAMPLES) -> list[Readin
     found = [reading for reading in found if reading.outputs]
     if not found:
         raise DataError(
-            f"this model can read none of the examples in {corpus.name}. They may be empty or too "
-            "long for it."
+            f"this model cannot read any of the examples in {corpus.name}. All of them may be "
+            "empty or too long for this model."
         )
     return found
 

@@ -30,7 +30,9 @@ class Intervention:
     def check(self, lengths: dict[str, int]) -> None:
         for stream, place in sorted(self.hidden):
             if stream not in lengths:
-                raise UserError(f"unknown stream {stream!r}; the streams are {', '.join(lengths)}.")
+                raise UserError(
+                    f"unknown stream {stream!r}. The streams are: {', '.join(lengths)}."
+                )
             if not 0 <= place < lengths[stream]:
                 raise UserError(
                     f"cannot hide token {place + 1} of {stream}, which has {lengths[stream]} "

@@ -207,5 +207,5 @@ def check_input_kind(run: LoadedRun, text: str | None, file: Path | str | None) 
     if text is None and file is None:
         way = "a text: --text 'A sentence.'"
         raise UserError(
-            f"no input to look at. Give {way if reads == 'text' else f'{reads}: --file PATH.'}"
+            f"no input was given. Give {way if reads == 'text' else f'{reads}: --file PATH.'}"
         )

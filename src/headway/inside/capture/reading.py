@@ -117,8 +117,8 @@ def read_with_beam(
         return _continue(run, given, ask, change, beam)
     if ask.output is not None or ask.prefix:
         raise UserError(
-            f"a run of the task {run.settings.task} without a decoder generates no text. Do not "
-            "give an output."
+            f"a run of the task {run.settings.task} without a decoder generates no text. Remove "
+            "the output or its prefix."
         )
     return _label(run, given, change), None
 
@@ -129,7 +129,7 @@ def _open(run: LoadedRun, text: str | Path | MediaInput) -> str | MediaInput:
     if media_settings(run.settings) is not None:
         return open_media(run, text)
     if not isinstance(text, str):
-        raise UserError(f"{run.folder.name} reads text, not files. Give the text itself.")
+        raise UserError(f"{run.folder.name} reads text, not files. Give the text as a string.")
     if not text.strip():
         raise UserError("the text is empty. Give a text: --text 'A sentence.'")
     return text
@@ -319,7 +319,7 @@ def _given_tokens(ask: GenerationOptions, tokenizer: Tokenizer) -> list[int] | N
     for id in ask.output:
         if not 0 <= id < tokenizer.vocab_size:
             raise UserError(
-                f"unknown token id {id}: ids go from 0 to {tokenizer.vocab_size - 1:,}."
+                f"unknown token id {id}: valid ids are 0 to {tokenizer.vocab_size - 1:,}."
             )
     return list(ask.output)
 
@@ -328,7 +328,7 @@ def _only(change: Intervention, stream: str, length: int) -> Intervention:
     """Keep only the hidden tokens of the input; the output does not exist yet."""
     for name, place in change.hidden:
         if name == stream and place < 0:
-            raise UserError(f"cannot hide token {place + 1}: tokens count from 1.")
+            raise UserError(f"cannot hide token {place + 1}: tokens are counted from 1.")
     return replace(
         change, hidden=frozenset(h for h in change.hidden if h[0] == stream and h[1] < length)
     )

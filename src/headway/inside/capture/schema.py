@@ -57,16 +57,21 @@ def _check_outputs(trace: Trace) -> None:
     n = len(trace.reading.last)
     for output in outputs:
         if output.row is not None and not 0 <= output.row < n:
-            raise DataError(f"output {output.name!r} has row {output.row}, but there are {n} rows.")
+            raise DataError(
+                f"output {output.name!r} is in row {output.row}, but there are {n} rows."
+            )
     if not outputs or scores_RC is None:
         return
     if scores_RC.ndim != 2 or len(scores_RC) != len(outputs):
         raise DataError(
-            f"scores has shape {tuple(scores_RC.shape)}, but there are {len(outputs)} outputs."
+            f"the tensor scores has shape {tuple(scores_RC.shape)}, but there are "
+            f"{len(outputs)} outputs."
         )
     largest = max(output.id for output in outputs)
     if largest >= scores_RC.shape[1]:
-        raise DataError(f"scores has {scores_RC.shape[1]} columns, but an output has id {largest}.")
+        raise DataError(
+            f"the tensor scores has {scores_RC.shape[1]} columns, but an output has id {largest}."
+        )
 
 
 def _check_shapes(name: str, layers: Sequence[Tensor], expected: tuple[int | None, ...]) -> None:

@@ -99,9 +99,9 @@ def _streams_of(module: nn.Module) -> tuple[str, ...]:
         if isinstance(module, known):
             return names
     raise UserError(
-        f"{type(module).__name__} is not supported; torch's "
-        f"{', '.join(known.__name__ for known in INPUTS)} are. For other models write a trace "
-        "file (see docs/look/page.md)."
+        f"{type(module).__name__} is not supported. Supported modules of torch.nn: "
+        f"{', '.join(known.__name__ for known in INPUTS)}. For other models, write a trace file "
+        "(see docs/look/page.md)."
     )
 
 
@@ -115,7 +115,8 @@ def _stacks(module: nn.Module, *, causal: bool) -> list[StackPart]:
         for part, known in ((encoder, nn.TransformerEncoder), (decoder, nn.TransformerDecoder)):
             if not isinstance(part, known):
                 raise UserError(
-                    f"unsupported part {type(part).__name__}: expected torch's {known.__name__}."
+                    f"unsupported part {type(part).__name__} of torch.nn.Transformer: use torch's "
+                    f"{known.__name__}."
                 )
         return [
             copied("encoder", "source", encoder, causal=False),
@@ -132,8 +133,8 @@ def _sequences(
     """Each input as a tensor of tokens by width, in fp32."""
     if len(inputs) != len(names):
         raise UserError(
-            f"{type(module).__name__} takes {len(names)} input(s) ({', '.join(names)}), but "
-            f"{len(inputs)} were given."
+            f"wrong number of inputs for {type(module).__name__}: expected {len(names)} "
+            f"({', '.join(names)}), got {len(inputs)}."
         )
     width = next(part.embed_dim for part in _attentions(module))
     return {name: _sequence(x, name, width) for name, x in zip(names, inputs, strict=True)}
@@ -177,7 +178,7 @@ def _prove(module: nn.Module, xs: list[Tensor], ours_TD: Tensor, *, causal: bool
     if not error <= TOLERANCE:  # also when it is not a number
         raise UserError(
             f"the output of this {type(module).__name__} differs from that of its layers by "
-            f"{error:.1g}. A subclass or a hook may change it; only plain torch modules work."
+            f"{error:.1g}. The cause may be a subclass or a hook, which are not supported."
         )
 
 
@@ -192,7 +193,9 @@ def _labels(
     counts = [len(one) for one in lists]
     if counts != [len(xs[name]) for name in names]:
         wanted = ", ".join(f"{len(xs[name])} for the {name}" for name in names)
-        raise UserError(f"labels were given for {counts} tokens, but {wanted} are needed.")
+        raise UserError(
+            f"the lists of labels have the lengths {counts}, but the inputs need {wanted}."
+        )
     return {name: tuple(map(str, one)) for name, one in zip(names, lists, strict=True)}
 
 
@@ -297,7 +300,8 @@ def _activation(activation: Callable[[Tensor], Tensor], where: str) -> str:
 def _norm(theirs: nn.Module, where: str) -> nn.Module:
     if not isinstance(theirs, nn.LayerNorm | nn.RMSNorm) or len(theirs.normalized_shape) != 1:
         raise UserError(
-            f"unsupported {type(theirs).__name__} in {where}: use LayerNorm or RMSNorm."
+            f"unsupported {type(theirs).__name__} in {where}: use LayerNorm or RMSNorm over "
+            "one dimension."
         )
     width = theirs.normalized_shape[0]
     if isinstance(theirs, nn.RMSNorm):

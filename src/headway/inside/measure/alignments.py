@@ -21,7 +21,8 @@ def alignment(map_: Map, reading: Reading) -> list[AlignmentLink]:
     parts = map_.parts()
     if "source" not in parts:
         raise UserError(
-            f"the map {map_.name} has no columns for a source, so it gives no alignment."
+            f"the map {map_.name} has no columns for a source, so no alignment can be "
+            "derived from it."
         )
     source = reading.streams["source"].words
     columns = [place for place, word in enumerate(source) if word >= 0]

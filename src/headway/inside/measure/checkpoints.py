@@ -42,7 +42,7 @@ def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
         made = "an imported model" if run.imported else f"{run.folder}"
         raise UserError(
             f"{made} has no checkpoints: it contains no folder checkpoints/step-N. Training keeps "
-            "the last train.keep checkpoints, and copies of a run often omit them. Leave out "
+            "the last train.keep checkpoints, and copies of a run often omit them. Remove "
             "--checkpoints to see the final weights."
         )
     return paths

@@ -97,7 +97,7 @@ def _place(anatomy: Anatomy, found: Trace, at: WalkRequest | None) -> WalkPositi
     if row is None:
         row = _last_word(found) if kind.rows == found.reading.last.name else len(rows) // 2
     if not 0 <= row < len(rows):
-        raise UserError(f"{rows.name} has {len(rows)} tokens, so there is no token {row + 1}.")
+        raise UserError(f"the {rows.name} has {len(rows)} tokens, so there is no token {row + 1}.")
     first = WalkPosition(name, layer, 0, row)
     return WalkPosition(
         name, layer, _sharpest(anatomy, found, name, first) if head is None else head, row

@@ -68,7 +68,10 @@ class TokenIndex:
         wanted = (sites[-1][0] if stack is None else stack, layer)
         if wanted not in sites:
             there = ", ".join(f"{name} {number}" for name, number in sites)
-            raise UserError(f"this model has no layer {layer} of {wanted[0]!r}. It has: {there}.")
+            raise UserError(
+                f"this model has no layer {layer} of stack {wanted[0]!r}. Its stacks and layers "
+                f"are: {there}."
+            )
         return build_indexes(run, lines, [wanted], factors=factors, max_tokens=max_tokens)[wanted]
 
     @property
@@ -79,7 +82,9 @@ class TokenIndex:
         """Find the most similar tokens of the corpus for one token of a traced text, nearest
         first."""
         if stream != self.stream:
-            raise UserError(f"this index has tokens of {self.stream}, not of {stream}.")
+            raise UserError(
+                f"this index contains tokens of the {self.stream}, not of the {stream}."
+            )
         x_1D = trace.states[self.site[0]][self.site[1]][place : place + 1]
         return self.nearest_to(self.rows(x_1D.detach()), top)[0]
 
@@ -110,7 +115,8 @@ class TokenIndex:
         """Tokens on which a factor is most active: activation, passage and place."""
         if self.factors is None:
             raise UserError(
-                "this index contains states. Create it with factors=… to search by factor."
+                "this index contains states, not factors. To search by factor, create an index "
+                "with factors=…"
             )
         value_N = self.unit_ND[:, factor].astype(np.float32) * self.length_N
         value_N += self.middle_D[factor]

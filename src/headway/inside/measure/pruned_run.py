@@ -66,7 +66,7 @@ def find_examples(
         where = "the test set, which the score is also measured on"
     elif needed:
         raise FolderError(
-            f"{run.folder.name} contains no data to measure the importance of heads: give "
+            f"{run.folder.name} contains no data to measure the importance of heads. Give "
             f"FILES{run.spec.file_options}, or examples with --importance-from FILE."
         )
     else:

@@ -71,8 +71,8 @@ def remaining_heads(settings: ModelSettings, gone: Collection[HeadId]) -> KeptHe
             left = tuple(n for place, n in enumerate(numbers) if (kind, layer, place) not in gone)
             if not left:
                 raise UserError(
-                    f"no head of {kind} layer {layer + 1} would be left. Every attention layer "
-                    "must keep at least one."
+                    f"this would remove all heads of {kind} attention in layer {layer + 1}. Every "
+                    "attention layer must keep at least one head."
                 )
             kept.setdefault(kind, []).append(left)
     whole = {kind: tuple(range(settings.side(kind).n_heads)) for kind in kept}
@@ -98,7 +98,7 @@ def _no_head(settings: ModelSettings, head: HeadId) -> str:
     if layer >= layers[kind]:
         shared = getattr(settings, "share_layers", False)
         why = " (all layers share their weights)" if shared else ""
-        return f"{gone}It has layers 1 to {layers[kind]}{why}."
+        return f"{gone}This attention has layers 1 to {layers[kind]}{why}."
     return f"{gone}That layer has heads 1 to {len(_numbers(settings, kind, layer))}."
 
 

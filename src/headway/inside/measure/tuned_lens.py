@@ -76,7 +76,7 @@ class TunedLens:
         if self.shift_LD.shape != (n_layers, width):
             mine = " × ".join(map(str, self.shift_LD.shape))
             raise UserError(
-                f"this tuned lens is for layers × width = {mine}, but the model has "
+                f"this tuned lens was fitted for {mine} (layers × width), but the model has "
                 f"{n_layers} × {width}. Fit a lens for this run."
             )
 
@@ -112,7 +112,7 @@ class TunedLens:
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FolderError(
                 f"cannot read a tuned lens from {path} ({type(error).__name__}: {error}). "
-                "`headway.inside.tune(run, lines).save(path)` writes one."
+                "To write a tuned lens: `headway.inside.tune(run, lines).save(path)`"
             ) from error
 
 
@@ -139,8 +139,8 @@ def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> TunedL
     if len(texts) < FEWEST:
         what = "lines of text" if corpus.lines else corpus.unit
         raise DataError(
-            f"{len(texts)} {what} are too few for a tuned lens: at least {FEWEST} are needed, a "
-            "few hundred are better."
+            f"{len(texts)} {what} are too few for a tuned lens: at least {FEWEST} are needed, "
+            "and a few hundred are better."
         )
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(texts))

@@ -174,8 +174,8 @@ def look(
     if against is not None or against_text is not None:
         if more.checkpoints:
             raise UserError(
-                "one page cannot both compare two looks (--against) and show the training "
-                "(--checkpoints). Leave one of them out."
+                "one page can compare two looks (--against) or show the training (--checkpoints), "
+                "but not both. Remove one of the options."
             )
         other = own if against is None else _opened(against)
         alone = replace(more, corpus=corpus if against is None else None, factors=None)
@@ -230,7 +230,10 @@ def load_map_accuracy(run: LoadedRun, path: Path | None = None) -> dict[str, Any
             f"{place} cannot be read: {error}. To write it again: headway truth {run.folder.name}"
         ) from error
     if not isinstance(found, dict) or not isinstance(found.get("maps"), dict):
-        raise FolderError(f"{place} is not a file of `headway truth`. Run the command again.")
+        raise FolderError(
+            f"{place} was not written by `headway truth`. To write it again: headway truth "
+            f"{run.folder.name}"
+        )
     return found
 
 

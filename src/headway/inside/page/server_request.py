@@ -85,7 +85,7 @@ def parse(values: Mapping[str, object]) -> LookRequest:
     for name in values:
         if name not in known:
             raise UserError(
-                f"unknown key {name[:60]!r} in a request.{suggest(name, sorted(known))}"
+                f"unknown key {name[:60]!r} in the request.{suggest(name, sorted(known))}"
             )
     if "text" not in values:
         raise UserError("the request has no key 'text'.")

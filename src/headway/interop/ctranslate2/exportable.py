@@ -32,13 +32,13 @@ def check_exportable(model: ModelSettings, task: str) -> None:
     """Raise an error if CTranslate2 cannot compute this model or task."""
     if isinstance(model, DecoderSettings) and not spec_of(task).continues:
         raise ConfigError(
-            f"a decoder with task={task!r} cannot be exported to CTranslate2: its language "
-            "models output tokens only, not vectors. Use --to onnx, or predict with --engine "
-            "torch."
+            f"a decoder with task={task!r} cannot be exported to CTranslate2: language "
+            "models in CTranslate2 output only tokens, not vectors. Use --to onnx, or predict "
+            "with --engine torch."
         )
     if model.kept_heads != ALL_HEADS:
         raise ConfigError(
-            "a model with removed attention heads cannot be exported to CTranslate2: it needs "
+            "a model with removed attention heads cannot be exported to CTranslate2, which needs "
             "the same number of heads in all layers. Use --to onnx, or export the original run."
         )
     for refused, key, reason in _unsupported(model):
@@ -66,7 +66,7 @@ def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
             "decoder_norm_eps",
             "encoder and decoder must have the same value",
         ),
-        (model.window is not None, "window", "its sliding window has another definition"),
+        (model.window is not None, "window", "CTranslate2 defines the sliding window differently"),
         (
             parallel and not decoder,
             "block_layout",
@@ -74,7 +74,11 @@ def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
         ),
         (parallel and model.norm != "layer", "norm", "parallel sub-layers need norm=layer"),
         (alibi and not decoder, "positions", "only language models support ALiBi"),
-        (model.qk_norm and seq2seq, "qk_norm", "cross-attention does not support it"),
+        (
+            model.qk_norm and seq2seq,
+            "qk_norm",
+            "cross-attention in CTranslate2 does not support qk_norm",
+        ),
         (
             getattr(model, "token_dropout_mask", None) is not None,
             "token_dropout_mask",
@@ -84,7 +88,7 @@ def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
         (
             other_heads,
             "heads",
-            "language models output tokens only, without vectors for other heads",
+            "language models in CTranslate2 output only tokens, not vectors for other heads",
         ),
     ]
 

@@ -177,8 +177,8 @@ class Ctranslate2Searcher:
         longest = max(map(len, sources), default=0)
         if self.context is not None and longest > self.context:
             raise UserError(
-                f"a source has {longest:,} tokens, but the exported model has {self.context:,} "
-                "positions. Split the source."
+                f"a source has {longest:,} tokens, but the exported model accepts at most "
+                f"{self.context:,}. Shorten or split the source."
             )
 
     def _groups(

@@ -35,9 +35,9 @@ class Albert(EncoderFamily):
 
     def architecture(self, given: ForeignConfig, seen: DetectedNames) -> Architecture:
         refuse_variants(given)
-        given.require("inner_group_num", 1, "only a single inner layer per group is")
-        given.require("net_structure_type", 0, "only the standard architecture is")
-        given.require("num_memory_blocks", 0, "only the standard architecture is")
+        given.require("inner_group_num", 1, "it must be 1 (one inner layer per group)")
+        given.require("net_structure_type", 0, "it must be 0 (the standard architecture)")
+        given.require("num_memory_blocks", 0, "it must be 0 (the standard architecture)")
         reading = self.head_plan(given, seen)
         tied = given.flag("tie_word_embeddings", True)
         model = _settings(given, seen, reading.heads, reading.n_labels, tied)

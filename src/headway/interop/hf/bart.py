@@ -127,10 +127,8 @@ class BartFamily:
         if name is not None and name not in known:
             raise given.error("architectures", f"is not supported; it must be {' or '.join(known)}")
         pre = self.block_layout == "pre"
-        given.require("normalize_before", pre, "this architecture has its norms in other places")
-        given.require(
-            "add_final_layer_norm", pre, "this architecture has its norms in other places"
-        )
+        given.require("normalize_before", pre, "this model type needs its usual norm placement")
+        given.require("add_final_layer_norm", pre, "this model type needs its usual norm placement")
 
     def _tie(self, given: ForeignConfig, prefix: str, names: Collection[str]) -> Any:
         tied = given.flag("tie_word_embeddings", True)

@@ -75,7 +75,8 @@ class EncoderFamily(ABC):
         model = settings.model
         if not isinstance(model, EncoderSettings):
             raise UserError(
-                f"{self.class_name} is an encoder, but this run has a model of another kind."
+                f"{self.class_name} needs an encoder, but the model of this run is not an encoder "
+                f"(task {settings.task})."
             )
         kind = kind_of(settings)
         config = self.config(model) | {"architectures": [f"{self.class_name}{kind}"]}
@@ -88,13 +89,13 @@ class EncoderFamily(ABC):
         assert isinstance(said, EncoderSettings)
         if "pooled" in said.heads and "pooled" not in model.heads:
             raise UserError(
-                f"{self.class_name}{kind} classifies after a pooler, but this model has no "
-                f"pooler (model.heads={list(model.heads)})."
+                f"{self.class_name}{kind} needs a pooler, but this model has none "
+                f"(model.heads={list(model.heads)})."
             )
         if set(said.heads) != set(model.heads):
             raise UserError(
-                f"{self.class_name}{kind} has the heads {said.heads}, but this model has "
-                f"{model.heads}."
+                f"{self.class_name}{kind} needs model.heads={list(said.heads)}, but this model has "
+                f"model.heads={list(model.heads)}."
             )
         check_round_trip(model, said, self.class_name, wider=BIASES, free=("pooling",))
         return config, found
@@ -129,7 +130,7 @@ class EncoderFamily(ABC):
     def _guess(self, given: ForeignConfig, seen: DetectedNames) -> str:
         if any("classifier" in name for name in seen.names):
             raise ConfigError(
-                f"{given.where} does not name the class of the model. Add for example "
+                f"{given.where}: architectures is missing. Add the class of the model, for example "
                 f'"architectures": ["{self.class_name}ForSequenceClassification"].'
             )
         words = any(name.startswith(self.words) for name in seen.names)
@@ -138,8 +139,8 @@ class EncoderFamily(ABC):
 
 def refuse_variants(given: ForeignConfig) -> None:
     """Raise an error for variants of these encoders that are not supported."""
-    given.require("position_embedding_type", "absolute", "only absolute positions are")
-    given.require("is_decoder", False, "causal attention is not; import the model as an encoder")
+    given.require("position_embedding_type", "absolute", "it must be absolute")
+    given.require("is_decoder", False, "an encoder has no causal attention")
     given.require("add_cross_attention", False, "an encoder has no cross-attention")
     given.require("pruned_heads", ({}, []), "every layer must have all its heads")
 

@@ -32,8 +32,8 @@ class Esm(EncoderFamily):
     words = "lm_head."
 
     def architecture(self, given: ForeignConfig, seen: DetectedNames) -> Architecture:
-        given.require("is_folding_model", False, "protein folding is not")
-        given.require("is_decoder", False, "causal attention is not")
+        given.require("is_folding_model", False, "headway does not predict protein structures")
+        given.require("is_decoder", False, "an encoder has no causal attention")
         if given.string("position_embedding_type", "absolute") != "rotary":
             raise given.error("position_embedding_type", "is not supported; it must be rotary")
         reading = self.head_plan(given, seen)
@@ -74,7 +74,8 @@ class Esm(EncoderFamily):
     def config(self, model: EncoderSettings) -> dict[str, Any]:
         if model.activation != "gelu":
             raise UserError(
-                f"ESM supports only gelu, but this model has activation={model.activation!r}."
+                "ESM supports only model.activation='gelu', but this model has "
+                f"model.activation={model.activation!r}."
             )
         return {
             "model_type": "esm",

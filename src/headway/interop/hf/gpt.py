@@ -98,7 +98,7 @@ class GptFamily:
             "all layers must scale attention scores equally",
         )
         given.require(
-            "reorder_and_upcast_attn", False, "attention is computed in a single precision"
+            "reorder_and_upcast_attn", False, "attention has the precision of the other layers"
         )
         given.require("add_cross_attention", False, "a language model has no cross-attention")
 
@@ -148,7 +148,7 @@ def _first_activation(ours: str) -> str:
     names = {"gelu-tanh": "gelu", "relu": "relu", "silu": "silu"}
     if ours not in names:
         raise UserError(
-            f"GPT does not support the activation {ours!r}. It supports gelu-tanh, relu and silu."
+            f"GPT does not support model.activation={ours!r}. Supported: {', '.join(names)}."
         )
     return names[ours]
 

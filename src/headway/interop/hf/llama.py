@@ -77,7 +77,7 @@ class LlamaFamily:
         assert isinstance(ours, DecoderSettings)
         if ours.activation not in GATES:
             raise UserError(
-                f"{self.cls} needs a gated activation, but this model has "
+                f"{self.cls} needs a gated activation ({', '.join(GATES)}), but this model has "
                 f"model.activation={ours.activation!r}."
             )
         config: dict[str, Any] = {
@@ -152,9 +152,7 @@ def _gate(given: ForeignConfig) -> Any:
     gates |= dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), "geglu-tanh")
     if name not in gates:
         known = ", ".join(gates)
-        raise given.error(
-            "hidden_act", f"is not a gated activation that headway supports ({known})"
-        )
+        raise given.error("hidden_act", f"is not supported; it must be one of {known}")
     return gates[name]
 
 
@@ -165,8 +163,8 @@ def rope_settings(given: ForeignConfig) -> RopeSettings:
     values = ForeignConfig({**old, **new}, f"{given.where}: rope_parameters")
     base = values.number("rope_theta", given.number("rope_theta", 10_000.0), least=1e-9)
     kind = values.string("rope_type", values.string("type", "default"))
-    values.require("partial_rotary_factor", 1.0, "all dimensions of a head are rotated")
-    given.require("partial_rotary_factor", 1.0, "all dimensions of a head are rotated")
+    values.require("partial_rotary_factor", 1.0, "headway rotates all dimensions of each head")
+    given.require("partial_rotary_factor", 1.0, "headway rotates all dimensions of each head")
     if kind == "default":
         return RopeSettings(base=base)
     if kind == "linear":
@@ -174,12 +172,10 @@ def rope_settings(given: ForeignConfig) -> RopeSettings:
     if kind != "llama3":
         key = "rope_parameters" if new else "rope_scaling"
         raise given.error(
-            key, f"has the scaling {kind!r}; headway supports default, linear and llama3"
+            key, f"has the type {kind!r}; headway supports only default, linear and llama3"
         )
-    values.require("low_freq_factor", 1.0, "the ramp begins at the trained context length")
-    values.require(
-        "high_freq_factor", 4.0, "the ramp ends at a quarter of the trained context length"
-    )
+    values.require("low_freq_factor", 1.0, "it must be 1")
+    values.require("high_freq_factor", 4.0, "it must be 4")
     return RopeSettings(
         base=base,
         scaling="llama3",

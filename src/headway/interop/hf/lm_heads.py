@@ -66,7 +66,7 @@ def class_config(settings: RunSettings, base: str, words: str) -> dict[str, Any]
     """Return the class name and the labels of a run for `config.json`."""
     spec = spec_of(settings)
     if "decoder" not in spec.families:
-        raise UserError(f"{base} is a decoder, which does not support the task {settings.task}.")
+        raise UserError(f"{base} is a decoder and does not support the task {settings.task}.")
     name = {"text": words, "vector": f"{base}Model", "tags": f"{base}ForTokenClassification"}.get(
         spec.answers, f"{base}ForSequenceClassification"
     )
@@ -92,7 +92,9 @@ def decoder_head(
         return DecoderHead("tag", given.labels(), tags)
     known = ", ".join(words)
     raise given.error(
-        "architectures", f"has a head that headway does not support (supported: {known})"
+        "architectures",
+        f"is not supported; it must be one of {known}, or end in ForSequenceClassification or "
+        "ForTokenClassification",
     )
 
 

@@ -31,8 +31,8 @@ class NeoxFamily:
         if given.flag("use_parallel_residual", True):
             raise given.error(
                 "use_parallel_residual",
-                "is not supported: attention and feed-forward would be parallel, each with its "
-                "own norm",
+                "is not supported: headway supports parallel attention and feed-forward layers "
+                "only with a shared norm",
             )
         tie, words = (
             given.flag("tie_word_embeddings", False),
@@ -97,7 +97,10 @@ def _rope(given: ForeignConfig) -> RopeSettings:
     part = table.get("partial_rotary_factor", given.values.get("rotary_pct", 0.25))
     if part != 1:
         key = "rope_parameters" if "partial_rotary_factor" in table else "rotary_pct"
-        raise given.error(key, "rotates only a part of each head; headway rotates all dimensions")
+        raise given.error(
+            key,
+            f"is not supported: headway rotates all dimensions of each head, not only {part}",
+        )
     base = given.number("rotary_emb_base", 10_000.0, least=1e-9)
     return rope_settings(ForeignConfig({**given.values, "rope_theta": base}, given.where))
 

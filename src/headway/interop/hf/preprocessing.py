@@ -83,7 +83,7 @@ def _image_settings(given: ForeignConfig, image: ImageSettings) -> tuple[ImageSe
         mean = _numbers(given, "image_mean", image.mean, image.channels)
         std = _numbers(given, "image_std", image.std, image.channels)
         if min(std) <= 0:
-            raise given.error("image_std", "must be positive")
+            raise given.error("image_std", "must contain only positive numbers")
     else:
         mean, std = (0.0,), (1.0,)
     if full != 1.0:
@@ -125,7 +125,9 @@ def _numbers(
     listed = value if isinstance(value, list) else [value]
     fits = len(listed) in (1, channels)
     if not fits or any(type(n) not in (int, float) or not abs(n) < 1e6 for n in listed):
-        raise given.error(key, f"must be a number, or one for each of the {channels} channels")
+        raise given.error(
+            key, f"must be a number, or a list of {channels} numbers (one per channel)"
+        )
     return tuple(map(float, listed))
 
 

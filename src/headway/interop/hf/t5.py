@@ -84,7 +84,10 @@ class T5Family:
         assert isinstance(ours, Seq2SeqSettings)
         forms = {activation: name for name, activation in reversed(FEED_FORWARD.items())}
         if ours.activation not in forms:
-            raise UserError(f"{self.cls} does not support model.activation={ours.activation!r}.")
+            raise UserError(
+                f"{self.cls} does not support model.activation={ours.activation!r}. Supported: "
+                f"{', '.join(forms)}."
+            )
         config: dict[str, Any] = {
             "model_type": self.model_type,
             "architectures": [f"{self.cls}ForConditionalGeneration"],
@@ -134,7 +137,7 @@ def _activation(given: ForeignConfig) -> Any:
     name = given.string("feed_forward_proj", "relu")
     if name not in FEED_FORWARD:
         known = ", ".join(FEED_FORWARD)
-        raise given.error("feed_forward_proj", f"is not a form that headway supports ({known})")
+        raise given.error("feed_forward_proj", f"is not supported; it must be one of {known}")
     return FEED_FORWARD[name]
 
 

@@ -67,7 +67,8 @@ class VisionEncoderDecoderFamily:
         ours = settings.model
         if not isinstance(ours, ImageSeq2SeqSettings):
             raise UserError(
-                "{CLASS} is an image captioner, but this run has a model of another kind."
+                f"{CLASS} needs an image captioning model, but the model of this run is of another "
+                f"kind (task {settings.task})."
             )
         reader, writer = _reader(ours), _writer(ours)
         config: dict[str, Any] = {
@@ -92,7 +93,9 @@ def _side(given: ForeignConfig, side: str, names: Collection[str]) -> Architectu
     """Architecture of one side, read like a model of its own."""
     own = {**given.nested(side), "architectures": None, "add_cross_attention": None}
     if own.get("model_type") != SIDES[side]:
-        raise given.error(side, f"must have the model_type {SIDES[side]!r}; no other is supported")
+        raise given.error(
+            side, f"has the model_type {own.get('model_type')!r}; it must be {SIDES[side]!r}"
+        )
     inside = [name.removeprefix(f"{side}.") for name in names if name.startswith(f"{side}.")]
     family = VIT if side == "encoder" else GPT2
     try:
@@ -106,8 +109,8 @@ def _model(reader: ImageEncoderSettings, writer: DecoderSettings) -> ImageSeq2Se
         here, there = getattr(reader, name), getattr(writer, name)
         if here != there:
             raise ConfigError(
-                "config.json: encoder and decoder have different values of headway's setting "
-                f"{name}: {here!r} and {there!r}. They must be equal."
+                f"config.json: the encoder gives model.{name}={here!r}, but the decoder gives "
+                f"{there!r}. headway needs the same value for both."
             )
     return ImageSeq2SeqSettings(
         vocab_size=writer.vocab_size,

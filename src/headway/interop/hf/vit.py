@@ -85,7 +85,8 @@ class VitFamily:
         ours = settings.model
         if not isinstance(ours, ImageEncoderSettings):
             raise UserError(
-                f"{self.cls} is an image encoder, but this run has a model of another kind."
+                f"{self.cls} needs an image encoder, but the model of this run is of another kind "
+                f"(task {settings.task})."
             )
         kind = self._kind_of(ours)
         config: dict[str, Any] = {
@@ -135,17 +136,16 @@ class VitFamily:
             if has == wanted:
                 return kind
         raise UserError(
-            f"transformers has no {self.cls} class for a model with these heads: "
-            f"{', '.join(ours.heads) or 'none'} (model.heads)."
+            f"transformers has no {self.cls} class for a model with model.heads={list(ours.heads)}."
         )
 
     def _image(self, given: ForeignConfig) -> ImageSettings:
         height, width = _sides(given, "image_size", 224)
         patch, other = _sides(given, "patch_size", 16)
         if patch != other:
-            raise given.error("patch_size", "is not square")
+            raise given.error("patch_size", "is not supported: patches must be square")
         if patch > min(height, width):
-            raise given.error("patch_size", f"is larger than the image, {height} × {width}")
+            raise given.error("patch_size", f"is larger than the image ({height} × {width} pixels)")
         channels = given.integer("num_channels", 3)
         usual = channels == len(self.mean)
         return ImageSettings(
@@ -167,7 +167,9 @@ def _sides(given: ForeignConfig, key: str, default: int) -> tuple[int, int]:
     else:
         height = width = value
     if any(type(side) is not int or not 1 <= side <= LARGEST for side in (height, width)):
-        raise given.error(key, f"must be a number of pixels from 1 to {LARGEST}, or two of them")
+        raise given.error(
+            key, f"must be an integer from 1 to {LARGEST} (pixels), or a list of height and width"
+        )
     return height, width
 
 
@@ -180,13 +182,15 @@ def check_image(ours: ImageSettings, said: ImageSettings, name: str) -> None:
     """Raise an error unless the input layer is a plain grid of patches."""
     if ours.step != ours.patch:
         raise UserError(
-            f"{name} does not support model.image.stride = {ours.stride}: its patches do not "
-            "overlap."
+            f"{name} does not support model.image.stride = {ours.stride}; the stride must equal "
+            f"model.image.patch = {ours.patch}."
         )
     for key in ("stem", "positions", "class_token", "distil_token", "frames", "tubelet"):
         here, there = getattr(ours, key), getattr(said, key)
         if here != there:
-            raise UserError(f"{name} does not support model.image.{key} = {here!r}.")
+            raise UserError(
+                f"{name} does not support model.image.{key} = {here!r}, only {there!r}."
+            )
 
 
 def front_pairs(image: ImageSettings, prefix: str) -> list[NamePair]:

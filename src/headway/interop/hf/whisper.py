@@ -107,7 +107,8 @@ class WhisperFamily:
         ours = settings.model
         if not isinstance(ours, AudioSeq2SeqSettings):
             raise UserError(
-                "Whisper is a speech recogniser, but this run has a model of another kind."
+                "Whisper needs an audio encoder-decoder, but the model of this run is of another "
+                f"kind (task {settings.task})."
             )
         config: dict[str, Any] = {
             "model_type": "whisper",

@@ -130,9 +130,9 @@ class GraphMediaEncoder(Encoder):
             shape, most = self.front.shape, self.graph.n_positions
             if max(shape.rows_of(len(one)) for one in values) > most:
                 raise DataError(
-                    f"a recording lasts {max(map(len, values)) / shape.rate:,.0f} s, but this "
-                    f"graph reads at most {most * shape.row_seconds:,.0f} s at once. Cut the "
-                    "recording, or use --engine torch with the run."
+                    f"a recording lasts {max(map(len, values)) / shape.rate:,.0f} s, but the "
+                    f"exported model reads at most {most * shape.row_seconds:,.0f} s. Split the "
+                    "recording, or use the original run with --engine torch."
                 )
         return places, self.graph.call(media_inputs(values))
 

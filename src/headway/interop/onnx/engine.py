@@ -72,9 +72,9 @@ class OnnxEngine(Engine):
         precision = settings.decode.precision
         if precision != "fp32":
             raise ConfigError(
-                f"decode.precision={precision} is not supported by --engine onnx: the precision "
-                "of the weights is set by `headway export --int8`. Leave it out, or use "
-                "--engine torch with the run."
+                f"decode.precision={precision} is not supported by --engine onnx: the export sets "
+                "the precision of the weights (`headway export --int8`). Remove decode.precision, "
+                "or use the original run with --engine torch."
             )
         self.settings, self.front = settings, media_settings(settings)
         self.graphs: dict[str, Session] = {}

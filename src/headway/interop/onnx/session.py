@@ -26,7 +26,7 @@ class Session:
             )
         except Exception as error:  # the runtime has its own class for each kind of error
             raise FolderError(
-                f"{path} is damaged or is not an ONNX file ({error}). Export the model again."
+                f"{path} is damaged or not an ONNX file ({error}). Export the model again."
             ) from error
         self.inputs = {value.name: value.shape for value in self.session.get_inputs()}
         self.outputs = {value.name: value.shape for value in self.session.get_outputs()}

@@ -64,13 +64,13 @@ def register_parts(parts: Parts | None, recorded: str | None = None, of: str = "
     if parts is None:
         return
     if not isinstance(parts, Parts):
-        raise ConfigError(f"parts={parts!r} must be a `headway.Parts`.")
+        raise ConfigError(f"parts={parts!r} must be a `headway.Parts` object.")
     if of and recorded is None:
-        raise FolderError(f"{of} was trained without custom parts. Leave parts= out.")
+        raise FolderError(f"{of} was trained without custom parts. Remove the argument parts=.")
     if of and recorded != parts.name:
         raise FolderError(
             f"{of} was trained with the custom parts {recorded!r}, not {parts.name!r}. Pass the "
-            "`headway.Parts` of that name."
+            f"`headway.Parts` named {recorded!r}."
         )
     REGISTERED[parts.name] = parts
 
@@ -81,8 +81,8 @@ def parts_of(settings: BodySettings) -> Parts:
         return DEFAULT_PARTS
     if settings.parts not in REGISTERED:
         raise ConfigError(
-            f"model.parts={settings.parts!r}: this model uses custom parts, which are code and not "
-            "stored in the run. Pass the `headway.Parts` of that name from Python: "
+            f"model.parts={settings.parts!r}: this model uses custom parts, whose code is not "
+            f"stored in the run. In Python, pass the `headway.Parts` named {settings.parts!r}: "
             "headway.train(…, parts=…) or headway.load(…, parts=…)."
         )
     return REGISTERED[settings.parts]

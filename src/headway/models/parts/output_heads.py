@@ -245,6 +245,7 @@ class EncoderWithHeads(Model):
         if name not in self.heads:
             has = ", ".join(self.heads) or "none"
             raise UserError(
-                f"this model has no {name!r} head (heads: {has}). Train with it in model.heads."
+                f"this model has no {name!r} head (heads: {has}). Add {name} to model.heads and "
+                "train again."
             )
         return self.heads[name]

@@ -286,7 +286,7 @@ def _plan(queries: Layout, keys: Layout) -> _Plan:
         if _is_recording():
             raise RuntimeError(
                 "dense attention cannot be recorded as a CUDA graph, because its grids depend on "
-                "the lengths."
+                "the sequence lengths."
             )
         chosen: list[Sequence[int]] = [range(queries.n_sequences)]
     else:

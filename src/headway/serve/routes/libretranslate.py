@@ -129,22 +129,23 @@ def _translator(service: Service, source: object, target: object) -> InferenceWo
     shown = ", ".join(f"{one} to {other}" for one, other in known) or "none"
     if not known:
         raise RequestRejected(
-            404, "no served model has a known language pair. Start the server with it: "
-            "--languages RUN=de-en.", code="model_not_found",
+            404, "no served model has a known language pair. Start the server with a language "
+            "pair, for example --languages RUN=de-en.", code="model_not_found",
         )  # fmt: skip
     if source in (None, "", "auto"):
         able = [worker for pair, worker in known.items() if pair[1] == target]
         if len(able) != 1:
             raise RequestRejected(
-                422, f"set source: language detection is not supported. Served: {shown}.",
-                param="source",
+                422, "source must be set, because language detection is not supported. Served "
+                f"language pairs: {shown}.", param="source",
             )  # fmt: skip
         return able[0]
     worker = known.get((str(source), str(target)))
     if worker is None:
         raise RequestRejected(
             422,
-            f"no model translates {str(source)[:20]!r} to {str(target)[:20]!r}. Served: {shown}.",
+            f"no model translates {str(source)[:20]!r} to {str(target)[:20]!r}. Served language "
+            f"pairs: {shown}.",
             param="target",
         )
     return worker

@@ -109,14 +109,18 @@ class CompletionParams:
         self.stream = _flag(given, "stream")
         options = given.pop("stream_options", None)
         if options is not None and (not isinstance(options, dict) or not self.stream):
-            raise RequestRejected(422, "stream_options needs stream=true.", param="stream_options")
+            raise RequestRejected(
+                422,
+                "stream_options must be an object and needs stream=true.",
+                param="stream_options",
+            )
         self.include_usage = bool((options or {}).get("include_usage"))
         self.echo = _flag(given, "echo")
         limits, known = service.limits, service.options(worker)
         self.n = _integer(given, "n", 1, 1, limits.n)
         if given.pop("best_of", None) not in (None, 1, self.n):
             raise RequestRejected(
-                422, "best_of must equal n: all outputs are returned.", param="best_of"
+                422, "best_of must equal n, because all outputs are returned.", param="best_of"
             )
         said: dict[str, Any] = {}
         said["max_len"] = given.pop("max_completion_tokens", None)
@@ -180,7 +184,9 @@ async def completions(service: Service, request: Request) -> Response:
     _reject_unknown_fields(given)
     if not wanted.generates and worker.run.opened.engine is not None:
         raise RequestRejected(
-            422, "max_tokens must be at least 1 with this engine.", param="max_tokens"
+            422,
+            f"max_tokens must be at least 1 with the engine {worker.run.opened.engine.name}.",
+            param="max_tokens",
         )
     return await _generate(
         service, request, worker, prompts, wanted, CompletionFormat(top, wanted.echo)
@@ -406,8 +412,8 @@ def _prompts(given: Any, worker: InferenceWorker, service: Service, param: str) 
         several = [given]
     if not several or len(several) > service.limits.inputs:
         raise RequestRejected(
-            413 if several else 422, f"send 1 to {service.limits.inputs:,} {param}s per request.",
-            param=param,
+            413 if several else 422, f"the request has {len(several):,} {param}s, but must have 1 "
+            f"to {service.limits.inputs:,}.", param=param,
         )  # fmt: skip
     size = worker.run.tokenizer.vocab_size
     found: list[Any] = []
@@ -427,7 +433,10 @@ def _prompts(given: Any, worker: InferenceWorker, service: Service, param: str) 
             or not all(_is_integer(token) and 0 <= token < size for token in one)
         ):
             raise RequestRejected(
-                422, f"token ids must be integers of at least 0 and below {size:,}.", param=param
+                422,
+                f"{param} must contain 1 to {service.limits.characters:,} token ids, each an "
+                f"integer from 0 to {size - 1:,} (vocabulary size: {size:,}).",
+                param=param,
             )
         else:
             found.append(PromptTokens(tuple(one)))
@@ -509,7 +518,9 @@ async def transcriptions(service: Service, request: Request) -> Response:
         )
     files = form.get("file", [])
     if len(files) != 1 or not isinstance(files[0], Upload):
-        raise RequestRejected(422, "the form must contain exactly one file.", param="file")
+        raise RequestRejected(
+            422, "the form must contain exactly one file, in the field 'file'.", param="file"
+        )
     if single_field(form, "stream") not in (None, "false", "False"):
         raise RequestRejected(
             422, "transcripts cannot be streamed: set stream=false.", param="stream"

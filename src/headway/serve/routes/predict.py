@@ -48,7 +48,9 @@ async def predict(service: Service, request: Request) -> Response:
         name = next(iter(given))
         raise RequestRejected(422, f"unknown field {name[:60]!r} in the request.", param=name[:60])
     if (several is None) == (one is None):
-        raise RequestRejected(422, "give exactly one of input and inputs.", param="input")
+        raise RequestRejected(
+            422, "send exactly one of the fields input and inputs.", param="input"
+        )
     if several is not None and not isinstance(several, list):
         raise RequestRejected(422, "inputs must be a list.", param="inputs")
     inputs: Sequence[Any] = [one] if several is None else several
@@ -159,12 +161,12 @@ async def look(service: Service, request: Request) -> Response:
     worker = service.select_worker(values.pop("model", None), any_model, "can be inspected")
     if worker.run.opened.engine is not None:
         raise RequestRejected(
-            422, f"{worker.name} runs in an exported engine, which shows no internal states. Serve "
-            "the run that was exported.",
+            422, f"{worker.name} runs with the engine {worker.run.opened.engine.name}, which does "
+            "not expose internal states. Serve the original run instead.",
         )  # fmt: skip
     text = values.get("text")
     if isinstance(text, str) and not text.strip() and worker.spec.modality == "text":
-        raise RequestRejected(422, "text is empty: give a text to inspect.", param="text")
+        raise RequestRejected(422, "text is empty. Send a text to inspect.", param="text")
     if isinstance(text, str) and len(text) > service.limits.characters:
         raise RequestRejected(
             413, f"text has {len(text):,} characters; the limit is {service.limits.characters:,}.",

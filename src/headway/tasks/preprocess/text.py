@@ -218,8 +218,8 @@ class TextPreprocessor(Preprocessor):
         place = int(np.argmax(needed > limit))
         raise DataError(
             f"text {before + place + 1:,} has {needed[place]:,} tokens, but the model reads at "
-            f"most {limit:,}. This run was trained with data.on_long=error; a run trained with "
-            "data.on_long=split reads long texts in windows."
+            f"most {limit:,}. Shorten the text, or train again with data.on_long=split instead of "
+            "data.on_long=error to read long texts in windows."
         )
 
     def content_keys(self, columns: Columns, examples: IntArray) -> IntArray:
@@ -280,7 +280,7 @@ def parse_texts(line: str | TextParts, where: str, data: DataSettings) -> TextPa
     first, tab, second = line.partition("\t")
     if not tab and line.strip():
         raise DataError(
-            f"{where} has only one text, but this model compares two, separated by a tab: "
+            f"{where} has no tab, but this model compares two texts separated by a tab: "
             f"{line[:60]!r}."
         )
     return first, second

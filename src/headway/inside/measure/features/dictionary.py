@@ -198,7 +198,7 @@ def factors(
         raise _too_small(corpus, n_tokens, len(texts), learning)
     rows = "tokens" if corpus.lines else "positions"
     layers = f"{len(sites)} layers of {_stacks(sites)}"
-    note(f"{n_tokens:,} {rows} in {len(texts):,} {corpus.unit}; {layers}")
+    note(f"{n_tokens:,} {rows} in {len(texts):,} {corpus.unit}, {layers}")
     test = texts[HELD_OUT - 1 :: HELD_OUT]
     train = [text for number, text in enumerate(texts) if number % HELD_OUT != HELD_OUT - 1]
     found = learn_dictionary(run, train, sites, learning, note)
@@ -231,7 +231,10 @@ def learn_dictionary(
     mean_SD, scale_S = moments(rows_RD, site_R, len(sites))
     rows_RD.sub_(mean_SD[site_R]).div_(scale_S[site_R, None])
     device = next(run.model.parameters()).device
-    note(f"{len(rows_RD):,} states; {learning.n:,} factors, {learning.n_steps:,} steps")
+    note(
+        f"learning {learning.n:,} factors from {len(rows_RD):,} states in "
+        f"{learning.n_steps:,} steps"
+    )
     started = time.monotonic()
 
     def heard(step: int, coder: Coder, code_NA: Tensor) -> bool:

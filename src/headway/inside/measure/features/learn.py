@@ -59,10 +59,10 @@ class DictionaryLearning:
             if getattr(self, name) < 2:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 2.")
         if not 1 <= self.k <= self.n:
-            raise ConfigError(f"k={self.k:g} must be from 1 to n={self.n}.")
+            raise ConfigError(f"k={self.k:g} must be between 1 and n={self.n}.")
         if self.method == "topk" and (self.l1 is not None or self.k != int(self.k)):
             raise ConfigError(
-                f"method=topk needs an integer k and does not use l1, but k={self.k:g} and "
+                f"method=topk needs an integer k and does not accept l1, but k={self.k:g} and "
                 f"l1={self.l1}."
             )
         for name in ("l1", "minutes", "steps", "browse"):
@@ -98,8 +98,9 @@ def chosen_sites(run: LoadedRun, layers: str) -> list[Site]:
             numbers.add(int(word))
         else:
             raise ConfigError(
-                f"layers={layers!r}: this model has no {word.strip()!r}. Stacks: "
-                f"{', '.join(stacks)}; layers: 0 to {max(top.values())} (0: the embedding); or all."
+                f"layers={layers!r}: this model has no {word.strip()!r}. Give stacks "
+                f"({', '.join(stacks)}), layers from 0 to {max(top.values())} (0: the embedding), "
+                "or all."
             )
     if layers == "last":
         found = [(name, layer) for name, layer in every if layer == top[name]]

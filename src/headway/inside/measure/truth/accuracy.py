@@ -122,7 +122,8 @@ class MapAccuracy:
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path} is not a file of `headway truth` ({type(error).__name__}: {error})."
+                f"{path} is damaged or was not written by `headway truth` ({type(error).__name__}: "
+                f"{error})."
             ) from error
 
 

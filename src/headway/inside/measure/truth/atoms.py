@@ -42,14 +42,16 @@ def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Cas
     arrow."""
     pieces = PIECE.findall(reaction)
     if pieces.count(ARROW) != 1 or "".join(pieces) != reaction:
-        raise DataError(f"{where} is not a reaction in SMILES like CCO.CBr>>CCOC: {reaction!r}.")
+        raise DataError(
+            f"{where} is not a reaction in SMILES notation such as CCO.CBr>>CCOC: {reaction!r}."
+        )
     plain = [strip_number(piece) for piece in pieces]
     reading = read(run, "".join(text for text, _ in plain))
     stream = reading.last
     places = [place for place, is_special in enumerate(stream.special) if not is_special]
     if len(places) != len(plain) or reading.answers != "gaps":
         raise UserError(
-            f"{run.folder.name} cannot be measured on SMILES reactions. This needs a run of the "
+            f"{run.folder.name} cannot be measured on SMILES reactions. Use a run of the "
             "task fill whose tokenizer makes one token per atom."
         )
     arrow = pieces.index(ARROW)

@@ -208,7 +208,7 @@ def _lines(
     """Yield the first items of a manifest, each with the values of its line."""
     settings = media_settings(run.settings)
     if settings is None:
-        raise UserError(f"{run.folder.name} reads text and takes no media manifest.")
+        raise UserError(f"{run.folder.name} reads text, not a media manifest.")
     if not is_list(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):
         raise UserError(f"{manifest} must be a JSONL manifest (.jsonl) with boxes or times.")
     items = media_examples([str(manifest)], run.settings.data, what_of(settings))

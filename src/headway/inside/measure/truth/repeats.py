@@ -25,7 +25,10 @@ def repeat_cases(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int =
     this place is unique.
     """
     if not run.spec.continues:
-        raise UserError("repeated tokens are only measured for language models (task complete).")
+        raise UserError(
+            "repeated tokens can only be measured for language models (task complete), not for the "
+            f"task {run.settings.task}."
+        )
     tokenizer = run.vocab.source
     ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
     if len(ordinary) < length:

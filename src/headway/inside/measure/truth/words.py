@@ -43,8 +43,8 @@ def read_aligned_pairs(path: Path) -> list[AlignedPair]:
         if len(fields) not in (2, 3):
             raise DataError(
                 f"{where}: expected 2 or 3 tab-separated fields, got {len(fields)}. A line needs a "
-                "source and its translation, and may have an alignment such as 0-0 1-2 as third "
-                "field."
+                "source and its translation, and may have an alignment such as 0-0 1-2 as a "
+                "third field."
             )
         links = read_pharaoh(fields[2], where) if len(fields) == 3 else []
         found.append(AlignedPair(fields[0], fields[1], tuple(links)))
