@@ -68,7 +68,7 @@ def ours(settings: DecoderSettings, tokens_BT: Tensor, *, fast: bool) -> Step:
 
     def step(batch: Batch) -> Tensor:
         x_ND = model(batch.inputs_N, layout)
-        loss = model.words.loss(x_ND, batch.labels_N, plain, weights_N)
+        loss = model.lm_head.loss(x_ND, batch.labels_N, plain, weights_N)
         (loss.sum / len(labels_N)).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -144,6 +144,7 @@ def _samples(path: Path, rate: int) -> tuple[Samples, int]:
                             "a row of int16 samples.")  # fmt: skip
         return samples, rate
     import soundfile
+
     if not path.is_file():
         raise DataError(f"{path} is no file.")
     try:

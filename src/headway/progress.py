@@ -55,8 +55,8 @@ class Progress:
     training calls `start`, then `update` after each step with the newest numbers.
 
     A number stays visible until it is updated. Without rich, a terminal gets lines too. Silent
-    ranks pass `enabled=False`. `heard` is called on every update of a stage, even if nothing is
-    shown. With `beat=None` the caller has to call `tick`.
+    ranks pass `enabled=False`. `on_update` is called on every update of a stage, even if nothing
+    is shown. With `beat=None` the caller has to call `tick`.
     """
 
     def __init__(

@@ -721,7 +721,7 @@ def _current_options(options: Mapping[str, object]) -> Mapping[str, object]:
     """Options of a call, with current names of decoding settings."""
     section = "decode."
     check_together(section + name for name in options)
-    report((section + name for name in options), {}, "options")
+    report((section + name for name in options), {}, "options of a call")
     return {current(section + name).removeprefix(section): one for name, one in options.items()}
 
 

@@ -336,7 +336,7 @@ def test_a_classifier_without_its_pooler_is_an_error(
 
 def test_a_format_rejects_unsupported_settings() -> None:
     def written(name: str, **changes: Any) -> Any:
-        model = EncoderSettings(heads=("words",), **changes)
+        model = EncoderSettings(**{"heads": ("words",), **changes})
         return family_named(name).write(RunSettings(task="fill", model=model))
 
     assert written("bert")[0]["num_hidden_layers"] == 12
@@ -345,6 +345,11 @@ def test_a_format_rejects_unsupported_settings() -> None:
         ("bert", {"block_layout": "pre"}, ("model.block_layout", "'pre'", "'post'")),
         ("bert", {"activation": "swiglu"}, ("activation='swiglu'",)),
         ("bert", {"d_head": 16}, ("model.d_head", "16", "64")),
+        (
+            "bert",
+            {"heads": ("words", "tags"), "n_labels": 3},
+            ("BertForTokenClassification", "'tags'", "'words'"),
+        ),
         ("distilbert", {}, ("model.n_segments", "2", "0")),
         ("distilbert", {"n_segments": 0, "norm_eps": 1e-5}, ("model.norm_eps", "1e-05", "1e-12")),
         ("albert", {}, ("model.d_embedding", "None", "768")),

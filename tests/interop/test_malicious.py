@@ -403,6 +403,7 @@ def test_an_honest_index_is_read_and_must_be_right(folder: Path) -> None:
     for wrong, pattern in (
         (other, rf"a\.safetensors\b.*{re.escape(names[0])}.*{index.name}\b.*'b\.safetensors'"),
         (strange, rf"{index}\b.*\bmore\b"),
+        ({"more": "c.bin"}, rf"{index}\b.*'c\.bin'.*(?<!\w)\.safetensors\b"),
     ):
         index.write_text(json.dumps({"weight_map": table | wrong}))
         with pytest.raises(UserError, match=pattern):

@@ -233,7 +233,11 @@ def slow_batches(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[li
     def search(self: Writer, parts: Any, wishes: Any) -> Any:
         seen.append(len(parts))
         time.sleep(seconds)
-        return [[EMPTY] for _ in parts] if len(parts[0].given) > 50 else real(self, parts, wishes)
+        return (
+            [[EMPTY] for _ in parts]
+            if len(parts[0].model_input) > 50
+            else real(self, parts, wishes)
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(Writer, "_search", search)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +87,8 @@ def test_keys_are_made_once_and_kept_as_hashes(tmp_path: Path) -> None:
         new_key(path, "me")
     with pytest.raises(UserError, match="'a b'"):
         new_key(path, "a b")
+    with pytest.raises(UserError, match=rf"/none/keys\.txt\b.*{os.strerror(errno.ENOENT)}"):
+        new_key(tmp_path / "none" / "keys.txt", "me")
     path.write_text("me: secret\n")
     with pytest.raises(UserError, match=r"/keys\.txt.*\b1\b"):
         Keys.read(path)

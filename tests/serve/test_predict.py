@@ -114,6 +114,12 @@ def test_several_inputs_have_their_answers_and_errors_in_their_places(here: Here
         ({"model": "stories", "input": 5}, 422, "input", r"\btext\b"),
         ({"model": "stories", "input": ["a"]}, 422, "input", r"\btext\b"),
         ({"model": "stories", "input": "a" * 20_001}, 413, "input", r"\b20,001\b.*\b20,000\b"),
+        (
+            {"model": "stories", "input": {"a": "a" * 20_000, "b": "b"}},
+            413,
+            "input",
+            r"\b20,001\b.*\b20,000\b",
+        ),
         ({"model": "stories", "input": "a " * 9000}, 422, "input", r"\b9,002\b.*\b512\b"),
         ({"model": "stories", "input": "a", "option": {}}, 422, "option", "'option'"),
         ({"model": "stories", "input": "a", "stream": 1}, 422, "stream", r"\btrue\b.*\bfalse\b"),

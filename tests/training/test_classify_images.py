@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.models.vision import ImageEncoder
 from headway.nn.loss import LabelSmoothing
 from headway.settings.folder import CONFIG, load_run
-from headway.settings.run import load_run_settings, resolved_toml
+from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.tasks.dataset import Batch, EvalPass
 from headway.tasks.label import ClassificationDataset, ClassifyObjective
 from headway.tasks.label_kinds import SingleLabel, top_n_accuracy
@@ -31,6 +32,7 @@ from headway.tasks.task import make_task
 from headway.tasks.thumbnails import data_uri, thumbnails
 from headway.training.distributed import Distributed
 from headway.training.trainer import Trainer
+from tests.facts import naming
 from tests.training.labelled import resolved, same_after_stops, trained
 from tests.training.shown import SIDES, asked, image, write_images, write_videos
 
@@ -269,6 +271,18 @@ def test_a_folder_without_classes_is_an_error(tmp_path: Path) -> None:
     write_images(tmp_path / "all")
     with pytest.raises(DataError, match=r"(?=.*/left\b)(?=.*\blabel\b)"):
         resolved(SEE, asked("classify", str(tmp_path / "all" / "left")), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "read", "what"),
+    [("classify", image_settings, "images"), ("identify", audio_settings, "audio")],
+)
+def test_a_model_that_reads_something_else_is_an_error(
+    task: str, read: Callable[[RunSettings], object], what: str
+) -> None:
+    asked_for = {"task": task, "data.media": ["none"], "model.preset": "bert-tiny"}
+    with pytest.raises(ConfigError, match=naming(task, what, "encoder")):
+        read(load_run_settings(None, [], asked_for))
 
 
 @pytest.mark.parametrize("text", ["", "path\tlabel\n"])

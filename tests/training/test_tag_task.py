@@ -369,7 +369,7 @@ def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
 
 def test_settings_without_effect_are_an_error(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", people())
-    changes = {"train__smoothing": 0.1, "tag__crf": True}
+    changes = {"train__label_smoothing": 0.1, "tag__crf": True}
     with pytest.raises(ConfigError, match=r"train\.label_smoothing\b.*tag\.crf=true"):
         resolved(TaggingTask(spec_of("tag")), asked("tag", text, **changes), tmp_path)
 

@@ -144,4 +144,4 @@ def _show(found: Scores) -> None:
             (name, *map(str, counts))
             for name, counts in zip(names, confusion["counts"], strict=True)
         ]
-        show_table(["true \\ answered", *names], rows, set(names))
+        show_table(["true \\ predicted", *names], rows, set(names))

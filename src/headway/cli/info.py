@@ -115,7 +115,7 @@ def _shape_rows(settings: ModelSettings) -> list[InfoRow]:
         ("heads", " + ".join(map(str, settings.each("n_heads"))), heads),
         ("feed-forward", hidden, " and ".join(kinds)),
         *_front(settings),
-        ("block_layout", settings.block_layout, f"{settings.norm} norm"),
+        ("block layout", settings.block_layout, f"{settings.norm} norm"),
         ("dropout", f"{settings.dropout:g}", f"attention {settings.attention_dropout:g}"),
     ]
     if settings.body == "transformer":

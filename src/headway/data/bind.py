@@ -60,7 +60,7 @@ class Column:
     """Name given by the user or by a run; it is tried before all other names."""
 
     is_strict: bool = False
-    """Whether only `own` is accepted as the name."""
+    """Whether only `given_name` is accepted as the name."""
 
     separator: str = ""
     """Separator between several labels in one cell."""

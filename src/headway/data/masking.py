@@ -1,5 +1,5 @@
 """Choose the tokens of a text to mask and their replacements (BERT, 2018), and the positions of
-images and audio to hide and reconstruct.
+images and audio to mask and reconstruct.
 
 Every choice is a pure function of the seed, the epoch and the place in the corpus, so it needs no
 state and does not depend on which examples are in a batch together.
@@ -92,7 +92,7 @@ class TokenMasker:
         return chosen[word]
 
     def apply(self, texts: FlatTexts, hidden: NDArray[np.bool_], draws: CounterRandom) -> IntArray:
-        """Return the texts as the model reads them. Most hidden tokens become the mask, some a
+        """Return the texts as the model reads them. Most chosen tokens become the mask, some a
         random token, and some stay, so that the model must predict every position well."""
         tokens, places = texts.tokens.copy(), texts.places[hidden]
         fate = draws.uniform(FATE, places)
@@ -112,21 +112,21 @@ class TokenMasker:
 
 @dataclass(frozen=True)
 class PatchMasker:
-    """Chooses the share `mask` of the positions of each item to hide, in blocks of `span`. Leading
-    tokens that are not part of an image are never hidden."""
+    """Chooses the share `mask` of the positions of each item to mask, in blocks of `span`. Leading
+    tokens that are not part of an image are never masked."""
 
     mask: float
     span: int
 
     def count(self, n_rows: int) -> int:
-        """Return how many of `n_rows` positions to hide: at least one, but not all of several."""
+        """Return how many of `n_rows` positions to mask: at least one, but not all of several."""
         return int(np.clip(round(self.mask * n_rows), 1, max(1, n_rows - 1)))
 
     def mask_images(
         self, items: IntArray, grid: tuple[int, int, int], draws: CounterRandom
     ) -> IntArray:
-        """Return the hidden positions on the grid of each image, sorted (B H). In videos the same
-        place is hidden in all frames, or a still object would be visible a moment later."""
+        """Return the masked positions on the grid of each image, sorted (B H). In videos the same
+        place is masked in all frames, or a still object would be visible a moment later."""
         _, n_lines, n_columns = grid
         line, column = np.divmod(np.arange(n_lines * n_columns), n_columns)
         unit_P = line // self.span * n_columns + column // self.span
@@ -137,7 +137,7 @@ class PatchMasker:
         return (times[None, :, None] + hidden_BH[:, None, :]).reshape(len(items), -1)
 
     def mask_audio(self, item: int, n_rows: int, draws: CounterRandom) -> IntArray:
-        """Return the hidden positions of one recording, sorted."""
+        """Return the masked positions of one recording, sorted."""
         shift = int(draws.uniform(SHIFT, np.array([item]))[0] * self.span)
         unit_P = (np.arange(n_rows) + shift) // self.span
         keys_1P = draws.uniform(ROWS, (item * ITEM + unit_P)[None])

@@ -485,7 +485,7 @@ def evaluation_media(
 def _check_scorable(seen: DatasetScan, labels: Sequence[str]) -> None:
     unit, problems = unit_of(seen.source), seen.labels.problems
     if not len(seen):
-        raise DataError(f"the data has no {unit} to evaluate.")
+        raise DataError(f"the data has no {unit} to evaluate. Give files with at least one.")
     if problems:
         n = seen.labels.n_problems
         shown = " ".join(list(problems.values())[:MOST_NAMED])

@@ -49,7 +49,7 @@ class Completer:
 
         `draft` proposes tokens (speculative decoding): faster, with the same output distribution.
         An `engine` generates without our models; `detail` is passed on to it.
-        `recent`: cache of searches of these models, shared with other completers.
+        `search_cache`: cache of searches of these models, shared with other completers.
         """
         self.models, self.tokenizer, self.settings = models, tokenizer, settings
         self.summary = WritingSummary()

@@ -94,7 +94,8 @@ class Engine:
         self._cannot("transcribe")
 
     def attention(self, sources: Sequence[Any], targets: TokenLists, bos: int) -> list[Tensor]:
-        """Cross-attention as from `decode.align.attention_of`, for alignments and unknown words."""
+        """Cross-attention as from `decode.align.cross_attention`, for alignments and unknown
+        words."""
         self._cannot("return cross-attention, which --alignments and decode.unknown=copy need")
 
     def model(self) -> Encoder | Decoder:

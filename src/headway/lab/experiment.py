@@ -62,8 +62,8 @@ class Experiment(ABC):
     def measure(self, bench: Workspace) -> SeedMeasurements:
         """Measure all numbers of one seed (`bench.seed`).
 
-        Trainings use `bench.train`, and slow measurements `bench.once`, so that neither is repeated
-        when the experiment is resumed.
+        Trainings use `bench.train`, and slow measurements `bench.cached`, so that neither is
+        repeated when the experiment is resumed.
         """
 
     @abstractmethod

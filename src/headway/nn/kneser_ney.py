@@ -144,7 +144,7 @@ class KneserNey(nn.Module):
         return p_NV
 
     def token_probs(self, x_NK: Tensor, tokens_N: Tensor) -> Tensor:
-        """Return the probability of one token per context, as in `chances`."""
+        """Return the probability of one token per context, as in `all_probs`."""
         p_N = self.chance_V[tokens_N]
         for context_N in x_NK.unbind(1):
             known_N, child_N = context_N != NONE, self.find(context_N, tokens_N)

@@ -69,7 +69,7 @@ class LatencyEstimator:
         self._guess = 0.0
 
     def guess_from_size(self, n_weights: int) -> None:
-        """Estimate the pace of a model from its size, until it is measured."""
+        """Estimate the seconds per unit from the number of weights, until they are measured."""
         self._guess = 2 * n_weights / GUESSED_FLOPS
 
     @property

@@ -64,7 +64,7 @@ class TimeoutProtocol(H11Protocol):
 
     _progress_timer: asyncio.TimerHandle | None = None
     _unsent = 0
-    """Bytes that waited for the client when `_sending` was set."""
+    """Bytes that waited for the client when `_progress_timer` was set."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

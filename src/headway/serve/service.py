@@ -146,7 +146,7 @@ class Service:
         """Bytes of the bodies of these requests."""
 
         self.n_thread_calls = 0
-        """Number of calls that run in a thread of `reading`."""
+        """Number of calls that run in a thread of `run_in_thread`."""
 
         self.templates: dict[str, ChatTemplate] = {}
         """Chat templates by model name, loaded at the first chat."""

@@ -125,7 +125,7 @@ def _line(process: subprocess.Popen[bytes], until: float) -> bytes:
         _wait_for(place, selectors.EVENT_READ, until)
         parts.append(os.read(place, PIECE))
         if not parts[-1]:
-            raise OSError("the template process ended unexpectedly")
+            raise OSError("the process that renders chat templates exited unexpectedly")
     return b"".join(parts)
 
 

@@ -146,7 +146,7 @@ class InferenceWorker:
     def __init__(
         self, run: Run, limits: Limits, metrics: Metrics, wakeup: threading.Event | None = None
     ) -> None:  # fmt: skip
-        """`news` is set when results were passed to an event loop."""
+        """`wakeup` is set when results were passed to an event loop."""
         self.wakeup = threading.Event() if wakeup is None else wakeup
         self.run, self.limits, self.name = run, limits, run.name
         self.spec = spec_of(run.settings)

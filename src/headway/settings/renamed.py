@@ -6,6 +6,7 @@ reported in one line. An earlier and a current name of the same setting together
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -82,6 +83,14 @@ def check_together(keys: Iterable[str], where: str = "") -> None:
             )
 
 
+def _caller() -> int:
+    """Stack level of the first caller outside this package, for `warnings.warn` in `report`."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("headway."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def report(keys: Iterable[str], values: Mapping[str, Any], where: str) -> None:
     """Warn in one line of the earlier names among these keys and values, which have current keys.
 
@@ -94,7 +103,7 @@ def report(keys: Iterable[str], values: Mapping[str, Any], where: str) -> None:
     ]
     if found:
         text = f"{where}: {', '.join(found)}. The earlier names still work."
-        warnings.warn(text, RenamedSettingWarning, stacklevel=3)
+        warnings.warn(text, RenamedSettingWarning, stacklevel=_caller())
 
 
 def rename(values: dict[str, Any], where: str) -> dict[str, Any]:

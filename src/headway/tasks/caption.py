@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headway.data.media.open_item import UNITS
 from headway.data.prepare import prepare
 from headway.data.source import MediaSpec
 from headway.data.store import PreparedData
@@ -58,7 +59,7 @@ class CaptionTask(Seq2SeqTask):
         return image_settings(settings, settings.caption.modality, {"class_token": False}, stored)
 
     def describe(self, prepared: PreparedData) -> str:
-        return f"{prepared.train.n:,} captions of {prepared.modality}"
+        return f"{prepared.train.n:,} captions of {UNITS[prepared.modality]}"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         stored = stored_format(prepared)

@@ -1,6 +1,6 @@
 """Examples as a model reads them, for training, evaluation, prediction, inspection and proofs.
 
-`TaskDataset` are columnar and lazy: they know all lengths, and make tensors only for requested
+A `TaskDataset` is columnar and lazy: it knows all lengths, and makes tensors only for requested
 batches. An example that is too long for a model becomes several items, its windows, with the same
 owner.
 """
@@ -164,8 +164,8 @@ class EvalPass:
         return batches_of(items, rows, self.device, self.report_progress)
 
     def examples(self, items: TaskDataset[T]) -> Iterator[tuple[IntArray, Batch[T]]]:
-        """Batches of the items of the first `most` examples. The output for an item does not depend
-        on the other items of its batch."""
+        """Batches of the items of the first `max_examples` examples. The output for an item does not
+        depend on the other items of its batch."""
         last = n_examples(items) if self.max_examples is None else self.max_examples
         return self.batches(items, np.flatnonzero(items.example_index < last))
 

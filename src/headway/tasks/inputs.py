@@ -435,7 +435,7 @@ def _samples(samples: AnyArray, rate: int, form: ItemFormat, where: str) -> NDAr
         )
     if samples.dtype.kind not in "if" or samples.dtype.itemsize == 1:
         raise DataError(
-            f"{where} has samples of the type {samples.dtype}. Audio samples must be int16, or "
+            f"{where} has samples of type {samples.dtype}. Audio samples must be int16, or "
             "floats from −1 to 1."
         )
     values = samples.astype(np.float32)

@@ -1,7 +1,7 @@
 """Classification of texts, text pairs, texts with fields, images, videos and audio.
 
 Training, evaluation and prediction read the same items. Code that depends on the kind of input is
-in its intake (`intake.py`), code that depends on the kind of target in `label_kinds.py`.
+in `tasks/preprocess/`, code that depends on the kind of target in `label_kinds.py`.
 """
 
 from __future__ import annotations

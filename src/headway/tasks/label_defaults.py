@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.media.open_item import UNITS, MediaType
 from headway.data.store import Columns, PreparedData
 from headway.errors import ConfigError
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
@@ -27,7 +28,7 @@ from headway.tasks.media_format import (
 )
 from headway.tasks.parent_run import parent_of
 from headway.tasks.preprocess.text import TextPreprocessor
-from headway.tasks.specs import Modality, Spec, spec_for_answer, spec_of
+from headway.tasks.specs import Modality, Spec, spec_for_answer
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 512
@@ -198,11 +199,12 @@ def propose_image(
     shape = with_stem(facts.image, settings, device)
     rows = facts.rows(shape)
     heads = ("classes", "distilled") if shape.distil_token else ("classes",)
+    media: MediaType = "video" if shape.frames > 1 else "image"
     return media_proposal(
         settings,
         facts,
         device,
-        f"{facts.n:,} {spec_of(settings).modality}",
+        f"{facts.n:,} {UNITS[media]}",
         n_rows=rows * facts.n,
         longest=rows,
         epochs=epochs_for(facts.n, device),

@@ -1,6 +1,6 @@
 """Loading of finished runs, for prediction, inspection and export.
 
-An `LoadedRun` is immutable. It keeps the models, the vocabulary and everything that is slow to
+A `LoadedRun` is immutable. It keeps the models, the vocabulary and everything that is slow to
 load. Settings of a single call, such as the beam size, belong to the objects that are made for the
 call.
 """

@@ -76,7 +76,7 @@ class MaskedMediaDataset(InputDatasetMixin, ABC):
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[MaskTargets]:
-        """A batch without target values. `without` computes them on the device, after
+        """A batch without target values. `apply_mask` computes them on the device, after
         augmentation."""
         stream, found = self.inputs.collate(rows, device, fixed), self.masked_positions(rows, fixed)
         return to_device(Batch((stream,), found.targets, found.weights_R, found.rows_R), device)

@@ -50,7 +50,7 @@ def image_settings(
     wants: SettingValues | None = None,
     stored: MediaFormat | None = None,
 ) -> ImageSettings:
-    """The front that images (or `videos`) are prepared for. `wants`: defaults of the task, such as
+    """The front that images or videos are prepared for. `wants`: defaults of the task, such as
     no class token, which the user's settings override. `stored`: the form of prepared data."""
     known = _known_front(settings, "image")
     if known is not None:

@@ -112,7 +112,7 @@ class Objective(ABC, Generic[T]):
     """Number of validation examples in evaluations during training. The last one uses all."""
 
     train_dataset: TaskDataset[T] = field(init=False)
-    """Items of the training set. Their method `drawn` returns those of an epoch."""
+    """Items of the training set. Their method `for_epoch` returns those of an epoch."""
 
     valid_dataset: TaskDataset[T] = field(init=False)
 
@@ -216,7 +216,7 @@ class Objective(ABC, Generic[T]):
 
     @abstractmethod
     def read(self, model: nn.Module, given: Batch[T]) -> Read:
-        """Run the model on a batch that `vary` returned."""
+        """Run the model on a batch that `augment` returned."""
 
     @abstractmethod
     def loss(self, read: Read, given: Batch[T]) -> TaskLoss:
@@ -224,7 +224,7 @@ class Objective(ABC, Generic[T]):
 
     @abstractmethod
     def evaluate(self, asked: EvalPass) -> Scores:
-        """Scores on the first `n_asked` validation examples.
+        """Scores on the first `n_evaluated` validation examples.
 
         Texts generated during training are limited to about the length of the references. An
         untrained model does not know when to stop, and evaluations would take too long."""

@@ -85,8 +85,8 @@ class Read:
     """Weight of this head in the loss."""
 
     averaged: bool = False
-    """Whether this head, as one of `more`, predicts for the same rows, so that predictions are the
-    mean of both."""
+    """Whether this head, as one of `extra_heads`, predicts for the same rows, so that predictions are
+    the mean of both."""
 
     small_output: bool = False
     """Whether outputs are labels and not a vocabulary, so that all logits are computed once and
@@ -145,8 +145,8 @@ class Read:
         return self.logits_RC.log_softmax(-1)
 
     def with_weights(self, weights_R: Tensor, real_N: Tensor | None = None) -> Read:
-        """A copy with these weights of rows, also for the heads in `more` that predict for them,
-        and of hidden states."""
+        """A copy with these weights of rows, also for the heads in `extra_heads` that predict for
+        them, and of hidden states."""
         more = {
             name: replace(read, weights_R=weights_R) if read.averaged else read
             for name, read in self.extra_heads.items()

@@ -116,8 +116,8 @@ class Scores(Mapping[str, float]):
 
         `examples`: number of examples, if a time budget limits it. `rows` and `facts`: results on a
         test set, for people and for programs. `own`: custom metrics, which are not in `METRICS`.
-        `temperature`: the fitted temperature of these scores, if any. `fit_temperature`: run
-        settings that were fitted on the same examples, by dotted name."""
+        `temperature`: the fitted temperature of these scores, if any. `fitted`: run settings
+        that were fitted on the same examples, by dotted name."""
         self.metrics = METRICS | {one.name: one for one in own}
         self._check(values)
         self._values = dict(values)

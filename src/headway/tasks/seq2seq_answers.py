@@ -220,7 +220,7 @@ def _constraint_lines(
     )
     if prefix is None:
         return (TextConstraints(**words) for words in asked)
-    both = zip(open_lines(prefix), asked, strict=False)  # `next_wishes` reports too few
+    both = zip(open_lines(prefix), asked, strict=False)  # `next_constraints` reports too few
     return (TextConstraints(**{"prefix": line, **words}) for line, words in both)
 
 

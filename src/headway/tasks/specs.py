@@ -182,7 +182,7 @@ class CallOption:
     several: bool = False
     command: bool = False
     """Whether the option exists only on the command line. Python has `load` with several runs,
-    `Answer.score`, `Run.write`, `OutputKind.save` and `Run.choose` instead."""
+    `Answer.score`, `Run.write`, `Answers.save` and `Run.choose` instead."""
 
 
 OPTIONS: dict[str, CallOption] = {
@@ -515,7 +515,7 @@ class Spec:
     name: str
     modality: Modality
     objective: str
-    """Path of the task's class: `label.Label` is in `tasks/label.py`. Classes of other packages
+    """Path of the task's class: `label.ClassifyTask` is in `tasks/label.py`. Classes of other packages
     need their whole path. The module is imported on first use."""
 
     reads: Reads
@@ -740,7 +740,7 @@ def _caption(modality: Modality) -> Spec:
         families=("image-seq2seq",), settings=CaptionSettings, decode=_SEARCHED,
         options=frozenset({"with", "alignments", "scores"}), scores_ensembles=True, counts="token",
         sample=("image", "caption"), lacks="more images with captions", truth="shapes",
-        example=f"headway predict {{run}} {modality.removesuffix('s')}.{_ENDINGS[modality]}",
+        example=f"headway predict {{run}} {modality}.{_ENDINGS[modality]}",
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class InferenceRequest:
 class Predictor(Protocol):
     def answers(self, lines: Iterable[Any], live: bool = False) -> Iterator[Answer]:
         """Yield one answer per line, in order; with `live`, as soon as the line is available. A
-        line is a text, or a `Question` of `data.prediction_files` for tasks with several texts."""
+        line is a text, or a `Question` of `data.predict_input` for tasks with several texts."""
         ...
 
     def summary(self) -> str:

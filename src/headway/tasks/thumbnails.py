@@ -34,7 +34,7 @@ MOMENTS = 120
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Thumbnail = dict[str, object]
-"""A thumbnail of an example, as `image` or `waveform_peaks`, with further keys for the page."""
+"""A thumbnail of an example, as `image` or `wave`, with further keys for the page."""
 
 
 def thumbnails(

@@ -1,7 +1,7 @@
 """Encoding of chat template output, in which names of special tokens become those tokens.
 
 Everywhere else, text that spells a special token stays text (`tokenizer.py`). Chat messages of
-users must stay text too: `shielded` breaks up such names in them.
+users must stay text too: `escape` breaks up such names in them.
 """
 
 from __future__ import annotations

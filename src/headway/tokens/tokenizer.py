@@ -71,7 +71,7 @@ class EncodedWords(NamedTuple):
     """The number of ids of each word, for each sentence; at least one."""
 
     shapes: FlatIds | None = None
-    """The `GraphShape` of each word, if the tokenizer ignores case."""
+    """The `WordShape` of each word, if the tokenizer ignores case."""
 
 
 class Tokenizer:

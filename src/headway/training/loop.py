@@ -68,7 +68,7 @@ class State:
     bad_in_a_row: int = 0
     bad_steps: int = 0
     ended: str = ""
-    """Reason for ending before the last step, if the `enough` callback gave one."""
+    """Reason for ending before the last step, if the `end_reason` callback gave one."""
 
     plan: dict[str, Any] | None = None
     """Current plan of a run with a time budget."""
@@ -219,7 +219,7 @@ class Loop:
         return enough or self._was_ended()
 
     def _was_ended(self) -> bool:
-        """Whether the `enough` callback ended the run, now or before it was resumed."""
+        """Whether the `end_reason` callback ended the run, now or before it was resumed."""
         state = self.state
         if state.ended or self.end_reason is None or state.step % self.check_every:
             return bool(state.ended)

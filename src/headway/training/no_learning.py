@@ -69,7 +69,7 @@ class Plateau:
     def __init__(
         self, steps: int, warmup: int, baseline_loss: float, warning: str = "flat"
     ) -> None:
-        """`trivial`: the training loss of predicting only the frequencies of the answers."""
+        """`baseline_loss`: the training loss of predicting only the frequencies of the answers."""
         self.baseline_loss, self.warning = baseline_loss, warning
         first = min(SHARE * steps, max(2 * warmup, ENOUGH))
         first = min(max(first, warmup), steps / 2)

@@ -16,7 +16,8 @@ from headway.errors import Stopped
 
 
 class StopSignal:
-    """Context in which SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 set `asked` instead of ending the run.
+    """Context in which SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 set `requested` instead of ending the
+    run.
 
     A second signal ends the process at once: our own process with the exit code 128 plus the number
     of the signal, and a process of another program (`guest`) with its own signal handler. Signals
@@ -39,7 +40,7 @@ class StopSignal:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        # Python lets only the main thread set handlers; elsewhere `asked` stays False.
+        # Python lets only the main thread set handlers; elsewhere `requested` stays False.
         if threading.current_thread() is threading.main_thread():
             heard = [n for n in self.NUMBERS if signal.getsignal(n) is not signal.SIG_IGN]
             self._before = {n: signal.signal(n, self._receive) for n in heard}

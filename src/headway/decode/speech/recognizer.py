@@ -51,7 +51,7 @@ class WindowAlignment(NamedTuple):
 
 class Recognizer(ABC):
     temperatures: Sequence[float] = ()
-    """Temperatures at which `again` is called, in order, for a doubtful output."""
+    """Temperatures at which `retry` is called, in order, for a doubtful output."""
 
     @abstractmethod
     def recognize(self, waves: Sequence[Any]) -> list[Hypothesis]:
@@ -108,7 +108,7 @@ class DecoderRecognizer(Recognizer):
     """Recognizer of an encoder-decoder. `weight` is that of CTC, 0 for encoders without it.
 
     Subclasses for other runtimes override the methods that call the model: `search`, `attention`,
-    `first` and `ctc`.
+    `first_logits` and `ctc`.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class DecoderRecognizer(Recognizer):
 
     @torch.no_grad()
     def ctc(self, waves: Sequence[Any]) -> list[Tensor]:
-        """As `heard`, including the padding of windows."""
+        """As `ctc_log_probs`, including the padding of windows."""
         head = self.model.ctc
         assert head is not None
         device = next(self.model.parameters()).device

@@ -130,7 +130,7 @@ class AttentionCoverage:
     position of a letter means little."""
 
     chance: float
-    """Value of `words` for uniform attention."""
+    """Value of `in_words` for uniform attention."""
 
     @property
     def is_conclusive(self) -> bool:

@@ -91,7 +91,7 @@ class Corpus:
         pairs = list(zip(given, given if targets is None else ensure_list(targets), strict=True))
         kept = [pair for pair in pairs if pair[0] and pair[1].strip()]
         if not kept:
-            raise DataError("the corpus contains no text.")
+            raise DataError("the corpus contains no text. Give at least one non-empty text.")
         others = None if targets is None else tuple(pair[1] for pair in kept)
         return cls("the given text", tuple(pair[0] for pair in kept), others)
 

@@ -1,5 +1,5 @@
-"""Parse requests of a served page: JSON from the browser becomes a text, an `GenerationOptions` and
-a `Intervention`."""
+"""Parse requests of a served page: JSON from the browser becomes a text, a `GenerationOptions` and
+an `Intervention`."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class LookRequest:
     """Whether to make saliency maps, which run the model about a hundred times."""
 
     def ask(self, usual: DecodeSettings) -> GenerationOptions:
-        """Convert the request to an `GenerationOptions`; `usual` are the decoding settings where
-        it has none."""
+        """Convert the request to a `GenerationOptions`; `usual` are the decoding settings where it
+        has none."""
         given: dict[str, Any] = {
             "beam": self.beam,
             "length_penalty_alpha": self.length_penalty_alpha,

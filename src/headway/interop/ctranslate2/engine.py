@@ -169,7 +169,7 @@ class Ctranslate2Engine(Engine):
         return EngineEncoder(self._read, whole.heads, whole.pooling, whole.ngrams)
 
     def _read(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
-        """Compute the hidden states of a batch; an implementation of `decode.engine.Read`."""
+        """Compute the hidden states of a batch; an implementation of `EncodeFunction`."""
         assert isinstance(self.shape, EncoderSettings)
         lengths = layout.known_lengths()
         segments = None

@@ -81,8 +81,8 @@ class CachedGraph:
         n_texts: int,
         constant_inputs: Mapping[str, GraphArray] | None = None,
     ) -> None:
-        """`heads`: number and width of the heads, by names of past inputs; `given`: the other
-        inputs."""
+        """`heads`: number and width of the heads, by names of past inputs; `constant_inputs`: the
+        other inputs."""
         self.call, self.constant_inputs = call, dict(constant_inputs or {})
         self.real_BS = np.zeros((n_texts, 0), np.int64)
         self.past = {

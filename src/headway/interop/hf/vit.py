@@ -85,8 +85,8 @@ class VitFamily:
         ours = settings.model
         if not isinstance(ours, ImageEncoderSettings):
             raise UserError(
-                f"{self.cls} needs an image encoder, but the model of this run is of another kind "
-                f"(task {settings.task})."
+                f"{self.cls} needs an image encoder, and the model of this run has none (task "
+                f"{settings.task}). Export to onnx or torch, or use a run of an image task."
             )
         kind = self._kind_of(ours)
         config: dict[str, Any] = {

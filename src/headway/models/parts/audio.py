@@ -61,7 +61,7 @@ class AudioBatch:
     """Log-mel frames to use instead of those computed from the samples."""
 
     masked_N: Tensor | None = None
-    """True for positions that are masked from the model."""
+    """True for positions that are replaced by the mask vector."""
 
 
 def collate_audio(

@@ -34,7 +34,7 @@ class ImageBatch:
     both have the same order."""
 
     masked_N: Tensor | None = None
-    """True for positions that are masked from the model, never for class tokens."""
+    """True for positions that are replaced by the mask vector, never for class tokens."""
 
 
 def collate_images(

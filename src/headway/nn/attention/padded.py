@@ -46,7 +46,7 @@ class PaddedLayout(Layout):
             n_rows=n_sequences * longest,
             positions_N=positions_BT.flatten(),
             longest=longest,
-            reach=0,  # unknown; `stretch` makes tables of positions long enough beforehand
+            reach=0,  # unknown; `extend_positions` makes the tables long enough beforehand
             bounds=bounds,
             stride=longest,
             real_BT=real_BT,

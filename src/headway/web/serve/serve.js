@@ -221,8 +221,8 @@ function pythonLines() {
   const url = new URL("v1/predict", location.href).href, key = sessionStorage.getItem(KEY) ? `, "Authorization": "Bearer " + KEY` : "";
   const fields = Object.entries(asked).filter(([, value]) => value !== undefined).map(([name, value]) => `"${name}": ${python(value)}`);
   if (file) fields.push(`"input": {"data": base64.b64encode(${given}).decode()}`);
-  return `import ${file ? "base64, " : ""}json, urllib.request\n\nbody = {${fields.join(", ")}}\nasked = urllib.request.Request(\n    "${url}", json.dumps(body).encode(), {"Content-Type": "application/json"${key}})\n`
-    + `print(json.load(urllib.request.urlopen(asked))["${body.inputs ? "answers" : "answer"}"])\n\n# or without a server:\nimport headway\n\nprint(headway.load("${APP.model.id}")(${given}${options}))`;
+  return `import ${file ? "base64, " : ""}json, urllib.request\n\nbody = {${fields.join(", ")}}\nrequest = urllib.request.Request(\n    "${url}", json.dumps(body).encode(), {"Content-Type": "application/json"${key}})\n`
+    + `print(json.load(urllib.request.urlopen(request))["${body.inputs ? "answers" : "answer"}"])\n\n# or without a server:\nimport headway\n\nprint(headway.load("${APP.model.id}")(${given}${options}))`;
 }
 
 // The clipboard API exists only on HTTPS pages and on localhost; elsewhere the lines are selected.

@@ -144,7 +144,8 @@ def measure_accuracy(
     """
     if not cases:
         raise UserError(
-            "nothing to measure: headway truth needs at least one input with known positions."
+            "nothing to measure: headway truth needs at least one input for which the correct "
+            "positions (aligned words, regions or times) are known."
         )
     hits: dict[str, list[_Judgement]] = {}
     for number, case in enumerate(case.with_judged_outputs() for case in cases):

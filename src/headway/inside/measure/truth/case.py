@@ -19,7 +19,7 @@ class GroundTruthLink:
     """Numbers of the case's columns that count as right."""
 
     sure: frozenset[int]
-    """Columns that an alignment must contain, for the error rate; a subset of `right`."""
+    """Columns that an alignment must contain, for the error rate; a subset of `correct`."""
 
     candidates: tuple[int, ...] = ()
     """Numbers of the candidate columns; empty: all columns."""

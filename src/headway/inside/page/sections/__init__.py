@@ -1,7 +1,7 @@
 """The sections of a page: each has a module here for the data and a panel in `web/panels/`.
 
 The module of a section has `section(looked)`, which returns a dict of JSON values and
-`GraphArray`s, or None if this model or text has no such panel.
+`PackedArray`s, or None if this model or text has no such panel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMPARISON_SECTIONS = ("training", "compare")
 
 
 PageSection = dict[str, object]
-"""JSON values and `GraphArray`s."""
+"""JSON values and `PackedArray`s."""
 
 
 def sections(looked: LookInputs, names: Iterable[str] = SECTIONS) -> dict[str, PageSection]:
