@@ -101,6 +101,7 @@ def _layers(kind):  # type: ignore[no-untyped-def]
         (["--text", "ba", "--against-text", "de", "--checkpoints"], ""),
         (["--text", "ba", "--pin", "99"], "--pin 99 12"),
         (["--text", "ba", "--new=-1"], "--new -1 0"),
+        (["a.png"], "'a.png' --file --text"),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_no_page(

@@ -493,7 +493,7 @@ class Second(Distributed):
 def test_all_ranks_end_where_the_first_has_had_enough(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path, steps=8)
     loop.ranks = Second()
-    loop.end_reason = lambda: pytest.fail("only the first rank is asked")
+    loop.get_end_reason = lambda: pytest.fail("only the first rank is asked")
     loop.step = loop._new_step()
     assert loop._was_ended()
     assert loop.state.ended == "time"
@@ -502,7 +502,7 @@ def test_all_ranks_end_where_the_first_has_had_enough(tmp_path: Path) -> None:
 
 def test_an_early_end_is_final(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path, steps=8)
-    loop.end_reason = lambda: "time" * (loop.state.step == 3)
+    loop.get_end_reason = lambda: "time" * (loop.state.step == 3)
     assert loop.run().step == 3
     [line] = log_of(loop).said
     assert "time" in line

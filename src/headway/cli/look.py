@@ -117,6 +117,7 @@ def look(
     """
     decode, page = in_sections(named)
     _check_together(page, checkpoints, terminal=terminal, serve=serve, trace=trace is not None)
+    _check_words(words or [])
     from headway.inside.capture import trace as traces
     from headway.inside.page import look as pages
     from headway.tasks.loaded_run import open_plain
@@ -194,6 +195,16 @@ def _serve(
     server.serve(app, listening, started=said)
 
 
+def _check_words(words: list[str]) -> None:
+    """Accept `decode.*` settings only. An input is an option here, not an argument."""
+    for word in words:
+        if "=" not in word:
+            raise UserError(
+                f"{word!r} is not a setting. Give the input as --file PATH or --text TEXT."
+            )
+    only_decoding(words)
+
+
 def _subject(
     run: LoadedRun, page: OptionValues, which: str = "", *, serve: bool = False
 ) -> str | MediaInput | None:
@@ -233,7 +244,6 @@ def _ask(
 ) -> GenerationOptions:
     from headway.inside.capture.reading import NEW_TOKENS, GenerationOptions, greedy_by_default
 
-    only_decoding(words)
     new = page.get("new", NEW_TOKENS)
     if new < 0:
         raise UserError(f"--new must be 0 or more, not {new}.")

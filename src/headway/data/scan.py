@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from headway.data.hashing import CharacterCodes, UInt64Array, fold_hashes, mix_bits
 from headway.data.language_id import Profiles, Trigrams
-from headway.data.media.decoding import UNREADABLE, read_media_records, read_problems
-from headway.data.media.decoding import MediaRecords as MediaFacts
+from headway.data.media.decoding import UNREADABLE, MediaRecords, read_media_records, read_problems
 from headway.data.readers.lines import UnequalCounts
 from headway.data.source import DataSource, Example, in_example_blocks
 from headway.data.workers import map_blocks
@@ -113,7 +112,7 @@ class DatasetScan:
     unequal: UnequalCounts | None = None
     """The error that ended the scan early, if any."""
 
-    media: MediaFacts | None = None
+    media: MediaRecords | None = None
     """Sizes and marks of images, videos and audio, with one entry per column of each example."""
 
     def __len__(self) -> int:

@@ -33,8 +33,8 @@ KEPT = 8
 
 class LookService:
     def __init__(self, max_waiting: int, ready: Mapping[str, LivePage] | None = None) -> None:
-        """`max_waiting`: requests that may wait while one is computed. `ready`: models that were already
-        opened for inspection, by the name of the run."""
+        """`max_waiting`: requests that may wait while one is computed. `ready`: models that were
+        already opened for inspection, by the name of the run."""
         self.max_waiting = max_waiting
         self._lives: dict[str, LivePage] = dict(ready or {})
         self._media: OrderedDict[str, MediaInput] = OrderedDict()

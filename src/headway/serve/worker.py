@@ -173,7 +173,7 @@ class InferenceWorker:
         self.n_bytes = 0
         """Bytes of the model, known after it was loaded and warmed up."""
 
-        self.latency = LatencyEstimator()
+        self.latency_estimator = LatencyEstimator()
         self._expected_seconds = 0.0
         """Estimated seconds of all accepted requests above the lowest rank."""
 
@@ -315,10 +315,10 @@ class InferenceWorker:
         context = getattr(ticket.request.settings.model, "max_len", None)
         questions = [one.value for one in ticket.inputs if one.error is None]
         ticket.cost = cost_of(questions, self.spec, decode, context)
-        ticket.rank = self.latency.rank(ticket.cost)
-        ticket.seconds = seconds = self.latency.seconds(ticket.cost)
+        ticket.rank = self.latency_estimator.rank(ticket.cost)
+        ticket.seconds = seconds = self.latency_estimator.seconds(ticket.cost)
         most = self.limits.seconds
-        if not ticket.rank or not self.latency.is_measured:
+        if not ticket.rank or not self.latency_estimator.is_measured:
             return
         if seconds > MAX_DEADLINE_SHARE * most:
             wide = f" with {decode.width} beams" if self.spec.writes and decode.width > 1 else ""
@@ -398,9 +398,9 @@ class InferenceWorker:
         if self.spec.modality != "text":
             return
         use = self.run.use({})
-        if not self.latency.is_measured and self.run.opened.engine is None:
+        if not self.latency_estimator.is_measured and self.run.opened.engine is None:
             weights = (p.numel() for one in self.run.opened.models for p in one.parameters())
-            self.latency.guess_from_size(sum(weights))
+            self.latency_estimator.guess_from_size(sum(weights))
         if isinstance(self._predictor(use, ()), ContinuousBatchingPredictor):
             return
         asked = [Inputs(self.run.settings, self.run.folder).parse(text) for text in PROBE_TEXTS]
@@ -411,7 +411,7 @@ class InferenceWorker:
             began = time.thread_time()
             [*AnswerStream(use, asked)]
             cost = cost_of(PROBE_TEXTS, self.spec, use.settings.decode, None)
-            self.latency.record(max(cost, MEASURED_FROM), time.thread_time() - began)
+            self.latency_estimator.record(max(cost, MEASURED_FROM), time.thread_time() - began)
 
     def _fail_running(self, error: Exception) -> None:
         """Fail all requests that were being computed; one of them may have caused the crash."""
@@ -719,7 +719,7 @@ class InferenceWorker:
             INTERRUPTION.reset(told)
         if all(ticket.is_complete for ticket in tickets):
             own = time.thread_time() - cpu - (self._nested_seconds - nested)
-            self.latency.record(sum(ticket.cost for ticket in tickets), own)
+            self.latency_estimator.record(sum(ticket.cost for ticket in tickets), own)
         if not tickets[0].rank:
             self._seconds_per_request += 0.2 * (
                 (time.perf_counter() - began) / len(tickets) - self._seconds_per_request

@@ -56,7 +56,7 @@ from headway.tasks.label_defaults import (
     with_stem,
 )
 from headway.tasks.mask import check_unmixed
-from headway.tasks.media_format import media_settings
+from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.objective import EpochItems, MicroBatch, Objective, TaskLoss
 from headway.tasks.parent_run import parent_of, tokenizer_of
@@ -401,7 +401,7 @@ class ContrastiveTask(Task):
             words = tokenizer_of(settings)
             return prepare("texts", settings, folder, progress, tokenizer=words)
         check_unmixed(settings, what)
-        media = MediaSpec.of(what, media_settings(settings, what), target_of(settings.data))
+        media = MediaSpec.of(what, propose_media_settings(settings, what), target_of(settings.data))
         return prepare("media", settings, folder, progress, media=media)
 
     def describe(self, prepared: PreparedData) -> str:

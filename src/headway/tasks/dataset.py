@@ -164,8 +164,8 @@ class EvalPass:
         return batches_of(items, rows, self.device, self.report_progress)
 
     def examples(self, items: TaskDataset[T]) -> Iterator[tuple[IntArray, Batch[T]]]:
-        """Batches of the items of the first `max_examples` examples. The output for an item does not
-        depend on the other items of its batch."""
+        """Batches of the items of the first `max_examples` examples. The output for an item does
+        not depend on the other items of its batch."""
         last = n_examples(items) if self.max_examples is None else self.max_examples
         return self.batches(items, np.flatnonzero(items.example_index < last))
 

@@ -233,9 +233,9 @@ class ClassifyObjective(Objective[Tensor]):
     ) -> dict[str, Range]:
         score, all_N = self.metric.name, self.valid_truth_N
         found = {
-            name: one.range_of(score, all_N) for name, one in self._baseline_predictions.items()
+            name: one.interval_of(score, all_N) for name, one in self._baseline_predictions.items()
         }
-        found |= {name: one.range_of(score, truth_N) for name, one in models.items()}
+        found |= {name: one.interval_of(score, truth_N) for name, one in models.items()}
         return {name: one for name, one in found.items() if one}
 
     def prior_loss(self) -> float | None:
@@ -411,7 +411,7 @@ class PredictedValues(NamedTuple):
     def values(self, truth_N: TargetArray) -> dict[str, float]:
         return self.label_type.values(self.predictions_NC, truth_N)
 
-    def range_of(self, score: str, truth_N: TargetArray) -> Range | None:
+    def interval_of(self, score: str, truth_N: TargetArray) -> Range | None:
         return self.label_type.interval_of(score, self.predictions_NC, truth_N)
 
 

@@ -22,7 +22,7 @@ from headway.settings.data import DataSettings
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.tasks.label_defaults import check_token, with_words
 from headway.tasks.label_kinds import TargetArray, label_type_of
-from headway.tasks.media_format import media_settings
+from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.parent_run import tokenizer_of
 from headway.tasks.preprocess.preprocessor import TextParts, media_settings_of, preprocessor_of
@@ -48,7 +48,7 @@ def prepare_labelled(
             tokenizer=tokenizer_of(settings), specials=mark_names(fields),
         )  # fmt: skip
     check_token(settings, what)
-    media = MediaSpec.of(what, media_settings(settings, what), "label")
+    media = MediaSpec.of(what, propose_media_settings(settings, what), "label")
     return prepare("media", settings, folder, progress, media=media)
 
 

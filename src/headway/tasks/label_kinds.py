@@ -87,8 +87,8 @@ TOP = 5
 
 
 class LabelType(Protocol):
-    """Interface of the kinds of targets. Predictions (`shares_NC`) are probabilities or numbers, which
-    are averaged over the windows of an example and over models."""
+    """Interface of the kinds of targets. Predictions (`shares_NC`) are probabilities or numbers,
+    which are averaged over the windows of an example and over models."""
 
     headline: ClassVar[str]
     """Name of the metric that is shown for baselines."""

@@ -42,7 +42,7 @@ from headway.tasks.label_defaults import (
 )
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.masked_text import ENDS, MaskedTextDataset
-from headway.tasks.media_format import media_settings
+from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.objective import (
     TOKENS,
@@ -345,7 +345,7 @@ class MaskedLMTask(Task):
         if what != "text":
             check_unmixed(settings, what)
             check_audio_augment(settings, what)
-            media = MediaSpec.of(what, media_settings(settings, what))
+            media = MediaSpec.of(what, propose_media_settings(settings, what))
             return prepare("media", settings, folder, progress, media=media)
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:

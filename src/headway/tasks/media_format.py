@@ -89,7 +89,7 @@ STANDARD = {"scale": "standard"}
 loudness nor the microphone identifies a speaker."""
 
 
-def media_settings(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
+def propose_media_settings(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
     """Input settings for media tasks that do not generate text."""
     return audio_settings(settings, STANDARD) if what == "audio" else image_settings(settings, what)
 

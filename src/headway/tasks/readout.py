@@ -85,8 +85,8 @@ class Read:
     """Weight of this head in the loss."""
 
     averaged: bool = False
-    """Whether this head, as one of `extra_heads`, predicts for the same rows, so that predictions are
-    the mean of both."""
+    """Whether this head, as one of `extra_heads`, predicts for the same rows, so that predictions
+    are the mean of both."""
 
     small_output: bool = False
     """Whether outputs are labels and not a vocabulary, so that all logits are computed once and

@@ -515,8 +515,8 @@ class Spec:
     name: str
     modality: Modality
     objective: str
-    """Path of the task's class: `label.ClassifyTask` is in `tasks/label.py`. Classes of other packages
-    need their whole path. The module is imported on first use."""
+    """Path of the task's class: `label.ClassifyTask` is in `tasks/label.py`. Classes of other
+    packages need their whole path. The module is imported on first use."""
 
     reads: Reads
     needs: tuple[Need, ...]

@@ -1,7 +1,7 @@
 """Texts in memory as a model reads them, one by one: for inspection, studies and proofs.
 
-Special tokens around texts, between two texts and before fields are added by the preprocessor, as in
-training and prediction.
+Special tokens around texts, between two texts and before fields are added by the preprocessor, as
+in training and prediction.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reading of SentencePiece model files without the `sentencepiece` package.
 
 An imported run must always open without optional packages. `tokenizers`, which is a dependency
-anyway, finds the pieces; `charsmap.py` and `unigram.py` handle the differences between the two.
-The tests compare ids and texts with the `sentencepiece` package, for every kind of model and for
-adversarial texts (`tests/tokens/test_spm.py`).
+anyway, finds the pieces; `spm_normalizer.py` and `unigram.py` handle the differences between the
+two. The tests compare ids and texts with the `sentencepiece` package, for every kind of model and
+for adversarial texts (`tests/tokens/test_spm.py`).
 
 Unigram, BPE and character models are supported, with or without byte fallback. Text is prepared as
 the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are never found in text.

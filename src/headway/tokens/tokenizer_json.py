@@ -83,7 +83,7 @@ class TokenizerJson:
         return frozenset(t for t in added if t.startswith(">>") and t.endswith("<<"))
 
     def charsmap(self) -> Charsmap:
-        """The character table of the normalizer. It does not change added tokens (`added_tokens`)."""
+        """The character table of the normalizer. It does not change `added_tokens`."""
         tables = _parts(self.tree["normalizer"], "Precompiled")
         data = base64.b64decode(tables[0]["precompiled_charsmap"] or "") if tables else b""
         return Charsmap(data, self.added_tokens)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 def check_task_name(task: str) -> str:
     """Return the word if it is a task or an alias of one; otherwise raise an error."""
-    known = (*SPECS, *ALIASES)
-    if task not in known:
+    if task not in (*SPECS, *ALIASES):
+        known = [*SPECS, *(name for name, alias in ALIASES.items() if not alias.old)]
         raise ConfigError(f"unknown task {task!r}.{suggest(task, known)}")
     return task
 

@@ -68,7 +68,7 @@ class State:
     bad_in_a_row: int = 0
     bad_steps: int = 0
     ended: str = ""
-    """Reason for ending before the last step, if the `end_reason` callback gave one."""
+    """Reason for ending before the last step, if the `get_end_reason` callback gave one."""
 
     plan: dict[str, Any] | None = None
     """Current plan of a run with a time budget."""
@@ -115,7 +115,7 @@ class Loop:
     plateau: Plateau | None = None
     budget: Budget | None = None
     threads: ThreadPlan | None = None
-    end_reason: Callable[[], str] | None = None
+    get_end_reason: Callable[[], str] | None = None
     """Callback that returns a reason for ending training, or an empty text; called on rank 0."""
 
     def __post_init__(self) -> None:
@@ -219,11 +219,11 @@ class Loop:
         return enough or self._was_ended()
 
     def _was_ended(self) -> bool:
-        """Whether the `end_reason` callback ended the run, now or before it was resumed."""
+        """Whether the `get_end_reason` callback ended the run, now or before it was resumed."""
         state = self.state
-        if state.ended or self.end_reason is None or state.step % self.check_every:
+        if state.ended or self.get_end_reason is None or state.step % self.check_every:
             return bool(state.ended)
-        mine = self.end_reason() if self.ranks.is_first else ""
+        mine = self.get_end_reason() if self.ranks.is_first else ""
         if not self.ranks.any(bool(mine)):
             return False
         state.ended = str(self.ranks.broadcast(mine))

@@ -244,7 +244,7 @@ class Trainer:
             plateau=Plateau.of(self.objective, train, model) if self.ranks.is_first else None,
             budget=budget,
             threads=threads,
-            end_reason=enough,
+            get_end_reason=enough,
         )
 
     def time(self, for_s: float, now: Callable[[], float] = time.monotonic) -> plan.Timing:

@@ -236,14 +236,14 @@ def _block(layer: nn.Module, where: str, causal: bool) -> Block:
         raise UserError(
             f"{where} is a {type(layer).__name__}, not a Transformer layer of torch.nn."
         )
-    block_layout = PreNorm if layer.norm_first else PostNorm
+    block_class = PreNorm if layer.norm_first else PostNorm
     cross, theirs = None, [layer.norm1, layer.norm2]
     if isinstance(layer, nn.TransformerDecoderLayer):
         theirs.append(layer.norm3)
         cross = _attention(layer.multihead_attn, where, AttentionSpec())
     # A block takes its norms in this order: attention, cross attention, feed-forward.
     norms = iter([_norm(norm, where) for norm in theirs])
-    block = block_layout(
+    block = block_class(
         _attention(layer.self_attn, where, AttentionSpec(causal=causal)),
         _feed_forward(layer, where),
         lambda: next(norms),

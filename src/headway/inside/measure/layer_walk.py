@@ -152,8 +152,8 @@ class _LayerTour:
         came = "output of the previous layer" if self.place.layer else "embedding and position"
         words = f"The hidden state of the token before this layer: {came}."
         self.story.add(WalkStep("start", "Input of the layer", words, (), x))
-        block_layout = {Parallel: self._parallel, PostNorm: self._post}
-        block_layout.get(type(block), self._pre)(block, memory_SD)
+        methods = {Parallel: self._parallel, PostNorm: self._post}
+        methods.get(type(block), self._pre)(block, memory_SD)
 
     def _pre(self, block: Block, memory_SD: Tensor | None) -> None:
         words = "A norm precedes each part of the layer, so that its inputs have a fixed scale."

@@ -1,6 +1,7 @@
 """Preprocessing of the examples of each modality: cut to the input length, collated into batches.
 
-An objective uses this interface only, whatever the modality. A preprocessor has settings but no weights.
+An objective uses this interface only, whatever the modality. A preprocessor has settings but no
+weights.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class UnsplitDataset(ABC):
 
 
 class InputDatasetMixin:
-    """Mixin for frozen dataclasses with `inputs` and `epoch_seed`: one item for each item of `inputs`."""
+    """Mixin for frozen dataclasses with `inputs` and `epoch_seed`: one item for each input."""
 
     inputs: InputDataset
 

@@ -93,8 +93,8 @@ def measure_times(run: LoadedRun, cases: Sequence[SpokenCase]) -> dict[str, Any]
 
 
 def with_aligning(methods: Sequence[str], few: int) -> MapFunction:
-    """Make a function that makes the maps for `measure_accuracy`: those of the methods, and `aligning`,
-    the mean of the heads that follow the audio."""
+    """Make a function that makes maps for `measure_accuracy`: those of the methods, and
+    `aligning`, the mean of the heads that follow the audio."""
     count = iter(range(1 << 30))
 
     def make_maps(run: LoadedRun, case: Case) -> list[Map]:
