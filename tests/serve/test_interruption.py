@@ -53,11 +53,11 @@ class FixedPace(LatencyEstimator):
 @contextmanager
 def fixed_pace(worker: InferenceWorker, seconds_per_unit: float) -> Iterator[None]:
     """Estimates that do not depend on the machine that runs the tests."""
-    before, worker.latency = worker.latency, FixedPace(seconds_per_unit)
+    before, worker.latency_estimator = worker.latency_estimator, FixedPace(seconds_per_unit)
     try:
         yield
     finally:
-        worker.latency = before
+        worker.latency_estimator = before
 
 
 def test_a_small_request_is_answered_between_two_steps_of_a_large_one(
@@ -188,7 +188,7 @@ def test_a_model_whose_texts_grow_together_has_an_estimate_before_its_first_requ
     here: Here,
 ) -> None:
     """Its beam searches run alone, and the first one must let small requests in between."""
-    assert here.service.workers["stories"].latency.seconds(1e6) > 0
+    assert here.service.workers["stories"].latency_estimator.seconds(1e6) > 0
 
 
 def test_cost_is_tokens_times_beams(runs: dict[str, Run]) -> None:
