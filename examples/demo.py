@@ -63,7 +63,7 @@ def show(folder: Path) -> None:
     entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     print("", *(entry["text"] for entry in entries if entry["kind"] == "end"), sep="\n")
     print(f"Curves, samples and settings: {folder / 'report.html'}")
-    print(f"Go on with: headway predict {folder} < your.txt")
+    print(f"Next: headway predict {folder} < your.txt")
 
 
 if __name__ == "__main__":
