@@ -135,7 +135,7 @@ def top_level(tree: ast.Module) -> set[str]:
 
 
 class Names:
-    """Which name of a file is which name of which module."""
+    """Names of all files, resolved to the modules that define them."""
 
     def __init__(self, files: list[File], table: dict[tuple[str, str], str]) -> None:
         self.files = {file.module: file for file in files}

@@ -48,7 +48,6 @@ LEANING = re.compile(
 ENGLISH = re.compile(r"(?:\b[A-Za-z][a-z']*\b,? ){2}\b[a-z][a-z']*\b")
 """Three words in a row, in a pattern that a test matches against a message."""
 
-
 MESSAGES_OF_TESTS = {"err", "error", "message", "messages", "printed", "stderr", "value", "said"}
 """Names in tests that hold printed output or a message."""
 
@@ -152,9 +151,7 @@ def is_output(node: ast.AST) -> bool:
     """Whether a value looks like printed output or a message, rather than data of the test."""
     names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
     names |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
-    return bool(
-        names & {"err", "error", "message", "messages", "printed", "stderr", "value", "said"}
-    )
+    return bool(names & MESSAGES_OF_TESTS)
 
 
 COUNTS = {
