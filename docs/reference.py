@@ -22,8 +22,10 @@ from headway.settings.presets import PRESETS
 from headway.settings.recipes import about, recipe_names, recipe_path
 from headway.settings.run import SETTINGS
 from headway.settings.toml import toml_value
-from headway.settings.value_types import setting_types
-from headway.tasks.specs import METRICS, SECTIONS, SPECS, Metric, Need, Spec
+from headway.specs.metrics import METRICS, Metric
+from headway.specs.needs import Need
+from headway.specs.tasks import SECTIONS, SPECS, Spec
+from headway.specs.values import setting_types
 
 FOLDER = Path(__file__).parent / "reference"
 MADE = "<!-- Made by `python docs/reference.py` from declarations: change those. -->\n"

@@ -15,7 +15,18 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "headway"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-LAYERS = ("errors", "progress", "storage", "web", "settings", "nn", "models", "tokens", "data")
+LAYERS = (
+    "errors",
+    "progress",
+    "storage",
+    "web",
+    "specs",
+    "settings",
+    "nn",
+    "models",
+    "tokens",
+    "data",
+)
 LAYERS += (
     "metrics",
     "decode",
@@ -45,8 +56,6 @@ def test_the_table_of_layers_is_in_contributing() -> None:
 def layer_of(module: str) -> int:
     """The package itself is below everything; `python -m headway` is the command line."""
     _, *inner = module.split(".")
-    if inner == ["tasks", "specs"]:
-        return LAYERS.index("settings")  # a table without torch: the settings of tasks are in it
     if not inner or inner == ["__init__"]:
         return -1
     return LAYERS.index("cli" if inner[0] == "__main__" else inner[0])

@@ -20,7 +20,9 @@ from headway.settings.overrides import FROM_PYTHON, Overrides
 from headway.settings.recipes import recipe_path
 from headway.settings.run import RunSettings, overrides_of
 from headway.settings.synonyms import setting_here, setting_with, training_setting
-from headway.tasks.specs import MEDIA, SPECS, Spec, spec_of
+from headway.settings.task_rows import spec_of
+from headway.specs.needs import MEDIA
+from headway.specs.tasks import SPECS, Spec
 from headway.training.arguments import (
     check_task_name,
     check_training,

@@ -35,8 +35,11 @@ from headway.settings.listed import ensure_list
 from headway.settings.renamed import check_together, current, report
 from headway.settings.run import Resolved, RunSettings, media_settings
 from headway.settings.synonyms import OF_RUN, OF_USE, PROBABILITIES
+from headway.settings.task_rows import spec_of
+from headway.specs.metrics import METRICS, Metric, custom_metrics_of
+from headway.specs.needs import Need
+from headway.specs.options import OPTIONS
 from headway.tasks.engines import check_engine
-from headway.tasks.specs import METRICS, OPTIONS, Metric, Need, custom_metrics_of, spec_of
 
 if TYPE_CHECKING:
     import torch

@@ -19,16 +19,16 @@ from headway.cli.main import main
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml, run_settings
 from headway.settings.start import DistilSettings, LoraSettings, StartSettings
-from headway.tasks.causal_lm import CausalLMTask
-from headway.tasks.loaded_run import open_run
-from headway.tasks.specs import (
+from headway.settings.task_rows import spec_of
+from headway.specs.task_settings import (
     ClassifySettings,
     CompleteSettings,
     EmbedSettings,
     FillSettings,
     TagSettings,
-    spec_of,
 )
+from headway.tasks.causal_lm import CausalLMTask
+from headway.tasks.loaded_run import open_run
 from headway.tasks.task import InferenceRequest
 from tests.facts import figures, missing
 

@@ -13,7 +13,7 @@ import pytest
 from headway.cli.main import main
 from headway.settings.presets import PRESETS
 from headway.settings.recipes import recipe_names
-from headway.tasks.specs import SPECS
+from headway.specs.tasks import SPECS
 
 PROGRAM = """
 import sys

@@ -17,7 +17,10 @@ from headway.cli.main import _called_here, _parser, main
 from headway.settings.decode import DecodeSettings
 from headway.settings.field_docs import documented
 from headway.settings.folder import load_run, shipped_names
-from headway.tasks.specs import OPTIONS, SPECS, ClassifySettings, spec_of
+from headway.settings.task_rows import spec_of
+from headway.specs.options import OPTIONS
+from headway.specs.task_settings import ClassifySettings
+from headway.specs.tasks import SPECS
 from tests.facts import missing
 
 Output = pytest.CaptureFixture[str]

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.tasks.specs import Need, Spec
+from headway.specs.needs import Need
+from headway.specs.tasks import Spec
 
 N = 44
 """Examples of a tiny run."""

@@ -12,7 +12,8 @@ import pytest
 
 from headway.cli import main
 from headway.data.media.open_item import ENDINGS, OPENERS
-from headway.tasks.specs import METRICS, SECTIONS, SPECS, Spec
+from headway.specs.metrics import METRICS
+from headway.specs.tasks import SECTIONS, SPECS, Spec
 
 from . import longer
 from .gaps import GAPS

@@ -18,9 +18,12 @@ from headway.data.media.open_item import ItemFormat, read_media
 from headway.data.media.open_item import register as register_files
 from headway.data.store import PreparedData
 from headway.errors import DataError
+from headway.specs.metrics import scored
+from headway.specs.needs import LABEL, Need
+from headway.specs.task_settings import LabelSettings
+from headway.specs.tasks import Spec
+from headway.specs.tasks import register as register_task
 from headway.tasks.label import ClassifyTask
-from headway.tasks.specs import LABEL, LabelSettings, Need, Spec, scored
-from headway.tasks.specs import register as register_task
 
 ENDING = ".duel"
 PAUSE_S = 0.05

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from headway.settings.task_rows import spec_of
 from headway.tasks.losses import plain
-from headway.tasks.specs import spec_of
 
 from .tiny import CPU, ROWS, Tiny, named, parts_of
 

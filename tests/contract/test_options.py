@@ -12,7 +12,7 @@ import pytest
 
 from headway.errors import UserError
 from headway.run import COMMAND_OPTIONS, CONSTRAINTS
-from headway.tasks.specs import Spec
+from headway.specs.tasks import Spec
 from tests.facts import naming
 
 from .columns import write

@@ -13,7 +13,7 @@ import pytest
 import headway
 from headway.errors import ConfigError, UserError
 from headway.settings.run import load_run_settings
-from headway.tasks.specs import register
+from headway.specs.tasks import register
 from tests.facts import naming
 
 from . import columns, longer

@@ -17,8 +17,8 @@ import pytest
 import headway
 from headway.errors import UserError
 from headway.settings.run import FILES, SETTINGS, load_run_settings
-from headway.settings.value_types import setting_types
-from headway.tasks.specs import SPECS, Spec
+from headway.specs.tasks import SPECS, Spec
+from headway.specs.values import setting_types
 from headway.training.arguments import check_files, check_training
 
 from . import columns

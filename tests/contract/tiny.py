@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import headway
-from headway.tasks.specs import SPECS, Need, Spec, spec_for_answer
+from headway.specs.needs import Need
+from headway.specs.tasks import SPECS, Spec, spec_for_answer
 from headway.tokens.tokenizer import MASK
 
 from ..once import once

@@ -15,7 +15,7 @@ from headway.data.check_report import Report
 from headway.data.predict_input import questions
 from headway.data.source import DataSource
 from headway.settings.run import RunSettings, run_settings
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 from tests.facts import missing
 
 Write = Callable[[str, list[str]], str]

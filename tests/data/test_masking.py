@@ -9,7 +9,7 @@ import pytest
 
 from headway.data.masking import CounterRandom, FlatTexts, TokenMasker
 from headway.settings.data import TokenizerSettings
-from headway.tasks.specs import FillSettings
+from headway.specs.task_settings import FillSettings
 from headway.tokens.tokenizer import MASK, Tokenizer
 from headway.tokens.trainer import train_on_texts
 

@@ -12,7 +12,7 @@ from headway.data.predict_input import Question, questions
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import Reads
+from headway.specs.tasks import Reads
 from tests.facts import missing, naming
 
 Write = Callable[[str, list[str]], str]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway.tasks.specs import SPECS
+from headway.specs.tasks import SPECS
 
 from . import seams
 from .compare import differences

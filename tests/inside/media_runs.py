@@ -24,8 +24,8 @@ from headway.settings.model import (
     ImageSettings,
 )
 from headway.settings.run import RunSettings, media_settings
+from headway.specs.task_settings import CaptionSettings, TranscribeSettings
 from headway.tasks.loaded_run import LoadedRun
-from headway.tasks.specs import CaptionSettings, TranscribeSettings
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.trainer import train_on_texts
 

@@ -14,8 +14,8 @@ from headway.models.folder import model_weights, save_weights
 from headway.settings.data import DataSettings
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings, resolved_toml
+from headway.specs.task_settings import ClassifySettings
 from headway.tasks.ngram_fit import token_views
-from headway.tasks.specs import ClassifySettings
 from headway.tokens.tokenizer import Vocabularies
 
 from ..interop.padded_runs import LABELS, tokenizer

@@ -25,8 +25,8 @@ from headway.settings.model import (
     ModelSettings,
 )
 from headway.settings.run import RunSettings, resolved_toml
+from headway.specs.task_settings import FillSettings, IdentifySettings
 from headway.tasks.loaded_run import LoadedRun, open_run
-from headway.tasks.specs import FillSettings, IdentifySettings
 from headway.tasks.task import InferenceRequest, find_task
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_on_texts

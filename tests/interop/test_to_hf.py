@@ -26,9 +26,10 @@ from headway.interop.sentence_transformers import SentenceFolder
 from headway.models.folder import save_weights
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import RopeSettings
+from headway.settings.task_rows import spec_of
+from headway.specs.task_settings import EmbedSettings
 from headway.tasks.loaded_run import open_plain, open_run
 from headway.tasks.seq2seq_answers import writer_of
-from headway.tasks.specs import EmbedSettings, spec_of
 
 from ..facts import missing
 from .ours import save_run, settings_of, tensors_named, tokenizer_agrees

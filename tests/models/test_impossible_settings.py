@@ -36,7 +36,7 @@ from headway.settings.model import (
     RopeSettings,
     Seq2SeqSettings,
 )
-from headway.settings.value_types import setting_types
+from headway.specs.values import setting_types
 
 from ..facts import missing
 

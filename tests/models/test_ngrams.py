@@ -21,12 +21,12 @@ from headway.settings.facts import DatasetStats, DeviceInfo
 from headway.settings.folder import write_config
 from headway.settings.model import EncoderSettings
 from headway.settings.run import load_run_settings
+from headway.settings.task_rows import spec_of
 from headway.settings.toml import to_toml
 from headway.tasks.dataset import EvalPass
 from headway.tasks.ngram_fit import token_views
 from headway.tasks.readout import OneClass
 from headway.tasks.scores import NEURAL, NGRAMS, Temperature, fit_temperature
-from headway.tasks.specs import spec_of
 from headway.tasks.task import find_task, make_task
 from headway.training.distributed import Distributed
 from headway.training.resolve import resolve

@@ -16,8 +16,8 @@ from headway.serve.cost import LatencyEstimator, cost_of
 from headway.serve.limits import Limits
 from headway.serve.worker import InferenceWorker
 from headway.settings.decode import DecodeSettings
+from headway.settings.task_rows import spec_of
 from headway.tasks import dataset
-from headway.tasks.specs import spec_of
 
 from .conftest import Here, serving, wait_for
 from .test_faults import open_raw, settled, text_of

@@ -24,8 +24,9 @@ from headway.settings.run import (
     resolved_toml,
     run_settings,
 )
+from headway.settings.task_rows import spec_of
 from headway.settings.train import TrainSettings
-from headway.tasks.specs import SPECS, spec_of
+from headway.specs.tasks import SPECS
 
 from ..facts import missing
 

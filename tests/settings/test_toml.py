@@ -26,7 +26,7 @@ from headway.settings.model import (
 from headway.settings.presets import PRESETS
 from headway.settings.run import load_model_settings
 from headway.settings.toml import line_of, to_toml, toml_value
-from headway.settings.value_types import describe, setting_types
+from headway.specs.values import describe, setting_types
 
 SHARE = st.floats(0, 1, exclude_max=True)
 POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)

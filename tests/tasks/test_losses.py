@@ -18,11 +18,11 @@ from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.overrides import Overrides
 from headway.settings.run import load_run_settings, resolved_toml
 from headway.settings.start import DistilSettings
+from headway.specs.tasks import SPECS
 from headway.storage import replace_text
 from headway.tasks.distil import load_teacher
 from headway.tasks.losses import cosine_loss, distil, plain, rdrop, soft_loss
 from headway.tasks.objective import Objective, TaskLoss
-from headway.tasks.specs import SPECS
 from headway.tasks.task import find_task
 from headway.training.arguments import check_implied, implied_settings
 from headway.training.distributed import Distributed

@@ -14,8 +14,8 @@ from headway.settings.data import DataSettings
 from headway.settings.folder import SHIPPED, TOKENIZER, load_run, shipped_names
 from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings
+from headway.specs.tasks import ENGLISH
 from headway.tasks.pretrained import covers, pretrained_for
-from headway.tasks.specs import ENGLISH
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 ENGLISH_TEXTS = [

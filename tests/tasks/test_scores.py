@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from headway.specs.metrics import Metric
 from headway.tasks.scores import Scores
-from headway.tasks.specs import Metric
 
 OWN = Metric(name="polite", label="politeness", digits=1)
 

@@ -13,8 +13,8 @@ from torch import nn
 from headway.models.build import build_model
 from headway.progress import SILENT
 from headway.settings.run import RunSettings, load_run_settings
+from headway.settings.task_rows import spec_of
 from headway.tasks.objective import Objective
-from headway.tasks.specs import spec_of
 from headway.tasks.task import find_task
 from headway.training.resolve import resolve_run
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from headway.specs.metrics import METRICS
+from headway.specs.tasks import SPECS
 from headway.tasks.scores import MODEL, advice, compared, of_metric, standings
-from headway.tasks.specs import METRICS, SPECS
 
 BASELINES = {
     "majority class": {"accuracy": 50.0, "loss": 0.7},

@@ -25,12 +25,13 @@ from headway.settings.load import model_settings
 from headway.settings.model import ImageSettings
 from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
+from headway.specs.task_settings import CaptionSettings
 from headway.tasks.caption import CaptionTask
 from headway.tasks.dataset import EvalPass
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import EpochItems, MicroBatch
 from headway.tasks.seq2seq import Seq2SeqObjective
-from headway.tasks.specs import CaptionSettings, spec_of
 from headway.training.distributed import Distributed
 from headway.training.feed import Cursor, iter_steps, step_item
 from headway.training.resolve import resolve_run

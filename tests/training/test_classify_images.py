@@ -19,6 +19,7 @@ from headway.models.vision import ImageEncoder
 from headway.nn.loss import LabelSmoothing
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
+from headway.settings.task_rows import spec_of
 from headway.tasks.dataset import Batch, EvalPass
 from headway.tasks.label import ClassificationDataset, ClassifyObjective
 from headway.tasks.label_kinds import SingleLabel, top_n_accuracy
@@ -27,7 +28,6 @@ from headway.tasks.losses import plain as plain_loss
 from headway.tasks.media_format import audio_settings, image_settings, patch_of, pixel_statistics
 from headway.tasks.preprocess.preprocessor import preprocessor_of
 from headway.tasks.readout import readout_of
-from headway.tasks.specs import spec_of
 from headway.tasks.task import make_task
 from headway.tasks.thumbnails import data_uri, thumbnails
 from headway.training.distributed import Distributed

@@ -22,6 +22,7 @@ from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.tasks.answers import PrintOptions
 from headway.tasks.dataset import EvalPass
 from headway.tasks.label import ClassifyObjective, ClassifyPredictor, Predictions
@@ -29,7 +30,6 @@ from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
 from headway.tasks.objective import EpochItems, MicroBatch
-from headway.tasks.specs import spec_of
 from headway.tasks.task import InferenceRequest, make_task
 from headway.training.run import Training
 from headway.web.pack import unpack

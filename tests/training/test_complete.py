@@ -25,11 +25,11 @@ from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.tasks.causal_lm import CausalLMObjective, CausalLMTask
 from headway.tasks.dataset import READ_AT_ONCE, Batch, EpochSeed, EvalPass
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import MicroBatch
-from headway.tasks.specs import spec_of
 from headway.training.distributed import Distributed
 from headway.training.initial_weights import initialize_weights
 from headway.training.optim import build_optimizer

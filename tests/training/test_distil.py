@@ -29,6 +29,7 @@ from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.start import DistilSettings
 from headway.settings.train import TrainSettings
+from headway.specs.tasks import SPECS
 from headway.storage import replace_text
 from headway.tasks import distil, losses
 from headway.tasks.causal_lm import CausalLMObjective
@@ -51,7 +52,6 @@ from headway.tasks.parent_run import parent_of
 from headway.tasks.preprocess.preprocessor import MaskTargets
 from headway.tasks.readout import OneClass
 from headway.tasks.scores import Scores
-from headway.tasks.specs import SPECS
 from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.step import Step

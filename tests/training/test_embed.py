@@ -30,6 +30,8 @@ from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.start import DistilSettings
 from headway.settings.train import TrainSettings
+from headway.specs.task_settings import EmbedSettings
+from headway.specs.tasks import SPECS
 from headway.storage import replace_text
 from headway.tasks.contrast import (
     ContrastiveObjective,
@@ -45,7 +47,6 @@ from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import MicroBatch
 from headway.tasks.preprocess.text import TextPreprocessor
-from headway.tasks.specs import SPECS, EmbedSettings
 from headway.tasks.task import InferenceRequest
 from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer

@@ -25,11 +25,12 @@ from headway.settings.folder import CONFIG
 from headway.settings.model import AudioEncoderSettings, ImageEncoderSettings, ImageSettings
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.settings.train import TrainSettings
+from headway.specs.task_settings import EmbedSettings
+from headway.specs.tasks import SPECS
 from headway.storage import replace_text
 from headway.tasks.contrast import ContrastiveObjective, ContrastiveTask, PairDataset
 from headway.tasks.dataset import EvalPass
 from headway.tasks.losses import plain
-from headway.tasks.specs import SPECS, EmbedSettings
 from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.step import Step

@@ -23,13 +23,14 @@ from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
 from headway.settings.start import StartSettings
 from headway.settings.train import TrainSettings
+from headway.specs.task_settings import FillSettings
+from headway.specs.tasks import SPECS
 from headway.tasks.dataset import EvalPass
 from headway.tasks.fill_answers import MaskedLMPredictor
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.mask import MaskedLMObjective, MaskedLMTask, masked_outputs
 from headway.tasks.masked_text import ENDS, room_of
 from headway.tasks.objective import MicroBatch
-from headway.tasks.specs import SPECS, FillSettings
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.trainer import train_on_texts
 from headway.training.distributed import Distributed

@@ -17,6 +17,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.models.parts.output_heads import CosineHead, ModelInput
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import load_run_settings, resolved_toml
+from headway.settings.task_rows import spec_of
 from headway.tasks.answers import Answer
 from headway.tasks.dataset import EvalPass
 from headway.tasks.identify import IdentifyObjective, item_vectors, threshold_of, verification
@@ -25,7 +26,6 @@ from headway.tasks.label_kinds import with_margin
 from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.preprocess.preprocessor import preprocessor_of
 from headway.tasks.readout import OneVector, Readout, readout_of
-from headway.tasks.specs import spec_of
 from headway.tasks.task import InferenceRequest, make_task
 from tests.training.labelled import entries, resolved, same_after_stops, trained
 from tests.training.shown import RATE, asked, write_list, write_speakers

@@ -33,11 +33,12 @@ from headway.settings.model import (
 from headway.settings.overrides import Overrides
 from headway.settings.run import Resolved, RunSettings, resolved_toml
 from headway.settings.start import LoraSettings, StartSettings
+from headway.settings.task_rows import spec_of
 from headway.settings.train import TrainSettings
 from headway.settings.warm_start import model_from
+from headway.specs.task_settings import TranscribeSettings
 from headway.storage import replace_text
 from headway.tasks.parent_run import parent_of
-from headway.tasks.specs import TranscribeSettings, spec_of
 from headway.training.initial_weights import freeze, lr_scales, start_from, trainable
 from headway.training.optim import build_optimizer, set_lr
 from headway.training.resolve import resolve

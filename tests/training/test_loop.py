@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headway.errors import Stopped, UserError
-from headway.tasks.specs import METRICS
+from headway.specs.metrics import METRICS
 from headway.training.distributed import Distributed
 from headway.training.feed import StepItem
 from headway.training.loop import Diverged, Loop, State, ranking

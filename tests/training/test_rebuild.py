@@ -33,13 +33,13 @@ from headway.settings.model import (
     ImageEncoderSettings,
     ImageSettings,
 )
+from headway.specs.task_settings import FillSettings
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, batches_of
 from headway.tasks.mask import MEAN, MaskedMediaHead, masked_outputs, read_masked
 from headway.tasks.masked_media import MaskedMediaDataset, mask_frames
 from headway.tasks.preprocess.audio import AudioPreprocessor
 from headway.tasks.preprocess.image import ImagePreprocessor
 from headway.tasks.preprocess.preprocessor import MaskTargets
-from headway.tasks.specs import FillSettings
 
 CPU = torch.device("cpu")
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "dropout": 0.0}

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from headway.specs.metrics import METRICS
 from headway.tasks.history import read_history
-from headway.tasks.specs import METRICS
 from headway.tasks.thumbnails import waveform_peaks
 from headway.training.report import Throttled, write_report
 from headway.web.pack import unpack

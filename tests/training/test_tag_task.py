@@ -27,12 +27,12 @@ from headway.settings.facts import DatasetStats, DeviceInfo, ParentRun
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings, family_of
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
+from headway.settings.task_rows import spec_of
 from headway.tasks.causal_lm import CausalLMTask
 from headway.tasks.dataset import EvalPass
 from headway.tasks.loaded_run import open_run
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import EpochItems, MicroBatch
-from headway.tasks.specs import spec_of
 from headway.tasks.tag_answers import TaggingPredictor, sentence_of
 from headway.tasks.tags import TaggingObjective, TaggingTask, as_bio
 from headway.tasks.task import InferenceRequest

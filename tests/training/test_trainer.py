@@ -20,11 +20,11 @@ from headway.models.build import build_model
 from headway.progress import SILENT, ProgressStage
 from headway.settings.presets import preset
 from headway.settings.run import RunSettings, load_run_settings
+from headway.settings.task_rows import spec_of
 from headway.settings.train import TrainSettings
 from headway.tasks.causal_lm import CausalLMTask
 from headway.tasks.dataset import EvalPass
 from headway.tasks.scores import Scores
-from headway.tasks.specs import spec_of
 from headway.training import trainer
 from headway.training.budget import Budget, Journal, UnlimitedEvaluations
 from headway.training.checkpoint import Checkpoints

@@ -22,6 +22,7 @@ from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.presets import preset
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.settings.train import TrainSettings
 from headway.tasks.dataset import Batch, EvalPass
 from headway.tasks.losses import plain as plain_loss
@@ -29,7 +30,6 @@ from headway.tasks.losses import rdrop
 from headway.tasks.objective import EpochItems, MicroBatch
 from headway.tasks.seq2seq import Seq2SeqObjective
 from headway.tasks.seq2seq_dataset import TextTargets
-from headway.tasks.specs import spec_of
 from headway.tasks.translate import TranslateTask
 from headway.training.distributed import Distributed
 from headway.training.trainer import Trainer

@@ -26,9 +26,9 @@ from headway.settings.ensemble import check_ensemble
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings, resolved_toml
+from headway.settings.task_rows import spec_of
 from headway.tasks.loaded_run import open_run
 from headway.tasks.mask import MaskedLMTask
-from headway.tasks.specs import spec_of
 from headway.tasks.tags import TaggingObjective, TaggingTask
 from headway.tasks.task import InferenceRequest
 from headway.tokens.tokenizer import Tokenizer

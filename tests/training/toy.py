@@ -18,10 +18,10 @@ from headway.errors import Stopped
 from headway.nn.feedforward import FeedForward
 from headway.progress import SILENT, ProgressStage
 from headway.settings.train import TrainSettings
+from headway.specs.metrics import METRICS
 from headway.tasks.dataset import EvalPass
 from headway.tasks.objective import MicroBatch, TaskLoss
 from headway.tasks.scores import Scores
-from headway.tasks.specs import METRICS
 from headway.training.average import Ema
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.distributed import Distributed

@@ -20,7 +20,7 @@ from headway.cli.data_arguments import (
 from headway.cli.flags import OptionValues
 from headway.cli.train import train_request
 from headway.errors import ConfigError, visible
-from headway.tasks.specs import SPECS
+from headway.specs.tasks import SPECS
 
 
 def check(

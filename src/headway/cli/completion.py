@@ -16,9 +16,10 @@ from headway.settings.data import FILES
 from headway.settings.folder import CONFIG, RUNS, runs_in, shipped_names
 from headway.settings.model import FAMILY_SETTINGS
 from headway.settings.run import SETTINGS, TASK_SECTIONS
+from headway.settings.task_rows import spec_of
 from headway.settings.toml import toml_value
-from headway.settings.value_types import setting_types
-from headway.tasks.specs import ALIASES, SPECS, spec_of
+from headway.specs.tasks import ALIASES, SPECS
+from headway.specs.values import setting_types
 
 Complete = Callable[[str], list[str]]
 

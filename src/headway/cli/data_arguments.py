@@ -18,8 +18,9 @@ from headway.settings.folder import CONFIG, RUNS, file_in, run_folder
 from headway.settings.overrides import Overrides
 from headway.settings.renamed import key_of
 from headway.settings.run import Resolved, RunSettings, load_resolved
+from headway.settings.task_rows import spec_of
+from headway.specs.tasks import ALIASES, SPECS
 from headway.tasks import engines
-from headway.tasks.specs import ALIASES, SPECS, spec_of
 
 COLUMNS = tuple(
     f"data.{name}_field" for name in ("text", "other", "label", "source", "target", "path")

@@ -36,7 +36,7 @@ from headway.errors import UserError, visible
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 
 if TYPE_CHECKING:
     from headway.tasks.scores import Scores

@@ -27,9 +27,12 @@ from headway.settings.field_docs import documented
 from headway.settings.folder import load_run
 from headway.settings.renamed import current, report
 from headway.settings.synonyms import training_setting
+from headway.settings.task_rows import spec_of
 from headway.settings.toml import toml_value
-from headway.settings.value_types import setting_types, without_none
-from headway.tasks.specs import ALIASES, MEDIA, OPTIONS, SCORING, SPECS, CallOption, Spec, spec_of
+from headway.specs.needs import MEDIA
+from headway.specs.options import OPTIONS, SCORING, CallOption
+from headway.specs.tasks import ALIASES, SPECS, Spec
+from headway.specs.values import setting_types, without_none
 
 if TYPE_CHECKING:
     from headway.settings.run import Resolved

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.progress import Progress
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 
 if TYPE_CHECKING:
     from headway.interop.importing import ImportSummary

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from headway.inside.capture.reading import GenerationOptions
     from headway.inside.page import look as pages
     from headway.run import Run
+    from headway.specs.tasks import Spec
     from headway.tasks.loaded_run import LoadedRun
-    from headway.tasks.specs import Spec
 
 PORT = 8321
 

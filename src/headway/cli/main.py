@@ -232,7 +232,7 @@ def _called_here(option: str, words: list[str]) -> str | None:
     """The headway equivalent of an option that is known from another tool."""
     from headway.settings.model import FAMILY_SETTINGS
     from headway.settings.run import SETTINGS
-    from headway.settings.value_types import setting_types
+    from headway.specs.values import setting_types
 
     command = _name(words).partition(" ")[2]
     if command not in TAKES:

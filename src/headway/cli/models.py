@@ -26,7 +26,8 @@ from headway.settings.folder import (
     runs_in,
     shipped_names,
 )
-from headway.tasks.specs import METRICS, spec_of
+from headway.settings.task_rows import spec_of
+from headway.specs.metrics import METRICS
 
 CARD = "README.md"
 DAMAGED = "damaged"

@@ -18,7 +18,7 @@ from headway.cli.data_arguments import (
 )
 from headway.errors import UserError, suggest, visible
 from headway.settings.renamed import key_of
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 
 if TYPE_CHECKING:
     from headway.run import Run

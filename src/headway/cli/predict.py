@@ -40,7 +40,8 @@ from headway.cli.flags import (
 from headway.errors import DataError, MissingColumnError, UserError, columns_by_argument, visible
 from headway.progress import SILENT, Progress, ProgressStage
 from headway.settings.run import Resolved, RunSettings
-from headway.tasks.specs import Spec, spec_of
+from headway.settings.task_rows import spec_of
+from headway.specs.tasks import Spec
 
 if TYPE_CHECKING:
     from headway.data.predict_input import InputFile

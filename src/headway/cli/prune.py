@@ -19,7 +19,7 @@ from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.folder import is_shipped, load_run, run_folder
 from headway.settings.model import ModelSettings
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 
 if TYPE_CHECKING:
     from headway.inside.capture.streams import Reading

@@ -23,8 +23,8 @@ from headway.errors import ConfigError, Stopped
 from headway.settings.overrides import Overrides
 from headway.settings.recipes import in_folder, recipe_path
 from headway.settings.run import resolved_toml
+from headway.specs.tasks import SPECS
 from headway.storage import work_folder
-from headway.tasks.specs import SPECS
 
 if TYPE_CHECKING:
     from headway.api import TrainRequest

@@ -16,7 +16,8 @@ from headway.cli.print_table import show_table
 from headway.errors import UserError
 from headway.progress import Progress
 from headway.settings.folder import is_shipped, load_run, run_folder
-from headway.tasks.specs import Spec, spec_of
+from headway.settings.task_rows import spec_of
+from headway.specs.tasks import Spec
 
 if TYPE_CHECKING:
     from headway.inside.measure.truth import MapAccuracy

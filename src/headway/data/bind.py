@@ -22,7 +22,8 @@ from headway.data.readers.delimited import IsHeader
 from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ConfigError, MissingColumnError, suggest
 from headway.settings.data import DataSettings
-from headway.tasks.specs import Need, Spec
+from headway.specs.needs import Need
+from headway.specs.tasks import Spec
 
 ColumnType = Literal[
     "text", "label", "labels", "number", "words", "tags", "field", "image", "video", "audio",

@@ -19,7 +19,7 @@ from headway.data.source import TARGETS, BoundTable, MediaSpec, TargetKind, sour
 from headway.data.table import Table, is_missing, shown_value, value_in
 from headway.settings.data import DataSettings, file_name
 from headway.settings.run import RunSettings
-from headway.tasks.specs import Spec
+from headway.specs.tasks import Spec
 
 MOST_FILES = 3
 """Files whose columns are shown; the others are counted."""

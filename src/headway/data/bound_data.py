@@ -43,8 +43,10 @@ from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.settings.data import FILES, DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.synonyms import remark_on
+from headway.settings.task_rows import spec_of
+from headway.specs.needs import LABEL, Modality
+from headway.specs.tasks import ALIASES, SPECS
 from headway.storage import sync, work_folder
-from headway.tasks.specs import ALIASES, LABEL, SPECS, Modality, spec_of
 
 ROWS, VALID = "rows", "valid"
 """File names of training and validation data in that folder."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.tasks.specs import FillSettings
+from headway.specs.task_settings import FillSettings
 from headway.tokens.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]

@@ -9,8 +9,8 @@ from headway.data.files import is_stream, spool
 from headway.data.source import pair_source
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
+from headway.specs.tasks import SPECS
 from headway.storage import work_folder
-from headway.tasks.specs import SPECS
 
 TextPair = tuple[str, str]
 """A source and its target."""

@@ -39,7 +39,9 @@ from headway.data.table import ABSENT, RawRow, Table
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import TEXT, WORDS, Modality, Reads, spec_of
+from headway.settings.task_rows import spec_of
+from headway.specs.needs import TEXT, WORDS, Modality
+from headway.specs.tasks import Reads
 
 Question = str | tuple[str, ...]
 """A text, two texts to compare, or the fields of a document in order, empty where absent."""

@@ -60,9 +60,9 @@ from headway.data.workdir import WorkDir, open_workdir, remove_leftovers
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.settings.text import WordShape
 from headway.storage import work_folder
-from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_on_texts, train_vocabularies
 

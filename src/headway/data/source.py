@@ -31,8 +31,10 @@ from headway.data.tag_schemes import TagScheme, TagSchemeDetector, to_bio
 from headway.errors import ConfigError, DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import LABEL, LABELS, NUMBER, SPECS, WRITTEN, Reads, spec_of
-from headway.tasks.specs import MEDIA as MEDIA_NEEDS
+from headway.settings.task_rows import spec_of
+from headway.specs.needs import LABEL, LABELS, NUMBER, WRITTEN
+from headway.specs.needs import MEDIA as MEDIA_NEEDS
+from headway.specs.tasks import SPECS, Reads
 
 TextKind = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
 

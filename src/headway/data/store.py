@@ -19,7 +19,7 @@ from headway.data.media.open_item import ItemFormat, MediaType
 from headway.data.media.store import AudioStore, ImageStore
 from headway.data.token_store import TokenStore, side
 from headway.errors import DataError
-from headway.tasks.specs import MEDIA
+from headway.specs.needs import MEDIA
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 DATA = "data"

@@ -14,8 +14,8 @@ from headway.interop.foreign_config import THEIR_ACTIVATIONS
 from headway.models.build import build_model
 from headway.settings.model import ModelSettings, family_of
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.settings.text import DECODER_KEYS
-from headway.tasks.specs import spec_of
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
 """Our gated activations, and the activation function of the gate in `transformers`."""

@@ -37,14 +37,10 @@ from headway.settings.model import DecoderSettings, EncoderSettings, Seq2SeqSett
 from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.run import run_settings as from_values
+from headway.settings.task_rows import front_reads
+from headway.specs.task_settings import ClassifySettings, EmbedSettings, TranscribeSettings
+from headway.specs.tasks import SPECS
 from headway.storage import check_free, new_folder, replace_text, seal_json
-from headway.tasks.specs import (
-    SPECS,
-    ClassifySettings,
-    EmbedSettings,
-    TranscribeSettings,
-    front_reads,
-)
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.vocab_alignment import unused_name
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 
 from headway.settings.decode import DecodeSettings
-from headway.tasks.specs import Spec
+from headway.specs.tasks import Spec
 
 BYTES_PER_TOKEN = 4
 """UTF-8 bytes per token. The shipped translators have 4.0 on their validation texts."""

@@ -22,8 +22,9 @@ from headway.serve.limits import Limits
 from headway.settings.decode import DecodeSettings
 from headway.settings.field_docs import documented
 from headway.settings.run import media_settings
-from headway.settings.value_types import setting_types, without_none
-from headway.tasks.specs import OPTIONS, spec_of
+from headway.settings.task_rows import spec_of
+from headway.specs.options import OPTIONS
+from headway.specs.values import setting_types, without_none
 
 OPERATOR_OPTIONS = frozenset({"batch_tokens", "precision", "draft", "nearest", "against"})
 """Options that only the operator sets, or that name a file or a run."""

@@ -32,10 +32,10 @@ from headway.serve.errors import ModelFailed, RequestRejected
 from headway.serve.limits import Limits
 from headway.serve.memory import model_bytes
 from headway.serve.metrics import SECONDS, SIZES, Metrics
+from headway.settings.task_rows import spec_of
 from headway.tasks.answer_stream import AnswerStream
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Inputs, ParsedInput
-from headway.tasks.specs import spec_of
 from headway.tasks.task import ContinuousBatchingPredictor, InferenceRequest, Predictor, find_task
 
 log = logging.getLogger("headway.serve")

@@ -7,20 +7,13 @@ from math import prod
 from typing import Literal
 
 from headway.errors import ConfigError
-from headway.settings.body import (
-    Activation,
-    BlockLayout,
-    BodySettings,
-    InitScheme,
-    PositionKind,
-    check_values,
-)
-from headway.settings.value_types import check_least
+from headway.settings.body import Activation, BlockLayout, BodySettings, InitScheme, PositionKind
 from headway.settings.vision import (
     MediaSeq2SeqSettings,
     check_label_heads,
     check_no_added_positions,
 )
+from headway.specs.values import check_least, check_values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.errors import ConfigError
-from headway.settings.body import check_values
-from headway.settings.explicit import TracksExplicit
-from headway.settings.value_types import check_least
+from headway.specs.explicit import TracksExplicit
+from headway.specs.values import check_least, check_values
 
 SHARES = ("erase", "speed")
 MOST_OPERATIONS = 10

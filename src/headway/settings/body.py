@@ -6,15 +6,13 @@ Nothing here imports torch, so settings are checked before any slow import.
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, Literal, TypeVar
 
-from headway.errors import ConfigError, suggest
+from headway.errors import ConfigError
 from headway.settings.kept_heads import ALL_HEADS, KeptHeads
-from headway.settings.value_types import check_least, setting_types, without_none
+from headway.specs.values import check_least, check_values
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu", "geglu-tanh"]
 NormKind = Literal["layer", "rms"]
@@ -87,31 +85,6 @@ OF_SINGLE_HEAD = frozenset({"window", "attention_dropout"})
 INSTEAD: dict[str, Any] = {"positions": "none", "init": "paper", "pooling": "mean"}
 """Defaults of bodies other than the Transformer: they encode token order by themselves, and their
 first token does not see all others."""
-
-
-def check_values(settings: Any) -> None:
-    """Check every value against its type, also for settings that were not loaded from a file."""
-    for name, hint in setting_types(type(settings)).items():
-        value = getattr(settings, name)
-        if type(None) in typing.get_args(hint):
-            if value is None:
-                continue
-            hint = without_none(hint)
-        several = typing.get_origin(hint) is tuple
-        choices = typing.get_args(typing.get_args(hint)[0] if several else hint)
-        if (several and choices) or typing.get_origin(hint) is Literal:
-            for word in value if several else [value]:
-                if word not in choices:
-                    close = get_close_matches(str(word), choices)
-                    near = suggest(str(word), choices) if close else ""
-                    listed = ", ".join(choices)
-                    raise ConfigError(f"{name} must be one of {listed}, not {word!r}.{near}")
-        elif hint is int and type(value) is not int:
-            raise ConfigError(f"{name}={value!r} must be a whole number.")
-        elif hint is float and not isinstance(value, int | float):
-            raise ConfigError(f"{name}={value!r} must be a number.")
-        elif hint is float and not math.isfinite(value):
-            raise ConfigError(f"{name}={value!r} must be a finite number.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from headway.errors import ConfigError
-from headway.settings.body import check_values
-from headway.settings.explicit import TracksExplicit
-from headway.settings.value_types import check_least
+from headway.specs.explicit import TracksExplicit
+from headway.specs.values import check_least, check_values
 
 GIVEN = "given"
 """Folder inside a run that stores data passed in memory."""

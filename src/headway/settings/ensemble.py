@@ -10,7 +10,7 @@ from pathlib import Path
 from headway.errors import ConfigError, UserError, suggest
 from headway.settings.model import ImageSettings
 from headway.settings.run import RunSettings, media_settings
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 
 PRECISIONS = ("fp32", "bf16", "int8")
 

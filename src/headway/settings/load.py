@@ -24,7 +24,7 @@ from headway.settings.model import (
 from headway.settings.renamed import current, current_value, report
 from headway.settings.synonyms import setting_here
 from headway.settings.toml import line_of, toml_value
-from headway.settings.value_types import describe, fit, nearest, setting_types
+from headway.specs.values import describe, fit, nearest, setting_types
 
 SettingsT = TypeVar("SettingsT")
 

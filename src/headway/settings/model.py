@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from headway.settings.audio import AudioEncoderSettings, AudioSeq2SeqSettings, AudioSettings
-from headway.settings.body import (
-    BodySettings,
-    RelativeSettings,
-    RopeSettings,
-    StackSpec,
-    check_values,
-)
+from headway.settings.body import BodySettings, RelativeSettings, RopeSettings, StackSpec
 from headway.settings.text import DecoderSettings, EncoderSettings, Seq2SeqSettings, TextSettings
 from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings, ImageSettings
+from headway.specs.values import check_values
 
 __all__ = [
     "FAMILY_SETTINGS",

@@ -12,11 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headway.settings.explicit import explicit_fields
 from headway.settings.load import parse_override
 from headway.settings.renamed import check_together, current, current_value, report
 from headway.settings.toml import comments_of, lines_of, parse, read_text
 from headway.settings.upgrade import new_key
+from headway.specs.explicit import explicit_fields
 
 FROM_PYTHON = "train(settings=…)"
 

@@ -44,6 +44,7 @@ from headway.settings.overrides import (
 )
 from headway.settings.start import DistilSettings, LoraSettings, StartSettings
 from headway.settings.synonyms import setting_here
+from headway.settings.task_rows import possible, spec_of
 from headway.settings.toml import (
     add_comment,
     comments_of,
@@ -55,24 +56,19 @@ from headway.settings.toml import (
 )
 from headway.settings.train import OF_SCHEDULES, ResolvedTrain, TrainSettings
 from headway.settings.upgrade import FORMAT, complete_train, new_key, rename, upgrade
-from headway.settings.value_types import setting_types
-from headway.tasks.specs import (
-    ALIASES,
-    SECTIONS,
-    SPECS,
+from headway.specs.metrics import check_metric
+from headway.specs.task_settings import (
     CaptionSettings,
     ClassifySettings,
     CompleteSettings,
     EmbedSettings,
     FillSettings,
     IdentifySettings,
-    Spec,
     TagSettings,
     TranscribeSettings,
-    check_metric,
-    possible,
-    spec_of,
 )
+from headway.specs.tasks import ALIASES, SECTIONS, SPECS, Spec
+from headway.specs.values import setting_types
 
 TASK_SECTIONS = SECTIONS
 """Setting sections that apply only to the task of the same name."""

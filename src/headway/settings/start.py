@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.errors import ConfigError
-from headway.settings.body import check_values
-from headway.settings.explicit import TracksExplicit
-from headway.settings.value_types import check_least, check_positive
+from headway.specs.explicit import TracksExplicit
+from headway.specs.values import check_least, check_positive, check_values
 
 
 @dataclass(frozen=True, kw_only=True)

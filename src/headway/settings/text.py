@@ -16,7 +16,7 @@ from headway.settings.body import (
     Pooling,
     PositionKind,
 )
-from headway.settings.value_types import check_least
+from headway.specs.values import check_least
 
 
 class WordShape(IntEnum):

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 from headway.errors import ConfigError
-from headway.settings.body import check_values
-from headway.settings.explicit import TracksExplicit
-from headway.settings.value_types import check_least, check_positive
+from headway.specs.explicit import TracksExplicit
+from headway.specs.values import check_least, check_positive, check_values
 
 Schedule = Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "trapezoid"]
 

@@ -15,7 +15,7 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.settings.load import Locate
 from headway.settings.train import COUNTS, ResolvedTrain, TrainSettings
-from headway.tasks.specs import ALIASES
+from headway.specs.tasks import ALIASES
 
 FORMAT = 2
 

@@ -6,16 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.errors import ConfigError
-from headway.settings.body import (
-    Activation,
-    BlockLayout,
-    BodySettings,
-    InitScheme,
-    PositionKind,
-    check_values,
-)
+from headway.settings.body import Activation, BlockLayout, BodySettings, InitScheme, PositionKind
 from headway.settings.text import Seq2SeqSettings
-from headway.settings.value_types import check_least
+from headway.specs.values import check_least, check_values
 
 GRID_STRIDE = 8
 """Pixels between cells of the convolutional feature grid: three layers halve the resolution."""

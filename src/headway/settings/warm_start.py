@@ -17,8 +17,8 @@ from headway.settings.model import (
     TextSettings,
     family_of,
 )
+from headway.settings.task_rows import possible
 from headway.settings.text import DECODER_KEYS
-from headway.tasks.specs import possible
 
 if TYPE_CHECKING:
     from headway.settings.run import RunSettings

@@ -49,6 +49,8 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.model import DecoderSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
+from headway.settings.task_rows import spec_of
+from headway.specs.metrics import METRICS
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, PositionInfo, batches_of
 from headway.tasks.defaults import text_proposal
 from headway.tasks.loaded_run import LoadedRun
@@ -66,7 +68,6 @@ from headway.tasks.parent_run import parent_of, tokenizer_of
 from headway.tasks.preprocess.text import describe_tokens
 from headway.tasks.readout import EachRow, Read
 from headway.tasks.scores import Baselines, ScoreRow, Scores
-from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import Tokenizer
 

@@ -34,6 +34,8 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import ChosenSetting, DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.model import ImageSettings
 from headway.settings.run import Resolved, RunSettings, with_files
+from headway.specs.metrics import METRICS
+from headway.specs.tasks import Spec
 from headway.tasks.answers import JsonDict as Shown
 from headway.tasks.dataset import (
     Batch,
@@ -69,7 +71,6 @@ from headway.tasks.preprocess.preprocessor import (
 from headway.tasks.preprocess.text import TextPreprocessor
 from headway.tasks.readout import Read, readout_of
 from headway.tasks.scores import Baselines, ScoreRow, Scores
-from headway.tasks.specs import METRICS, Spec
 from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import Tokenizer
 

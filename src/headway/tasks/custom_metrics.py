@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from headway.errors import ConfigError, UserError
+from headway.specs.metrics import Metric, named_metric
+from headway.specs.tasks import Spec
 from headway.tasks.dataset import EvalPass
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
-from headway.tasks.specs import Metric, Spec, named_metric
 
 MetricCallable = Callable[[Sequence[Any], Sequence[Any]], float]
 """Function of predictions and targets: texts, class names or lists of tags. For captions, each

@@ -17,9 +17,9 @@ from headway.settings.facts import (
 )
 from headway.settings.model import EncoderSettings, ModelSettings
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.settings.warm_start import gets_decoder
 from headway.tasks.media_format import flat_front
-from headway.tasks.specs import spec_of
 
 FINE_TUNING: dict[str, Any] = {
     "optimizer": "adamw", "schedule": "linear", "lr": 3e-4, "clip": 1.0, "weight_decay": 0.01,

@@ -21,13 +21,13 @@ from headway.progress import SILENT, Progress
 from headway.settings.facts import ParentRun
 from headway.settings.model import EncoderSettings, ModelSettings, Seq2SeqSettings
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.settings.warm_start import WITHOUT_VECTORS, check_same, with_changes
 from headway.tasks.dataset import EvalPass
 from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.losses import plain
 from headway.tasks.objective import Objective
 from headway.tasks.readout import readout_of
-from headway.tasks.specs import spec_of
 from headway.tasks.task import Note
 
 TIMED_S = 1.0

@@ -14,6 +14,7 @@ from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.retrieval import Float32Array, cosine
 from headway.settings.run import Resolved
+from headway.settings.task_rows import spec_of
 from headway.tasks.answers import (
     Answer,
     JsonDict,
@@ -28,7 +29,6 @@ from headway.tasks.dataset import EvalPass
 from headway.tasks.media_answers import note_silence, unreadable_answer
 from headway.tasks.media_inputs import LoadedInput
 from headway.tasks.preprocess.preprocessor import InputLine, preprocessor_of
-from headway.tasks.specs import spec_of
 from headway.tasks.task import InferenceRequest
 
 TOP = 5

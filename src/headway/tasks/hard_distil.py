@@ -15,9 +15,9 @@ from headway.nn.layout import Layout
 from headway.settings.folder import load_run, run_folder
 from headway.settings.model import ImageEncoderSettings, ImageSettings
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.tasks.loaded_run import open_run
 from headway.tasks.readout import OneClass
-from headway.tasks.specs import spec_of
 
 
 class HardTeacher:

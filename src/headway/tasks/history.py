@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.settings.renamed import METRIC_NAMES
-from headway.tasks.specs import METRICS, Metric
+from headway.specs.metrics import METRICS, Metric
 
 LOG = "metrics.jsonl"
 

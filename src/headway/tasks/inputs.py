@@ -44,9 +44,10 @@ from headway.data.table import (
 )
 from headway.errors import DataError, suggest
 from headway.settings.run import RunSettings, media_settings
+from headway.settings.task_rows import spec_of
+from headway.specs.needs import Modality
 from headway.storage import work_folder
 from headway.tasks.media_inputs import LoadedInput, check_kind, found_file, what_of
-from headway.tasks.specs import Modality, spec_of
 
 AnyArray = NDArray[np.generic]
 

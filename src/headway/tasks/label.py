@@ -30,6 +30,9 @@ from headway.progress import OnProgress, Progress, no_progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.run import Resolved, RunSettings, check_effect
+from headway.settings.task_rows import spec_of
+from headway.specs.metrics import METRICS
+from headway.specs.tasks import SPECS
 from headway.tasks import few_labels as few
 from headway.tasks.answers import Answer
 from headway.tasks.dataset import (
@@ -72,7 +75,6 @@ from headway.tasks.scores import (
     fit_temperature,
     member_remark,
 )
-from headway.tasks.specs import METRICS, SPECS, spec_of
 from headway.tasks.task import InferenceRequest, Note, Predictor, Task
 
 SAMPLES = 8

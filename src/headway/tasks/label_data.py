@@ -20,13 +20,14 @@ from headway.metrics.baselines import TextPair
 from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved, RunSettings, with_files
+from headway.settings.task_rows import spec_of
+from headway.specs.needs import Modality
 from headway.tasks.label_defaults import check_token, with_words
 from headway.tasks.label_kinds import TargetArray, label_type_of
 from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.parent_run import tokenizer_of
 from headway.tasks.preprocess.preprocessor import TextParts, media_settings_of, preprocessor_of
-from headway.tasks.specs import Modality, spec_of
 from headway.tokens.tokenizer import Tokenizer
 
 

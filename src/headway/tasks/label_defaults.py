@@ -15,6 +15,8 @@ from headway.errors import ConfigError
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
 from headway.settings.model import ImageSettings
 from headway.settings.run import RunSettings
+from headway.specs.needs import Modality
+from headway.specs.tasks import Spec, spec_for_answer
 from headway.tasks.defaults import media_proposal, stored_front, text_proposal
 from headway.tasks.label_kinds import TOP
 from headway.tasks.media_format import (
@@ -28,7 +30,6 @@ from headway.tasks.media_format import (
 )
 from headway.tasks.parent_run import parent_of
 from headway.tasks.preprocess.text import TextPreprocessor
-from headway.tasks.specs import Modality, Spec, spec_for_answer
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 512

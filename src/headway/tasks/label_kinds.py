@@ -24,6 +24,7 @@ from headway.models.parts.output_heads import CosineHead
 from headway.nn.logistic import LinkFunction
 from headway.nn.loss import LabelSmoothing
 from headway.settings.run import Resolved
+from headway.settings.task_rows import spec_of
 from headway.tasks.answers import (
     Answer,
     JsonDict,
@@ -38,7 +39,6 @@ from headway.tasks.losses import number_loss, sets_loss, shared_loss
 from headway.tasks.objective import TargetFrequencies, TaskLoss
 from headway.tasks.readout import Read
 from headway.tasks.scores import PredictionsAndTargets, Range, ScoreRow
-from headway.tasks.specs import spec_of
 
 TargetArray = NDArray[Any]
 """Targets of some examples: label indices (N), multi-hot rows (N C), or numbers (N)."""

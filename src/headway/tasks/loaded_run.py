@@ -35,9 +35,10 @@ from headway.settings.model import (
     Seq2SeqSettings,
 )
 from headway.settings.run import Resolved
+from headway.settings.task_rows import spec_of
+from headway.specs.tasks import Spec
 from headway.storage import read_json
 from headway.tasks.engines import engine_of
-from headway.tasks.specs import Spec, spec_of
 from headway.tokens.tokenizer import Vocabularies
 
 T = TypeVar("T")

@@ -30,6 +30,8 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.model import EncoderSettings, ImageSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
+from headway.specs.metrics import METRICS
+from headway.specs.needs import Modality
 from headway.tasks.dataset import Batch, EvalPass, batches_of
 from headway.tasks.defaults import media_proposal, stored_front, text_proposal
 from headway.tasks.label_defaults import (
@@ -61,7 +63,6 @@ from headway.tasks.preprocess.preprocessor import (
 )
 from headway.tasks.readout import EachRow, Read
 from headway.tasks.scores import Baselines, ScoreRow, Scores
-from headway.tasks.specs import METRICS, Modality
 from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import MASK, Tokenizer
 

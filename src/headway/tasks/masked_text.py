@@ -25,10 +25,10 @@ from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
 from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import loss_weights
+from headway.specs.task_settings import FillSettings
 from headway.tasks.answers import JsonDict
 from headway.tasks.dataset import Batch, EpochSeed, PositionInfo
 from headway.tasks.preprocess.preprocessor import MaskTargets
-from headway.tasks.specs import FillSettings
 from headway.tokens.tokenizer import Tokenizer
 
 ENDS = 2

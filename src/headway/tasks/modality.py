@@ -17,9 +17,11 @@ from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import front_reads, possible
+from headway.specs.needs import Modality
+from headway.specs.tasks import Spec
 from headway.tasks.media_inputs import what_of
 from headway.tasks.parent_run import parent_of
-from headway.tasks.specs import Modality, Spec, front_reads, possible
 
 
 def row_of(settings: RunSettings, front: ImageSettings | AudioSettings | None = None) -> Spec:

@@ -20,10 +20,10 @@ from headway.data.batches import FixedShapes, IntArray, StepPlan
 from headway.data.token_store import TokenStore
 from headway.metrics.language import perplexity, token_counts, unigram_loss
 from headway.settings.run import Resolved
+from headway.specs.metrics import Metric
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, TaskDataset, n_examples
 from headway.tasks.readout import Read
 from headway.tasks.scores import Scores
-from headway.tasks.specs import Metric
 from headway.tokens.tokenizer import Tokenizer
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from headway.data.source import DataSource, Example, sources
 from headway.errors import UserError
 from headway.settings.folder import TOKENIZER, file_in, run_folder, shipped_names
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.settings.warm_start import MAY_DIFFER
-from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 MIN_COVERAGE = 0.65

@@ -24,7 +24,7 @@ from headway.models.parts.output_heads import (
     at_least_fp32,
 )
 from headway.settings.run import RunSettings
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 
 Scorer = Callable[[Tensor], Tensor]
 Divergence = Callable[[Tensor, Tensor, float], Tensor]

@@ -8,7 +8,8 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from headway.tasks.specs import METRICS, Metric, Spec
+from headway.specs.metrics import METRICS, Metric
+from headway.specs.tasks import Spec
 
 Baselines = dict[str, dict[str, float]]
 """Scores of baselines by name: what simple methods reach without training a network."""
@@ -192,7 +193,7 @@ class Scores(Mapping[str, float]):
 
     def _check(self, *every: Mapping[str, float]) -> None:
         unknown = {name for values in every for name in values} - self.metrics.keys()
-        assert not unknown, f"no record in tasks/specs.py: {', '.join(sorted(unknown))}"
+        assert not unknown, f"no record in specs/metrics.py: {', '.join(sorted(unknown))}"
 
     def __getstate__(self) -> dict[str, Any]:
         """State for pickling: all lazy values are computed first, because the functions that find

@@ -31,6 +31,7 @@ from headway.nn.loss import LabelSmoothing
 from headway.progress import OnProgress
 from headway.settings.decode import DecodeSettings
 from headway.settings.run import Resolved
+from headway.specs.metrics import METRICS
 from headway.tasks.dataset import Batch, EvalPass, TaskDataset
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.objective import (
@@ -46,7 +47,6 @@ from headway.tasks.readout import EachRow, Read, readout_of
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.seq2seq_dataset import Seq2SeqDataset, TextTargets
 from headway.tasks.seq2seq_scores import most_common, text_metrics
-from headway.tasks.specs import METRICS
 from headway.tasks.task import Task
 from headway.tasks.thumbnails import Thumbnail, sample_thumbnails
 from headway.tokens.tokenizer import Vocabularies

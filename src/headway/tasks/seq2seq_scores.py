@@ -39,11 +39,11 @@ from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import with_files
+from headway.settings.task_rows import spec_of
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.preprocess.preprocessor import media_settings_of
 from headway.tasks.scores import ScoreRow, Scores
 from headway.tasks.seq2seq_answers import writer_of
-from headway.tasks.specs import spec_of
 from headway.tasks.task import InferenceRequest
 from headway.tasks.transcribe_answers import transcriber_of
 

@@ -25,9 +25,9 @@ from headway.nn.crf import has_span_tags
 from headway.progress import OnProgress, no_progress
 from headway.settings.listed import ensure_list
 from headway.settings.run import Resolved
+from headway.specs.needs import WORDS
 from headway.tasks.answers import Answer, JsonDict, PlainPrinted, TagAnswer
 from headway.tasks.dataset import EvalPass
-from headway.tasks.specs import WORDS
 from headway.tasks.tags import (
     TaggingDataset,
     WordScores,

@@ -44,7 +44,10 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import ChosenSetting, DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.model import EncoderSettings, ModelSettings
 from headway.settings.run import Resolved, RunSettings, with_files
+from headway.settings.task_rows import spec_of
 from headway.settings.text import WordShape
+from headway.specs.metrics import METRICS
+from headway.specs.task_settings import TagSettings
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, PositionInfo
 from headway.tasks.defaults import text_proposal
 from headway.tasks.label_kinds import (
@@ -73,7 +76,6 @@ from headway.tasks.scores import (
     fit_temperature,
     member_remark,
 )
-from headway.tasks.specs import METRICS, TagSettings, spec_of
 from headway.tasks.task import InferenceRequest, Note, Predictor, Task
 from headway.tokens.tokenizer import EncodedWords, Tokenizer
 from headway.tokens.word_cache import FlatIds

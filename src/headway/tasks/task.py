@@ -1,7 +1,8 @@
 """Base class of tasks: data preparation, proposed settings, training, prediction and evaluation.
 
-Each task has its own module in this package. Static facts about it are in the table of `specs.py`,
-whose rows name these classes. The `Objective` of a task defines its loss and its scores.
+Each task has its own module in this package. Static facts about it are in the table of
+`specs/tasks.py`, whose rows name these classes. The `Objective` of a task defines its loss and
+its scores.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import Resolved, RunSettings
+from headway.specs.tasks import Spec
 from headway.tasks.answers import Answer
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
-from headway.tasks.specs import Spec
 
 Note = Callable[[str], None]
 

@@ -17,6 +17,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.folder import TOKENIZER, file_in, run_folder
 from headway.settings.run import Resolved, RunSettings
+from headway.settings.task_rows import spec_of
 from headway.tasks.defaults import (
     FINE_TUNING,
     LEARNS_FAST,
@@ -33,7 +34,6 @@ from headway.tasks.seq2seq_answers import TranslationPredictor
 from headway.tasks.seq2seq_dataset import Seq2SeqDataset
 from headway.tasks.seq2seq_scores import evaluate_translations
 from headway.tasks.sequence_distil import prepare_distilled, with_distilled
-from headway.tasks.specs import spec_of
 from headway.tasks.task import InferenceRequest
 from headway.tokens.tokenizer import Vocabularies
 

@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 
 from headway.errors import DataError, suggest
-from headway.settings.value_types import describe, fit, setting_types
+from headway.specs.values import describe, fit, setting_types
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from headway.settings.folder import CONFIG, load_run, run_folder
 from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, load_run_settings, overrides_of
 from headway.settings.start import DistilSettings, LoraSettings
+from headway.settings.task_rows import spec_of
 from headway.settings.toml import parse, read_text
+from headway.specs.needs import SOURCE
+from headway.specs.tasks import ALIASES, SPECS, Alias
 from headway.storage import work_folder
-from headway.tasks.specs import ALIASES, SOURCE, SPECS, Alias, spec_of
 
 if TYPE_CHECKING:
     from headway.data.bound_data import BoundData

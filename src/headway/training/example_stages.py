@@ -23,10 +23,10 @@ from headway.data.token_store import TokenStore
 from headway.errors import DataError
 from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
+from headway.specs.tasks import Spec
 from headway.tasks.dataset import PositionInfo, TaskDataset
 from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
-from headway.tasks.specs import Spec
 from headway.tasks.task import make_task
 from headway.tokens.tokenizer import Tokenizer
 from headway.training.resolve import resolve_run

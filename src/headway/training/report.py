@@ -25,7 +25,10 @@ from headway.settings.folder import CONFIG
 from headway.settings.model import family_of
 from headway.settings.overrides import flatten
 from headway.settings.run import ASKED, CHOSEN, RunSettings, load_run_settings
+from headway.settings.task_rows import spec_of
 from headway.settings.toml import comments_of, toml_value
+from headway.specs.metrics import METRICS, Metric, custom_metrics_of
+from headway.specs.tasks import Spec
 from headway.storage import replace_text
 from headway.tasks.history import (
     LOG,
@@ -38,7 +41,6 @@ from headway.tasks.history import (
     number,
     read_history,
 )
-from headway.tasks.specs import METRICS, Metric, Spec, custom_metrics_of, spec_of
 from headway.web.html import page_data, page_html
 from headway.web.pack import pack
 

@@ -29,6 +29,7 @@ from headway.settings.model import ModelSettings, family_of
 from headway.settings.overrides import Overrides, as_typed, nest
 from headway.settings.presets import PRESETS
 from headway.settings.run import Resolved, RunSettings, overrides_of
+from headway.settings.task_rows import spec_of
 from headway.settings.train import ResolvedTrain, TrainSettings
 from headway.settings.warm_start import (
     check_task,
@@ -37,8 +38,8 @@ from headway.settings.warm_start import (
     vocab_size_of,
     with_decoder,
 )
+from headway.specs.metrics import check_metric
 from headway.tasks.distil import student_model
-from headway.tasks.specs import check_metric, spec_of
 from headway.tasks.task import find_task
 from headway.training.budget import EVALUATIONS
 from headway.training.optim import check_optimizer

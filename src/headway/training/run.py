@@ -41,6 +41,7 @@ from headway.settings.run import (
     resolved_toml,
     without_folders,
 )
+from headway.settings.task_rows import spec_of
 from headway.storage import replace_file, replace_text
 from headway.tasks.custom_metrics import CustomMetric
 from headway.tasks.distil import comparison_line
@@ -48,7 +49,6 @@ from headway.tasks.history import LOG, finite, mean, read_history
 from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
 from headway.tasks.pretrained import with_pretrained
-from headway.tasks.specs import spec_of
 from headway.tasks.task import Task, make_task
 from headway.training import estimate as plan
 from headway.training.arguments import check_from_scratch

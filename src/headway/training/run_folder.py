@@ -19,8 +19,9 @@ from headway.settings.folder import CHAT_TEMPLATE, CONFIG, TOKENIZER, WEIGHTS, c
 from headway.settings.overrides import Overrides
 from headway.settings.run import FILE_KEYS, Resolved, RunSettings, differences, load_resolved
 from headway.settings.toml import parse, read_text
+from headway.specs.metrics import custom_metrics_of
+from headway.specs.tasks import ALIASES
 from headway.tasks.history import LOG
-from headway.tasks.specs import ALIASES, custom_metrics_of
 from headway.training.budget import PLAN
 
 ANY = re.compile("")

@@ -28,6 +28,7 @@ from headway.nn.sha_rnn import SingleHead
 from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.run import Resolved
+from headway.settings.task_rows import spec_of
 from headway.storage import replace_text
 from headway.tasks.custom_metrics import CustomMetric, with_metrics
 from headway.tasks.dataset import EvalPass
@@ -35,7 +36,6 @@ from headway.tasks.distil import compare, load_teacher
 from headway.tasks.losses import loss_for
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Baselines, Scores, advice, compared, standings
-from headway.tasks.specs import spec_of
 from headway.tasks.task import Note, find_task
 from headway.training import estimate as plan
 from headway.training.average import Ema, average_of, newest_undamaged

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headway.decode.align import word_numbers
-from headway.tasks.specs import SPECS, OutputKind, spec_of
+from headway.settings.task_rows import spec_of
+from headway.specs.tasks import SPECS, OutputKind
 from headway.tokens.pieces import SPACE_MARK
 from headway.tokens.tokenizer import Tokenizer
 

@@ -16,10 +16,10 @@ from headway.inside.measure.heads import HeadAnalysis
 from headway.inside.measure.pruning import HeadId, removable_groups, save_pruned, select_heads
 from headway.settings.data import DataSettings
 from headway.settings.model import ModelSettings
+from headway.specs.tasks import Spec
 from headway.storage import read_json, replace_text, seal_json, work_folder
 from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.scores import Scores
-from headway.tasks.specs import Spec
 from headway.tasks.task import InferenceRequest, find_task
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)

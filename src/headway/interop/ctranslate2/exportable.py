@@ -11,7 +11,7 @@ from headway.settings.model import (
     Seq2SeqSettings,
     TextSettings,
 )
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 
 ACTIVATIONS = {
     "relu": "RELU",

@@ -44,8 +44,8 @@ from headway.settings.model import (
     ModelSettings,
 )
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.tasks.readout import OneVector, Readout, readout_of
-from headway.tasks.specs import spec_of
 
 POSITION_IDS = "position_ids"
 SOURCE_MASK = "encoder_attention_mask"

@@ -18,8 +18,8 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from headway.interop.graphs.graphs import ABOUT, PAST_AND_LENGTH, Graph
 from headway.metrics.multilabel import THRESHOLD
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.storage import replace_text
-from headway.tasks.specs import spec_of
 
 GRAPHS_JSON = "graphs.json"
 

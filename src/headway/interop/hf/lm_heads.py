@@ -14,7 +14,7 @@ from headway.interop.hf.generation import decode_settings
 from headway.interop.name_pairs import NamePair
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 
 
 @dataclass(frozen=True)

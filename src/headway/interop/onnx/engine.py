@@ -52,7 +52,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.folder import file_in
 from headway.settings.model import AudioSettings
 from headway.settings.run import RunSettings, media_settings
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 from headway.tokens.tokenizer import Tokenizer
 
 SCORES_AT_ONCE = 1 << 25

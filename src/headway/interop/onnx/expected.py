@@ -15,7 +15,7 @@ from headway.interop.onnx.session import Session
 from headway.models.build import build_model
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import spec_of
+from headway.settings.task_rows import spec_of
 
 SPARE = (STATES, TRANSITIONS, CROSS_HEADS)
 """Optional outputs, which not all exported folders have."""

@@ -23,10 +23,10 @@ from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import AudioSettings
+from headway.specs.task_settings import FillSettings
 from headway.tasks.dataset import EpochSeed, PositionInfo
 from headway.tasks.masked_media import MaskedFrameDataset
 from headway.tasks.preprocess.preprocessor import MediaPreprocessor, UnsplitDataset
-from headway.tasks.specs import FillSettings
 from headway.tasks.thumbnails import Thumbnail, waveform_peaks
 
 

@@ -23,10 +23,10 @@ from headway.nn.layout import Layout
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import ImageSettings
 from headway.settings.vision import GRID_STRIDE
+from headway.specs.task_settings import FillSettings
 from headway.tasks.dataset import EpochSeed, PositionInfo
 from headway.tasks.masked_media import MaskedPatchDataset
 from headway.tasks.preprocess.preprocessor import MediaPreprocessor, UnsplitDataset
-from headway.tasks.specs import FillSettings
 from headway.tasks.thumbnails import Thumbnail, data_uri
 
 

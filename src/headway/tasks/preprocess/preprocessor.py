@@ -28,11 +28,13 @@ from headway.nn.devices import CPU
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import Resolved, RunSettings, media_settings
+from headway.settings.task_rows import front_reads
+from headway.specs.needs import Modality
+from headway.specs.task_settings import FillSettings
 from headway.tasks.answers import JsonDict
 from headway.tasks.dataset import Batch, EpochSeed, FloatArray, PositionInfo, TaskDataset
 from headway.tasks.media_answers import FIRST_WINDOW
 from headway.tasks.media_inputs import LoadedInput, load_media
-from headway.tasks.specs import FillSettings, Modality, front_reads
 from headway.tasks.thumbnails import Thumbnail, thumbnails
 from headway.tokens.tokenizer import Tokenizer
 

@@ -37,11 +37,11 @@ from headway.nn.layout import Layout
 from headway.settings.data import DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.run import Resolved
+from headway.specs.task_settings import FillSettings
 from headway.tasks.dataset import EpochSeed, PositionInfo
 from headway.tasks.masked_text import MaskedTextDataset, room_of
 from headway.tasks.media_inputs import LoadedInput
 from headway.tasks.preprocess.preprocessor import InputLine, Preprocessor, TextParts, UnsplitDataset
-from headway.tasks.specs import FillSettings
 from headway.tokens.tokenizer import Tokenizer
 
 DROP = 8

@@ -12,7 +12,7 @@ from torch import Tensor
 from headway.errors import ConfigError
 from headway.inside.capture.examples import Passage
 from headway.inside.capture.states import Site, batches, sites_of, states_of, stream_of
-from headway.settings.model import check_values
+from headway.specs.values import check_values
 from headway.tasks.loaded_run import LoadedRun
 
 TOKENS_PER_FEATURE = 8

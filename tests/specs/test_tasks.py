@@ -18,19 +18,11 @@ from headway.settings.folder import load_run
 from headway.settings.model import FAMILY_SETTINGS
 from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml, run_settings
-from headway.tasks.specs import (
-    ALIASES,
-    LABEL,
-    METRICS,
-    OPTIONS,
-    SCORING,
-    SPECS,
-    TAGS,
-    WORDS,
-    Spec,
-    possible,
-    spec_of,
-)
+from headway.settings.task_rows import possible, spec_of
+from headway.specs.metrics import METRICS
+from headway.specs.needs import LABEL, TAGS, WORDS
+from headway.specs.options import OPTIONS, SCORING
+from headway.specs.tasks import ALIASES, SPECS, Spec
 from headway.tasks.task import Task
 from headway.training.arguments import settings_for
 
@@ -45,11 +37,16 @@ def named(row: Spec) -> str:
 
 def test_importing_the_table_imports_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys, headway.tasks.specs; "
+        "import sys, headway.specs.tasks; "
         "print([name for name in ('torch', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_decoding_settings_of_the_table_are_all_settings() -> None:
+    named = set().union(*(row.decode for row in ROWS))
+    assert named == {field.name for field in fields(DecodeSettings)}
 
 
 def test_rows_have_names_of_their_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,7 +11,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, suggest
 
 NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -81,6 +82,31 @@ def _choices(hint: Any) -> list[str]:
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     return [choice for inner in get_args(hint) for choice in _choices(inner)]
+
+
+def check_values(settings: Any) -> None:
+    """Check every value against its type, also for settings that were not loaded from a file."""
+    for name, hint in setting_types(type(settings)).items():
+        value = getattr(settings, name)
+        if NoneType in get_args(hint):
+            if value is None:
+                continue
+            hint = without_none(hint)
+        several = get_origin(hint) is tuple
+        choices = get_args(get_args(hint)[0] if several else hint)
+        if (several and choices) or get_origin(hint) is Literal:
+            for word in value if several else [value]:
+                if word not in choices:
+                    close = difflib.get_close_matches(str(word), choices)
+                    near = suggest(str(word), choices) if close else ""
+                    listed = ", ".join(choices)
+                    raise ConfigError(f"{name} must be one of {listed}, not {word!r}.{near}")
+        elif hint is int and type(value) is not int:
+            raise ConfigError(f"{name}={value!r} must be a whole number.")
+        elif hint is float and not isinstance(value, int | float):
+            raise ConfigError(f"{name}={value!r} must be a number.")
+        elif hint is float and not math.isfinite(value):
+            raise ConfigError(f"{name}={value!r} must be a finite number.")
 
 
 def check_least(settings: object, least: int, *names: str, of: str = "") -> None:

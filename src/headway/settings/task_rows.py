@@ -1,0 +1,60 @@
+"""The row of the task table that fits the settings of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.specs.needs import Modality
+from headway.specs.tasks import ALIASES, SPECS, Spec, spec_for_answer
+
+if TYPE_CHECKING:
+    from headway.settings.model import ModelSettings
+    from headway.settings.run import RunSettings
+
+
+def possible(settings: RunSettings) -> tuple[Spec, ...]:
+    """Rows of the task that fit the settings of a run. There is one, unless only the files
+    themselves show whether they are images, video or audio."""
+    rows = SPECS[settings.task].rows
+    if len(rows) == 1:
+        return rows
+    said = _known_modalities(settings)
+    found = tuple(row for row in rows if row.modality in said) or rows
+    return tuple(spec_for_answer(row, settings.classify.answer) for row in found)
+
+
+def _known_modalities(settings: RunSettings) -> set[str]:
+    what = getattr(getattr(settings, settings.task), "modality", "auto")
+    if what != "auto":
+        return {what}
+    if settings.model is not None:
+        return {front_reads(settings.model)}
+    asked = settings.asked
+    if any(key.startswith("model.audio.") for key in asked):
+        return {"audio"}
+    if any(key.startswith("model.image.") for key in asked):
+        frames = asked.get("model.image.frames")
+        return {"image", "video"} if frames is None else {_moving(frames)}
+    return {"image", "video", "audio"} if settings.data.media else {"text"}
+
+
+def front_reads(model: ModelSettings) -> Modality:
+    """Kind of input that the model reads."""
+    if hasattr(model, "image"):
+        return _moving(model.image.frames)
+    return "audio" if hasattr(model, "audio") else "text"
+
+
+def _moving(frames: int) -> Modality:
+    return "video" if frames > 1 else "image"
+
+
+def spec_of(task: str | RunSettings) -> Spec:
+    """The row of a run, or the first row of a task given by its name."""
+    if not isinstance(task, str):
+        return possible(task)[0]
+    alias = ALIASES.get(task)
+    if alias is None or not alias.task:
+        return SPECS[task]
+    rows = SPECS[alias.task].rows
+    return next((row for row in rows if row.modality == alias.modality), rows[0])

@@ -1,0 +1,100 @@
+"""Records of the metrics that tasks report: names, units and which direction is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headway.errors import ConfigError, suggest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    name: str
+    """Name in `metrics.jsonl` and for `train.metric`."""
+
+    label: str
+    """Name in tables, reports and pages."""
+
+    lower: bool = False
+    """Whether lower values are better."""
+
+    unit: str = ""
+    digits: int = 2
+
+    @property
+    def most(self) -> float | None:
+        """The largest possible value, or None: error rates, for example, may exceed 100 %."""
+        in_percent = self.unit == "%" or self.name in ("bleu", "chrf")
+        return 100.0 if in_percent and not self.lower else None
+
+    def shown(self, value: float) -> str:
+        return f"{value:.{self.digits}f}" + (f" {self.unit}" if self.unit else "")
+
+    @property
+    def axis(self) -> str:
+        """The label with its unit, for table columns and chart axes."""
+        return f"{self.label}, {self.unit}" if self.unit else self.label
+
+    def better(self, one: float, other: float) -> bool:
+        return one < other if self.lower else one > other
+
+
+METRICS: dict[str, Metric] = {
+    one.name: one
+    for one in (
+        Metric(name="accuracy", label="accuracy", unit="%"),
+        Metric(name="top5", label="top-5 accuracy", unit="%"),
+        Metric(name="micro_f1", label="micro F1", unit="%"),
+        Metric(name="f1", label="F1", unit="%"),
+        Metric(name="precision", label="precision", unit="%"),
+        Metric(name="recall", label="recall", unit="%"),
+        Metric(name="mrr", label="MRR", unit="%"),
+        Metric(name="exact_match", label="exact match", unit="%"),
+        Metric(name="bleu", label="BLEU"),
+        Metric(name="chrf", label="chrF"),
+        Metric(name="cider", label="CIDEr-D", unit="of 10", digits=3),
+        Metric(name="wer", label="WER", lower=True, unit="%"),
+        Metric(name="cer", label="CER", lower=True, unit="%"),
+        Metric(name="map", label="mean average precision", unit="%"),
+        Metric(name="mae", label="MAE", lower=True, digits=4),
+        Metric(name="rmse", label="RMSE", lower=True, digits=4),
+        Metric(name="r2", label="R²", digits=4),
+        Metric(name="pearson", label="Pearson", digits=4),
+        Metric(name="spearman", label="Spearman", digits=4),
+        Metric(name="variance_explained", label="variance explained", unit="%"),
+        Metric(name="ppl", label="perplexity", lower=True),
+        Metric(name="bits_per_byte", label="bits per byte", lower=True, digits=3),
+        Metric(name="loss", label="loss", lower=True, digits=3),
+    )
+}
+"""All built-in metrics by name, in the order of reports. A task can only report metrics that are
+listed here. `mrr` is the mean reciprocal rank. `explained` is the fraction of the variance of
+masked parts that the model reconstructs."""
+
+
+def named_metric(name: str, better: object) -> Metric:
+    return Metric(name=name, label=name, lower=better == "lower", digits=3)
+
+
+def custom_metrics_of(asked: Mapping[str, object]) -> dict[str, Metric]:
+    """Custom metrics of a run, from its `metrics.NAME` settings (`lower` or `higher` is better)."""
+    keys = {key.removeprefix("metrics."): one for key, one in asked.items()
+            if key.startswith("metrics.")}  # fmt: skip
+    return {name: named_metric(name, better) for name, better in keys.items()}
+
+
+def scored(*names: str) -> tuple[Metric, ...]:
+    return tuple(METRICS[name] for name in names)
+
+
+def check_metric(
+    metric: str | None, task: str, names: Sequence[str], locate: Callable[[str], str] | None = None
+) -> None:
+    """Raise ConfigError if the task has no such metric. `locate` returns the file and line that the
+    message begins with."""
+    if metric is not None and metric not in names:
+        near, where = suggest(metric, names), locate("train.metric") if locate else ""
+        raise ConfigError(
+            f"{where}train.metric={metric!r} is not a metric of the task {task}.{near}"
+        )

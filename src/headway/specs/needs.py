@@ -1,0 +1,100 @@
+"""Columns of data that tasks need, with the names under which they are recognised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Modality = Literal["text", "image", "video", "audio"]
+"""Kind of input that a model reads."""
+
+
+DataKind = Modality | Literal["words", "label", "labels", "number", "tags"]
+"""Kind of values in a column of the data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """A data column that a task needs."""
+
+    name: str
+    """Name of the column. `data.NAME_field` can set another one."""
+
+    kinds: frozenset[DataKind]
+    role: Literal["input", "target"]
+    """Targets are what a run predicts, so inputs for prediction do not have them."""
+
+    optional: bool = False
+    also: tuple[str, ...] = ()
+    """Other names under which the column is recognised."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.also)
+
+
+TEXT = Need(
+    name="text", kinds=frozenset({"text"}), role="input", also=("sentence", "review", "content")
+)
+
+
+OTHER = Need(name="other", kinds=frozenset({"text"}), role="input", optional=True)
+
+
+SOURCE = Need(name="source", kinds=frozenset({"text"}), role="input")
+
+
+TARGET = Need(name="target", kinds=frozenset({"text"}), role="target")
+
+
+WORDS = Need(name="words", kinds=frozenset({"words"}), role="input", also=("tokens",))
+
+
+TAGS = Need(
+    name="tags", kinds=frozenset({"tags"}), role="target", also=("ner_tags", "pos_tags", "labels")
+)
+
+
+_FILES = ("file", "filename", "file_name", "filepath")
+
+
+IMAGE = Need(
+    name="path", kinds=frozenset({"image"}), role="input",
+    also=("image", "picture", "image_path", "img", "image_name", *_FILES),
+)  # fmt: skip
+
+
+VIDEO = Need(name="path", kinds=frozenset({"video"}), role="input", also=("video", *_FILES))
+
+
+AUDIO = Need(
+    name="path", kinds=frozenset({"audio"}), role="input",
+    also=("audio", "audio_path", "wav", *_FILES),
+)  # fmt: skip
+
+
+MEDIA: dict[Modality, Need] = {"image": IMAGE, "video": VIDEO, "audio": AUDIO}
+
+
+LABEL = Need(
+    name="label", kinds=frozenset({"label"}), role="target",
+    also=("class", "category", "speaker", "target", "class_name", "labels"),
+)  # fmt: skip
+
+
+LABELS = Need(
+    name="label", kinds=frozenset({"labels"}), role="target",
+    also=("labels", "classes", "categories", "tags", "topics"),
+)  # fmt: skip
+
+
+NUMBER = Need(
+    name="label", kinds=frozenset({"number"}), role="target",
+    also=("number", "score", "value", "rating", "target", "y"),
+)  # fmt: skip
+
+
+WRITTEN = Need(
+    name="text", kinds=frozenset({"text"}), role="target",
+    also=("caption", "captions", "transcript", "transcription", "sentence", "description"),
+)  # fmt: skip

@@ -1,0 +1,464 @@
+"""The table of tasks: the inputs, outputs, scores, settings and options of each.
+
+This is the only list of tasks. The command line, the checks of settings, reports, exports and pages
+read it, so a new task needs one row here and one module in `tasks/`. Neither torch nor numpy is
+imported, because `--help` reads this module too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from headway.errors import ConfigError
+from headway.specs.metrics import (
+    METRICS,
+    Metric,
+    scored,
+)
+from headway.specs.needs import (
+    AUDIO,
+    LABEL,
+    LABELS,
+    MEDIA,
+    NUMBER,
+    OTHER,
+    SOURCE,
+    TAGS,
+    TARGET,
+    TEXT,
+    WORDS,
+    WRITTEN,
+    Modality,
+    Need,
+)
+from headway.specs.options import (
+    SCORING,
+)
+from headway.specs.task_settings import (
+    CaptionSettings,
+    ClassifySettings,
+    CompleteSettings,
+    EmbedSettings,
+    FillSettings,
+    IdentifySettings,
+    TagSettings,
+    TranscribeSettings,
+)
+
+Reads = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
+"""Form of the examples in data files. Inputs for prediction use the same columns."""
+
+
+OutputKind = Literal["text", "label", "labels", "number", "tags", "gaps", "vector"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A row of the table: one task with one kind of data."""
+
+    name: str
+    modality: Modality
+    objective: str
+    """Path of the task's class: `label.ClassifyTask` is in `tasks/label.py`. Classes of other
+    packages need their whole path. The module is imported on first use."""
+
+    reads: Reads
+    needs: tuple[Need, ...]
+    answers: OutputKind
+    metrics: tuple[Metric, ...]
+    """Metrics that it reports, the main one first. The data may exclude some (`top5` with three
+    classes)."""
+
+    families: tuple[str, ...]
+    """Model families that can do the task, the default first."""
+
+    heads: tuple[str, ...] = ()
+    """Output heads needed in addition to those of the family (a decoder always predicts words)."""
+
+    settings: type | None = None
+    """Settings class of its section, which is named after the task."""
+
+    options: frozenset[str] = frozenset()
+    """Names of the `OPTIONS` that apply to its predictions."""
+
+    scoring: frozenset[str] = frozenset()
+    """Names of the `SCORING` options that apply to its evaluations."""
+
+    decode: frozenset[str]
+    """Names of the `decode.*` settings that it uses."""
+
+    continues: bool = False
+    """Whether it generates text that continues its input."""
+
+    pretrained: str = ""
+    """Shipped run that training starts from by default, if its vocabulary covers the texts."""
+
+    compares: bool = False
+    """Whether its vectors measure the similarity of two inputs."""
+
+    scores_ensembles: bool = False
+    """Whether several runs can be scored as one ensemble."""
+
+    by_sequence: bool = False
+    """Whether a student learns from the teacher's generated text, not from its probabilities."""
+
+    readout_settings: tuple[str, ...] = ()
+    """Settings of its section that define how outputs are read from a model. A student takes them
+    from its teacher."""
+
+    counts: str
+    """Unit of the loss and of the training speed, in the singular."""
+
+    sample: tuple[str, str] = ("source", "reference")
+    """Headings for the `source` and `target` of samples in the report."""
+
+    lacks: str
+    """Most frequent remedies for a model that is worse than a baseline."""
+
+    truth: Literal["", "pairs", "repeats", "shapes", "moving", "digits"] = ""
+    """Kind of data for which the correct attention is known: data made by
+    `examples/make_NAME.py`, aligned pairs, or text that repeats itself."""
+
+    example: str = "headway predict {run} < sentences.txt"
+    """Example command that predicts with a run."""
+
+    others: tuple[Spec, ...] = ()
+    """Rows of the task for other kinds of data."""
+
+    @property
+    def lacks_data(self) -> str:
+        """`lacks` without the advice to start from an encoder, for models that already did."""
+        return self.lacks.removesuffix(f", {_PRETRAINED_TEXT}").removesuffix(
+            f", {_PRETRAINED_MEDIA}"
+        )
+
+    @property
+    def rows(self) -> tuple[Spec, ...]:
+        """The rows of this task, one for each kind of data."""
+        return (self, *self.others)
+
+    @property
+    def all_families(self) -> tuple[str, ...]:
+        """Model families of the task for all kinds of data."""
+        return tuple(dict.fromkeys(family for row in self.rows for family in row.families))
+
+    @property
+    def data(self) -> frozenset[str]:
+        """Names of the `data.*` settings that it uses, in addition to the data files."""
+        found = DATA_OF[self.reads]
+        if self.answers == "gaps" and self.reads == "documents":
+            found |= {"on_long"}
+        if self.answers == "vector" and self.reads == "media":
+            found |= {"other_field"}
+        if self.answers == "labels":
+            found |= {"label_separator"}
+        with_fields = self.continues or "classes" in self.heads
+        return found if with_fields else found - {"fields"}
+
+    @property
+    def file_options(self) -> str:
+        """Alternatives to FILES on the command line."""
+        if self.reads == "pairs":
+            return ", or --source FILE --target FILE"
+        # A list of paths that has neither labels nor texts could be text itself.
+        alone = self.reads == "media" and self.answers in ("gaps", "vector")
+        return ", or a list of paths with --media" if alone else ""
+
+    @property
+    def file_arguments(self) -> str:
+        """Alternatives to the data argument of `headway.train`."""
+        if self.reads == "pairs":
+            return ", or source=FILE, target=FILE"
+        return ", or media=FILE" if self.file_options else ""
+
+    @property
+    def writes(self) -> bool:
+        """Whether its output is generated text."""
+        return self.answers == "text"
+
+    @property
+    def in_words(self) -> bool:
+        """Whether its outputs are words of a vocabulary."""
+        return self.writes or "words" in self.heads
+
+    @property
+    def headline(self) -> Metric:
+        """Main metric that can be compared between vocabularies, so not the loss per token."""
+        return next(one for one in self.metrics if one.name not in ("loss", "ppl"))
+
+    @property
+    def labelled(self) -> bool:
+        """Whether its outputs are labels or tags of the training data."""
+        return self.answers in ("label", "labels", "tags")
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether its outputs have probabilities: vectors and reconstructed media have none."""
+        return self.answers != "vector" and "rebuild" not in self.heads
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of its metrics, the main one first."""
+        return tuple(metric.name for metric in self.metrics)
+
+
+ENGLISH = "base-en"
+"""The shipped English encoder."""
+
+
+_PRETRAINED_TEXT = (
+    "or a pretrained encoder of the language: --from RUN, of the task fill or imported"
+)
+
+
+_PRETRAINED_MEDIA = (
+    "or an encoder pretrained without labels: --from RUN, made by headway train fill FILES"
+)
+
+
+_CLASSES = scored("accuracy", "f1", "loss", "top5")
+
+
+_SETS = scored("micro_f1", "f1", "exact_match", "map", "loss")
+
+
+_NUMBERS = scored("mae", "rmse", "r2", "pearson", "spearman", "loss")
+
+
+_LABELS = frozenset({"with", "scores", "top"})
+
+
+_PRECISION = frozenset({"precision"})
+
+
+_ENDINGS: dict[Modality, str] = {"image": "png", "video": "gif", "audio": "wav"}
+
+
+_ALL = frozenset({
+    "beam", "length_penalty", "length_penalty_alpha", "coverage", "n_best", "extra_len", "max_len",
+    "min_len", "sample", "temperature", "top_k", "top_p", "min_p", "seed", "groups", "diversity",
+    "repetition_penalty", "no_repeat_ngram", "unknown", "stop", "precision", "batch_tokens",
+})  # fmt: skip
+"""All names of `decode.*` settings. A test compares them with `DecodeSettings`: importing that
+class would make the tables depend on the settings."""
+
+
+_SEARCHED = _ALL - {"stop"}
+
+
+_DATA = frozenset({"valid_size", "encoding"})
+
+
+DATA_OF: dict[Reads, frozenset[str]] = {
+    "pairs": _DATA | {"source_field", "target_field", "on_bad_row", "max_len", "max_ratio"},
+    "documents": _DATA | {"text_field", "label_field", "fields", "unit", "on_bad_row"},
+    "labelled": _DATA | {"text_field", "other_field", "label_field", "fields", "on_long",
+    "on_bad_row"},
+    "tagged": _DATA | {"label_field", "words_field", "tags_field", "on_long", "on_bad_row"},
+    "texts": _DATA
+    | {"source_field", "target_field", "text_field", "label_field", "fields"}
+    | {"on_long", "on_bad_row"},
+    "media": _DATA | {"path_field", "label_field", "text_field", "on_bad_row"},
+}  # fmt: skip
+"""Names of the `data.*` settings that each form of data uses, in addition to the data files. A test
+trains and runs every task and compares this table with the settings that were read."""
+
+
+def _fill(modality: Modality, family: str) -> Spec:
+    return Spec(
+        name="fill", modality=modality, objective="mask.MaskedLMTask", reads="media",
+        needs=(MEDIA[modality],), answers="gaps", metrics=scored("loss", "variance_explained"),
+        families=(family,), heads=("rebuild",), settings=FillSettings, options=frozenset({"with"}),
+        decode=_PRECISION, counts="masked token",
+        lacks="more text, images or audio",
+    )  # fmt: skip
+
+
+def _classify(
+    modality: Modality, family: str, one: str,
+    truth: Literal["", "shapes", "moving"] = "",
+) -> Spec:  # fmt: skip
+    """The row for classification of one kind of media; `one` is its singular noun."""
+    return Spec(
+        name="classify", modality=modality, objective="label.ClassifyTask", reads="media",
+        needs=(MEDIA[modality], LABEL), answers="label", metrics=_CLASSES, families=(family,),
+        heads=("classes",), settings=ClassifySettings, options=_LABELS, decode=_PRECISION,
+        scores_ensembles=True, counts=one, sample=(one, "label"),
+        lacks=f"more {one}s, {_PRETRAINED_MEDIA}",
+        truth=truth, example=f"headway predict {{run}} {one}.{_ENDINGS[modality]}",
+    )  # fmt: skip
+
+
+def _embed(modality: Modality, family: str, one: str) -> Spec:
+    """The row for embeddings of one kind of media; `one` is its singular noun."""
+    return Spec(
+        name="embed", modality=modality, objective="contrast.ContrastiveTask", reads="media",
+        needs=(MEDIA[modality],), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
+        families=(family,), settings=EmbedSettings, readout_settings=("normalise",), compares=True,
+        options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
+        lacks=f"more {one}s, {_PRETRAINED_MEDIA}",
+        example=f"headway predict {{run}} {one}.{_ENDINGS[modality]}",
+    )  # fmt: skip
+
+
+def _caption(modality: Modality) -> Spec:
+    return Spec(
+        name="caption", modality=modality, objective="caption.CaptionTask", reads="media",
+        needs=(MEDIA[modality], WRITTEN), answers="text",
+        metrics=scored("exact_match", "cider", "bleu", "chrf", "loss", "ppl"),
+        families=("image-seq2seq",), settings=CaptionSettings, decode=_SEARCHED,
+        options=frozenset({"with", "alignments", "scores"}), scores_ensembles=True, counts="token",
+        sample=("image", "caption"), lacks="more images with captions", truth="shapes",
+        example=f"headway predict {{run}} {modality}.{_ENDINGS[modality]}",
+    )  # fmt: skip
+
+
+_ROWS = (
+    Spec(
+        name="translate", modality="text", objective="translate.TranslateTask", reads="pairs",
+        needs=(SOURCE, TARGET), answers="text", metrics=scored("bleu", "chrf", "loss", "ppl"),
+        families=("seq2seq",), scores_ensembles=True, by_sequence=True, counts="target token",
+        truth="pairs", decode=_SEARCHED, scoring=frozenset(SCORING),
+        options=frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"}),
+        lacks="more sentence pairs; headway check lists possible problems in the data",
+    ),
+    Spec(
+        name="complete", modality="text", objective="causal_lm.CausalLMTask", reads="documents",
+        needs=(TEXT,), answers="text", metrics=scored("loss", "ppl", "bits_per_byte"),
+        families=("decoder",), settings=CompleteSettings, continues=True, counts="token",
+        decode=_ALL - {"extra_len"},
+        options=frozenset({"stream", "shots", "labels", "field", "draft", "scores"}),
+        lacks="more text", truth="repeats",
+        example='echo "Once upon a time" | headway predict {run}',
+    ),
+    Spec(
+        name="fill", modality="text", objective="mask.MaskedLMTask", reads="documents",
+        needs=(TEXT,),
+        answers="gaps", metrics=scored("loss", "ppl", "accuracy"), families=("encoder",),
+        heads=("words",), settings=FillSettings, options=frozenset({"with"}),
+        decode=frozenset({"n_best", "batch_tokens", "precision"}), counts="masked token",
+        lacks="more text, images or audio",
+        example='echo "A {mask} in a text." | headway predict {run}',
+        others=(
+            _fill("image", "image-encoder"), _fill("video", "image-encoder"),
+            _fill("audio", "audio-encoder"),
+        ),
+    ),
+    Spec(
+        name="classify", modality="text", objective="label.ClassifyTask", reads="labelled",
+        needs=(TEXT, OTHER, LABEL), answers="label", metrics=_CLASSES,
+        families=("encoder", "decoder"), heads=("classes",), settings=ClassifySettings,
+        options=_LABELS, decode=_PRECISION, scores_ensembles=True, pretrained=ENGLISH,
+        counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_PRETRAINED_TEXT}",
+        example="headway predict {run} < texts.txt",
+        others=(
+            _classify("image", "image-encoder", "image", "shapes"),
+            _classify("video", "image-encoder", "video", "moving"),
+            _classify("audio", "audio-encoder", "recording"),
+        ),
+    ),
+    Spec(
+        name="tag", modality="text", objective="tags.TaggingTask", reads="tagged", needs=(WORDS,
+        TAGS),
+        answers="tags", metrics=scored("f1", "accuracy", "precision", "recall", "loss"),
+        families=("encoder", "decoder"), heads=("tags",), settings=TagSettings, pretrained=ENGLISH,
+        options=frozenset({"with"}), decode=_PRECISION, scores_ensembles=True, counts="word",
+        sample=("sentence", "tags"), lacks=f"more tagged sentences, {_PRETRAINED_TEXT}",
+    ),
+    Spec(
+        name="embed", modality="text", objective="contrast.ContrastiveTask", reads="texts",
+        needs=(TEXT, SOURCE, TARGET), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
+        families=("encoder", "decoder"), settings=EmbedSettings, readout_settings=("normalise",),
+        compares=True, pretrained=ENGLISH,
+        options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
+        lacks=f"more pairs, {_PRETRAINED_TEXT}",
+        others=(
+            _embed("image", "image-encoder", "image"),
+            _embed("video", "image-encoder", "video"),
+            _embed("audio", "audio-encoder", "recording"),
+        ),
+    ),
+    replace(_caption("image"), others=(_caption("video"),)),
+    Spec(
+        name="transcribe", modality="audio", objective="transcribe.TranscribeTask", reads="media",
+        needs=(AUDIO, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
+        families=("audio-seq2seq", "audio-encoder"), settings=TranscribeSettings,
+        readout_settings=("ctc",),
+        options=frozenset({"scores", "format"}), counts="token", decode=_SEARCHED,
+        sample=("recording", "transcript"), lacks="more recordings with transcripts",
+        truth="digits", example="headway predict {run} recording.wav",
+    ),
+    Spec(
+        name="identify", modality="audio", objective="identify.IdentifyTask", reads="media",
+        needs=(AUDIO, LABEL), answers="label", metrics=_CLASSES, families=("audio-encoder",),
+        heads=("classes",), settings=IdentifySettings, readout_settings=("margin", "scale"),
+        compares=True,
+        options=_LABELS | {"to", "against"},
+        decode=_PRECISION, scores_ensembles=True, counts="recording", sample=("recording",
+        "speaker"),
+        lacks=f"more recordings, {_PRETRAINED_MEDIA}",
+        example="headway predict {run} recording.wav",
+    ),
+)  # fmt: skip
+
+
+SPECS: dict[str, Spec] = {spec.name: spec for spec in _ROWS}
+
+
+SECTIONS: dict[str, type] = {
+    spec.name: spec.settings for spec in _ROWS if spec.settings is not None
+}
+"""Settings classes of the sections that only one task uses, by the name of the task."""
+
+
+def register(spec: Spec) -> None:
+    """Add a task of another package to the table. Its `objective` must be the whole path of its
+    class (`my_package.longer.Longer`)."""
+    if spec.name in (*SPECS, *ALIASES):
+        raise ConfigError(f"the task name {spec.name!r} is already taken. Choose another name.")
+    SPECS[spec.name] = spec
+    if spec.settings is not None:
+        SECTIONS[spec.name] = spec.settings
+    for metric in spec.metrics:
+        METRICS.setdefault(metric.name, metric)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alias:
+    """Another name for a task."""
+
+    task: str = ""
+    """Name of the task. Empty: the task of the teacher."""
+
+    modality: Modality | None = None
+    """Kind of data that the alias implies, if any."""
+
+    needs: str = ""
+    """Setting that must be given with the alias, or be inherited from another run."""
+
+    old: bool = False
+    """Whether the alias is deprecated."""
+
+
+ALIASES: dict[str, Alias] = {
+    "see": Alias(task="classify", modality="image", old=True),
+    "watch": Alias(task="classify", modality="video", old=True),
+    "detect": Alias(task="classify", needs="data.fields"),
+    "distil": Alias(needs="distil.teacher"),
+}
+
+
+def spec_for_answer(row: Spec, answer: str) -> Spec:
+    """The row of a classification task, adapted to multi-label targets or to numbers."""
+    if row.answers != "label" or answer not in ("labels", "number"):
+        return row
+    several = answer == "labels"
+    needs = tuple((LABELS if several else NUMBER) if one is LABEL else one for one in row.needs)
+    return replace(
+        row, answers="labels" if several else "number", needs=needs,
+        metrics=_SETS if several else _NUMBERS,
+        readout_settings=("answer",) if several else ("answer", "mean", "std"),
+        options=row.options if several else row.options - {"scores", "top"},
+        sample=(row.sample[0], "labels" if several else "number"),
+    )  # fmt: skip
