@@ -24,7 +24,14 @@ from headway.training.arguments import check_files, check_training
 from . import columns
 from .tiny import ANSWERING, ROWS, Tiny, command, settings_of
 
-NOT_READING = ("headway.settings.", "headway.training.arguments", "dataclasses", "copy", __name__)
+NOT_READING = (
+    "headway.settings.",
+    "headway.specs.",
+    "headway.training.arguments",
+    "dataclasses",
+    "copy",
+    __name__,
+)
 """Who looks at a setting only to check it, to copy it or to write it down."""
 
 ELSEWHERE = ("start", "lora", "distil")
