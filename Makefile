@@ -61,7 +61,8 @@ lint: setup
 	$(PY) -m ruff format --check .
 	$(PY) docs/wording.py
 
-check: lint ## lint, formatting, wording and types
+check: lint ## lint, formatting, wording, counts of the structure, and types
+	$(PY) docs/structure.py
 	$(PY) -m mypy
 
 test-slow: setup ## the slow tests

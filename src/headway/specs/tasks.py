@@ -178,6 +178,44 @@ class Spec:
         return self.answers == "text"
 
     @property
+    def is_single_label(self) -> bool:
+        """Whether it predicts exactly one class."""
+        return self.answers == "label"
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether it predicts any number of labels."""
+        return self.answers == "labels"
+
+    @property
+    def is_regression(self) -> bool:
+        return self.answers == "number"
+
+    @property
+    def is_tagging(self) -> bool:
+        """Whether it predicts one tag per word."""
+        return self.answers == "tags"
+
+    @property
+    def fills_masks(self) -> bool:
+        """Whether it predicts masked tokens or masked parts of media."""
+        return self.answers == "gaps"
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether its output is a vector."""
+        return self.answers == "vector"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its input is text; otherwise it is images, video or audio."""
+        return self.modality == "text"
+
+    @property
+    def is_audio(self) -> bool:
+        return self.modality == "audio"
+
+    @property
     def in_words(self) -> bool:
         """Whether its outputs are words of a vocabulary."""
         return self.writes or "words" in self.heads
