@@ -347,7 +347,7 @@ class Service:
 
     async def _inputs(self, worker: InferenceWorker, given: Sequence[Any]) -> list[Any]:
         """Return checked inputs. Media are checked in a thread, because they may be large."""
-        if worker.spec.modality == "text":
+        if worker.spec.is_text:
             return checked_inputs(worker.run, given, self.limits)
         return await self.run_in_thread(checked_inputs, worker.run, given, self.limits)
 
@@ -580,7 +580,7 @@ class Service:
     @property
     def max_body_bytes(self) -> int:
         """Largest body in bytes of a request that may contain media."""
-        media = any(one.spec.modality != "text" for one in self.workers.values())
+        media = any(not one.spec.is_text for one in self.workers.values())
         return self.limits.media if media else self.limits.body
 
 

@@ -301,7 +301,7 @@ def _medium(run: Run, value: Any, limits: Limits) -> Upload:
         raise _no_medium()
     if not data:
         raise RequestRejected(422, "an input is empty (0 bytes).", param="input")
-    if spec_of(run.settings).modality == "audio":
+    if spec_of(run.settings).is_audio:
         check_seconds(data, limits)
     return Upload(name, data)
 

@@ -395,7 +395,7 @@ class InferenceWorker:
 
     def _warm_up(self) -> None:
         """Compute probe texts, so that the first request does not wait for packed weights."""
-        if self.spec.modality != "text":
+        if not self.spec.is_text:
             return
         use = self.run.use({})
         if not self.latency_estimator.is_measured and self.run.opened.engine is None:
@@ -692,7 +692,7 @@ class InferenceWorker:
         began = time.perf_counter()
         self._batch_inputs(len(owners), model=self.name)
         # Audio is cut into windows, and repeated inputs get new numbers.
-        exact = self.spec.modality != "audio" and len(tickets) > 1
+        exact = not self.spec.is_audio and len(tickets) > 1
 
         def given_up(number: int) -> bool:
             if exact and number != UNNUMBERED:

@@ -196,7 +196,7 @@ def implied_settings(
             {f"{spec.name}.{name}": getattr(section, name) for name in spec.readout_settings},
             "--teacher",
         )
-        if spec.modality != "text" and hasattr(section, "modality"):
+        if not spec.is_text and hasattr(section, "modality"):
             given |= Overrides({f"{spec.name}.modality": spec.modality}, "--teacher")
         if taught.data.fields and not named:
             given |= Overrides({"data.fields": taught.data.fields}, "--teacher")

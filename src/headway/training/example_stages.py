@@ -104,7 +104,7 @@ def _raw(table: Table, place: str) -> list[str]:
 
 
 def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], list[str]]:
-    assert row.modality != "text"
+    assert not row.is_text
     media = MediaSpec(ItemFormat(row.modality), media_target(settings, row))
     for source in sources("media", settings, media)[::-1]:
         for one in source:

@@ -71,11 +71,11 @@ def can_chat(worker: InferenceWorker) -> bool:
 
 
 def can_embed(worker: InferenceWorker) -> bool:
-    return worker.spec.answers == "vector" and worker.spec.modality == "text"
+    return worker.spec.is_embedding and worker.spec.is_text
 
 
 def can_transcribe(worker: InferenceWorker) -> bool:
-    return worker.spec.writes and worker.spec.modality == "audio"
+    return worker.spec.writes and worker.spec.is_audio
 
 
 def fingerprint(worker: InferenceWorker) -> str:

@@ -35,7 +35,7 @@ async def predict(service: Service, request: Request) -> Response:
     """Return the same answers as `run(…)` and `headway predict --json`."""
     given = await _request_fields(service, request)
     worker = service.select_worker(given.pop("model", None), any_model, "answers requests")
-    if worker.spec.modality == "text":
+    if worker.spec.is_text:
         await service.body(request, service.limits.body)  # already read: check its size
     options = given.pop("options", None)
     if options is not None and not isinstance(options, dict):
@@ -165,7 +165,7 @@ async def look(service: Service, request: Request) -> Response:
             "not expose internal states. Serve the original run instead.",
         )  # fmt: skip
     text = values.get("text")
-    if isinstance(text, str) and not text.strip() and worker.spec.modality == "text":
+    if isinstance(text, str) and not text.strip() and worker.spec.is_text:
         raise RequestRejected(422, "text is empty. Send a text to inspect.", param="text")
     if isinstance(text, str) and len(text) > service.limits.characters:
         raise RequestRejected(
