@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from headway.models.audio import audio_encoder, audio_seq2seq
-from headway.models.decoder import decoder
-from headway.models.encoder import encoder
-from headway.models.seq2seq import seq2seq
-from headway.models.vision import image_encoder, image_seq2seq
 from headway.nn.init import initialise
 from headway.settings.model import ModelSettings, family_of
 
-FAMILIES: dict[str, Callable[[Any], nn.Module]] = {
-    "seq2seq": seq2seq,
-    "encoder": encoder,
-    "decoder": decoder,
-    "image-encoder": image_encoder,
-    "image-seq2seq": image_seq2seq,
-    "audio-encoder": audio_encoder,
-    "audio-seq2seq": audio_seq2seq,
+FAMILIES = {
+    "seq2seq": "seq2seq:seq2seq",
+    "encoder": "encoder:encoder",
+    "decoder": "decoder:decoder",
+    "image-encoder": "vision:image_encoder",
+    "image-seq2seq": "vision:image_seq2seq",
+    "audio-encoder": "audio:audio_encoder",
+    "audio-seq2seq": "audio:audio_seq2seq",
 }
+"""Module in this package and function of each family; imported on use."""
 
 
 def build_model(
@@ -37,10 +34,16 @@ def build_model(
     loads all of them."""
     is_meta = torch.device(device).type == "meta"
     with torch.device("meta" if is_meta else "cpu"), SkipInit() if is_meta else nullcontext():
-        model = FAMILIES[family_of(settings)](settings)
+        model = _family(family_of(settings))(settings)
     if seed is not None and not is_meta:
         initialise(model, settings.init, seed)
     return model if is_meta else model.to(device)
+
+
+def _family(name: str) -> Callable[[Any], nn.Module]:
+    module, function = FAMILIES[name].split(":")
+    made: Callable[[Any], nn.Module] = getattr(import_module(f"headway.models.{module}"), function)
+    return made
 
 
 class SkipInit(TorchFunctionMode):

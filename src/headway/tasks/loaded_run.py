@@ -13,14 +13,11 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import nn
 
-from headway.decode.engine import Engine
-from headway.decode.precision import cast_weights
-from headway.decode.search.searcher import SearchCache
 from headway.errors import FolderError, UserError
 from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device
@@ -40,6 +37,10 @@ from headway.specs.tasks import Spec
 from headway.storage import read_json
 from headway.tasks.engines import engine_of
 from headway.tokens.tokenizer import Vocabularies
+
+if TYPE_CHECKING:  # classifiers do not decode, so they import no search
+    from headway.decode.engine import Engine
+    from headway.decode.search.searcher import SearchCache
 
 T = TypeVar("T")
 
@@ -64,9 +65,6 @@ class LoadedRun:
 
     in_memory_models: tuple[nn.Module, ...] | None = None
     """Models to use instead of those in the folders."""
-
-    search_cache: SearchCache = field(default_factory=SearchCache, init=False, repr=False)
-    """Cache of search objects by their decoding settings. On a GPU they hold CUDA graphs."""
 
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
     """Held while the models compute, because several threads share them."""
@@ -131,6 +129,13 @@ class LoadedRun:
         """Facts about the original files, written by `headway import`; None for other runs."""
         return self.cached("imported", lambda: _imported(self.folder))
 
+    @property
+    def search_cache(self) -> SearchCache:
+        """Cache of search objects by their decoding settings. On a GPU they hold CUDA graphs."""
+        from headway.decode.search.searcher import SearchCache
+
+        return self.cached("searches", SearchCache)
+
     def cached(self, name: Hashable, make: Callable[[], T]) -> T:
         """The cached value of this name; `make` computes it on first use."""
         if name not in self._cache:
@@ -186,6 +191,8 @@ class LoadedRun:
     def _load(self) -> list[nn.Module]:
         if self.engine is not None:
             return [self.engine.model().eval()]
+        from headway.decode.precision import cast_weights
+
         models = []
         for folder, run in zip(self.folders, self.runs, strict=True):
             model = load_model(folder, self.device, run.model).eval()

@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from headway.data.store import PreparedData, load_prepared
-from headway.decode.continuous import BatchMember, ContinuousBatch
-from headway.decode.stream import OnOutputPiece
 from headway.progress import SILENT, OnProgress, Progress, no_progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
@@ -28,6 +26,10 @@ from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
+
+if TYPE_CHECKING:
+    from headway.decode.continuous import BatchMember, ContinuousBatch
+    from headway.decode.stream import OnOutputPiece
 
 Note = Callable[[str], None]
 
