@@ -120,7 +120,7 @@ def test_the_log_probability_of_a_draw_is_the_models_own() -> None:
     settings = DecodeSettings(sample=True, temperature=2.0, top_k=5, max_len=6)
     sources = copying.sources(5)
     drawn = search([copier()], sources, settings, bos=BOS, eos=EOS, unk=UNK)
-    from headway.decode.score import token_log_probs
+    from headway.decode.writer import token_log_probs
 
     for source, [h] in zip(sources, drawn, strict=True):
         [logs] = token_log_probs([copier()], [source], [h.tokens], bos=BOS, eos=EOS)

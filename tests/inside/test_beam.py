@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode.score import token_log_probs
 from headway.decode.search.hypothesis import SpecialTokens, TokenConstraints
 from headway.decode.search.searcher import Searcher
+from headway.decode.writer import token_log_probs
 from headway.errors import UserError
 from headway.inside.capture.beam import beam_tree, has_search, rerun
 from headway.inside.capture.beam_tree import FATES, PLACED, BeamTree

@@ -11,7 +11,6 @@ import torch
 
 import headway
 from headway.data.files import parts
-from headway.decode.fewshot import FewShotClassifier, FewShotExamples
 from headway.errors import FolderError
 from headway.inside import load
 from headway.inside.capture.corpus import Corpus
@@ -24,6 +23,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.folder import SHIPPED, load_run, load_settings, run_folder, run_folders
 from headway.settings.listed import ensure_list
 from headway.tasks.complete_answers import completer_of
+from headway.tasks.fewshot import FewShotClassifier, FewShotExamples
 from headway.tasks.loaded_run import open_plain, open_run
 from headway.tasks.seq2seq_answers import writer_of
 from headway.tasks.task import InferenceRequest, find_task

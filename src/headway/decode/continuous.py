@@ -22,6 +22,7 @@ from headway.decode.output import Output
 from headway.decode.search.cuda_graphs import (
     LENGTHS,
     SOURCES,
+    StaticCache,
     capture_graph,
     new_graph_pool,
     round_up_to_size,
@@ -31,7 +32,6 @@ from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
 from headway.decode.search.job import Job
 from headway.decode.search.sample import make_random_numbers, make_token_drawer
 from headway.decode.search.searcher import check_prompted, too_long
-from headway.decode.search.static_search import StaticCache
 from headway.decode.steps import prefill, prefill_prompts
 from headway.decode.stream import OnOutputPiece, OutputAssembler
 from headway.errors import UserError

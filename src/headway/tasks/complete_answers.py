@@ -13,7 +13,6 @@ from headway.data.causal_lm import FieldMarks
 from headway.data.predict_input import Question
 from headway.decode.completer import Completer, Prompt
 from headway.decode.continuous import BatchMember, ContinuousBatch
-from headway.decode.fewshot import FewShotClassifier, FewShotExamples, FewShotPrediction
 from headway.decode.output import GenerationResult, Output
 from headway.decode.stream import OnOutputPiece
 from headway.errors import DataError, UserError, suggest
@@ -23,6 +22,7 @@ from headway.settings.folder import run_folder
 from headway.settings.listed import ensure_list
 from headway.tasks.answers import Answer, JsonDict, LabelAnswer, PrintOptions
 from headway.tasks.causal_lm import check_language, context_of
+from headway.tasks.fewshot import FewShotClassifier, FewShotExamples, FewShotPrediction
 from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.seq2seq_answers import PrintedTexts, answer_of
 from headway.tasks.task import InferenceRequest, Predictor

@@ -11,10 +11,9 @@ from headway.data.media.audio import stream_windows
 from headway.data.media.endings import AUDIO
 from headway.data.media.open_item import WHOLE, ItemFormat, is_file
 from headway.data.source import Example, media_examples
-from headway.decode.speech.audio_windows import AnyFloatArray
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
 from headway.decode.speech.subtitles import srt, vtt
-from headway.decode.speech.transcriber import Transcriber, Transcript
+from headway.decode.speech.transcriber import AnyFloatArray, Transcriber, Transcript
 from headway.decode.speech.transcriber import WindowSegment as SpokenWindow
 from headway.errors import DataError, UserError, suggest
 from headway.settings.listed import ensure_list

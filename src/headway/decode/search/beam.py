@@ -1,13 +1,20 @@
-"""Beam search: compute scores, choose continuations, remove finished sources."""
+"""Beam search on tensors, as in the code of the Transformer paper.
+
+k hypotheses are alive. Each step takes the 2k best continuations. Those that end are added to a set
+of the k best finished ones, ranked by penalised score; the k best others stay alive. A source is
+done when its best finished score exceeds what its best alive hypothesis could still reach:
+log P / lp(longest length).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from headway.decode.search.beam_step import BeamCandidates, Beams, grow, hypotheses
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.job import Job, Penalty
 from headway.decode.search.observer import BeamStep, Observer
 from headway.decode.search.top_k import top_k
 from headway.decode.steps import DecodingSteps
@@ -149,3 +156,225 @@ def coverage_penalty(attention_S: Tensor, real_S: Tensor, weight: float) -> Tens
     # The clamp keeps the penalty of a token without attention finite.
     lack_S = attention_S.clamp(1e-9, 1.0).log().masked_fill(~real_S, 0.0)
     return weight * lack_S.sum(-1)
+
+
+@dataclass(frozen=True)
+class Beams:
+    """State of B sources with W hypotheses of up to T tokens. Unused slots have log-probability
+    -inf."""
+
+    tokens_BWT: Tensor
+    token_log_probs_BWT: Tensor
+    log_prob_BW: Tensor
+    ended_tokens_BWT: Tensor
+    ended_token_log_probs_BWT: Tensor
+    ended_log_prob_BW: Tensor
+    ended_score_BW: Tensor
+    """Scores of finished hypotheses, best first."""
+
+    ended_length_BW: Tensor
+    """Lengths of finished hypotheses, including the end token."""
+
+    limit_B: Tensor
+    """Maximum number of tokens of an output, including the end token."""
+
+    done_B: Tensor
+    length_B: Tensor
+    """Number of tokens of the alive hypotheses; fixed once the source is done."""
+
+    @classmethod
+    def start(cls, limit_B: Tensor, width: int, room: int) -> Beams:
+        n_sources, device = len(limit_B), limit_B.device
+        shape = (n_sources, width)
+        log_prob_BW = torch.full(shape, -torch.inf, device=device)
+        log_prob_BW[:, 0] = 0.0  # all start the same, so only one is alive
+        nothing_BW = torch.full(shape, -torch.inf, device=device)
+        return cls(
+            tokens_BWT=torch.zeros(*shape, room, dtype=torch.long, device=device),
+            token_log_probs_BWT=torch.zeros(*shape, room, device=device),
+            log_prob_BW=log_prob_BW,
+            ended_tokens_BWT=torch.zeros(*shape, room, dtype=torch.long, device=device),
+            ended_token_log_probs_BWT=torch.zeros(*shape, room, device=device),
+            ended_log_prob_BW=nothing_BW,
+            ended_score_BW=nothing_BW.clone(),
+            ended_length_BW=torch.zeros(shape, dtype=torch.long, device=device),
+            limit_B=limit_B,
+            done_B=torch.zeros(n_sources, dtype=torch.bool, device=device),
+            length_B=torch.zeros(n_sources, dtype=torch.long, device=device),
+        )
+
+    def keep(self, index_B: Tensor) -> Beams:
+        return Beams(**{field.name: getattr(self, field.name)[index_B] for field in fields(self)})
+
+    def cpu(self) -> Beams:
+        return Beams(**{field.name: getattr(self, field.name).cpu() for field in fields(self)})
+
+
+@dataclass(frozen=True)
+class BeamCandidates:
+    """The C = 2W best continuations of each source, best first."""
+
+    parent_BC: Tensor
+    token_BC: Tensor
+    token_log_prob_BC: Tensor
+    log_prob_BC: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        log_prob_BW: Tensor,
+        candidates_BWC: Tensor,
+        tokens_BWC: Tensor,
+        price_BWC: Tensor | None,
+    ) -> BeamCandidates:
+        """Choose the best of all candidates, the best next tokens of each hypothesis.
+
+        `price_BWC` is subtracted for the choice only, not from the stored log-probabilities.
+        """
+        n_candidates = candidates_BWC.shape[2]
+        total_BN = (log_prob_BW[:, :, None] + candidates_BWC).flatten(1)
+        rank_BN = total_BN if price_BWC is None else total_BN - price_BWC.flatten(1)
+        chosen_BC = rank_BN.topk(min(2 * log_prob_BW.shape[1], rank_BN.shape[1])).indices
+        return cls(
+            parent_BC=chosen_BC // n_candidates,
+            token_BC=tokens_BWC.flatten(1).gather(1, chosen_BC),
+            token_log_prob_BC=candidates_BWC.flatten(1).gather(1, chosen_BC),
+            log_prob_BC=total_BN.gather(1, chosen_BC),
+        )
+
+
+def grow(
+    beams: Beams, found: BeamCandidates, at_1: Tensor, *, eos: int, penalty: Penalty,
+    bonus_BC: Tensor | None = None, stop_at: int = 1,
+) -> tuple[Beams, Tensor]:  # fmt: skip
+    """Return the beams after one step, and the parent of each alive hypothesis.
+
+    `at_1` is the number of tokens so far, on the device. `bonus_BC` is added to the score of a
+    continuation that ends. A source stops when its `stop_at` best finished ones cannot be beaten.
+    """
+    going_B = ~beams.done_B
+    ends_BC = (found.token_BC == eos) & found.log_prob_BC.isfinite() & going_B[:, None]
+    ended = _ended(beams, found, ends_BC, at_1, penalty, bonus_BC)
+    width = beams.log_prob_BW.shape[1]
+    alive_index = _first_alive(found, eos, width)
+    alive_BW = found.log_prob_BC.masked_fill(found.token_BC == eos, -torch.inf).gather(
+        1, alive_index
+    )
+    # If the rules allow no token at all, the hypothesis so far is the output.
+    stuck_B = alive_BW[:, 0].isneginf() & ended.ended_score_BW[:, 0].isneginf()
+    going_B = going_B & ~stuck_B
+    stays_BW = torch.arange(width, device=at_1.device).expand_as(beams.log_prob_BW)
+    going_B1 = going_B[:, None]
+    parents_BW = found.parent_BC.gather(1, alive_index).where(going_B1, stays_BW)
+    log_prob_BW = alive_BW.where(going_B1, beams.log_prob_BW)
+    length_B = beams.length_B + going_B
+    limit_B = beams.limit_B
+    safe_B = ended.ended_score_BW[:, stop_at - 1] > log_prob_BW[:, 0] / penalty(limit_B)
+    return (
+        replace(
+            ended,
+            tokens_BWT=_extended(
+                beams.tokens_BWT, parents_BW, found.token_BC.gather(1, alive_index), at_1
+            ),
+            token_log_probs_BWT=_extended(
+                beams.token_log_probs_BWT,
+                parents_BW,
+                found.token_log_prob_BC.gather(1, alive_index),
+                at_1,
+            ),
+            log_prob_BW=log_prob_BW,
+            length_B=length_B,
+            done_B=beams.done_B
+            | stuck_B
+            | safe_B
+            | (length_B >= limit_B)
+            | log_prob_BW[:, 0].isneginf(),
+        ),
+        parents_BW,
+    )
+
+
+def _ended(
+    beams: Beams, found: BeamCandidates, ends_BC: Tensor, at_1: Tensor, penalty: Penalty,
+    bonus_BC: Tensor | None,
+) -> Beams:  # fmt: skip
+    """Add the continuations that end now to the finished set."""
+    if not ends_BC.is_cuda and not ends_BC.any():  # on a GPU this check would synchronise
+        return beams
+    score_BC = found.log_prob_BC / penalty(at_1 + 1)
+    if bonus_BC is not None:
+        score_BC = score_BC + bonus_BC
+    score_BC = score_BC.masked_fill(~ends_BC, -torch.inf)
+    width = beams.log_prob_BW.shape[1]
+    best = torch.cat([beams.ended_score_BW, score_BC], dim=1).topk(width)
+
+    def of_both(old_BW: Tensor, new_BC: Tensor) -> Tensor:
+        both = torch.cat([old_BW, new_BC], dim=1)
+        if both.ndim == 2:
+            return both.gather(1, best.indices)
+        return both.gather(1, best.indices[:, :, None].expand(-1, -1, both.shape[2]))
+
+    length_BC = (at_1 + 1).expand_as(found.token_BC)
+    tokens_BCT = _extended(beams.tokens_BWT, found.parent_BC, found.token_BC, at_1)
+    token_log_probs_BCT = _extended(
+        beams.token_log_probs_BWT, found.parent_BC, found.token_log_prob_BC, at_1
+    )
+    return replace(
+        beams,
+        ended_tokens_BWT=of_both(beams.ended_tokens_BWT, tokens_BCT),
+        ended_token_log_probs_BWT=of_both(beams.ended_token_log_probs_BWT, token_log_probs_BCT),
+        ended_log_prob_BW=of_both(beams.ended_log_prob_BW, found.log_prob_BC),
+        ended_length_BW=of_both(beams.ended_length_BW, length_BC),
+        ended_score_BW=best.values,
+    )
+
+
+def _first_alive(found: BeamCandidates, eos: int, width: int) -> Tensor:
+    """Indices of the first W continuations that do not end, in order.
+
+    With a tiny vocabulary there may be fewer than W; ended ones, at -inf, then fill the rest.
+    """
+    n_found = found.token_BC.shape[1]
+    place_C = torch.arange(n_found, device=found.token_BC.device)
+    rank_BC = place_C + n_found * (found.token_BC == eos)
+    order_BW = rank_BC.topk(min(width, n_found), largest=False).indices
+    return torch.nn.functional.pad(order_BW, (0, width - order_BW.shape[1]))
+
+
+def _extended(past_BWT: Tensor, parent_BC: Tensor, new_BC: Tensor, at_1: Tensor) -> Tensor:
+    """Copy the values of each parent and append one more."""
+    index_BCT = parent_BC[:, :, None].expand(-1, -1, past_BWT.shape[2])
+    return past_BWT.gather(1, index_BCT).index_copy_(2, at_1, new_BC[:, :, None])
+
+
+def hypotheses(beams: Beams, number: int, n_best: int, penalty: Penalty) -> list[Hypothesis]:
+    """Best hypotheses of a source: finished ones first, then alive ones if there are too few."""
+    found = []
+    for w, score in enumerate(beams.ended_score_BW[number].tolist()):
+        if score > -torch.inf:
+            length = int(beams.ended_length_BW[number, w])
+            found.append(
+                Hypothesis(
+                    tokens=beams.ended_tokens_BWT[number, w, : length - 1].tolist(),
+                    log_prob=float(beams.ended_log_prob_BW[number, w]),
+                    score=score,
+                    token_log_probs=beams.ended_token_log_probs_BWT[number, w, :length].tolist(),
+                    finished=True,
+                )
+            )
+    if len(found) >= n_best:
+        return found[:n_best]
+    length = int(beams.length_B[number])
+    divisor = float(penalty(beams.length_B[number].clamp(min=1)))
+    for w, log_prob in enumerate(beams.log_prob_BW[number].tolist()):
+        if log_prob > -torch.inf:
+            found.append(
+                Hypothesis(
+                    tokens=beams.tokens_BWT[number, w, :length].tolist(),
+                    log_prob=log_prob,
+                    score=log_prob / divisor,
+                    token_log_probs=beams.token_log_probs_BWT[number, w, :length].tolist(),
+                    finished=False,
+                )
+            )
+    return found[:n_best]

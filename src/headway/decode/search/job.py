@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from headway.decode.logits_processors import LogitsProcessors
 from headway.decode.search.hypothesis import NO_CONSTRAINTS, SpecialTokens, TokenConstraints
-from headway.decode.search.length_penalty import Penalty, length_penalty
 from headway.settings.decode import DecodeSettings
 
 LEAVE_AT = 1 / 8
@@ -140,3 +140,16 @@ class Job:
             return sorted(gone.union(places))
         enough = last or len(places) == n_sources or len(places) >= LEAVE_AT * n_sources
         return places if enough else []
+
+
+Penalty = Callable[[Tensor], Tensor]
+"""Function from numbers of tokens, including the end token, to the divisors of log P."""
+
+
+def length_penalty(settings: DecodeSettings) -> Penalty:
+    alpha = settings.length_penalty_alpha
+    if settings.length_penalty == "gnmt":  # Wu et al. 2016
+        return lambda n: ((5.0 + n) / 6.0) ** alpha
+    if settings.length_penalty == "power":
+        return lambda n: n.to(torch.float32) ** alpha
+    return lambda n: torch.ones_like(n, dtype=torch.float32)

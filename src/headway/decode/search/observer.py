@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from headway.decode.search.beam_step import BeamCandidates, Beams
 from headway.decode.search.greedy import TokenChooser
+
+if TYPE_CHECKING:  # beam search reports its steps to observers
+    from headway.decode.search.beam import BeamCandidates, Beams
 
 
 @dataclass(frozen=True)

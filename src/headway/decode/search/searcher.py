@@ -11,7 +11,7 @@ import torch
 
 from headway.decode.search.beam import beam_search
 from headway.decode.search.constrained import MIN_WIDTH, check_constrainable, constrained_search
-from headway.decode.search.cuda_graphs import CudaGraphSearcher
+from headway.decode.search.cuda_graphs import CudaGraphSearcher, supports_static_search
 from headway.decode.search.greedy import TokenCallback, generate_independently, most_likely
 from headway.decode.search.hypothesis import (
     NO_CONSTRAINTS,
@@ -22,7 +22,6 @@ from headway.decode.search.hypothesis import (
 from headway.decode.search.job import INTERRUPTION, UNNUMBERED, Job
 from headway.decode.search.observer import Observer, observe_choices
 from headway.decode.search.sample import sampler
-from headway.decode.search.static_search import supports_static_search
 from headway.decode.steps import (
     DecoderSteps,
     DecodingSteps,

@@ -12,7 +12,7 @@ import torch
 
 from headway.decode.logits_processors import always_banned
 from headway.decode.search.hypothesis import SpecialTokens
-from headway.decode.search.length_penalty import length_penalty
+from headway.decode.search.job import length_penalty
 from headway.errors import ConfigError
 from headway.settings.decode import DecodeSettings
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headway.decode.precision import compute_in_type
-from headway.decode.search.cuda_graphs import CudaGraphSearcher
+from headway.decode.search.cuda_graphs import CudaGraphSearcher, supports_static_search
 from headway.decode.search.hypothesis import (
     NO_CONSTRAINTS,
     Hypothesis,
@@ -18,7 +18,6 @@ from headway.decode.search.hypothesis import (
 )
 from headway.decode.search.job import Job
 from headway.decode.search.searcher import Searcher, SharedPrefix, search
-from headway.decode.search.static_search import supports_static_search
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings

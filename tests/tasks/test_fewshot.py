@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.decode.fewshot import FewShotClassifier, FewShotExamples
 from headway.errors import DataError, UserError
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
+from headway.tasks.fewshot import FewShotClassifier, FewShotExamples
 
+from ..decode.writing import completer, tokenizer, writer
 from ..facts import missing
-from .writing import completer, tokenizer, writer
 
 GREEDY = DecodeSettings(beam=1, max_len=8, stop=("\n",))
 SHOTS = FewShotExamples((("good", "up"), ("bad", "down")))
