@@ -14,8 +14,9 @@ import headway
 from headway.data.bound_data import as_files, bind_data
 from headway.errors import ConfigError, UserError
 from headway.settings.run import RunSettings, load_run_settings
+from headway.settings.task_rows import spec_of
 from headway.tasks.label import ClassifyTask
-from headway.tasks.modality import row_of
+from headway.tasks.modality import decided
 from headway.tasks.task import find_task
 from headway.training.run import Training
 
@@ -90,7 +91,7 @@ def made(folder: Path) -> dict[str, tuple[Path, str]]:
 @pytest.mark.parametrize("task", ["classify", "fill"])
 def test_the_first_file_sets_the_modality_of_all(task: str, tmp_path: Path) -> None:
     for name, (path, what) in made(tmp_path).items():
-        assert row_of(settings(task, path)).modality == what, name
+        assert spec_of(decided(settings(task, path))).modality == what, name
 
 
 def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
@@ -110,6 +111,7 @@ def test_data_in_memory_is_inspected_if_it_is_in_files(tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
     training = Training(settings=settings("classify", manifest), out=tmp_path, device="cpu")
     listed(manifest, path=str(audio(tmp_path / "a.wav")), label=1)
+    training.decide()
     assert isinstance(training.task, ClassifyTask)
     assert training.task.row.modality == "audio"
     noise = np.random.default_rng(0).standard_normal((12, 200)).astype(np.float32)

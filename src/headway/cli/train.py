@@ -164,6 +164,7 @@ def _show_plan(run: Training, folder: Path) -> int:
     from headway.training.schedule import schedule_line
 
     run.choose_start()
+    run.decide()
     prepared = run.task.prepare(run.settings, folder, run.progress)
     for line in prepared.report.lines():
         print(f"# {line}")

@@ -127,6 +127,10 @@ class RunSettings:
     asked: Overrides = field(default_factory=Overrides)
     """Settings given by the user: in a recipe, as arguments, as options or in Python."""
 
+    row: Spec | None = field(default=None, compare=False, repr=False)
+    """Row of the task table, once it has been decided from the data files. It is not stored: the
+    settings of a finished run determine it."""
+
     @property
     def parent(self) -> str:
         """The run that provides the model and vocabulary: the teacher or the start run; empty if

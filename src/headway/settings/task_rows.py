@@ -18,8 +18,11 @@ def possible(settings: RunSettings) -> tuple[Spec, ...]:
     rows = SPECS[settings.task].rows
     if len(rows) == 1:
         return rows
-    said = _known_modalities(settings)
-    found = tuple(row for row in rows if row.modality in said) or rows
+    if settings.row is not None:
+        found: tuple[Spec, ...] = (settings.row,)
+    else:
+        said = _known_modalities(settings)
+        found = tuple(row for row in rows if row.modality in said) or rows
     return tuple(spec_for_answer(row, settings.classify.answer) for row in found)
 
 

@@ -3,7 +3,9 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from headway.data.media.arrays import stack_item
@@ -24,24 +26,31 @@ from headway.tasks.media_inputs import what_of
 from headway.tasks.parent_run import parent_of
 
 
-def row_of(settings: RunSettings, front: ImageSettings | AudioSettings | None = None) -> Spec:
-    """The row of the task table for a run. If the settings are ambiguous, it follows from the front
-    that the data was prepared for, or from the data files."""
+def decided(settings: RunSettings) -> RunSettings:
+    """The settings with their row of the task table, which a command decides once. If the settings
+    are ambiguous, the row follows from the parent run or from the data files."""
+    return replace(settings, row=_row(settings, _modality_of))
+
+
+def decided_for(settings: RunSettings, front: ImageSettings | AudioSettings) -> RunSettings:
+    """The settings with their row of the task table, for data prepared for a front."""
+    return replace(settings, row=_row(settings, lambda settings: what_of(front)))
+
+
+def _row(settings: RunSettings, modality: Callable[[RunSettings], Modality]) -> Spec:
     rows = possible(settings)
     if len(rows) == 1:
         return rows[0]
-    found = modality_of(settings) if front is None else what_of(front)
+    found = modality(settings)
     return next((row for row in rows if row.modality == found), rows[0])
 
 
-def modality_of(settings: RunSettings) -> Modality:
+def _modality_of(settings: RunSettings) -> Modality:
     """Kind of media of the parent run, or of the first data file."""
-    begun = parent_of(settings)
-    return (
-        front_reads(begun.model)
-        if begun is not None
-        else modality_of_file(Path(settings.data.media[0]), settings.data)
-    )
+    parent = parent_of(settings)
+    if parent is not None:
+        return front_reads(parent.model)
+    return modality_of_file(Path(settings.data.media[0]), settings.data)
 
 
 def modality_of_file(path: Path, data: DataSettings) -> MediaType:

@@ -20,10 +20,11 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import Resolved, RunSettings
+from headway.settings.task_rows import spec_of
 from headway.specs.tasks import Spec
 from headway.tasks.answers import Answer
 from headway.tasks.loaded_run import LoadedRun
-from headway.tasks.modality import row_of
+from headway.tasks.modality import decided, decided_for
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
 
@@ -131,7 +132,8 @@ class Task(ABC):
 def find_task(settings: RunSettings, front: ImageSettings | AudioSettings | None = None) -> Task:
     """The task of a run. With the `front` that the data was prepared for, no data file has to be
     opened to detect the kind of media."""
-    return make_task(row_of(settings, front))
+    known = decided(settings) if front is None else decided_for(settings, front)
+    return make_task(spec_of(known))
 
 
 def make_task(row: Spec) -> Task:

@@ -141,7 +141,7 @@ def data_report(
     """
     from headway.data.binding_table import TrainingTables
     from headway.data.store import ImpossibleData
-    from headway.tasks.modality import row_of
+    from headway.tasks.modality import decided
     from headway.tasks.pretrained import with_pretrained
     from headway.tasks.task import find_task
 
@@ -155,7 +155,7 @@ def data_report(
         }
         data = replace(settings.data, **tuples)
         with Progress(enabled=not quiet) as progress:
-            run = with_pretrained(replace(settings, data=data))
+            run = decided(with_pretrained(replace(settings, data=data)))
             try:
                 prepared = find_task(run).prepare(run, folder, progress)
             except ImpossibleData as error:
@@ -166,7 +166,7 @@ def data_report(
                     from headway.training.example_stages import steps_of
 
                     found = replace(found, steps=steps_of(run, prepared))
-        tables = TrainingTables.of(run, row_of(run), given or {})
+        tables = TrainingTables.of(run, spec_of(run), given or {})
         found = replace(found, columns=tables.columns, tables=tables.lines(found))
     return found
 

@@ -23,9 +23,9 @@ from headway.data.token_store import TokenStore
 from headway.errors import DataError
 from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
+from headway.settings.task_rows import spec_of
 from headway.specs.tasks import Spec
 from headway.tasks.dataset import PositionInfo, TaskDataset
-from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
 from headway.tasks.task import make_task
 from headway.tokens.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ CPU = torch.device("cpu")
 
 def steps_of(settings: RunSettings, prepared: PreparedData) -> list[str]:
     """Return the stages of the first example, for the model that would be trained."""
-    objective = make_task(row_of(settings)).objective(
+    objective = make_task(spec_of(settings)).objective(
         resolve_run(settings, prepared, CPU), prepared
     )
     return stages_of(settings, prepared, objective)
@@ -55,7 +55,7 @@ def stages_of(
     settings: RunSettings, prepared: PreparedData, objective: Objective[Any]
 ) -> list[str]:
     """Return the lines of the stages: raw, opened, stored, item and batch."""
-    raw, opened = _read(settings, row_of(settings), prepared)
+    raw, opened = _read(settings, spec_of(settings), prepared)
     items: TaskDataset[object] = objective.valid_dataset
     first = int(np.flatnonzero(items.example_index == 0)[0])
     some = np.flatnonzero(items.example_index < TOGETHER)[:TOGETHER]

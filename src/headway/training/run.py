@@ -46,7 +46,7 @@ from headway.storage import replace_file, replace_text
 from headway.tasks.custom_metrics import CustomMetric
 from headway.tasks.distil import comparison_line
 from headway.tasks.history import LOG, finite, mean, read_history
-from headway.tasks.modality import row_of
+from headway.tasks.modality import decided
 from headway.tasks.objective import Objective
 from headway.tasks.pretrained import with_pretrained
 from headway.tasks.task import Task, make_task
@@ -124,18 +124,22 @@ class Training:
         if self.settings.train.tensorboard:
             needs("tensorboard", "tensorboard")  # fail before the data is read
 
-    @cached_property
-    def task(self) -> Task:
-        """Task of the run. Use it only after data in memory has been written to files: they may
-        determine the variant of the task, and which settings have no effect on it."""
-        row, asked = row_of(self.settings), self.settings.asked
+    def decide(self) -> None:
+        """Decide the variant of the task from the data files, and reject settings without effect on
+        it. Data in memory must have been written to files."""
+        self.settings = decided(self.settings)
+        asked = self.settings.asked
 
         def place(key: str) -> str:
             whence = asked.origin(key) if key in asked else ""
             return f"{whence}: " if whence and not whence.startswith(key) else ""
 
-        check_effect(self.settings, [row], place)
-        return make_task(row)
+        check_effect(self.settings, [spec_of(self.settings)], place)
+
+    @cached_property
+    def task(self) -> Task:
+        """Task of the run. Call `decide` before."""
+        return make_task(spec_of(self.settings))
 
     def train(self) -> list[str]:
         """Train, and return descriptions of everything that could not be saved. On a stop signal,
@@ -175,6 +179,7 @@ class Training:
                 self._write_bound_data()
             if not known:
                 self.choose_start()
+            self.decide()
             prepared = self._prepare()
             settings = self._settings(prepared)
         if settings.train.threads:
@@ -306,7 +311,7 @@ class Training:
     @cached_property
     def tables(self) -> TrainingTables:
         """Columns of the data files with their roles."""
-        return TrainingTables.of(self.settings, row_of(self.settings), self.bound_data)
+        return TrainingTables.of(self.settings, self.task.row, self.bound_data)
 
     def _settings(self, prepared: PreparedData) -> Resolved:
         """Return the settings of the run that is resumed, or choose and write new ones."""
@@ -332,7 +337,7 @@ class Training:
 
     def _take_template(self, settings: Resolved) -> None:
         """Copy the chat template of the start run to a language model with the same tokenizer."""
-        if not settings.start.run or not row_of(settings).continues:
+        if not settings.start.run or not self.task.row.continues:
             return
         [folder] = run_folders([settings.start.run])
         theirs, ours = folder / TOKENIZER, self.out / TOKENIZER
