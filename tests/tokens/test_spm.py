@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headway.errors import DataError
+from headway.errors import DataError, UserError
 from headway.tokens.files import load_tokenizer
 from headway.tokens.spm import read_sentencepiece
 from headway.tokens.tokenizer import Tokenizer
@@ -144,18 +145,11 @@ WHOLE = piece(b"<unk>", 0, 2) + piece(b"<s>", 0, 3) + piece(b"</s>", 0, 3) + pie
 DAMAGED = {
     "empty piece": (piece(b"<unk>", 0, 2) + piece(b""), "1"),
     "repeated piece": (WHOLE + piece(b"a"), "'a'"),
-    "invalid text": (WHOLE + piece(b"\xff\xfe"), "UTF-8 0xff"),
+    "invalid text": (WHOLE + piece(b"\xff\xfe"), "UTF-8 4"),
     "invalid score": (WHOLE + piece(b"b", float("nan")), "'b' nan"),
-    "unknown type": (WHOLE + piece(b"b", -1.0, 9), "'b' 9"),
+    "truncated number": (WHOLE + b"\x88\x80", "ModelProto"),
     "no unknown piece": (piece(b"a"), "0 1"),
     "two unknown pieces": (WHOLE + piece(b"b", 0, 2), "2 1"),
-    "truncated number": (WHOLE + b"\x88\x80", ""),
-    "long number": (WHOLE + b"\x88" + b"\xff" * 12, ""),
-    "truncated field": (WHOLE + b"\x0a\xff\xff\xff\xff\x0f", "1 4,294,967,295"),
-    "field 0": (WHOLE + b"\x00\x00", "0"),
-    "unknown wire type": (WHOLE + b"\x0b", "1 3"),
-    "short score": (WHOLE + field(1, b"\x0a\x01b\x10\x05"), ""),
-    "number for bytes": (WHOLE + b"\x08\x05", "5"),
     "missing byte pieces": (WHOLE + field(2, b"\x98\x02\x01"), ""),
     "word model": (WHOLE + field(2, b"\x18\x03"), "'word' unigram bpe"),
     "space as suffix": (WHOLE + field(2, b"\xc0\x01\x01"), ""),
@@ -173,6 +167,14 @@ DAMAGED = {
 }
 """Damaged models, with the facts that their error messages hold."""
 
+BROKEN = {
+    "long number": b"\x88" + b"\xff" * 12,
+    "truncated field": b"\x0a\xff\xff\xff\xff\x0f",
+    "field 0": b"\x00\x00",
+    "unknown wire type": b"\x0b",
+}
+"""Ends of files that are not Protocol Buffers messages."""
+
 
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_damaged_models_are_errors_with_the_reason(damage: str, tmp_path: Path) -> None:
@@ -183,6 +185,27 @@ def test_damaged_models_are_errors_with_the_reason(damage: str, tmp_path: Path) 
     path.write_bytes(model)
     with pytest.raises(DataError, match=naming(path, facts)):
         load_tokenizer(path)
+
+
+@pytest.mark.parametrize("end", BROKEN)
+def test_files_that_are_not_messages_are_errors(end: str, tmp_path: Path) -> None:
+    (tmp_path / "x.model").write_bytes(WHOLE + BROKEN[end])
+    with pytest.raises(DataError, match=naming(tmp_path / "x.model", "ModelProto")):
+        load_tokenizer(tmp_path / "x.model")
+
+
+@pytest.mark.parametrize("package", ["sentencepiece", "google.protobuf"])
+def test_only_the_first_reading_needs_the_package(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, _ = both(tmp_path, "unigram")
+    stored = ours.to_json()
+    for name in list(sys.modules):
+        if name.startswith(("sentencepiece", package)):
+            monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=naming("pip install 'headway[sentencepiece]'")):
+        load_tokenizer(tmp_path)
+    assert Tokenizer.from_json(stored, "run").encode("The cat") == ours.encode("The cat")
 
 
 def test_different_damage_has_different_reasons(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Reading of SentencePiece model files without the `sentencepiece` package.
+"""Conversion of SentencePiece model files to `tokenizers`.
 
-An imported run must always open without optional packages. `tokenizers`, which is a dependency
-anyway, finds the pieces; `spm_normalizer.py` and `unigram.py` handle the differences between the
-two. The tests compare ids and texts with the `sentencepiece` package, for every kind of model and
-for adversarial texts (`tests/tokens/test_spm.py`).
+The `sentencepiece` package reads the file, once: `tokenizers` then finds the pieces, so a saved run
+needs no other package. `spm_normalizer.py` and `unigram.py` handle the differences between the two.
+The tests compare ids and texts with the `sentencepiece` package, for every kind of model and for
+adversarial texts (`tests/tokens/test_spm.py`).
 
 Unigram, BPE and character models are supported, with or without byte fallback. Text is prepared as
 the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are never found in text.
@@ -12,16 +12,15 @@ the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are nev
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from headway.errors import DataError
+from headway.errors import DataError, needs
 from headway.tokens.pieces import SPACE_MARK, all_merges
 from headway.tokens.spm_normalizer import Charsmap, SpmNormalization
 from headway.tokens.tokenizer_json import NEVER
@@ -56,9 +55,6 @@ class SentencePiece:
     escapes: bool = True
     """Spaces are written as `▁`."""
 
-    names: dict[str, int] = field(default_factory=dict)
-    """Ids of unk, bos, eos and pad; -1 if there is none."""
-
     @property
     def unk(self) -> int:
         return next(i for i, (_, _, kind) in enumerate(self.pieces) if kind == UNKNOWN)
@@ -82,45 +78,28 @@ def read_sentencepiece(path: Path) -> SentencePiece:
 
 
 def _parsed(data: bytes) -> SentencePiece:
-    pieces: list[tuple[str, float, int]] = []
-    facts: dict[str, Any] = {}
-    blanks: dict[str, bool] = {}
-    names = {"unk": 0, "bos": 1, "eos": 2, "pad": -1}
-    for number, value in _fields(data):
-        if number == 1:
-            pieces.append(_piece(_block(value)))
-        elif number == 2:
-            for inner, v in _fields(_block(value)):
-                if inner == 3:
-                    facts["kind"] = _signed(v)
-                elif inner in (24, 35):
-                    facts["suffix" if inner == 24 else "byte_fallback"] = bool(_signed(v))
-                elif 40 <= inner <= 43:
-                    names[list(names)[inner - 40]] = _signed(v)
-        elif number == 3:
-            for inner, v in _fields(_block(value)):
-                if inner == 2:
-                    facts["charsmap"] = _block(v)
-                elif inner in (3, 4):
-                    name = "dummy_prefix" if inner == 3 else "one_blank"
-                    blanks[name] = bool(_signed(v))
-                elif inner == 5:
-                    facts["escapes"] = bool(_signed(v))
+    """Read the contents of a model file with the Protocol Buffers classes of `sentencepiece`."""
+    proto = needs("sentencepiece.sentencepiece_model_pb2", "sentencepiece")
+    broken = needs("google.protobuf.message", "sentencepiece").DecodeError
+    try:
+        model = proto.ModelProto.FromString(data)
+    except broken as error:
+        raise DataError(f"{error}") from error
+    for n, piece in enumerate(model.pieces):
+        if isinstance(piece.piece, bytes):  # the class returns invalid text unconverted
+            raise DataError(f"piece {n:,} is not valid UTF-8: {piece.piece!r}")
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
     return SentencePiece(
-        pieces=pieces, names=names, preparation=SpmNormalization(**blanks), **facts
+        pieces=[(p.piece, p.score, p.type) for p in model.pieces],
+        kind=trainer.model_type,
+        byte_fallback=trainer.byte_fallback,
+        suffix=trainer.treat_whitespace_as_suffix,
+        charsmap=normalizer.precompiled_charsmap,
+        preparation=SpmNormalization(
+            dummy_prefix=normalizer.add_dummy_prefix, one_blank=normalizer.remove_extra_whitespaces
+        ),
+        escapes=normalizer.escape_whitespaces,
     )
-
-
-def _piece(data: bytes) -> tuple[str, float, int]:
-    piece, score, kind = "", 0.0, NORMAL
-    for number, value in _fields(data):
-        if number == 1:
-            piece = _text(value)
-        elif number == 2:
-            score = _real(value)
-        elif number == 3:
-            kind = _signed(value)
-    return piece, score, kind
 
 
 def _check(model: SentencePiece) -> None:
@@ -233,74 +212,3 @@ def _cuts(model: SentencePiece) -> list[Any]:
     if model.kind == UNIGRAM and model.byte_fallback:
         found.append(pre_tokenizers.Split(SPELLED_BYTE, "merged_with_previous"))
     return found
-
-
-Field = int | bytes
-MAX_VARINT = 10
-"""Limit on the bytes of an integer, as in Protocol Buffers."""
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Field]]:
-    """Yield the numbers and values of the fields of a Protocol Buffers message, in file order.
-
-    Varints are unsigned integers; numbers of fixed width, texts and nested messages are bytes.
-    Truncated or invalid data raises DataError.
-    """
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, kind = key >> 3, key & 7
-        if number == 0:
-            raise DataError("a field has the invalid number 0")
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield number, value
-            continue
-        if kind == 2:
-            size, at = _varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise DataError(f"field {number} has the unsupported wire type {kind}")
-        if size > len(data) - at:
-            raise DataError(f"field {number} should have {size:,} bytes, but the data ends earlier")
-        yield number, data[at : at + size]
-        at += size
-
-
-def _signed(value: Field) -> int:
-    """Convert a varint to a signed 32-bit integer."""
-    if not isinstance(value, int):
-        raise DataError("expected an integer field, but found bytes")
-    value &= 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
-def _real(value: Field) -> float:
-    if isinstance(value, int) or len(value) != 4:
-        raise DataError("expected a floating-point number of 4 bytes")
-    return float(struct.unpack("<f", value)[0])
-
-
-def _block(value: Field) -> bytes:
-    if isinstance(value, int):
-        raise DataError(f"expected bytes, but found the number {value}")
-    return value
-
-
-def _text(value: Field) -> str:
-    try:
-        return _block(value).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"a text is not valid UTF-8: {error}") from error
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for n in range(MAX_VARINT):
-        if at + n >= len(data):
-            raise DataError("the data ends in the middle of an integer")
-        value |= (data[at + n] & 0x7F) << (7 * n)
-        if data[at + n] < 0x80:
-            return value, at + n + 1
-    raise DataError(f"an integer has more than {MAX_VARINT} bytes")
