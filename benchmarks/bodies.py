@@ -450,6 +450,7 @@ def prepared(task: Task, options: argparse.Namespace) -> None:
     """Vocabulary and numbers of a set, made once, so that no training spends its minutes on it."""
     from headway.api import TrainRequest
     from headway.progress import SILENT
+    from headway.settings.overrides import UNKNOWN
     from headway.training.run import Training
 
     whole, scratch = options.work / f"{task.name}-data", options.work / f"{task.name}-first"
@@ -462,7 +463,7 @@ def prepared(task: Task, options: argparse.Namespace) -> None:
         start="none" if task.task == "classify" else None,
     )  # fmt: skip
     asked, tables = wish.overrides(scratch)
-    run = wish.run(asked, "prepared", quiet=True)
+    run = wish.run(asked, UNKNOWN, quiet=True)
     scratch.mkdir(parents=True, exist_ok=True)
     training = Training(settings=run, out=scratch, device="cpu", bound_data=tables, quiet=True)
     training.task.prepare(training.settings, scratch, SILENT)

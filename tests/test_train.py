@@ -82,7 +82,7 @@ def test_a_table_in_memory_becomes_a_run_and_leaves_no_trace(
     kept = load_run_settings(out / "config.toml", [])
     assert kept.labels == ("neg", "pos", "so")
     assert (kept.data.text_field, kept.data.label_field) == ("review", "stars")
-    assert kept.asked.origin("train.steps") == "train(settings=…)"
+    assert kept.asked.origin("train.steps").text == "train(settings=…)"
     assert (out / "model.safetensors").exists()
     assert (out / "report.html").exists()
     assert [e["step"] for e in entries(out) if e["kind"] == "valid"] == [3, 6]

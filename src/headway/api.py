@@ -16,7 +16,7 @@ from headway.data.bound_data import ROWS, VALID, BoundData, bind_data, named_fil
 from headway.errors import ConfigError, FolderError, InPython, columns_by_argument, suggest
 from headway.settings.data import GIVEN, INPUTS
 from headway.settings.listed import ensure_list
-from headway.settings.overrides import FROM_PYTHON, Overrides
+from headway.settings.overrides import FROM_PYTHON, Origin, Overrides
 from headway.settings.recipes import recipe_path
 from headway.settings.run import RunSettings, overrides_of
 from headway.settings.synonyms import setting_here, setting_with, training_setting
@@ -100,14 +100,18 @@ def train(
     by = asked.get("train.metric") if asked.get("train.metric") in (metrics or {}) else None
     if by is None and task in SPECS:
         _check_metric(asked.get("train.metric"), SPECS[task])
-    run = wish.run(asked if by is None else asked.without("train.metric"), "train(…)", quiet)
+    run = wish.run(
+        asked if by is None else asked.without("train.metric"),
+        Origin.positional("train(…)"),
+        quiet,
+    )
     check_training(run)
     run, own = _with_metrics(run, metrics or {}, by)
     budget_s = None
     if budget is not None:
         said = budget if isinstance(budget, str) else f"{budget:.10g}s"
         goes_on = None if restart else out
-        run, budget_s = with_budget(run, said, "train(budget=…)", goes_on)
+        run, budget_s = with_budget(run, said, in_call("budget"), goes_on)
     from headway.training.run import Training
 
     with _TRAINING_LOCK:
@@ -151,7 +155,7 @@ def check(
         teacher=teacher,
     )  # fmt: skip
     asked, tables = wish.overrides(Path())
-    run = wish.run(asked, "check(…)", quiet)
+    run = wish.run(asked, Origin.positional("check(…)"), quiet)
     with columns_by_argument(data, _settings(settings)):
         return data_report(run, tables, quiet=quiet)
 
@@ -189,7 +193,7 @@ class TrainRequest:
             )
         said = _settings(self.settings) | Overrides.from_arguments(self.words)
         if self.preset is not None:
-            said |= Overrides({"model.preset": self.preset}, "train(preset=…)")
+            said |= Overrides({"model.preset": self.preset}, in_call("preset"))
         if self.data is not None:
             found, tables = self._bind(said, out)
         elif self.valid is not None:
@@ -233,13 +237,15 @@ class TrainRequest:
                 raise ConfigError(
                     f"{key} is given twice: as {name}= and in the settings. Give it only once."
                 )
-            settings |= Overrides({key: value}, f"train({name}=…)")
+            settings |= Overrides({key: value}, in_call(name))
         needs = {name: one for name, one in self.needs.items() if not self._is_setting(name)}
         return replace(self, settings=settings, needs=needs)
 
-    def _place(self, name: str) -> str:
+    def _place(self, name: str) -> Origin:
         name = name.removesuffix("_field")
-        return f"--{name.replace('_', '-')}" if self.command else f"train({name}=…)"
+        if not self.command:
+            return in_call(name)
+        return Origin.option(f"--{name.replace('_', '-')}")
 
     def _bind(self, said: Overrides, out: Path) -> tuple[Overrides, dict[str, BoundData]]:
         needs = dict[str, Any](self.needs)
@@ -265,12 +271,13 @@ class TrainRequest:
             held = bind_data(task, self.valid, needs, like=tables[ROWS], what=what)
             tables[VALID] = tables[ROWS].match_columns(held)
         asked = Overrides()
+        origin = Origin.positional(self.command or "train(data)")
         for name, one in tables.items():
             for key, value in one.settings(out / GIVEN, name).items():
-                asked |= Overrides({f"data.{key}": value}, self.command or "train(data)")
+                asked |= Overrides({f"data.{key}": value}, origin)
         return asked, tables
 
-    def run(self, asked: Overrides, whence: str, quiet: bool) -> RunSettings:
+    def run(self, asked: Overrides, origin: Origin, quiet: bool) -> RunSettings:
         path = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
         start, teacher = _name(self.start), _name(self.teacher)
         return settings_for(
@@ -280,7 +287,7 @@ class TrainRequest:
             recipe=path,
             start=start,
             teacher=teacher,
-            whence=whence,
+            origin=origin,
             quiet=quiet,
         )
 
@@ -318,7 +325,7 @@ def _with_parts(parts: Parts, asked: Overrides) -> Overrides:
             "Remove model.parts from the settings."
         )
     register_parts(parts)
-    return Overrides({"model.parts": parts.name}, "train(parts=…)")
+    return Overrides({"model.parts": parts.name}, in_call("parts"))
 
 
 def _with_metrics(
@@ -331,7 +338,7 @@ def _with_metrics(
     own = custom_metrics(metrics, spec_of(run))
     said = {f"metrics.{name}": "lower" if one.metric.lower else "higher"
             for name, one in own.items()}  # fmt: skip
-    asked = run.asked | Overrides(said, "train(metrics=…)")
+    asked = run.asked | Overrides(said, in_call("metrics"))
     if by is not None:
         asked |= Overrides({"train.metric": by}, FROM_PYTHON)
     return replace(run, asked=asked), own
@@ -353,6 +360,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def in_call(name: str) -> Origin:
+    """The origin of a setting that a keyword of `headway.train` gives."""
+    return Origin.python(f"train({name}=…)")
 
 
 def _name(run: object) -> str | None:

@@ -160,8 +160,8 @@ def test_what_is_trained_keeps_its_columns_and_is_scored_on_files(
         main(["train", "classify", *words, *valid, *tiny, "--device", "cpu", "--out", "run"]) == 0
     )
     settings = load_run("run")
-    assert settings.asked.origin("data.text_field") == "headway train"
-    assert settings.asked.origin("data.encoding") == "--encoding"
+    assert settings.asked.origin("data.text_field").text == "headway train"
+    assert settings.asked.origin("data.encoding").text == "--encoding"
     assert (settings.data.text_field, settings.data.label_field) == ("review", "stars")
     assert settings.data.valid_text == ("reviews.csv",)
     capsys.readouterr()

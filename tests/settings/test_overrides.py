@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import ConfigError
-from headway.settings.overrides import Overrides
+from headway.settings.overrides import FROM_PYTHON, Overrides
 from headway.settings.run import RunSettings, load_run_settings, overrides_of, resolved_toml
 from headway.settings.toml import comments_of
 from headway.settings.train import TrainSettings
@@ -32,15 +32,15 @@ def test_every_way_in_records_the_origin_of_a_setting(tmp_path: Path) -> None:
     path.write_text(RECIPE)
     asked = Overrides.from_file(path)
     assert asked["train.lr"] == 1e-3
-    assert asked.origin("train.lr") == "recipe.toml, line 5"
-    assert asked.origin("train.betas") == "recipe.toml, line 7"
+    assert asked.origin("train.lr").text == "recipe.toml, line 5"
+    assert asked.origin("train.betas").text == "recipe.toml, line 7"
     asked |= Overrides.from_flags(
         {"data.valid_text": ["a"], "start.run": "b"}, {"start.run": "--from"}
     )
     asked |= Overrides.from_arguments(["train.lr=2e-3", "decode.max_len=none"])
-    asked |= Overrides({"train": {"seed": 3}, "model.d_model": 8}, "train(settings=…)")
+    asked |= Overrides({"train": {"seed": 3}, "model.d_model": 8}, FROM_PYTHON)
     assert (asked["train.lr"], asked["decode.max_len"]) == (2e-3, "none")
-    assert {key: asked.origin(key) for key in asked} == {
+    assert {key: asked.origin(key).text for key in asked} == {
         "task": "recipe.toml, line 2",
         "train.lr": "train.lr=2e-3",
         "train.steps": "recipe.toml, line 6",
@@ -51,7 +51,7 @@ def test_every_way_in_records_the_origin_of_a_setting(tmp_path: Path) -> None:
         "train.seed": "train(settings=…)",
         "model.d_model": "train(settings=…)",
     }
-    assert pickle.loads(pickle.dumps(asked)).origin("train.lr") == "train.lr=2e-3"
+    assert pickle.loads(pickle.dumps(asked)).origin("train.lr").text == "train.lr=2e-3"
 
 
 def test_merging_leaves_the_first_settings_unchanged() -> None:
@@ -69,7 +69,7 @@ def test_settings_made_in_python_ask_for_what_they_set() -> None:
     assert dict(overrides_of(settings)) == {"task": "tag", "train.lr": 1e-4, "train.seed": 1}
     untouched = replace(settings, train=replace(TrainSettings(), lr=1e-4))  # gives every name
     assert dict(overrides_of(untouched)) == {"task": "tag", "train.lr": 1e-4}
-    assert overrides_of(settings).origin("train.lr") == "train(settings=…)"
+    assert overrides_of(settings).origin("train.lr").text == "train(settings=…)"
 
 
 def test_a_run_records_the_origin_of_its_settings(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_run_records_the_origin_of_its_settings(tmp_path: Path) -> None:
     config.write_text(resolved_toml(settings))
     again = load_run_settings(config, [])
     assert again == settings
-    assert {key: again.asked.origin(key) for key in again.asked} == {
+    assert {key: again.asked.origin(key).text for key in again.asked} == {
         "task": "mine.toml, line 1",
         "data.source_field": "mine.toml, line 3",
         "data.max_len": "--max-len",

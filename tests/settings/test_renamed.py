@@ -13,7 +13,7 @@ import headway
 from headway.cli.main import main
 from headway.errors import ConfigError
 from headway.settings.load import parse_override
-from headway.settings.overrides import Overrides
+from headway.settings.overrides import FROM_PYTHON, Overrides
 from headway.settings.renamed import KEYS, VALUES, RenamedSettingWarning, current, current_value
 from headway.settings.run import load_resolved, load_run_settings, run_settings
 from headway.settings.toml import comments_of, lines_of
@@ -80,7 +80,7 @@ def test_all_settings_of_a_file_are_read_by_their_earlier_names(tmp_path: Path) 
     assert settings.caption.modality == "video"
     assert settings.asked["model.image.patch"] == 8
     assert settings.asked["model.family"] == "image-seq2seq"
-    assert settings.asked.origin("model.image.patch") == "old.toml, line 8"
+    assert settings.asked.origin("model.image.patch").text == "old.toml, line 8"
     assert not settings.asked.keys() & {*KEYS, "model.picture.patch"}
 
 
@@ -135,7 +135,7 @@ def test_both_names_together_are_an_error(tmp_path: Path) -> None:
 
 def test_python_takes_earlier_names() -> None:
     with pytest.warns(RenamedSettingWarning, match=r"train\.smoothing.*train\.label_smoothing"):
-        found = Overrides({"train": {"smoothing": 0.2}, "decode.alpha": 1.0}, "train(settings=…)")
+        found = Overrides({"train": {"smoothing": 0.2}, "decode.alpha": 1.0}, FROM_PYTHON)
     assert found["train.label_smoothing"] == 0.2
     assert found["decode.length_penalty_alpha"] == 1.0
     run = headway.load(SHIPPED / "tatoeba-de-en")

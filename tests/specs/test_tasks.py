@@ -195,7 +195,7 @@ def test_settings_in_old_words_are_those_in_new_ones(word: str, tmp_path: Path) 
     recipe.write_text(f'task = "{word}"\n\n[{word}]\nbalance = true\n')
     found = load_run_settings(recipe, ["data.media=[x]"], is_recipe=True)
     assert found == wanted
-    assert found.asked.origin("classify.modality") == "recipe.toml"
+    assert found.asked.origin("classify.modality").text == "recipe.toml"
     assert load_run_settings(recipe, [], {"task": "classify"}).classify == wanted.classify
 
 
@@ -233,7 +233,7 @@ def test_a_setting_in_an_old_section_has_its_line(tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text('task = "see"\n\n[see]\nbalance = true\n')
     asked = load_run_settings(recipe, [], is_recipe=True).asked
-    assert asked.origin("classify.balance") == "r.toml, line 4"
+    assert asked.origin("classify.balance").text == "r.toml, line 4"
 
 
 @pytest.mark.parametrize("teacher", ["see", "caption-videos", "fill-audio"])

@@ -53,7 +53,7 @@ def test_each_choice_has_its_reason_and_each_wish_its_place() -> None:
     assert tomllib.loads(text)["format"] == 2
     again = read_resolved(text)
     assert (again, again.why) == (found, found.why)
-    assert again.asked.origin("train.clip") == "train.clip=2"
+    assert again.asked.origin("train.clip").text == "train.clip=2"
 
 
 def test_reasons_are_correct_for_little_data_and_few_steps() -> None:
@@ -92,7 +92,7 @@ def test_what_was_set_in_python_is_asked_for() -> None:
     assert resolve(RunSettings(task="translate"), PAIRS, GPU).train.optimizer == "muon"
     assert resolve(kept, PAIRS, GPU).train.optimizer == "adam"
     assert found.model == replace(model, vocab_size=8000)
-    assert found.asked.origin("train.lr") == "train(settings=…)"
+    assert found.asked.origin("train.lr").text == "train(settings=…)"
     assert "lr = 0.0001  # asked: train(settings=…)\n" in resolved_toml(found)
 
 

@@ -20,6 +20,7 @@ from headway.cli.data_arguments import (
 from headway.cli.flags import OptionValues
 from headway.cli.train import train_request
 from headway.errors import ConfigError, visible
+from headway.settings.overrides import Origin
 from headway.specs.tasks import SPECS
 
 
@@ -61,7 +62,8 @@ def check(
     named = {**named, "encoding": encoding}
     wish = train_request("check", word, files, valid, named, settings, start, teacher)
     asked, _ = wish.overrides(Path())
-    report = data_report(wish.run(asked, f"headway check {word}", quiet=False), steps=steps)
+    typed = Origin.positional(f"headway check {word}")
+    report = data_report(wish.run(asked, typed, quiet=False), steps=steps)
     if as_json:
         more = {"tables": report.tables} | ({"steps": report.steps} if steps else {})
         print(visible(json.dumps(report.to_dict() | more, indent=2, ensure_ascii=False)))

@@ -15,7 +15,7 @@ import typer
 from headway.cli import completion
 from headway.errors import ConfigError, UserError, visible
 from headway.settings.folder import CONFIG, RUNS, file_in, run_folder
-from headway.settings.overrides import Overrides
+from headway.settings.overrides import Origin, Overrides
 from headway.settings.renamed import key_of
 from headway.settings.run import Resolved, RunSettings, load_resolved
 from headway.settings.task_rows import spec_of
@@ -147,7 +147,7 @@ def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -
     options = Overrides.from_flags({f"decode.{name}": value for name, value in decode.items()})
     if "beam" in decode and "sample" not in decode:
         # --beam asks for beam search, even if the run samples by default.
-        options |= Overrides({"decode.sample": False}, f"--beam {decode['beam']}")
+        options |= Overrides({"decode.sample": False}, Origin.implied(f"--beam {decode['beam']}"))
     return load_resolved(file_in(folder, CONFIG), list(words), options)
 
 

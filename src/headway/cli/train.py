@@ -20,7 +20,7 @@ from headway.cli.data_arguments import (
 )
 from headway.cli.flags import COLUMNS, FILES, VALID_FILES, OptionValues, columns_named
 from headway.errors import ConfigError, Stopped
-from headway.settings.overrides import Overrides
+from headway.settings.overrides import Origin, Overrides
 from headway.settings.recipes import in_folder, recipe_path
 from headway.settings.run import resolved_toml
 from headway.specs.tasks import SPECS
@@ -100,13 +100,14 @@ def train(
     )
     asked, _ = wish.overrides(out or Path())
     if recipe and data:
-        asked = Overrides(in_folder(recipe_path(recipe), data), "--data") | asked
+        asked = Overrides(in_folder(recipe_path(recipe), data), Origin.option("--data")) | asked
     elif data:
         raise ConfigError(
             f"--data {data} names the folder for the files of a recipe, but no recipe is given. "
             "Add --recipe NAME."
         )
-    run = wish.run(asked, f"headway train {task}", quiet=False)
+    typed = Origin.positional(f"headway train {task}")
+    run = wish.run(asked, typed, quiet=False)
     if out is None and not dry_run:
         raise ConfigError(
             "--out is missing. Name a folder for this run, for example --out runs/de-en."
@@ -116,7 +117,9 @@ def train(
     check_training(run)
     budget_s = None
     if budget:
-        run, budget_s = with_budget(run, budget, "--budget", None if restart else out)
+        run, budget_s = with_budget(
+            run, budget, Origin.option("--budget"), None if restart else out
+        )
     from headway.training.run import Training
 
     training = partial(

@@ -27,6 +27,7 @@ from headway.data.scan import (
     DatasetScan,
 )
 from headway.data.source import DataSource, TextKind
+from headway.settings.overrides import OriginKind
 
 EXAMPLES = 3
 MANY = 0.1
@@ -90,8 +91,7 @@ def valid_option(source: DataSource) -> str:
 def is_positional(source: DataSource) -> bool:
     """Whether files were named without an option, so that options name their columns."""
     key, asked = f"data.{_files_setting(source)}", source.settings.asked
-    whence = asked.origin(key) if key in asked else ""
-    return not whence or whence.startswith(("headway ", "train(data)"))
+    return asked.origin(key).kind in (OriginKind.UNKNOWN, OriginKind.POSITIONAL)
 
 
 def _files_setting(source: DataSource) -> str:

@@ -7,7 +7,7 @@ file and line, or the key, and the fix.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import is_dataclass, replace
 from datetime import date, time
 from pathlib import Path
@@ -161,16 +161,20 @@ def apply_override(values: dict[str, Any], word: str) -> str:
     return ".".join((*sections, name))
 
 
-def in_file(path: Path, text: str, words: dict[str, str], *, whole: bool = False) -> Locate:
+def in_file(
+    path: Path, text: str, words: Mapping[str, str], options: Container[str] = (), *,
+    whole: bool = False,
+) -> Locate:  # fmt: skip
     """Return a function that gives the origin of a key, as a prefix of errors.
 
-    Keys set by a command-line argument have no line. `whole`: the file is valid by itself, so an
-    error inside one of its sections is blamed on the arguments alone."""
+    `words`: arguments by the keys that they set, which have no line. `options`: those of these keys
+    that an option sets, so that only the prefix names it. `whole`: the file is valid by itself, so
+    an error inside one of its sections is blamed on the arguments alone."""
 
     def locate(key: str) -> str:
-        said = next((w for name, w in words.items() if f"{key}.".startswith(f"{name}.")), None)
+        said = next((name for name in words if f"{key}.".startswith(f"{name}.")), None)
         if said is not None:
-            return f"{said}: " if said.startswith("--") else ""
+            return f"{words[said]}: " if said in options else ""
         line = line_of(text, key) if key else None
         place = f"{path}, line {line}" if line else f"{path}"
         inside = " ".join({w: None for name, w in words.items() if name.startswith(f"{key}.")})

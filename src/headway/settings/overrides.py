@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum, auto
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,67 @@ from headway.settings.toml import comments_of, lines_of, parse, read_text
 from headway.settings.upgrade import new_key
 from headway.specs.explicit import explicit_fields
 
-FROM_PYTHON = "train(settings=…)"
+
+class OriginKind(Enum):
+    """Way in which a setting was given."""
+
+    UNKNOWN = auto()
+    FILE = auto()
+    """A recipe or another settings file."""
+
+    POSITIONAL = auto()
+    """The task or the data, as positional arguments of the command or of a Python call."""
+
+    OPTION = auto()
+    """A command-line option of the same meaning, such as `--max-len`."""
+
+    IMPLIED = auto()
+    """A consequence of another command-line option, whose text this is."""
+
+    CHOSEN = auto()
+    """A choice that follows from the data."""
+
+    SETTING = auto()
+    """A `key=value` argument of the command line."""
+
+    PYTHON = auto()
+    """An argument of a Python call."""
+
+    RECORDED = auto()
+    """The `config.toml` of a run, which records the text of the first origin."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a setting comes from: the way, and a text for people."""
+
+    kind: OriginKind = OriginKind.UNKNOWN
+    text: str = ""
+    """Such as `recipe.toml, line 4`, `--source`, `train.lr=1e-3` or `train(settings=…)`."""
+
+    @classmethod
+    def option(cls, text: str) -> Origin:
+        return cls(OriginKind.OPTION, text)
+
+    @classmethod
+    def implied(cls, text: str) -> Origin:
+        return cls(OriginKind.IMPLIED, text)
+
+    @classmethod
+    def positional(cls, text: str) -> Origin:
+        return cls(OriginKind.POSITIONAL, text)
+
+    @classmethod
+    def python(cls, text: str) -> Origin:
+        return cls(OriginKind.PYTHON, text)
+
+    def at(self, key: str) -> Origin:
+        """The origin of one of the settings that were given together."""
+        return self
+
+
+UNKNOWN = Origin()
+FROM_PYTHON = Origin.python("train(settings=…)")
 
 
 @dataclass(frozen=True)
@@ -33,9 +94,9 @@ class SettingsFile:
     def _lines(self) -> Mapping[str, int]:
         return {new_key(key): line for key, line in lines_of(self.text).items()}
 
-    def place(self, key: str) -> str:
+    def at(self, key: str) -> Origin:
         line = self._lines.get(key)
-        return f"{self.name}, line {line}" if line else self.name
+        return Origin(OriginKind.FILE, f"{self.name}, line {line}" if line else self.name)
 
 
 @dataclass(frozen=True)
@@ -48,14 +109,18 @@ class RunConfigText:
     def _comments(self) -> Mapping[str, str]:
         return comments_of(self.text).get("asked", {})
 
-    def place(self, key: str) -> str:
-        return self._comments.get(key, "")
+    def at(self, key: str) -> Origin:
+        return Origin(OriginKind.RECORDED, self._comments.get(key, ""))
+
+
+OriginOfAll = Origin | SettingsFile | RunConfigText
+"""Type of the common origin of several settings."""
 
 
 @dataclass(frozen=True)
 class Override:
     value: Any
-    origin: str | SettingsFile | RunConfigText = ""
+    origin: OriginOfAll = UNKNOWN
 
 
 class Overrides(Mapping[str, Any]):
@@ -69,12 +134,12 @@ class Overrides(Mapping[str, Any]):
     def __init__(
         self,
         values: Mapping[str, Any] | None = None,
-        origin: str | SettingsFile | RunConfigText = "",
+        origin: OriginOfAll = UNKNOWN,
     ) -> None:
         """`values`: by dotted key, as nested tables, or both. All of them share one origin."""
         found = flatten(values or {})
         check_together(found)
-        place = origin if isinstance(origin, str) else ""
+        place = origin.text if isinstance(origin, Origin) else ""
         renamed = {current(key): value for key, value in found.items()}
         report(found, renamed, place or "settings")
         self._leaves = {
@@ -93,7 +158,7 @@ class Overrides(Mapping[str, Any]):
         check_together(word.partition("=")[0].strip() for word in words)
         for word in words:
             path, value = parse_override(word)
-            found |= cls({".".join(path): value}, word)
+            found |= cls({".".join(path): value}, Origin(OriginKind.SETTING, word))
         return found
 
     @classmethod
@@ -105,20 +170,18 @@ class Overrides(Mapping[str, Any]):
         found = cls()
         for key, value in values.items():
             usual = "--" + key.rpartition(".")[2].replace("_", "-")
-            found |= cls({key: value}, (flags or {}).get(key, usual))
+            found |= cls({key: value}, Origin.option((flags or {}).get(key, usual)))
         return found
 
     @classmethod
-    def from_settings(cls, settings: object, section: str, whence: str = FROM_PYTHON) -> Overrides:
+    def from_settings(cls, settings: object, section: str) -> Overrides:
         """Settings of a section built in Python that were passed explicitly or differ from the
         default."""
-        return cls(_set_leaves(settings, f"{section}."), whence)
+        return cls(_set_leaves(settings, f"{section}."), FROM_PYTHON)
 
-    def origin(self, key: str) -> str:
-        """Origin of a setting: `recipe.toml, line 4`, `--source`, `train.lr=1e-3` or
-        `train(settings=…)`; empty if unknown."""
-        place = self._leaves[key].origin
-        return place if isinstance(place, str) else place.place(key)
+    def origin(self, key: str) -> Origin:
+        """Origin of a setting; unknown also if the setting was not given."""
+        return self._leaves[key].origin.at(key) if key in self._leaves else UNKNOWN
 
     def section(self, section: str) -> dict[str, Any]:
         """Settings of one section, by their names without the section."""
@@ -153,12 +216,13 @@ class Overrides(Mapping[str, Any]):
         recorded origins."""
         changed = Overrides()
         for key in self.keys() & set(keys):
-            value, whence = self[key], self.origin(key)
+            value, origin = self[key], self.origin(key)
+            text = origin.text
             paths = [value] if isinstance(value, str) else value
             for path in sorted(paths, key=len, reverse=True):
-                whence = whence.replace(path, name(path))
+                text = text.replace(path, name(path))
             names = name(value) if isinstance(value, str) else [name(path) for path in paths]
-            changed |= Overrides({key: names}, whence)
+            changed |= Overrides({key: names}, Origin(origin.kind, text))
         return self | changed
 
     def __or__(self, other: Overrides) -> Overrides:
@@ -181,15 +245,15 @@ class Overrides(Mapping[str, Any]):
 
 def as_typed(asked: Overrides, key: str) -> str:
     """A setting as the user typed it: `--n-best 9`, `--no-sample`, or else `decode.n_best=9`."""
-    value, place = asked[key], asked.origin(key)
-    if not place.startswith("--"):
+    value, origin = asked[key], asked.origin(key)
+    if origin.kind in (OriginKind.SETTING, OriginKind.IMPLIED):
+        return origin.text
+    if origin.kind is not OriginKind.OPTION:
         return f"{key}={value}"
-    if " " in place:  # `--beam 4`, which means more than its own setting
-        return place
     if isinstance(value, bool):
-        return place if value else f"--no-{place[2:]}"
+        return origin.text if value else f"--no-{origin.text.removeprefix('--')}"
     values = value if isinstance(value, list) else [value]
-    return " ".join(f"{place} {one}" for one in values)
+    return " ".join(f"{origin.text} {one}" for one in values)
 
 
 def flatten(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -36,6 +36,8 @@ from headway.settings.model import (
 )
 from headway.settings.overrides import (
     FROM_PYTHON,
+    UNKNOWN,
+    OriginKind,
     Overrides,
     RunConfigText,
     SettingsFile,
@@ -196,16 +198,19 @@ def load_run_settings(
     named = Overrides.from_arguments(overrides)
     words = {apply_override(values, word): word for word in overrides}
     words |= {key: as_typed(given, key) for key in given}
+    options = {
+        key for key in given if given.origin(key).kind in (OriginKind.OPTION, OriginKind.IMPLIED)
+    }
     for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
         train = values.get("train")
         if key in words and f"train.{other}" not in words and isinstance(train, dict):
             train.pop(other, None)  # the argument replaces the length in the other unit
-    locate = in_file(path, text, words, whole=not is_recipe) if path else no_location
+    locate = in_file(path, text, words, options, whole=not is_recipe) if path else no_location
     settings = run_settings(values, locate)
     if "asked" in values:
         return replace(settings, asked=Overrides(settings.asked, RunConfigText(text)))
     # Later origins win, in the same order as the values: recipe, options, arguments.
-    places = Overrides(settings.asked, SettingsFile(path.name, text) if path else "")
+    places = Overrides(settings.asked, SettingsFile(path.name, text) if path else UNKNOWN)
     for said in (given, named):
         places |= said.renamed(new_key, task=settings.task)
     return replace(settings, asked=places.only(settings.asked))
@@ -512,8 +517,8 @@ def resolved_toml(settings: RunSettings) -> str:
     def comment(key: str) -> str:
         if key in why:
             return CHOSEN + why[key]
-        whence = settings.asked.origin(key) if key in settings.asked else ""
-        return ASKED + whence if whence else ""
+        origin = settings.asked.origin(key).text
+        return ASKED + origin if origin else ""
 
     parts = [f"format = {FORMAT}\ntask = {toml_value(settings.task)}\n"]
     if settings.fingerprint:
@@ -528,7 +533,7 @@ def resolved_toml(settings: RunSettings) -> str:
         if usual or values != kind():
             parts.append(section_toml(name, values, comment))
     asked = [
-        add_comment(f"{toml_value(key)} = {toml_value(value)}", settings.asked.origin(key))
+        add_comment(f"{toml_value(key)} = {toml_value(value)}", settings.asked.origin(key).text)
         for key, value in settings.asked.items()
     ]
     parts.append(

@@ -12,7 +12,7 @@ from headway.progress import Progress
 from headway.settings.data import GIVEN
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import CONFIG, load_run, run_folder
-from headway.settings.overrides import Overrides
+from headway.settings.overrides import UNKNOWN, Origin, OriginKind, Overrides
 from headway.settings.run import RunSettings, load_run_settings, overrides_of
 from headway.settings.start import DistilSettings, LoraSettings
 from headway.settings.task_rows import spec_of
@@ -42,12 +42,12 @@ def settings_for(
     recipe: Path | None = None,
     start: str | None = None,
     teacher: str | None = None,
-    whence: str = "",
+    origin: Origin = UNKNOWN,
     quiet: bool = False,
 ) -> RunSettings:
     """Return the settings of a recipe, overridden by options (`given`) and `key=value` arguments.
 
-    `whence`: the argument that named the task. `quiet`: print no note about a renamed task.
+    `origin`: of the task. `quiet`: print no note about a renamed task.
     """
     asked = given | Overrides.from_arguments(words)
     if task is None and recipe is None:
@@ -67,7 +67,7 @@ def settings_for(
             f"the task {word} is now part of the task {new}: use {new} with {new}.modality={what}"
         )
     if task in SPECS or (task in ALIASES and ALIASES[task].old):
-        given |= Overrides({"task": task}, whence)
+        given |= Overrides({"task": task}, origin)
     settings = load_run_settings(recipe, words, given, is_recipe=True)
     check_files(settings)
     return settings
@@ -93,7 +93,7 @@ def check_training(settings: RunSettings) -> None:
 
 
 def with_budget(
-    settings: RunSettings, budget: str, whence: str, goes_on: Path | None = None
+    settings: RunSettings, budget: str, origin: Origin, goes_on: Path | None = None
 ) -> tuple[RunSettings, float]:
     """Return the settings with the budget, which a resumed run must repeat, and its seconds.
 
@@ -104,7 +104,7 @@ def with_budget(
     length = seconds(budget)
     if goes_on is None or not _had_budget(goes_on):
         _check_length(settings, budget)
-    asked = settings.asked | Overrides({"budget": budget}, whence)
+    asked = settings.asked | Overrides({"budget": budget}, origin)
     return replace(settings, asked=asked), length
 
 
@@ -112,8 +112,7 @@ def _check_length(settings: RunSettings, budget: str) -> None:
     """Reject a budget beside explicit `train.steps` or `train.epochs`; those of a recipe are only
     defaults."""
     for key in ("train.steps", "train.epochs"):
-        said = settings.asked.origin(key) if key in settings.asked else ""
-        if said.startswith((f"{key}=", "train(")):
+        if settings.asked.origin(key).kind in (OriginKind.SETTING, OriginKind.PYTHON):
             raise ConfigError(
                 f"{key}={settings.asked[key]} and --budget {budget} both set the length of "
                 "training. Remove one of them."
@@ -180,7 +179,10 @@ def implied_settings(
 ) -> Overrides:
     """Return the settings that `--from`, `--teacher`, `detect` and `distil` imply."""
     nothing = start == NOTHING
-    given = Overrides({"start.run": "" if nothing else start} if start else {}, "--from")
+    by_start, by_teacher = Origin.implied("--from"), Origin.implied("--teacher")
+    given = Overrides(
+        {"start.run": "" if nothing else start} if start else {}, Origin.option("--from")
+    )
     start = None if nothing else start
     teacher = asked.get("distil.teacher", teacher)
     named = "data.fields" in asked
@@ -189,17 +191,17 @@ def implied_settings(
         if not teacher:
             raise ConfigError("the task distil needs a teacher. Give its run: --teacher RUN.")
         taught = load_run(run_folder(teacher))
-        given |= Overrides({"task": taught.task, "distil.teacher": teacher}, "--teacher")
+        given |= Overrides({"task": taught.task, "distil.teacher": teacher}, by_teacher)
         spec = spec_of(taught)
         section = getattr(taught, spec.name, None)
         given |= Overrides(
             {f"{spec.name}.{name}": getattr(section, name) for name in spec.readout_settings},
-            "--teacher",
+            by_teacher,
         )
         if not spec.is_text and hasattr(section, "modality"):
-            given |= Overrides({f"{spec.name}.modality": spec.modality}, "--teacher")
+            given |= Overrides({f"{spec.name}.modality": spec.modality}, by_teacher)
         if taught.data.fields and not named:
-            given |= Overrides({"data.fields": taught.data.fields}, "--teacher")
+            given |= Overrides({"data.fields": taught.data.fields}, by_teacher)
     elif teacher:
         raise ConfigError(
             "--teacher applies only to the task distil: headway train distil --teacher RUN"
@@ -207,9 +209,9 @@ def implied_settings(
     if task in SPECS and SPECS[task].continues and start and not named:
         fields = load_run(run_folder(start)).data.fields
         if fields:
-            given |= Overrides({"data.fields": fields}, "--from")
+            given |= Overrides({"data.fields": fields}, by_start)
     if alias.needs == "data.fields":
-        given |= Overrides({"task": alias.task}, f"headway train {task}")
+        given |= Overrides({"task": alias.task}, Origin.positional(f"headway train {task}"))
         if not named:
             fields = load_run(run_folder(start)).data.fields if start else ()
             if not fields:
@@ -217,7 +219,7 @@ def implied_settings(
                     f"the task {task} needs documents with fields. Start from a run that has "
                     "fields (--from RUN), or give their names: data.fields=[title,body]"
                 )
-            given |= Overrides({"data.fields": fields}, "--from")
+            given |= Overrides({"data.fields": fields}, by_start)
     return given
 
 

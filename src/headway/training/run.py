@@ -31,7 +31,7 @@ from headway.settings.folder import (
     run_folders,
     write_config,
 )
-from headway.settings.overrides import Overrides
+from headway.settings.overrides import Origin, OriginKind, Overrides
 from headway.settings.run import (
     Resolved,
     RunSettings,
@@ -131,8 +131,9 @@ class Training:
         asked = self.settings.asked
 
         def place(key: str) -> str:
-            whence = asked.origin(key) if key in asked else ""
-            return f"{whence}: " if whence and not whence.startswith(key) else ""
+            origin = asked.origin(key)
+            named = origin.kind is OriginKind.SETTING or not origin.text
+            return "" if named else f"{origin.text}: "
 
         check_effect(self.settings, [spec_of(self.settings)], place)
 
@@ -265,9 +266,8 @@ class Training:
         name = str(self.ranks.broadcast(of.start.run))
         if not name or self.settings.parent or "start.run" in self.settings.asked:
             return False
-        asked = self.settings.asked | Overrides(
-            {"start.run": name}, "its vocabulary covers the texts"
-        )
+        why = Origin(OriginKind.CHOSEN, "its vocabulary covers the texts")
+        asked = self.settings.asked | Overrides({"start.run": name}, why)
         start = replace(self.settings.start, run=name)
         self.settings = replace(self.settings, start=start, asked=asked)
         return True
