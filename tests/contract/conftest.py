@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.data.media.open_item import ENDINGS, OPENERS
+from headway.data.media.open_item import OPENERS
+from headway.data.sniff import EXTENSIONS
 from headway.specs.metrics import METRICS
 from headway.specs.tasks import SECTIONS, SPECS, Spec
 
@@ -29,7 +30,7 @@ def parser() -> None:
 @pytest.fixture(autouse=True)
 def known(parser: None) -> Iterator[None]:
     """The task and the files from outside the package, as long as a test of this folder runs."""
-    tables: list[dict[Any, Any]] = [SPECS, SECTIONS, METRICS, ENDINGS, OPENERS]
+    tables: list[dict[Any, Any]] = [SPECS, SECTIONS, METRICS, EXTENSIONS, OPENERS]
     before = [dict(table) for table in tables]
     longer.register()
     yield

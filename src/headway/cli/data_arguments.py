@@ -130,7 +130,9 @@ def task_files_settings(
 
 def _is_table(path: str) -> bool:
     """Whether a file is a table: by its name, or because its first line has a tab."""
-    if any(end in path for end in (".gz", ".jsonl", ".json", ".parquet", ".csv", ".zst", ".xz")):
+    from headway.data.sniff import COMPRESSED, TAB, TABLES, extensions
+
+    if extensions(path) & (COMPRESSED | TABLES - {TAB}):
         return True
     with Path(path).open("rb") as file:
         return b"\t" in file.readline(1 << 20)

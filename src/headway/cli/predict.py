@@ -328,9 +328,9 @@ def _write_rows(
 def _report_columns(name: str, settings: RunSettings) -> None:
     """Report how the columns of a list of media files are interpreted; skip other files."""
     from headway.data.predict_input import describe_media_columns
-    from headway.data.readers.media import is_list
+    from headway.data.sniff import is_table_file
 
-    if is_list(Path(name)) and Path(name).is_file():
+    if is_table_file(Path(name)) and Path(name).is_file():
         with suppress(DataError):  # reported later, among the answers
             _print_note(
                 f"{name}: "

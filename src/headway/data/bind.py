@@ -7,8 +7,6 @@ the one needed. Otherwise an error lists all columns with some of their values.
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -17,8 +15,14 @@ from typing import Literal
 
 import numpy as np
 
-from headway.data.media.endings import is_audio, is_visual
-from headway.data.readers.delimited import IsHeader
+from headway.data.sniff import (
+    IsHeader,
+    is_like_rows,
+    is_media_file,
+    is_number,
+    is_over_values,
+    media_types,
+)
 from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ConfigError, MissingColumnError, suggest
 from headway.settings.data import DataSettings
@@ -35,10 +39,6 @@ DEFAULTS: dict[str, str] = {
     name: one for name, one in asdict(DataSettings()).items() if name.endswith("_field")
 }
 """Default column names of the settings."""
-
-NUMBERED = 5
-"""Rows of numbers needed below a cell that is not a number to take its line for a header."""
-
 
 UNLIKE = 20
 """A column with this many rows, all with different values, is not taken for a label."""
@@ -253,13 +253,13 @@ def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
         lower = {cell.lower() for cell in cells}
         if commas and not said:
             named = any(lower & {name.lower() for name in one.accepted_names} for one in columns)
-            return named or not _is_one_of(cells, rows)
+            return named or not is_like_rows(cells, rows)
         exact = any(one.name in cells or (one.setting == "path_field" and "path" in cells)
                     for one in columns if one.kind != "field")  # fmt: skip
         fields = any(one.name in cells for one in columns if one.kind == "field")
         needed = [one for one in columns if not one.optional]
         usual = all(lower & {name.lower() for name in one.accepted_names} for one in needed)
-        over = _over_values(cells, rows) or _over_files(cells, rows, columns)
+        over = is_over_values(cells, rows) or _over_files(cells, rows, columns)
         return exact or fields or bool(needed and usual) or over
 
     return is_header
@@ -272,41 +272,11 @@ def _over_files(
     counted = [int(one.given_name) - 1 for one in columns
                if one.is_strict and one.kind in MEDIA and one.given_name.isdecimal()]  # fmt: skip
     return any(
-        bool(below) and not _is_media_file(cells[i]) and all(map(_is_media_file, below))
+        bool(below) and not is_media_file(cells[i]) and all(map(is_media_file, below))
         for i in counted
         if 0 <= i < len(cells)
         for below in [[row[i] for row in rows if len(row) == len(cells)]]
     )
-
-
-def _over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a column holds only numbers or only media files in all lines but the first."""
-    whole = [row for row in rows if len(row) == len(cells)]
-    if len(whole) < NUMBERED or len(cells) < 2:
-        return False
-    return any(
-        cell and not is_such(cell) and all(is_such(row[i]) for row in whole)
-        for i, cell in enumerate(cells)
-        for is_such in (_is_number, _is_media_file)
-    )
-
-
-def _is_one_of(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a line has a label or a number like those below it, so that it is not a header."""
-    whole = [row for row in rows if len(row) == len(cells)]
-    return any(
-        any(row[i].strip() == cell for row in whole)
-        or (_is_number(cell) and all(_is_number(row[i]) for row in whole))
-        for i, cell in enumerate(cells)
-        if cell and whole
-    )
-
-
-def _is_number(text: object) -> bool:
-    try:
-        return math.isfinite(float(str(text)))
-    except ValueError:
-        return False
 
 
 def _may_be(table: Table, name: str, column: Column) -> bool:
@@ -315,11 +285,7 @@ def _may_be(table: Table, name: str, column: Column) -> bool:
         return True
     values = (to_python(value_in(row, name)) for row in table.sample)
     first = next((value for value in values if not is_missing(value)), None)
-    return first is None or column.kind in _media_like(first)
-
-
-def _is_media_file(text: str) -> bool:
-    return is_audio(text) or is_visual(text)
+    return first is None or column.kind in media_types(first)
 
 
 def holds_media(table: Table, name: str, kind: ColumnType) -> bool:
@@ -327,23 +293,9 @@ def holds_media(table: Table, name: str, kind: ColumnType) -> bool:
     found = [row.get(name) for row in table.sample]
     found = [value for value in found if not (is_missing(value) or is_blank(value))]
     return bool(found) and all(
-        isinstance(value, str) and _is_media_file(value) and kind in _media_like(value)
+        isinstance(value, str) and is_media_file(value) and kind in media_types(value)
         for value in found
     )
-
-
-def _media_like(value: object) -> tuple[ColumnType, ...]:
-    if isinstance(value, str | os.PathLike):
-        if is_audio(value):
-            return ("audio",)
-        return ("image", "video") if is_visual(value) else MEDIA
-    if isinstance(value, np.ndarray):
-        if value.ndim == 3:
-            return ("image",) if value.shape[-1] in (1, 3, 4) else ("video",)
-        kinds: dict[int, ColumnType] = {1: "audio", 2: "image", 4: "video"}
-        return (kinds[value.ndim],) if value.ndim in kinds else MEDIA
-    with_rate = isinstance(value, tuple) or (isinstance(value, Mapping) and "array" in value)
-    return ("audio",) if with_rate else MEDIA
 
 
 def _fits(table: Table, name: str, column: Column) -> bool:
@@ -355,7 +307,7 @@ def _fits(table: Table, name: str, column: Column) -> bool:
         return False
     if column.kind == "text":
         strings = all(isinstance(value, str) for value in values)
-        return strings and (table.typed or not all(map(_is_number, values)))
+        return strings and (table.typed or not all(map(is_number, values)))
     if column.kind == "label":
         if len(values) >= UNLIKE and len(set(map(str, values))) == len(values):
             return False  # all different: row numbers or texts
@@ -363,7 +315,7 @@ def _fits(table: Table, name: str, column: Column) -> bool:
     if column.kind == "labels":
         return all(isinstance(value, str | list) for value in values)
     if column.kind == "number":
-        return all(_is_number(value) for value in values)
+        return all(is_number(value) for value in values)
     if column.kind in ("words", "tags"):
         return all(isinstance(value, list) for value in values)
     if table.name:  # a path, whose file is there
@@ -371,11 +323,11 @@ def _fits(table: Table, name: str, column: Column) -> bool:
             return True
         folder = Path(table.name).parent
         return all(
-            isinstance(v, str) and column.kind in _media_like(v) and (folder / v).exists()
+            isinstance(v, str) and column.kind in media_types(v) and (folder / v).exists()
             for v in islice(values, 3)
         )
     return column.kind in MEDIA and all(
-        column.kind in _media_like(value) if isinstance(value, str)
+        column.kind in media_types(value) if isinstance(value, str)
         else not isinstance(value, int | float)
         for value in values
     )  # fmt: skip

@@ -14,7 +14,7 @@ from headway.data.check_report import Report
 from headway.data.files import is_stream
 from headway.data.media.open_item import ItemFormat
 from headway.data.readers.folder import FOLDER
-from headway.data.readers.media import is_list
+from headway.data.sniff import is_table_file
 from headway.data.source import TARGETS, BoundTable, MediaSpec, TargetKind, sources
 from headway.data.table import Table, is_missing, shown_value, value_in
 from headway.settings.data import DataSettings, file_name
@@ -49,7 +49,7 @@ class TrainingTables:
             media = MediaSpec(ItemFormat(row.modality), media_target(settings, row))
             training, _ = sources("media", settings, media)
             found = list(training.tables())
-            lists = [one for one in found if is_list(Path(one.table.name))]
+            lists = [one for one in found if is_table_file(one.table.name)]
             others = [_describe_files(one) for one in found if one not in lists]
             return cls([(one.table, one.binding) for one in lists], others)
         reads = "fields" if data.fields and row.reads != "tagged" else row.reads

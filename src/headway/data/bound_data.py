@@ -33,11 +33,9 @@ from headway.data.bind import (
     is_named,
     to_python,
 )
-from headway.data.media.arrays import is_idx
-from headway.data.media.endings import ARRAY, is_audio, is_visual
 from headway.data.media.in_memory import MediaWriter
-from headway.data.readers.media import is_list
 from headway.data.readers.open import open_table
+from headway.data.sniff import is_table_file, may_hold
 from headway.data.table import RawRow, Table, is_missing, shown_value, table_of
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.settings.data import FILES, DataSettings
@@ -347,7 +345,7 @@ def _of_files(
     fits = [one for one in layouts if needs and set(needs) <= _words(one)] or list(layouts)
     media = [
         (kind, columns) for kind, columns in fits
-        if kind == "media" and (len(layouts) == 1 or _looks_like_media(paths[0], columns[0]))
+        if kind == "media" and (len(layouts) == 1 or may_hold(paths[0], columns[0].kind))
     ]  # fmt: skip
     if not media and "text" not in needs and _is_list(paths[0]):
         media = [
@@ -364,21 +362,8 @@ def _of_files(
     return BoundData(files, names, paths)
 
 
-def _looks_like_media(path: str, column: Column) -> bool:
-    """Whether a path is a media file or a folder with some, for tasks that also read text."""
-
-    def is_one(name: str) -> bool:
-        if column.kind == "audio":
-            return is_audio(name)
-        return is_visual(name) or name.lower().endswith(ARRAY) or is_idx(name)
-
-    if not Path(path).is_dir():
-        return is_one(path)
-    return any(is_one(name) for _, _, names in os.walk(path) for name in names)
-
-
 def _is_list(path: str) -> bool:
-    return is_list(Path(path)) and Path(path).is_file()
+    return is_table_file(path) and Path(path).is_file()
 
 
 def _lists_media(

@@ -23,6 +23,17 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from headway.data.sniff import (
+    COMPRESSED,
+    FOREIGN,
+    GZIP,
+    NEVER_TEXT,
+    NOT_TEXT,
+    PLAIN,
+    UTF16,
+    XZ,
+    ZSTD,
+)
 from headway.errors import ConfigError, DataError, needs
 from headway.settings.listed import ensure_list
 
@@ -31,8 +42,6 @@ MAX_LINE = 10_000_000
 
 CHUNK = 1 << 20
 STDIN = "-"
-
-_GZIP, _XZ, _ZSTD = b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 
 
 class _Readable(Protocol):
@@ -168,7 +177,7 @@ def is_by_class(path: str | Path) -> bool:
     classes = class_folders(path)
     if not any(map(_is_part, Path(path).iterdir())):
         return bool(classes)
-    texts = [one for one in classes if any(file.suffix == ".txt" for file in one.iterdir())]
+    texts = [one for one in classes if any(file.suffix == PLAIN for file in one.iterdir())]
     return len(texts) > 1
 
 
@@ -206,7 +215,7 @@ def count_lines(path: str) -> int | None:
             at = os.lseek(number, 0, os.SEEK_CUR)
             n, last = 0, b"\n"
             while chunk := os.pread(number, CHUNK, at):  # keeps the position of standard input
-                if not n and chunk.startswith((_GZIP, _XZ, _ZSTD)):
+                if not n and chunk.startswith((GZIP, XZ, ZSTD)):
                     return None
                 n, last, at = n + chunk.count(b"\n"), chunk[-1:], at + len(chunk)
         except (OSError, ValueError, AttributeError):  # no real file; a system without pread
@@ -248,37 +257,21 @@ class _Borrowed(RawIOBase):
         return self._stream.readinto1(buffer)  # type: ignore[attr-defined]
 
 
-_FOREIGN = {
-    b"PAR1": ("Parquet", "pandas.read_parquet({path!r}).to_csv({csv!r}, index=False)"),
-    b"ARROW1": ("Arrow", "pandas.read_feather({path!r}).to_csv({csv!r}, index=False)"),
-}
-_PACKED = {
-    b"PK\x03\x04": "a ZIP archive or an Excel file. Unpack it, or save the sheet as CSV.",
-    b"BZh91AY&SY": "compressed with bzip2, not gzip, xz or zstd. Unpack it: bunzip2 {path}",
-    b"%PDF-1": "a PDF. Extract its text: pdftotext {path}",
-    b"SQLite format 3": "an SQLite database. Save the table as CSV.",
-}
-_NEVER_TEXT = (b"BZh91AY&SY", b"%PDF-1")
-"""First bytes that identify a format even if no other byte is binary."""
-
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
 def _reject_other_formats(head: bytes, path: str, encoding: str) -> None:
     """Raise a `DataError` for other formats, known by first bytes that do not occur in text."""
     name = display_name(path)
     binary = any(byte < 9 for byte in head)
-    for first, (kind, call) in _FOREIGN.items():
+    for first, (kind, call) in FOREIGN.items():
         if head.startswith(first) and binary:
             csv = f"{Path(name).stem}.csv"
             raise DataError(
                 f"{name} is a {kind} file, but a text file is needed. Convert it to CSV: "
                 f'python -c "import pandas; {call.format(path=name, csv=csv)}"'
             )
-    for first, kind in _PACKED.items():
-        if head.startswith(first) and (binary or first in _NEVER_TEXT):
+    for first, kind in NOT_TEXT.items():
+        if head.startswith(first) and (binary or first in NEVER_TEXT):
             raise DataError(f"{name} is not a text file but {kind.format(path=name)}")
-    if head.startswith(_UTF16) and codecs.lookup(encoding).name == "utf-8":
+    if head.startswith(UTF16) and codecs.lookup(encoding).name == "utf-8":
         raise DataError(f"{name} is encoded in UTF-16. Add the option: --encoding utf-16")
 
 
@@ -312,16 +305,16 @@ def _opened(path: str, encoding: str) -> Iterator[_Readable]:
         except OSError as error:
             raise DataError(f"cannot read {display_name(path)}: {error.strerror}.") from error
         suffix = Path(path).suffix
-        if head.startswith(_GZIP):
+        if head.startswith(GZIP):
             with gzip.GzipFile(fileobj=raw) as unzipped:
                 yield unzipped
-        elif head.startswith(_XZ):
+        elif head.startswith(XZ):
             with lzma.LZMAFile(raw) as unpacked:
                 yield unpacked
-        elif head.startswith(_ZSTD):
+        elif head.startswith(ZSTD):
             with needs("zstandard", "zstd").ZstdDecompressor().stream_reader(raw) as unpacked:
                 yield unpacked
-        elif head and suffix in (".gz", ".xz", ".zst"):
+        elif head and suffix in COMPRESSED:
             raise DataError(
                 f"{path} is not compressed, though its name ends in {suffix}. Remove {suffix} from "
                 "the name."

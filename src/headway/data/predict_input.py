@@ -27,13 +27,24 @@ from headway.data.bind import (
 )
 from headway.data.columns import VALUES
 from headway.data.files import display_name, first_bytes, is_stream, open_lines
-from headway.data.media.endings import check_is_text
-from headway.data.readers.conll import DOCUMENT, ENDINGS, UNIVERSAL, cells_of
-from headway.data.readers.delimited import FASTTEXT, detect_separator, label_format
-from headway.data.readers.jsonl import is_json, parse_object
-from headway.data.readers.media import is_list
+from headway.data.readers.conll import cells_of
+from headway.data.readers.jsonl import parse_object
 from headway.data.readers.open import HEAD, open_table
-from headway.data.readers.parquet import MAGIC
+from headway.data.sniff import (
+    COMMA,
+    CONLL,
+    CONLL_U,
+    DOCUMENT,
+    FASTTEXT,
+    PARQUET_START,
+    TAB,
+    check_is_text,
+    detect_separator,
+    has_extension,
+    is_json_lines,
+    is_table_file,
+    label_format,
+)
 from headway.data.source import BoundTable, Example, media_tables, needed, needs_of
 from headway.data.table import ABSENT, RawRow, Table
 from headway.errors import DataError
@@ -128,7 +139,7 @@ def _text_file(
         return _table_inputs(open_table(path, data, _columns_of_tagger(settings)), settings, note,
                       rows=rows)  # fmt: skip
     if is_stream(path) or not _is_table(path, data, spec.reads, columns, settings.labels):
-        tabs = not is_stream(path) and _named(path, ".tsv")
+        tabs = not is_stream(path) and has_extension(path, TAB)
         tabs = tabs and _has_tabs(path, _head(path, data.encoding))
         if tabs and spec.reads != "labelled":
             note(
@@ -155,7 +166,7 @@ def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
     assert what != "text"
     [bound] = media_tables([path], settings.data, what)
     table, names = bound.table, list(bound.binding)
-    if not is_list(Path(path)):
+    if not is_table_file(path):
         items = (InputRow(one, {"path": one.medium.path}) for one in bound)
         return InputFile(("path",), items)
     note(f"{path}: {describe_media_columns(path, settings.data, what)}")
@@ -326,13 +337,9 @@ def _head(path: str, encoding: str) -> list[str]:
     return [line for line in islice(open_lines(path, encoding), HEAD) if line.strip()]
 
 
-def _named(path: str, *endings: str) -> bool:
-    return bool(set(endings) & {end.lower() for end in Path(path).suffixes[-2:]})
-
-
 def _has_tabs(path: str, head: list[str]) -> bool:
     """Whether every line has a tab; in a file named .tsv only the first line decides."""
-    lines = head[:1] if _named(path, ".tsv") else head
+    lines = head[:1] if has_extension(path, TAB) else head
     return bool(lines) and all("\t" in line for line in lines)
 
 
@@ -351,31 +358,37 @@ def _is_table(
 ) -> bool:  # fmt: skip
     """Whether a file must be read as a table: it has the columns of training by name, by number or
     by usual names, or it cannot be plain text, so that reading it reports what is missing."""
-    if first_bytes(path).startswith(MAGIC) or data.fields:
+    if first_bytes(path).startswith(PARQUET_START) or data.fields:
         return True
     head = _head(path, data.encoding)
     first = head[0] if head else ""
     wanted = [one for one in columns if not one.optional]
     names = [one.given_name or one.name for one in wanted]
-    if is_json(path, first, *names):
+    if is_json_lines(path, first, *names):
         return True
     between = detect_separator(path, head, names) or "\t"
     cells = [cell.strip().strip('"') for cell in first.split(between)]
     tabs = _has_tabs(path, head)
     if reads == "pairs" or (reads == "texts" and data.pairs):
-        table = _named(path, ".tsv") or bool(data.pairs)
-        return _named(path, ".csv") or (_named(path, ".tsv") and cells == names) or (table and tabs)
+        table = has_extension(path, TAB) or bool(data.pairs)
+        return (
+            has_extension(path, COMMA)
+            or (has_extension(path, TAB) and cells == names)
+            or (table and tabs)
+        )
     there = all(
         one.given_name in cells if one.is_strict else set(one.accepted_names) & set(cells)
         for one in wanted
     )
     if reads != "labelled":  # such runs were trained on whole lines
-        return (there and _named(path, ".tsv", ".csv")) or (_named(path, ".csv") and len(cells) > 1)
+        return (there and has_extension(path, TAB, COMMA)) or (
+            has_extension(path, COMMA) and len(cells) > 1
+        )
     if len(wanted) == 1 and _has_labels(head, labels):
         return True
     if there:
-        return _named(path, ".tsv", ".csv") or len(cells) > 1
-    if _named(path, ".csv"):
+        return has_extension(path, TAB, COMMA) or len(cells) > 1
+    if has_extension(path, COMMA):
         return True
     if not tabs:
         return False
@@ -398,13 +411,13 @@ def _is_tagged_table(path: str, settings: RunSettings) -> bool:
     """Whether a column holds sentences or lists of words; otherwise each line is one word."""
     if is_stream(path):
         return False
-    if first_bytes(path).startswith(MAGIC) or _named(path, ".csv"):
+    if first_bytes(path).startswith(PARQUET_START) or has_extension(path, COMMA):
         return True
     head = _head(path, settings.data.encoding)
     first = input_columns(settings)[0]
     if not head:
         return False
-    if is_json(path, head[0], *TEXT.names):
+    if is_json_lines(path, head[0], *TEXT.names):
         with suppress(DataError):
             return not set(first.accepted_names) & set(parse_object(head[0], path))
     cells = head[0].split("\t")
@@ -416,9 +429,9 @@ def _in_columns(path: str, settings: RunSettings) -> bool:
     if is_stream(path):
         return False
     head = [one for one in _head(path, settings.data.encoding) if not one.startswith(DOCUMENT)]
-    if not head or is_json(path, head[0], *WORDS.names):
+    if not head or is_json_lines(path, head[0], *WORDS.names):
         return False
-    tabs = _named(path, UNIVERSAL) or "\t" in head[0]
+    tabs = has_extension(path, CONLL_U) or "\t" in head[0]
     return tabs or _are_columns(path, settings.labels, head)
 
 
@@ -431,11 +444,11 @@ def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
         return iter(lines)
     head = [line for line in _head(path, encoding) if not line.startswith(DOCUMENT)]
     own = columns[0].given_name
-    if head and is_json(path, head[0], *WORDS.names, *filter(None, [own])):
+    if head and is_json_lines(path, head[0], *WORDS.names, *filter(None, [own])):
         return _json_words(path, columns[0], data, note)
     if not head:
         return iter(lines)
-    universal = _named(path, UNIVERSAL)
+    universal = has_extension(path, CONLL_U)
     if not _in_columns(path, settings):
         return iter(lines)
     if universal:
@@ -482,7 +495,7 @@ def _with_tabs(line: str, word: int) -> str:
 def _are_columns(path: str, labels: tuple[str, ...], head: list[str]) -> bool:
     """Whether lines hold one word each: by the file name, or because every line ends in a tag that
     the run knows, in any scheme."""
-    if _named(path, *ENDINGS):
+    if has_extension(path, *CONLL):
         return True
     known = {label.partition("-")[2] or label for label in labels} | set(labels) | {"O"}
     rows = [line.split() for line in head]

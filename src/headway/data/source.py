@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from headway.data.bind import (
@@ -21,11 +20,12 @@ from headway.data.bind import (
 )
 from headway.data.columns import VALUES, check_words, labels_of
 from headway.data.files import parts
-from headway.data.media.open_item import ItemFormat, MediaRef, MediaSettings, MediaType
+from headway.data.media.open_item import ItemFormat, MediaRef, MediaSettings
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.lines import UnequalCounts, open_aligned
-from headway.data.readers.media import PARTS, is_list, media_ref_of, open_media, part_of
+from headway.data.readers.media import PARTS, media_ref_of, open_media, part_of
 from headway.data.readers.open import FileContents, open_table
+from headway.data.sniff import MediaType, is_table_file
 from headway.data.table import ABSENT, RawRow, Table, is_missing
 from headway.data.tag_schemes import TagScheme, TagSchemeDetector, to_bio
 from headway.errors import ConfigError, DataError
@@ -315,7 +315,7 @@ def media_tables(
             table = open_media(path, data, known, what)
         except OSError as error:  # a folder that may not be read, or that links to itself
             raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
-        if table.named is None and is_list(Path(path)):
+        if table.named is None and is_table_file(path):
             binding = {k: one for k, one in bind(table, known).items() if one in wanted}
             part = [name for name in PARTS if name in table.columns and name not in binding]
             binding |= {name: Column(name, "part", optional=True) for name in part}

@@ -15,8 +15,9 @@ from headway.data.check_report import Report
 from headway.data.hashing import UInt64Array
 from headway.data.manifest import DataManifest, load_manifest
 from headway.data.media.decoding import UNREADABLE, VALUES, read_media_records
-from headway.data.media.open_item import ItemFormat, MediaType
+from headway.data.media.open_item import ItemFormat
 from headway.data.media.store import AudioStore, ImageStore
+from headway.data.sniff import MediaType
 from headway.data.token_store import TokenStore, side
 from headway.errors import DataError
 from headway.specs.needs import MEDIA

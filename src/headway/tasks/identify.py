@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headway.data.readers.media import is_list
+from headway.data.sniff import is_table_file
 from headway.data.source import TargetKind, media_examples
 from headway.data.store import PreparedData
 from headway.errors import DataError, UserError
@@ -160,7 +160,7 @@ class SpeakerPredictor(EmbeddingFilePredictor):
         super().__init__(use)
         against, to, top = (use.options.get(name) for name in ("against", "to", "top"))
         self.against, self.top = against, top or 1
-        self.is_list = against is not None and is_list(Path(against))
+        self.is_list = against is not None and is_table_file(Path(against))
         if top and not self.is_list:
             raise UserError(f"--top {top} needs a list of speakers: --against FILE.tsv.")
         if to:

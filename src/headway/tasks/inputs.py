@@ -24,7 +24,6 @@ from headway.data.media.in_memory import MediaWriter, pixels_of, samples_of
 from headway.data.media.open_item import (
     ItemFormat,
     MediaRegion,
-    MediaType,
     is_file,
     read_media,
     resize_to_format,
@@ -34,6 +33,7 @@ from headway.data.predict_input import bind_inputs
 from headway.data.readers.array_stack import CHANNELS
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.media import PARTS as PART_COLUMNS
+from headway.data.sniff import MediaType
 from headway.data.table import (
     Table,
     has_columns,

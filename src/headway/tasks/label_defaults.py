@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.media.open_item import UNITS, MediaType
+from headway.data.media.open_item import UNITS
+from headway.data.sniff import MediaType
 from headway.data.store import Columns, PreparedData
 from headway.errors import ConfigError
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.media.audio import audio_info
-from headway.data.media.endings import AUDIO
-from headway.data.media.open_item import UNITS, ItemFormat, MediaType
+from headway.data.media.open_item import UNITS, ItemFormat
 from headway.data.media.store import AudioStore, ImageStore
 from headway.data.prepare import check_files_exist
+from headway.data.sniff import AUDIO, MediaType, extension
 from headway.data.source import DataSource, MediaSpec, sources
 from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
@@ -141,7 +141,7 @@ def _first_rates(settings: RunSettings) -> list[int]:
     """Sample rates of some recordings, from file headers or from a list of arrays."""
     items = [one.medium for one in _source(settings, "audio") if not one.problem]
     found = dict.fromkeys(Path(item.path) for item in items)
-    paths = [path for path in found if path.suffix.lower() in AUDIO]
+    paths = [path for path in found if extension(path) in AUDIO]
     rates = [item.part.rate for item in items if item.part.rate]
     for path in paths[:: max(1, len(paths) // LOOKED_AT)]:
         with suppress(DataError):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.data.media.audio import is_silent
-from headway.data.media.endings import is_audio, is_visual
-from headway.data.media.open_item import UNITS, ItemFormat, MediaType, is_file
+from headway.data.media.open_item import UNITS, ItemFormat, is_file
+from headway.data.sniff import MediaType, is_audio, is_visual
 from headway.data.source import Example, TargetKind, media_examples
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings

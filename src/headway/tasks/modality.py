@@ -9,11 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.data.media.arrays import stack_item
-from headway.data.media.endings import MOVING
 from headway.data.media.image import n_frames
-from headway.data.media.open_item import ENDINGS, MediaRef, MediaType
+from headway.data.media.open_item import MediaRef
 from headway.data.readers.array_stack import CHANNELS, is_stack
-from headway.data.readers.media import is_list
+from headway.data.sniff import (
+    EXTENSIONS,
+    MOVING,
+    Format,
+    MediaType,
+    extension,
+    is_array,
+    is_audio,
+    sniff,
+)
 from headway.data.source import media_examples
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
@@ -56,23 +64,23 @@ def _modality_of(settings: RunSettings) -> Modality:
 def modality_of_file(path: Path, data: DataSettings) -> MediaType:
     """Kind of media of a file by its extension and shape, or of the first file in a folder or
     list."""
-    if path.is_dir():
+    form = sniff(path)
+    if form is Format.FOLDER:
         files = sorted(path.rglob("*"))
-        audio = next((file for file in files if file.suffix.lower() in ENDINGS["audio"]), None)
-        if audio is not None and audio.suffix != ".npy":
+        if any(is_audio(file) for file in files):
             return "audio"
-        first = next((file for file in files if file.suffix.lower() in ENDINGS["image"]), None)
+        first = next((file for file in files if extension(file) in EXTENSIONS["image"]), None)
         return "image" if first is None else _of_item(first)
-    if path.is_file() and is_list(path):
+    if form.is_table_file and path.is_file():
         item = _first(path, data)
         if item is None:
             return "image"
-        if item.part.rate or Path(item.path).suffix.lower() in ENDINGS["audio"] - {".npy"}:
+        if item.part.rate or is_audio(item.path):
             return "audio"
         return _of_item(Path(item.path), item.part.index)
-    if path.suffix == ".npy" and path.is_file():  # all items of a stack
+    if form is Format.ARRAY and path.is_file():  # all items of a stack
         return "video" if is_stack(path, moving=True) else "image"
-    return "audio" if path.suffix.lower() in ENDINGS["audio"] else _of_item(path)
+    return "audio" if form is Format.AUDIO else _of_item(path)
 
 
 def _first(path: Path, data: DataSettings) -> MediaRef | None:
@@ -87,13 +95,13 @@ def _first(path: Path, data: DataSettings) -> MediaRef | None:
 
 def _of_item(path: Path, index: int | None = None) -> MediaType:
     """Images or videos, by the shape: an image has the axes Y X [C], a video one more in front."""
-    if path.suffix.lower() == ".npy":
+    if is_array(path):
         with suppress(DataError):
             *_, last = shape = stack_item(str(path), index).shape
             moves = len(shape) > 3 or (len(shape) == 3 and last not in CHANNELS)
             return "video" if moves else "image"
     moves = False
-    if path.suffix.lower() in MOVING:
+    if extension(path) in MOVING:
         with suppress(UserError):  # reported later, when all files are read
             moves = n_frames(path) > 1
     return "video" if moves else "image"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.data.predict_input import Question
-from headway.data.readers.conll import DOCUMENT
+from headway.data.sniff import DOCUMENT
 from headway.data.store import DATA
 from headway.data.text_words import WordRule
 from headway.decode.batching import windows

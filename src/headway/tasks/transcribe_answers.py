@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.data.media.audio import stream_windows
-from headway.data.media.endings import AUDIO
 from headway.data.media.open_item import WHOLE, ItemFormat, is_file
+from headway.data.sniff import AUDIO, extension
 from headway.data.source import Example, media_examples
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
 from headway.decode.speech.subtitles import srt, vtt
@@ -118,7 +118,7 @@ def open_recordings(
             try:
                 path = found_file(name, folder)
                 check_kind(path, "audio")
-                if is_file(path) and path.suffix.lower() in AUDIO:
+                if is_file(path) and extension(path) in AUDIO:
                     yield NamedRecording(name, _reading(path, shape))
                     continue
                 items = list(media_examples([str(path)], settings.data, "audio"))
@@ -129,7 +129,7 @@ def open_recordings(
             blocks = _opening(item, form)
             if not item.problem and item.medium.part == WHOLE:
                 file = Path(item.medium.path)
-                if is_file(file) and file.suffix.lower() in AUDIO:
+                if is_file(file) and extension(file) in AUDIO:
                     blocks = _reading(file, shape)
             yield NamedRecording(name if len(items) == 1 else item.place, blocks)
 

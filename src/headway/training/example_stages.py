@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headway.data.binding_table import media_target
 from headway.data.media.open_item import ItemFormat, MediaRef
+from headway.data.sniff import MediaType
 from headway.data.source import MediaSpec, sources
 from headway.data.store import PreparedData
 from headway.data.table import Table, shown_value
@@ -104,8 +105,7 @@ def _raw(table: Table, place: str) -> list[str]:
 
 
 def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], list[str]]:
-    assert not row.is_text
-    media = MediaSpec(ItemFormat(row.modality), media_target(settings, row))
+    media = MediaSpec(ItemFormat(cast(MediaType, row.modality)), media_target(settings, row))
     for source in sources("media", settings, media)[::-1]:
         for one in source:
             if one.place == place:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from headway.data.media.image import MAX_PIXELS
 from headway.data.media.pixels import ByteArray, to_frames
+from headway.data.sniff import is_idx
 from headway.errors import DataError
 
 MAX_UNPACKED = 2_000_000_000
@@ -117,13 +118,6 @@ def stack_frames(values: NDArray[Any], moving: bool, channels: int, where: str) 
     one = (*shape[moving:], 1) if n_axes == 2 else tuple(shape[moving:])
     frames = to_frames(np.asarray(values).reshape(n * t, *one), channels, where)
     return frames.reshape(n, t, *frames.shape[1:])
-
-
-@lru_cache(maxsize=64)
-def is_idx(path: str | Path) -> bool:
-    """Whether the name is that of an IDX file, such as `train-images-idx3-ubyte.gz` of MNIST."""
-    name = Path(path).name.lower()
-    return name.endswith("ubyte") or ("idx" in name and Path(name).suffix in ("", ".gz", ".idx"))
 
 
 def open_idx(path: Path) -> NDArray[np.uint8]:

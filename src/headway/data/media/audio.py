@@ -16,6 +16,7 @@ from headway.data.media.arrays import stack_item
 from headway.data.media.audio_file import MOST_CHANNELS, UNKNOWN, lasting, no_samples, open_audio
 from headway.data.media.resample import Float32Array, Resampler
 from headway.data.media.resample import resample as resample
+from headway.data.sniff import is_array
 from headway.errors import DataError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def read_samples(
     index: int | None = None,
 ) -> tuple[Float32Array, int]:
     """Return mono samples at the sampling rate of the file, and that rate."""
-    if Path(path).suffix.lower() == ".npy":
+    if is_array(path):
         return _from_npy(str(path), start, end, npy_rate, index)
     with open_audio(path) as file:
         first, last = _part(path, start, end, file.frames / file.samplerate, file.samplerate)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from headway.data.sniff import AU, FORM, OGG, RIFF, WAVE
 from headway.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def open_audio(path: str | Path) -> Iterator[SoundFile]:
 
 
 CHUNKS = {
-    (b"RIFF", b"WAVE"): ("WAV", "<4sI", b"data"),
-    (b"FORM", b"AIFF"): ("AIFF", ">4sI", b"SSND"),
-    (b"FORM", b"AIFC"): ("AIFF", ">4sI", b"SSND"),
+    (RIFF, WAVE): ("WAV", "<4sI", b"data"),
+    (FORM, b"AIFF"): ("AIFF", ">4sI", b"SSND"),
+    (FORM, b"AIFC"): ("AIFF", ">4sI", b"SSND"),
 }
 """Chunked formats by the first bytes of a file: name, layout of a chunk header, chunk of
 samples."""
@@ -84,11 +85,11 @@ def _check_whole(path: Path) -> None:
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(12)
-        if head[:4] == b".snd" and len(head) == 12:
+        if head[:4] == AU and len(head) == 12:
             begin, said = struct.unpack(">II", head[4:])
             _check_size(path, said, size - begin)
             return
-        if head[:4] == b"OggS":
+        if head[:4] == OGG:
             _check_end(path, file, size)
             return
         kind, chunk, wanted = CHUNKS.get((head[:4], head[8:]), ("", "", b""))
@@ -107,7 +108,7 @@ def _check_end(path: Path, file: BinaryIO, size: int) -> None:
     """Check that an Ogg file ends with a complete page that is marked as the last."""
     file.seek(max(0, size - LARGEST_PAGE))
     tail = file.read()
-    page = tail[tail.rfind(b"OggS") :]
+    page = tail[tail.rfind(OGG) :]
     n_parts = page[26] if len(page) > 26 else 0
     whole = len(page) >= 27 + n_parts and len(page) >= 27 + n_parts + sum(page[27 : 27 + n_parts])
     if not whole or not page[5] & 4:

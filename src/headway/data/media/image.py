@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.files import natural
-from headway.data.media.endings import IMAGES
 from headway.data.media.pixels import ByteArray, resized, to_pixels
+from headway.data.sniff import IMAGES, extension
 from headway.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def decode_video(
 
 def frame_files(folder: Path) -> list[Path]:
     """Image files of a folder, sorted by the numbers in their names: 2 before 10."""
-    found = [p for p in folder.iterdir() if p.suffix.lower() in IMAGES and p.name[0] != "."]
+    found = [p for p in folder.iterdir() if extension(p) in IMAGES and p.name[0] != "."]
     return sorted(found, key=lambda path: natural(path.name))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.sniff import ARRAY, extension_of
 from headway.data.table import is_missing, shown_value
 from headway.errors import DataError
 
@@ -18,13 +19,6 @@ HELD = 1 << 26
 
 CHANNELS = 32
 """Most channels of audio; a first axis of at most this size is taken for channels."""
-
-ENDINGS = {
-    b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp",
-    b"II*\0": ".tif", b"MM\0*": ".tif", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3",
-    b"FORM": ".aiff", b".snd": ".au", b"\x93NUMPY": ".npy",
-}  # fmt: skip
-"""File endings by the first bytes of a file. Readers detect formats the same way, except .npy."""
 
 
 class MediaWriter:
@@ -79,17 +73,14 @@ class MediaWriter:
         return f"{self.folder.name}/{path.name}"
 
     def _bytes(self, value: bytes) -> str:
-        ending = next((end for start, end in ENDINGS.items() if value.startswith(start)), "")
-        if value[:4] == b"RIFF":
-            ending = ".webp" if value[8:12] == b"WEBP" else ".wav"
-        path = self._next(ending or ".bin")
+        path = self._next(extension_of(value) or ".bin")
         path.write_bytes(value)
         return self._manifest_path(path)
 
     def _array(self, values: NDArray[Any], more: tuple[int, ...], name: str) -> dict[str, Any]:
         key = (values.dtype.str, values.shape, *more)
         if key not in self.pending:
-            self.pending[key] = self._next(".npy"), []
+            self.pending[key] = self._next(ARRAY), []
         path, arrays = self.pending[key]
         arrays.append(values)
         said = {name: self._manifest_path(path), "index": len(arrays) - 1}

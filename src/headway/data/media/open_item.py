@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.media.arrays import is_idx, stack_frames, stack_item, stack_items
+from headway.data.media.arrays import stack_frames, stack_item, stack_items
 from headway.data.media.audio import read_audio
-from headway.data.media.endings import ENDINGS as ENDINGS
-from headway.data.media.endings import MediaType as MediaType
 from headway.data.media.image import (
     DecodedMedia,
     Size,
@@ -24,6 +22,7 @@ from headway.data.media.image import (
     read_image,
 )
 from headway.data.media.pixels import ByteArray, resized
+from headway.data.sniff import EXTENSIONS, MediaType, extension, is_array, is_idx
 from headway.errors import DataError
 from headway.settings.audio import AudioSettings
 from headway.settings.vision import ImageSettings
@@ -95,7 +94,7 @@ OPENERS: dict[str, Callable[[str, ItemFormat], DecodedMedia]] = {}
 def register(ending: str, what: MediaType, read: Callable[[str, ItemFormat], DecodedMedia]) -> None:
     """Register a file format by its ending. `read` returns an item of the modality `what` in the
     format of a run (sampling rate, size), and raises a `DataError` for a bad file."""
-    ENDINGS[what] |= {ending}
+    EXTENSIONS[what] |= {ending}
     OPENERS[ending] = read
 
 
@@ -112,11 +111,10 @@ class MediaRef(NamedTuple):
 
 def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> DecodedMedia:
     """Read an item in a format; raise a `DataError` that names a bad file."""
-    ending = Path(path).suffix.lower()
-    stacked = ending == ".npy" or (part.index is not None and is_idx(path))
+    stacked = is_array(path) or (part.index is not None and is_idx(path))
     if not stacked and is_broken_link(Path(path)):
         raise DataError(f"{path} is a broken link to {Path(path).readlink()}.")
-    if (read := OPENERS.get(ending)) is not None:
+    if (read := OPENERS.get(extension(path))) is not None:
         return read(path, form)
     if form.modality == "audio":
         return _audio(path, form, part)
@@ -154,8 +152,7 @@ def read_rows(path: str, indices: Sequence[int], form: ItemFormat) -> DecodedMed
 
 
 def _is_array(path: str) -> bool:
-    ending = Path(path).suffix.lower()
-    return (ending == ".npy" or is_idx(path)) and ending not in OPENERS
+    return (is_array(path) or is_idx(path)) and extension(path) not in OPENERS
 
 
 def _stacked(values: NDArray[Any], form: ItemFormat, where: str) -> DecodedMedia:
@@ -179,10 +176,6 @@ def is_file(path: Path) -> bool:
 def path_exists(path: Path) -> bool:
     """Whether a file or a folder exists, which may be a video; False for devices and pipes."""
     return is_file(path) or path.is_dir()
-
-
-def has_ending(path: Path, what: MediaType) -> bool:
-    return path.suffix.lower() in ENDINGS[what] and not path.name.startswith(".")
 
 
 def is_broken_link(path: Path) -> bool:

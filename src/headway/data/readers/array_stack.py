@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from headway.data.media.arrays import is_idx, open_idx, open_npy
+from headway.data.media.arrays import open_idx, open_npy
 from headway.data.media.open_item import MediaRef, MediaRegion
+from headway.data.sniff import is_idx
 from headway.data.table import SAMPLE, RawRow, Table
 from headway.errors import DataError
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from pathlib import Path
 from typing import cast
 
 from headway.data.files import display_name, open_lines
+from headway.data.sniff import CONLL_U, DOCUMENT, extensions
 from headway.data.table import SAMPLE, RawRow, RowMapping, Table
-
-DOCUMENT = "-DOCSTART-"
-
-ENDINGS = frozenset({".conll", ".bio", ".bioes", ".iob", ".iob2", ".iobes"})
-"""File endings of CoNLL files with columns separated by spaces or tabs."""
-
-UNIVERSAL = ".conllu"
-"""File ending of CoNLL-U: words in column 2, parts of speech in column 4, comments before
-sentences, and lines of multiword tokens (`1-2`) and of empty nodes (`1.1`), which are skipped."""
 
 
 def open_conll(path: str, encoding: str) -> Table:
@@ -55,7 +46,7 @@ def _marks(sample: Sequence[RowMapping], column: str) -> bool:
 class _Conll:
     def __init__(self, path: str, encoding: str) -> None:
         self.path, self.encoding = path, encoding
-        self.universal = UNIVERSAL in {end.lower() for end in Path(path).suffixes}
+        self.universal = CONLL_U in extensions(path)
 
     def width(self) -> int:
         """Number of columns in the first line of a sentence."""

@@ -4,25 +4,19 @@ header; and files with labels before texts, such as those of fastText."""
 from __future__ import annotations
 
 import csv
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from headway.data.files import MAX_LINE, display_name, open_lines
+from headway.data.sniff import IsHeader, LabelFormat
 from headway.data.table import ABSENT, SAMPLE, RawRow, Table
 from headway.errors import DataError
-
-FASTTEXT = "__label__"
-"""Prefix of the labels before each text in files of fastText."""
 
 SEPARATOR_NAMES = {"\t": "tab-separated", ",": "comma-separated", ";": "semicolon-separated"}
 UNITS = {"\t": "a tab", ",": "a comma", ";": "a semicolon"}
 
 DelimitedRow = list[str]
-IsHeader = Callable[[Sequence[str], Sequence[Sequence[str]]], bool]
-"""Function from a first line and the lines after it to whether it is a header."""
 
 
 @dataclass(frozen=True)
@@ -104,60 +98,6 @@ def _unique_names(names: Sequence[str]) -> list[str]:
     return found
 
 
-def detect_separator(
-    path: str, head: Sequence[str], names: Sequence[str], *, ragged: bool = False
-) -> str:
-    """Return the column separator, or an empty string if the file does not look like a table. In
-    `ragged` files, such as sentence pairs, tabs count more than commas."""
-    suffixes = {end.lower() for end in Path(path).suffixes}
-    first = head[0] if head else ""
-    if ".csv" in suffixes:
-        tabs = {line.count("\t") for line in head if line.strip()}
-        if len(tabs) == 1 and tabs != {0} and (ragged or "," not in first):
-            return "\t"
-        return ";" if "," not in first and ";" in first else ","
-    if ".tsv" in suffixes or "\t" in first:
-        return "\t"
-    return "," if _is_csv(first, head[1] if len(head) > 1 else "", names) else ""
-
-
-def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
-    """Whether a file without the ending .csv is CSV: its first line names the columns, or the
-    second has the same number of cells. A sentence with a comma is not a table."""
-    if "," not in first:
-        return False
-    header, cells = (next(csv.reader([line]), []) for line in (first, second))
-    named = {cell.strip() for cell in header} >= set(names)
-    return named or ("\t" not in second and len(cells) == len(header))
-
-
-@dataclass(frozen=True)
-class LabelFormat:
-    """Format in which a file without columns writes a label before each text."""
-
-    form: str
-    columns: tuple[str, ...]
-    row: Callable[[str], dict[str, object]]
-
-
-def label_format(head: Sequence[str]) -> LabelFormat | None:
-    """Detect labels before the texts of the first lines: `__label__x` (fastText), `LABEL:detail`
-    (TREC), or one of a few numbers. None if lines do not start with labels."""
-    if head and head[0].startswith(FASTTEXT):
-        return LabelFormat(f"{FASTTEXT} before each text", ("label", "text"), _fasttext_row)
-    if head and all(map(_TREC.match, head)):
-        return LabelFormat("LABEL:detail before each text", ("label", "fine", "text"), _trec_row)
-    numbers = [found[0] for line in head if (found := _NUMBERED.match(line))]
-    few = len(set(numbers)) <= len(numbers) // 2
-    if numbers and few and len(numbers) == len(head):
-        return LabelFormat("a number before each text", ("label", "text"), _numbered_row)
-    return None
-
-
-_TREC = re.compile(r"[A-Z][A-Z_-]*:\w+ +\S")
-_NUMBERED = re.compile(r"-?\d{1,4}(?= +\S)")
-
-
 def open_labelled_lines(path: str, encoding: str, how: LabelFormat) -> Table:
     """Return a table of labels and texts. The label is a list if a line has several."""
 
@@ -172,20 +112,3 @@ def open_labelled_lines(path: str, encoding: str, how: LabelFormat) -> Table:
     head = (line for line in open_lines(path, encoding) if line.strip())
     sample = [how.row(line) for line in islice(head, SAMPLE)]
     return Table(how.columns, sample, read, name=display_name(path), form=how.form, typed=False)
-
-
-def _fasttext_row(line: str) -> dict[str, object]:
-    words = line.split(" ")
-    n = next((i for i, word in enumerate(words) if not word.startswith(FASTTEXT)), len(words))
-    labels = [word.removeprefix(FASTTEXT) for word in words[:n]]
-    return {"label": labels if n > 1 else "".join(labels), "text": " ".join(words[n:])}
-
-
-def _trec_row(line: str) -> dict[str, object]:
-    fine, _, text = line.partition(" ")
-    return {"label": fine.partition(":")[0], "fine": fine, "text": text.strip()}
-
-
-def _numbered_row(line: str) -> dict[str, object]:
-    label, _, text = line.partition(" ")
-    return {"label": label, "text": text.strip()}

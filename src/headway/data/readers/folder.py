@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headway.data.files import class_files, class_folders, natural, open_text
-from headway.data.media.endings import check_is_text
 from headway.data.media.image import frame_files
-from headway.data.media.open_item import UNITS, MediaRef, MediaType, has_ending, is_broken_link
+from headway.data.media.open_item import UNITS, MediaRef, is_broken_link
+from headway.data.sniff import MediaType, check_is_text, has_extension_of
 from headway.data.table import SAMPLE, RawRow, RowMapping, Table
 from headway.errors import DataError, one_line
 
@@ -119,7 +119,7 @@ def _below(folder: Path, what: MediaType) -> list[Path]:
         if _is_class(path):
             frames = what == "video" and bool(frame_files(path))
             found += [path] if frames else _below(path, what)
-        elif has_ending(path, what) or (is_broken_link(path) and not path.suffix):
+        elif has_extension_of(path, what) or (is_broken_link(path) and not path.suffix):
             found.append(path)
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from headway.data.files import display_name, open_lines
@@ -58,23 +57,6 @@ def _deep(row: Mapping[str, Any], name: str, default: object) -> object:
     first, dot, rest = name.partition(".")
     inner = row.get(first)
     return _deep(inner, rest, default) if dot and isinstance(inner, dict) else default
-
-
-def is_json(path: str, first: str, *fields: str) -> bool:
-    """Whether a file is JSON Lines by its name or its first line, which must have one of the fields
-    if any are given."""
-    names = set(Path(path).suffixes)
-    if names & {".jsonl", ".ndjson", ".json"}:
-        return True
-    if names & {".tsv", ".csv"} or not first.lstrip().startswith("{") or "\t" in first:
-        return False
-    if not fields:
-        return True
-    try:
-        values = json.loads(first)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(values, dict) and any(name.split(".")[0] in values for name in fields)
 
 
 def parse_line(line: str, where: str) -> Any:

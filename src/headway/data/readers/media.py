@@ -10,30 +10,30 @@ from typing import Any
 
 from headway.data.bind import Column
 from headway.data.files import STDIN
-from headway.data.media.arrays import is_idx
 from headway.data.media.open_item import (
-    ENDINGS,
     UNITS,
     MediaRef,
     MediaRegion,
-    MediaType,
     path_exists,
 )
 from headway.data.readers.array_stack import idx_in_folder, is_stack, open_mnist, open_stack
 from headway.data.readers.folder import open_files, open_folder
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.open import open_table
+from headway.data.sniff import (
+    EXTENSIONS,
+    Format,
+    MediaType,
+    extension,
+    is_array,
+    sniff,
+)
 from headway.data.table import Table, shown_value
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 
-LISTS = frozenset({".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet"})
 PARTS = ("box", "start", "end", "index", "rate")
 """Columns of a manifest that select the part of a file."""
-
-
-def is_list(path: Path) -> bool:
-    return bool(LISTS & {end.lower() for end in path.suffixes[-2:]})
 
 
 def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: MediaType) -> Table:
@@ -45,7 +45,8 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: M
         )
     if not path_exists(path):
         raise DataError(f"file or folder not found: {name}.")
-    if is_list(path):
+    form = sniff(path)
+    if form.is_table_file:
         return open_table(name, data, columns)
     wanted = [one.name for one in columns[1:] if not one.optional]
     if "other" in wanted:
@@ -54,15 +55,16 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: M
             f"JSONL file with the columns {data.path_field} and {data.other_field}."
         )
     labelled = bool(wanted) and "text" not in wanted
-    idx = idx_in_folder(path) if path.is_dir() and what == "image" else None
-    if idx is None and path.is_dir():
+    is_folder = form is Format.FOLDER
+    idx = idx_in_folder(path) if is_folder and what == "image" else None
+    if idx is None and is_folder:
         if "text" in wanted:
             raise DataError(
                 f"{path} is a folder of media without texts. Give a manifest: a TSV, CSV or JSONL "
                 "file with the columns path and text."
             )
         return open_folder(path, what, labelled=labelled)
-    if idx is not None or is_idx(path):
+    if idx is not None or form is Format.IDX:
         if what != "image":
             raise DataError(f"{path} is an IDX file of images, but {UNITS[what]} are needed.")
         if "text" in wanted:
@@ -75,9 +77,8 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: M
 
 
 def _single(path: Path, what: MediaType, wanted: str) -> Table:
-    ending = path.suffix.lower()
-    if ending not in ENDINGS[what]:
-        known = " ".join(sorted(ENDINGS[what]))
+    if extension(path) not in EXTENSIONS[what]:
+        known = " ".join(sorted(EXTENSIONS[what]))
         raise DataError(
             f"{path}: {UNITS[what]} cannot be read from a file with this ending. Give a folder, a "
             f"manifest (.tsv .csv .jsonl), or a file with one of the endings {known}."
@@ -86,9 +87,9 @@ def _single(path: Path, what: MediaType, wanted: str) -> Table:
         raise DataError(
             f"{path} has no {wanted}. Give a folder with one subfolder per class, or a manifest: "
             f"a TSV, CSV or JSONL file with the columns path and {wanted}"
-            f"{', and index (from 0) for the items of a stack' * (ending == '.npy')}."
+            f"{', and index (from 0) for the items of a stack' * is_array(path)}."
         )
-    if ending == ".npy" and is_stack(path, moving=what == "video"):
+    if is_array(path) and is_stack(path, moving=what == "video"):
         return open_stack(path)
     return open_files([(path, None)], str(path), what)
 

@@ -10,16 +10,18 @@ from typing import Literal
 from headway.data.bind import Column, is_header_for
 from headway.data.files import first_bytes, open_lines
 from headway.data.readers.conll import open_conll
-from headway.data.readers.delimited import (
-    detect_separator,
-    label_format,
-    open_delimited,
-    open_labelled_lines,
-)
+from headway.data.readers.delimited import open_delimited, open_labelled_lines
 from headway.data.readers.folder import open_text_folder
-from headway.data.readers.jsonl import is_json, open_jsonl
+from headway.data.readers.jsonl import open_jsonl
 from headway.data.readers.lines import open_plain
-from headway.data.readers.parquet import MAGIC, open_parquet
+from headway.data.readers.parquet import open_parquet
+from headway.data.sniff import (
+    PARQUET_START,
+    detect_separator,
+    is_delimited,
+    is_json_lines,
+    label_format,
+)
 from headway.data.table import Table
 from headway.errors import DataError
 from headway.settings.data import DataSettings
@@ -31,8 +33,6 @@ FileContents = Literal["table", "documents", "lines", "words"]
 """Contents of a file whose format is not evident: columns, plain text as documents or lines, or one
 word per line."""
 
-TABLES = frozenset({".tsv", ".csv"})
-
 
 def open_table(
     path: str, data: DataSettings, columns: Sequence[Column], holds: FileContents = "table"
@@ -43,12 +43,12 @@ def open_table(
         if holds == "table" and _has_label(columns):
             return open_text_folder(path, data.encoding)
         raise DataError(f"{path} is a folder. Give its files instead, for example '{path}/*/*.txt'")
-    if first_bytes(path).startswith(MAGIC):
+    if first_bytes(path).startswith(PARQUET_START):
         return open_parquet(path)
     encoding = data.encoding
     head = [line for line in islice(open_lines(path, encoding), HEAD) if line.strip()]
     first = head[0] if head else ""
-    if is_json(path, first, *_names(columns, holds)):
+    if is_json_lines(path, first, *_names(columns, holds)):
         return open_jsonl(path, encoding)
     if holds == "words":
         return open_conll(path, encoding)
@@ -58,11 +58,10 @@ def open_table(
             path, head, [one.given_name or one.name for one in columns], ragged=ragged
         )
         how = label_format(head) if _has_label(columns) and "\t" not in first else None
-        if how is not None and not _is_called_table(path):
+        if how is not None and not is_delimited(path):
             return open_labelled_lines(path, encoding, how)
     else:
-        named = {end.lower() for end in Path(path).suffixes} & TABLES
-        between = detect_separator(path, head, ()) if named else ""
+        between = detect_separator(path, head, ()) if is_delimited(path) else ""
         if not between or not _has_names(first, between, columns):
             return open_plain(path, encoding, "line" if holds == "lines" else data.unit)
     is_header = is_header_for(columns, commas=between in (",", ";"))
@@ -71,10 +70,6 @@ def open_table(
 
 def _has_label(columns: Sequence[Column]) -> bool:
     return any(one.kind in ("label", "labels", "number") for one in columns)
-
-
-def _is_called_table(path: str) -> bool:
-    return bool({end.lower() for end in Path(path).suffixes} & TABLES)
 
 
 PAIRS = (["source", "target"], ["source"])

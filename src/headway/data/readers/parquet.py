@@ -8,7 +8,6 @@ from typing import Any
 from headway.data.table import SAMPLE, RawRow, Table, value_in
 from headway.errors import DataError, needs
 
-MAGIC = b"PAR1"
 ROWS = 1024
 """Number of rows in memory at once."""
 

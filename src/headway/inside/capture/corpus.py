@@ -20,7 +20,7 @@ from headway.data.media.open_item import UNITS
 from headway.data.pairs import read_pairs
 from headway.data.predict_input import questions
 from headway.data.prepare import evaluation_media
-from headway.data.readers.jsonl import is_json
+from headway.data.sniff import is_delimited, is_json_lines
 from headway.data.source import DataSource, MediaSpec, TargetKind, TextKind
 from headway.data.store import Columns, load_prepared
 from headway.errors import DataError, FolderError
@@ -282,12 +282,11 @@ def _lines_of(path: str, run: LoadedRun) -> Iterator[str]:
     settings, reads = run.settings.data, run.spec.reads
     lines = open_lines(path, settings.encoding)
     head = list(islice(lines, 20))
-    suffixes = set(Path(path).suffixes)
-    if head and is_json(path, head[0], settings.text_field):
+    if head and is_json_lines(path, head[0], settings.text_field):
         if reads == "pairs":
             return (_join(pair) for pair in read_pairs((), (), (path,), settings) if any(pair))
         return (_join(ensure_list(one)) for one in questions(path, reads, run.settings) if one)
-    if reads == "labelled" and suffixes & {".tsv", ".csv"}:
+    if reads == "labelled" and is_delimited(path):
         asked = questions(path, reads, run.settings)
         return (_join(ensure_list(one)) for one in asked)
     if reads != "pairs" and not (reads == "labelled" and settings.other_field):

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.media.open_item import UNITS, ItemFormat, MediaRegion, MediaType, read_media
-from headway.data.readers.media import is_list
+from headway.data.media.open_item import UNITS, ItemFormat, MediaRegion, read_media
+from headway.data.sniff import MediaType, is_table_file
 from headway.data.source import media_examples
 from headway.errors import UserError
 from headway.inside.capture.streams import TokenStream
@@ -176,7 +176,7 @@ def open_media(run: LoadedRun, path: Path | str) -> MediaInput:
     if place.exists() or not number.isdecimal() or not Path(name).is_file():
         check_kind(place, form.modality)
         return MediaInput.of(place.name, read_media(str(place), form).values, settings)
-    if not is_list(Path(name)):
+    if not is_table_file(Path(name)):
         part = MediaRegion(index=int(number))
         return MediaInput.of(place.name, read_media(name, form, part).values, settings)
     for item in media_examples([name], run.settings.data, form.modality):

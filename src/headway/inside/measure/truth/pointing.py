@@ -14,7 +14,7 @@ from typing import Any
 from headway.data.files import open_lines
 from headway.data.media.open_item import ItemFormat
 from headway.data.readers.jsonl import parse_object
-from headway.data.readers.media import is_list
+from headway.data.sniff import is_table_file
 from headway.data.source import Example, media_examples
 from headway.errors import DataError, UserError
 from headway.inside.capture.media import MediaInput
@@ -209,7 +209,7 @@ def _lines(
     settings = media_settings(run.settings)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text, not a media manifest.")
-    if not is_list(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):
+    if not is_table_file(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):
         raise UserError(f"{manifest} must be a JSONL manifest (.jsonl) with boxes or times.")
     items = media_examples([str(manifest)], run.settings.data, what_of(settings))
     for number, line in enumerate(open_lines(str(manifest)), 1):

@@ -1,0 +1,380 @@
+"""What a file or a value is: the one list of file extensions, first bytes and header rules.
+
+`sniff` tells the format of a file or of a value in memory. Readers and commands ask the functions
+below it about names and first lines. There are no heavy imports, so that columns can be bound
+without torch.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from headway.errors import DataError
+
+MediaType = Literal["image", "video", "audio"]
+ALL_MEDIA: tuple[MediaType, ...] = ("image", "video", "audio")
+
+IMAGES = frozenset(
+    {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+)
+MOVING = frozenset({".gif", ".webp", ".png", ".tif", ".tiff"})
+"""Image formats that can hold several frames."""
+
+AUDIO = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"})
+ARRAY = ".npy"
+"""Array of pixels or of samples. Only its shape tells which."""
+
+EXTENSIONS: dict[MediaType, frozenset[str]] = {
+    "image": IMAGES | {ARRAY},
+    "video": MOVING | {ARRAY},
+    "audio": AUDIO,
+}
+"""File extensions by modality. `open_item.register` adds those of other packages."""
+
+TAB, COMMA = ".tsv", ".csv"
+DELIMITED = frozenset({TAB, COMMA})
+JSON_LINES = frozenset({".jsonl", ".ndjson", ".json"})
+PARQUET = ".parquet"
+TABLES = DELIMITED | JSON_LINES | {PARQUET}
+CONLL = frozenset({".conll", ".bio", ".bioes", ".iob", ".iob2", ".iobes"})
+"""File extensions of CoNLL files with columns separated by spaces or tabs."""
+
+CONLL_U = ".conllu"
+"""File extension of CoNLL-U: words in column 2, parts of speech in column 4, comments before
+sentences, and lines of multiword tokens (`1-2`) and of empty nodes (`1.1`), which are skipped."""
+
+PLAIN = ".txt"
+COMPRESSED = frozenset({".gz", ".xz", ".zst"})
+
+GZIP, XZ, ZSTD = b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
+PARQUET_START = b"PAR1"
+OGG, AU, RIFF, WAVE, FORM = b"OggS", b".snd", b"RIFF", b"WAVE", b"FORM"
+
+MEDIA_STARTS = {
+    b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp",
+    b"II*\0": ".tif", b"MM\0*": ".tif", b"fLaC": ".flac", OGG: ".ogg", b"ID3": ".mp3",
+    FORM: ".aiff", AU: ".au", b"\x93NUMPY": ARRAY,
+}  # fmt: skip
+"""File extensions by the first bytes of media. Readers detect formats the same way, except .npy."""
+
+FOREIGN = {
+    PARQUET_START: ("Parquet", "pandas.read_parquet({path!r}).to_csv({csv!r}, index=False)"),
+    b"ARROW1": ("Arrow", "pandas.read_feather({path!r}).to_csv({csv!r}, index=False)"),
+}
+"""Formats of tables that are not text: the name, and a call that converts a file to CSV."""
+
+NOT_TEXT = {
+    b"PK\x03\x04": "a ZIP archive or an Excel file. Unpack it, or save the sheet as CSV.",
+    b"BZh91AY&SY": "compressed with bzip2, not gzip, xz or zstd. Unpack it: bunzip2 {path}",
+    b"%PDF-1": "a PDF. Extract its text: pdftotext {path}",
+    b"SQLite format 3": "an SQLite database. Save the table as CSV.",
+}
+NEVER_TEXT = (b"BZh91AY&SY", b"%PDF-1")
+"""First bytes that identify a format even if no other byte is binary."""
+
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+FASTTEXT = "__label__"
+"""Prefix of the labels before each text in files of fastText."""
+
+DOCUMENT = "-DOCSTART-"
+"""Start of the line between two documents of a CoNLL file."""
+
+IsHeader = Callable[[Sequence[str], Sequence[Sequence[str]]], bool]
+"""Function from a first line and the lines after it to whether it is a header."""
+
+NUMBERED = 5
+"""Rows of numbers needed below a cell that is not a number to take its line for a header."""
+
+
+class Format(Enum):
+    """Formats of data that readers tell apart."""
+
+    FOLDER = "folder"
+    IMAGE = "image or video"
+    AUDIO = "audio"
+    ARRAY = "array of pixels or samples"
+    IDX = "IDX file of images"
+    PARQUET = "Parquet"
+    JSON_LINES = "lines of JSON"
+    DELIMITED = "delimited text"
+    CONLL = "one word per line"
+    TEXT = "plain text"
+    TABLE = "table in memory"
+
+    @property
+    def is_table_file(self) -> bool:
+        return self in (Format.PARQUET, Format.JSON_LINES, Format.DELIMITED)
+
+
+def sniff(value: object, head: Sequence[str] = ()) -> Format:
+    """Return the format of a file by its name, and if that does not tell, by the first lines in
+    `head`; or the format of a value in memory."""
+    if isinstance(value, str | PathLike):
+        return _sniff_path(Path(value), head)
+    if isinstance(value, np.ndarray) or hasattr(value, "__array_interface__"):
+        return Format.ARRAY
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _BY_EXTENSION.get(extension_of(bytes(value)), Format.TEXT)
+    return Format.TABLE
+
+
+def _sniff_path(path: Path, head: Sequence[str]) -> Format:
+    if path.is_dir():
+        return Format.FOLDER
+    if is_table_file(path):
+        if has_extension(path, PARQUET):
+            return Format.PARQUET
+        return Format.JSON_LINES if has_extension(path, *JSON_LINES) else Format.DELIMITED
+    if is_idx(path):
+        return Format.IDX
+    last = extension(path)
+    if last in EXTENSIONS["audio"]:
+        return Format.AUDIO
+    if last == ARRAY:
+        return Format.ARRAY
+    if is_visual(path):
+        return Format.IMAGE
+    if last in CONLL or last == CONLL_U:
+        return Format.CONLL
+    first = head[0] if head else ""
+    if is_json_lines(path, first):
+        return Format.JSON_LINES
+    return Format.DELIMITED if head and detect_separator(path, head, ()) else Format.TEXT
+
+
+def extension(path: str | PathLike[str]) -> str:
+    """Return the last extension of a name in lower case."""
+    return Path(path).suffix.lower()
+
+
+def extensions(path: str | PathLike[str]) -> set[str]:
+    """Return all extensions of a name in lower case: `.csv` and `.gz` of `reviews.csv.gz`."""
+    return {one.lower() for one in Path(path).suffixes}
+
+
+def has_extension(path: str | PathLike[str], *wanted: str) -> bool:
+    """Whether one of the last two extensions is among those: one may be that of a compression."""
+    return bool(set(wanted) & {one.lower() for one in Path(path).suffixes[-2:]})
+
+
+def is_table_file(path: str | PathLike[str]) -> bool:
+    """Whether the name is that of a table, such as a manifest of media files."""
+    return has_extension(path, *TABLES)
+
+
+def is_delimited(path: str | PathLike[str]) -> bool:
+    return not extensions(path).isdisjoint(DELIMITED)
+
+
+def is_audio(path: str | PathLike[str]) -> bool:
+    return extension(path) in EXTENSIONS["audio"]
+
+
+def is_visual(path: str | PathLike[str]) -> bool:
+    """Whether the file name is that of an image or a video; False for arrays, which may be
+    either."""
+    last = extension(path)
+    return last != ARRAY and last in EXTENSIONS["image"] | EXTENSIONS["video"]
+
+
+def is_media_file(path: str | PathLike[str]) -> bool:
+    """Whether the file name is that of an image, a video or audio, but not of an array."""
+    return is_audio(path) or is_visual(path)
+
+
+def is_array(path: str | PathLike[str]) -> bool:
+    return extension(path) == ARRAY
+
+
+def has_extension_of(path: Path, what: MediaType) -> bool:
+    """Whether a file, which must not be hidden, has an extension of a modality."""
+    return extension(path) in EXTENSIONS[what] and not path.name.startswith(".")
+
+
+@lru_cache(maxsize=64)
+def is_idx(path: str | Path) -> bool:
+    """Whether the name is that of an IDX file, such as `train-images-idx3-ubyte.gz` of MNIST."""
+    name = Path(path).name.lower()
+    return name.endswith("ubyte") or ("idx" in name and Path(name).suffix in ("", ".gz", ".idx"))
+
+
+def check_is_text(path: str | PathLike[str]) -> None:
+    """Raise a `DataError` if a file that is to be read as text is media by its name."""
+    if is_media_file(path):
+        kind = "an audio file" if is_audio(path) else "an image or video"
+        raise DataError(f"{path} has the file extension of {kind}, but a text file is needed.")
+
+
+def may_hold(path: str | PathLike[str], what: str) -> bool:
+    """Whether a file is one of a modality by its name, or a folder holds one at any depth."""
+
+    def is_one(name: str) -> bool:
+        if what == "audio":
+            return is_audio(name)
+        return is_visual(name) or is_array(name) or is_idx(name)
+
+    if not Path(path).is_dir():
+        return is_one(os.fspath(path))
+    return any(is_one(name) for _, _, names in os.walk(path) for name in names)
+
+
+def media_types(value: object) -> tuple[MediaType, ...]:
+    """Return the modalities that a path, an array or a value of a dataset may have."""
+    if isinstance(value, str | os.PathLike):
+        if is_audio(value):
+            return ("audio",)
+        return ("image", "video") if is_visual(value) else ALL_MEDIA
+    if isinstance(value, np.ndarray):
+        if value.ndim == 3:
+            return ("image",) if value.shape[-1] in (1, 3, 4) else ("video",)
+        kinds: dict[int, MediaType] = {1: "audio", 2: "image", 4: "video"}
+        return (kinds[value.ndim],) if value.ndim in kinds else ALL_MEDIA
+    with_rate = isinstance(value, tuple) or (isinstance(value, Mapping) and "array" in value)
+    return ("audio",) if with_rate else ALL_MEDIA
+
+
+def extension_of(content: bytes) -> str:
+    """Return the file extension for the bytes of an image or audio; empty if they are unknown."""
+    if content[:4] == RIFF:
+        return ".webp" if content[8:12] == b"WEBP" else ".wav"
+    return next((end for start, end in MEDIA_STARTS.items() if content.startswith(start)), "")
+
+
+_BY_EXTENSION = {
+    **dict.fromkeys(IMAGES, Format.IMAGE), **dict.fromkeys(AUDIO, Format.AUDIO),
+    ARRAY: Format.ARRAY,
+}  # fmt: skip
+
+
+def is_json_lines(path: str | PathLike[str], first: str, *fields: str) -> bool:
+    """Whether a file is JSON Lines by its name or its first line, which must have one of the fields
+    if any are given."""
+    named = extensions(path)
+    if named & JSON_LINES:
+        return True
+    if named & DELIMITED or not first.lstrip().startswith("{") or "\t" in first:
+        return False
+    if not fields:
+        return True
+    try:
+        values = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(values, dict) and any(name.split(".")[0] in values for name in fields)
+
+
+def detect_separator(
+    path: str | PathLike[str], head: Sequence[str], names: Sequence[str], *, ragged: bool = False
+) -> str:
+    """Return the column separator, or an empty string if the file does not look like a table. In
+    `ragged` files, such as sentence pairs, tabs count more than commas."""
+    named = extensions(path)
+    first = head[0] if head else ""
+    if COMMA in named:
+        tabs = {line.count("\t") for line in head if line.strip()}
+        if len(tabs) == 1 and tabs != {0} and (ragged or "," not in first):
+            return "\t"
+        return ";" if "," not in first and ";" in first else ","
+    if TAB in named or "\t" in first:
+        return "\t"
+    return "," if _is_csv(first, head[1] if len(head) > 1 else "", names) else ""
+
+
+def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
+    """Whether a file without the ending .csv is CSV: its first line names the columns, or the
+    second has the same number of cells. A sentence with a comma is not a table."""
+    if "," not in first:
+        return False
+    header, cells = (next(csv.reader([line]), []) for line in (first, second))
+    named = {cell.strip() for cell in header} >= set(names)
+    return named or ("\t" not in second and len(cells) == len(header))
+
+
+def is_over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a column holds only numbers or only media files in all lines but the first, so that
+    the first line is a header."""
+    whole = [row for row in rows if len(row) == len(cells)]
+    if len(whole) < NUMBERED or len(cells) < 2:
+        return False
+    return any(
+        cell and not is_such(cell) and all(is_such(row[i]) for row in whole)
+        for i, cell in enumerate(cells)
+        for is_such in (is_number, is_media_file)
+    )
+
+
+def is_like_rows(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a line has a label or a number like those below it, so that it is not a header."""
+    whole = [row for row in rows if len(row) == len(cells)]
+    return any(
+        any(row[i].strip() == cell for row in whole)
+        or (is_number(cell) and all(is_number(row[i]) for row in whole))
+        for i, cell in enumerate(cells)
+        if cell and whole
+    )
+
+
+def is_number(text: object) -> bool:
+    try:
+        return math.isfinite(float(str(text)))
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class LabelFormat:
+    """Format in which a file without columns writes a label before each text."""
+
+    form: str
+    columns: tuple[str, ...]
+    row: Callable[[str], dict[str, object]]
+
+
+def label_format(head: Sequence[str]) -> LabelFormat | None:
+    """Detect labels before the texts of the first lines: `__label__x` (fastText), `LABEL:detail`
+    (TREC), or one of a few numbers. None if lines do not start with labels."""
+    if head and head[0].startswith(FASTTEXT):
+        return LabelFormat(f"{FASTTEXT} before each text", ("label", "text"), _fasttext_row)
+    if head and all(map(_TREC.match, head)):
+        return LabelFormat("LABEL:detail before each text", ("label", "fine", "text"), _trec_row)
+    numbers = [found[0] for line in head if (found := _NUMBERED.match(line))]
+    few = len(set(numbers)) <= len(numbers) // 2
+    if numbers and few and len(numbers) == len(head):
+        return LabelFormat("a number before each text", ("label", "text"), _numbered_row)
+    return None
+
+
+_TREC = re.compile(r"[A-Z][A-Z_-]*:\w+ +\S")
+_NUMBERED = re.compile(r"-?\d{1,4}(?= +\S)")
+
+
+def _fasttext_row(line: str) -> dict[str, object]:
+    words = line.split(" ")
+    n = next((i for i, word in enumerate(words) if not word.startswith(FASTTEXT)), len(words))
+    labels = [word.removeprefix(FASTTEXT) for word in words[:n]]
+    return {"label": labels if n > 1 else "".join(labels), "text": " ".join(words[n:])}
+
+
+def _trec_row(line: str) -> dict[str, object]:
+    fine, _, text = line.partition(" ")
+    return {"label": fine.partition(":")[0], "fine": fine, "text": text.strip()}
+
+
+def _numbered_row(line: str) -> dict[str, object]:
+    label, _, text = line.partition(" ")
+    return {"label": label, "text": text.strip()}
