@@ -232,6 +232,7 @@ def test_no_example_is_left_out() -> None:
         "make_shapes",
         "make_moving",
         "make_digits",
+        "minimal",
         "label_sets",
         "base_corpus",
     }  # see tests/examples
