@@ -128,18 +128,18 @@ def test_it_has_a_baseline_of_its_own_metric(tiny: Tiny) -> None:
     metric = tiny.task.metric
     for full in (True, False):
         scores = scores_of(tiny, full)
-        assert "baselines" not in vars(scores)  # they cost nothing until they are read
+        assert "_baselines" not in vars(scores)  # they cost nothing until they are read
         found = of_metric(scores.baselines, metric)
         assert found, "no baseline"
-        given = scores.baselines, scores.ranges, metric, scores.members
-        rows = standings(scores[metric.name], *given)
+        ranges = scores.ranges(metric.name)
+        rows = standings(scores[metric.name], scores.baselines, ranges, metric, scores.members)
         members = [NEURAL, NGRAMS] if ngrams_of(tiny.model) is not None else []
         assert sorted(scores.members) == sorted(members)
         assert [row.name for row in rows if row.name not in members][-2:] == [
             next(iter(found)),
             MODEL,
         ]
-        assert set(scores.ranges) <= {row.name for row in rows}
+        assert set(ranges) <= {row.name for row in rows}
         for row in rows:
             assert row.range is None or row.range[0] <= row.value <= row.range[1]
         assert all(math.isfinite(value) for value in found.values())

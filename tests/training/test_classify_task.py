@@ -25,7 +25,7 @@ from headway.settings.run import RunSettings
 from headway.settings.task_rows import spec_of
 from headway.tasks.answers import PrintOptions
 from headway.tasks.dataset import EvalPass
-from headway.tasks.label import ClassifyObjective, ClassifyPredictor, Predictions
+from headway.tasks.label import ClassifyObjective, ClassifyPredictor, ItemLogits
 from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
@@ -245,11 +245,11 @@ def test_a_temperature_is_for_each_window_as_the_weights_have_it(tmp_path: Path)
     settings, prepared = resolved(CLASSIFY, asked("classify", text, model__max_len=16), tmp_path)
     task, model = ClassifyObjective(settings, prepared), model_of(settings)
     apply_temperature(model, 0.2)
-    said = Predictions.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
+    said = ItemLogits.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
     owner = task.valid_dataset.example_index
     assert len(owner) > said.n == prepared.valid.n
     apply_temperature(model, 3.0)
-    after = Predictions.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
+    after = ItemLogits.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
     np.testing.assert_allclose(said.per_example(3.0), after.per_example(), rtol=1e-4)
     assert np.abs(said.per_example() - after.per_example()).max() > 0.01
     np.testing.assert_array_equal(said.first(5).per_example(3.0), said.per_example(3.0)[:5])
@@ -327,13 +327,13 @@ def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     files = replace(run.data, text=(test,))
     found = CLASSIFY.evaluation(InferenceRequest(open_run(out, device="cpu"), run), files)
     names = [name for name, _, _ in found.rows]
-    assert names[:2] == ["accuracy", "macro F1"]
+    assert names[:3] == ["texts", "accuracy", "F1"]
     assert [value for _, value, _ in found.rows].count("1") == 1  # the text without a word
     assert found.facts["n"] == 31
     assert found.facts["accuracy"] > 90
     low, high = found.facts["intervals"]["accuracy"]
     assert low <= found.facts["accuracy"] <= high
-    assert found.facts["baselines"]["bag of words"] > 90
+    assert found.facts["baselines"]["bag of words"]["accuracy"] > 90
     json.dumps(found.facts)
     bad = write_tsv(tmp_path / "bad.tsv", [("a film", "neg"), ("another", "meh")])
     with pytest.raises(DataError, match=r"bad\.tsv:2\b.*'meh'.*'neg', 'pos', 'so'"):

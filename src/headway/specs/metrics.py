@@ -21,6 +21,8 @@ class Metric:
 
     unit: str = ""
     digits: int = 2
+    remark: str = ""
+    """Explanation of the value in tables."""
 
     @property
     def most(self) -> float | None:
@@ -30,6 +32,10 @@ class Metric:
 
     def shown(self, value: float) -> str:
         return f"{value:.{self.digits}f}" + (f" {self.unit}" if self.unit else "")
+
+    def interval_text(self, interval: tuple[float, float]) -> str:
+        low, high = interval
+        return f"95 %: {low:.{self.digits}f} – {high:.{self.digits}f}"
 
     @property
     def axis(self) -> str:
@@ -44,26 +50,43 @@ METRICS: dict[str, Metric] = {
     one.name: one
     for one in (
         Metric(name="accuracy", label="accuracy", unit="%"),
-        Metric(name="top5", label="top-5 accuracy", unit="%"),
+        Metric(
+            name="top5",
+            label="top-5 accuracy",
+            unit="%",
+            remark="correct class among the 5 most likely",
+        ),
         Metric(name="micro_f1", label="micro F1", unit="%"),
         Metric(name="f1", label="F1", unit="%"),
         Metric(name="precision", label="precision", unit="%"),
         Metric(name="recall", label="recall", unit="%"),
-        Metric(name="mrr", label="MRR", unit="%"),
-        Metric(name="exact_match", label="exact match", unit="%"),
+        Metric(name="mrr", label="MRR", unit="%", remark="mean reciprocal rank, times 100"),
+        Metric(
+            name="exact_match",
+            label="exact match",
+            unit="%",
+            remark="predictions equal to the target",
+        ),
         Metric(name="bleu", label="BLEU"),
         Metric(name="chrf", label="chrF"),
         Metric(name="cider", label="CIDEr-D", unit="of 10", digits=3),
         Metric(name="wer", label="WER", lower=True, unit="%"),
         Metric(name="cer", label="CER", lower=True, unit="%"),
-        Metric(name="map", label="mean average precision", unit="%"),
+        Metric(
+            name="map",
+            label="mean average precision",
+            unit="%",
+            remark="independent of the threshold",
+        ),
         Metric(name="mae", label="MAE", lower=True, digits=4),
-        Metric(name="rmse", label="RMSE", lower=True, digits=4),
-        Metric(name="r2", label="R²", digits=4),
-        Metric(name="pearson", label="Pearson", digits=4),
-        Metric(name="spearman", label="Spearman", digits=4),
+        Metric(name="rmse", label="RMSE", lower=True, digits=4, remark="root mean squared error"),
+        Metric(name="r2", label="R²", digits=4, remark="fraction of the variance explained"),
+        Metric(name="pearson", label="Pearson", digits=4, remark="correlation"),
+        Metric(name="spearman", label="Spearman", digits=4, remark="rank correlation"),
         Metric(name="variance_explained", label="variance explained", unit="%"),
-        Metric(name="ppl", label="perplexity", lower=True),
+        Metric(
+            name="ppl", label="perplexity", lower=True, remark="per token; depends on the tokenizer"
+        ),
         Metric(name="bits_per_byte", label="bits per byte", lower=True, digits=3),
         Metric(name="loss", label="loss", lower=True, digits=3),
     )

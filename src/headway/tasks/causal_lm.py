@@ -149,7 +149,6 @@ class CausalLMDataset:
 
 @dataclass
 class CausalLMObjective(Objective[Tensor]):
-    prepared: PreparedData
     train_dataset: CausalLMDataset = field(init=False)
     valid_dataset: CausalLMDataset = field(init=False)
 

@@ -309,7 +309,6 @@ def percent(found: Retrieval) -> dict[str, float]:
 
 @dataclass
 class ContrastiveObjective(Objective[ContrastiveTargets]):
-    prepared: PreparedData
     train_dataset: PairDataset = field(init=False)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from headway.data.batches import FixedShapes, IntArray, StepPlan
 from headway.errors import Stopped
 from headway.models.parts.output_heads import ModelInput
 from headway.progress import OnProgress, no_progress
+
+if TYPE_CHECKING:
+    from headway.tasks.loaded_run import LoadedRun
 
 T = TypeVar("T")
 
@@ -154,6 +157,22 @@ class EvalPass:
 
     should_stop: Callable[[], bool] = lambda: False
     """Called between two batches; `Stopped` is raised when it returns true."""
+
+    run: LoadedRun | None = None
+    """The opened run, which may be an ensemble or use another engine than torch; None in
+    training."""
+
+    @classmethod
+    def of_run(cls, run: LoadedRun, on_progress: OnProgress = no_progress) -> EvalPass:
+        """A pass over a test set or over inputs to predict for."""
+        only_decodes = run.engine is not None and run.spec.writes
+        model = nn.Module() if only_decodes else run.model
+        return cls(model, run.device, on_progress=on_progress, run=run)
+
+    @property
+    def models(self) -> Sequence[nn.Module]:
+        """All models of an ensemble."""
+        return (self.model,) if self.run is None else self.run.models
 
     def report_progress(self, done: int, total: int) -> None:
         self.on_progress(done, total)

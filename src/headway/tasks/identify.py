@@ -16,7 +16,7 @@ from headway.data.source import TargetKind, media_examples
 from headway.data.store import PreparedData
 from headway.errors import DataError, UserError
 from headway.metrics.speech import equal_error
-from headway.progress import no_progress
+from headway.progress import Progress, no_progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved
 from headway.tasks.answers import (
@@ -29,21 +29,25 @@ from headway.tasks.answers import (
 )
 from headway.tasks.dataset import EvalPass
 from headway.tasks.embed_answers import EmbeddingFilePredictor
+from headway.tasks.evaluate import TrainingData
 from headway.tasks.history import read_history
 from headway.tasks.label import (
     ClassificationDataset,
+    ClassifyEvaluator,
     ClassifyObjective,
     ClassifyPredictor,
     ClassifyTask,
-    scores_of,
+    LabelledSet,
+    LabelPredictions,
 )
-from headway.tasks.label_data import ScoredSet, scored_set
+from headway.tasks.label_data import labelled_columns
 from headway.tasks.media_answers import note_silence
 from headway.tasks.media_inputs import LoadedInput, load_media
 from headway.tasks.preprocess.preprocessor import InputLine, media_settings_of
 from headway.tasks.readout import OneVector
-from headway.tasks.scores import ScoreRow, Scores
+from headway.tasks.scores import Methods, ScoreRow, Scores
 from headway.tasks.task import InferenceRequest, Predictor
+from headway.tokens.tokenizer import Vocabularies
 
 Float32Array = NDArray[np.float32]
 
@@ -71,25 +75,81 @@ class IdentifyTask(ClassifyTask):
                 )
         return SpeakerPredictor(use)
 
-    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
-        return evaluate_speakers(use, files)
+    def evaluator(self, runs: Sequence[Resolved], words: Vocabularies | None) -> IdentifyEvaluator:
+        return IdentifyEvaluator.of(runs, None)
 
 
 class IdentifyObjective(ClassifyObjective):
-    def evaluate(self, asked: EvalPass) -> Scores:
-        scores = super().evaluate(asked)
-        found = self.verified(asked) if asked.full else None
-        if found is not None:
-            scores.figures["verification"] = found.facts
-        return scores
+    def make_evaluator(self) -> IdentifyEvaluator:
+        return IdentifyEvaluator.of((self.settings,), None)
 
-    def verified(self, asked: EvalPass) -> Verification | None:
-        """Speaker verification on the validation set; None unless it has pairs of recordings of the
-        same speaker and of different speakers."""
-        most = min(MOST_VERIFIED, asked.max_examples or MOST_VERIFIED)
-        quietly = replace(asked, max_examples=most, on_progress=no_progress)
-        vectors_ND = item_vectors(quietly, self.valid_dataset)
-        return verification(vectors_ND, self.valid_truth_N[:most])
+
+@dataclass(frozen=True)
+class SpeakerPredictions(LabelPredictions):
+    """Predicted speakers, and vectors of the recordings."""
+
+    vectors_ND: Float32Array | None = None
+    """A unit vector for each of the recordings to compare; None in a quick evaluation."""
+
+
+@dataclass(frozen=True)
+class IdentifyEvaluator(ClassifyEvaluator):
+    """Evaluation of classification on known speakers, and of verification on unknown speakers, or
+    on the known ones if the set has no others."""
+
+    def predict(self, asked: EvalPass, examples: LabelledSet) -> SpeakerPredictions:
+        said = super().predict(asked, examples)
+        known_N = examples.truth_N < len(self.settings.labels)
+        vectors_ND = None
+        if asked.full:
+            most = asked.max_examples or len(known_N)
+            if asked.run is None:  # training should not wait for millions of pairs
+                most = min(MOST_VERIFIED, most)
+            quietly = replace(asked, max_examples=most, on_progress=no_progress)
+            vectors_ND = item_vectors(quietly, examples.datasets[0])
+        return SpeakerPredictions(
+            said.label_type, said.models, scored_N=None if known_N.all() else known_N,
+            vectors_ND=vectors_ND,
+        )  # fmt: skip
+
+    def score(self, predictions: LabelPredictions, examples: LabelledSet, full: bool) -> Scores:
+        known, vectors_ND = self.known(examples), getattr(predictions, "vectors_ND", None)
+        found = Scores({})
+        if len(known.truth_N):
+            found = super().score(predictions, known, full)
+        if vectors_ND is None:
+            return found
+        unseen = len(known.truth_N) < len(examples.truth_N)
+        labels_N = examples.truth_N[: len(vectors_ND)]
+        judged_N = (labels_N >= len(self.settings.labels)) | (not unseen)
+        result = verification(vectors_ND[judged_N], labels_N[judged_N])
+        if result is None and not len(known.truth_N):
+            raise DataError(
+                f"the test set ({len(labels_N):,} recordings) cannot be used for verification. It "
+                "must contain at least two recordings of the same speaker, and at least two "
+                "speakers."
+            )
+        if result is None:
+            return found
+        return found.updated(
+            details=_verification_rows(result, unseen),
+            facts={"verification": {**result.facts, "unseen": unseen}},
+            figures={"verification": result.facts},
+        )
+
+    def known(self, examples: LabelledSet) -> LabelledSet:
+        """The recordings of speakers in the training data."""
+        known_N = examples.truth_N < len(self.settings.labels)
+        return replace(examples, truth_N=examples.truth_N[known_N])
+
+    def baselines(self, train: TrainingData, examples: LabelledSet, n: int | None) -> Methods:
+        known = self.known(examples)
+        return super().baselines(train, known, n) if len(known.truth_N) else {}
+
+    def test_set(self, files: DataSettings, progress: Progress) -> LabelledSet:
+        names = (*self.settings.labels, *_unknown_speakers(self.settings, files))
+        columns, truth_N, _, places = labelled_columns(self.settings, files, names, None, progress)
+        return LabelledSet(columns, truth_N, self.datasets(columns), places=places)
 
 
 @torch.no_grad()
@@ -273,38 +333,6 @@ def threshold_of(folder: Path) -> float | None:
     return None
 
 
-def evaluate_speakers(use: InferenceRequest, files: DataSettings) -> Scores:
-    """Evaluate classification on known speakers, and verification on unknown speakers, or on the
-    known ones if the test set has no others."""
-    settings, labeller = use.settings, ClassifyPredictor(use)
-    names = (*settings.labels, *_unknown_speakers(settings, files))
-    test = scored_set(settings, files, names, None, use.progress)
-    labels_N = test.truth_N
-    is_known_N = labels_N < len(settings.labels)
-    found = Scores({})
-    if is_known_N.any():
-        with use.progress.stage("classifying", len(labels_N)) as stage:
-            said_NC = labeller.predict(test.columns, stage.update)
-        known = ScoredSet(test.columns, labels_N[is_known_N])
-        found = scores_of(labeller, said_NC[is_known_N], known)
-    unseen = not is_known_N.all()
-    judged_N = ~is_known_N if unseen else is_known_N
-    items = ClassificationDataset(labeller.preprocessors[0].input_dataset(test.columns))
-    with use.progress.stage("comparing voices", len(labels_N)) as stage:
-        asked = EvalPass(use.opened.model, use.opened.device, on_progress=stage.update)
-        vectors_ND = item_vectors(asked, items)
-    result = verification(vectors_ND[judged_N], labels_N[judged_N])
-    if result is None and not is_known_N.any():
-        raise DataError(
-            f"the test set ({len(labels_N):,} recordings) cannot be used for verification. It must "
-            "contain at least two recordings of the same speaker, and at least two speakers."
-        )
-    if result is not None:
-        found.rows += _verification_rows(result, unseen)
-        found.facts["verification"] = {**result.facts, "unseen": unseen}
-    return found
-
-
 def _unknown_speakers(settings: Resolved, files: DataSettings) -> list[str]:
     """Labels of the test set that were not in the training data."""
     found = media_examples(files.media, files, "audio", "label")
@@ -316,8 +344,8 @@ def _verification_rows(found: Verification, unseen: bool) -> list[ScoreRow]:
     return [
         (
             "equal error rate",
-            f"{100 * found.eer:.2f}",
-            f"%, on {found.same + found.other:,} pairs from {found.speakers} speakers {who}",
+            f"{100 * found.eer:.2f} %",
+            f"on {found.same + found.other:,} pairs from {found.speakers} speakers {who}",
         ),
         (
             "threshold",

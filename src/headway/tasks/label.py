@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,14 +19,15 @@ from torch import Tensor, nn
 
 from headway.data.batches import FixedShapes, IntArray, to_device
 from headway.data.check import rare_label_note
-from headway.data.store import Columns, PreparedData, load_prepared
+from headway.data.store import Columns, PreparedData
 from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.baselines import BagOfWords, TextPair, thinning
 from headway.metrics.classification import ENOUGH
 from headway.models.parts.ngrams import NgramScores
 from headway.models.parts.output_heads import at_least_fp32, set_class_prior
-from headway.progress import OnProgress, Progress, no_progress
+from headway.nn.logistic import LinkFunction
+from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
 from headway.settings.run import Resolved, RunSettings, check_effect
@@ -43,8 +44,9 @@ from headway.tasks.dataset import (
     mean_by_example,
     n_examples,
 )
+from headway.tasks.evaluate import Evaluator, TrainingData
 from headway.tasks.hard_distil import HardTeacher, check_teacher
-from headway.tasks.label_data import ScoredSet, prepare_labelled, scored_set, unit_of
+from headway.tasks.label_data import labelled_columns, prepare_labelled, unit_of
 from headway.tasks.label_defaults import IMBALANCED, MODALITY_DEFAULTS, LabelDefaults, label_stats
 from headway.tasks.label_kinds import (
     LabelType,
@@ -61,21 +63,22 @@ from headway.tasks.preprocess.preprocessor import (
     InputDataset,
     InputDatasetMixin,
     InputLine,
+    Preprocessor,
     preprocessor_of,
 )
 from headway.tasks.readout import Read, readout_of
 from headway.tasks.scores import (
-    MODEL,
     NEURAL,
     NGRAMS,
-    Baselines,
-    Range,
+    Methods,
+    MethodScores,
     Scores,
     Temperature,
     fit_temperature,
     member_remark,
 )
 from headway.tasks.task import InferenceRequest, Note, Predictor, Task
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 SAMPLES = 8
 
@@ -116,8 +119,6 @@ class ClassificationDataset(InputDatasetMixin):
 class ClassifyObjective(Objective[Tensor]):
     """Training and validation of a classification task."""
 
-    prepared: PreparedData
-
     def __post_init__(self) -> None:
         settings, prepared = self.settings, self.prepared
         self.metric = METRICS[settings.train.metric or spec_of(settings).scores[0]]
@@ -135,9 +136,17 @@ class ClassifyObjective(Objective[Tensor]):
         self.train_dataset: ClassificationDataset = ClassificationDataset(
             train, self.truth_N, self.weights_N
         )
+        self.evaluator = self.make_evaluator()
         self.valid_truth_N = self.label_type.stored_targets(prepared.valid)[:]
         self.valid_dataset: ClassificationDataset = ClassificationDataset(valid, self.valid_truth_N)
+        places = [str(one.get("place", "")) for one in prepared.valid_examples]
+        self.valid_set = LabelledSet(
+            prepared.valid, self.valid_truth_N, (self.valid_dataset,), places=places
+        )
         self.teacher = HardTeacher(settings) if settings.classify.teacher else None
+
+    def make_evaluator(self) -> ClassifyEvaluator:
+        return ClassifyEvaluator.of((self.settings,), self.prepared.input_tokenizer)
 
     def begin(self, model: nn.Module, note: Note) -> None:
         set_class_prior(model, self.label_type.prior(self.truth_N, self.weights_N))
@@ -177,68 +186,6 @@ class ClassifyObjective(Objective[Tensor]):
         for other in read.extra_heads.values():
             total = total + other.loss_weight * self.label_type.loss(other, taught_BC).sum
         return TaskLoss(total, own.nll)
-
-    def evaluate(self, asked: EvalPass) -> Scores:
-        target, asked = self.label_type, replace(asked, max_examples=self.n_evaluated(asked))
-        truth_N = self.valid_truth_N[: asked.max_examples]
-        said = Predictions.compute(asked, target, self.settings, self.valid_dataset)
-        temperature = said.temperature(truth_N) if asked.calibrate else None
-        if temperature is not None:
-            said = said.with_ngram_weight(temperature.ngram_weight)
-        divisor = temperature.value if temperature else 1.0
-        said_NC = said.per_example(divisor)
-        if self.fits_threshold:
-            target = target.fitted(said_NC, truth_N)
-        alone = {
-            who: PredictedValues(target, one.per_example(divisor))
-            for who, one in said.single_members.items()
-        }
-        figures = target.figures(said_NC, truth_N, asked.full)
-        if asked.full and target.has_classes:
-            figures |= self.preprocessor.figures(
-                self.prepared.valid, said_NC, truth_N, target.names
-            )
-        return Scores(
-            values=target.values(said_NC, truth_N),
-            samples=self._samples(target, said_NC, truth_N),
-            figures=figures,
-            find_baselines=lambda: self.baselines,
-            find_members=lambda: {who: one.values(truth_N) for who, one in alone.items()},
-            find_answers=lambda: target.named_outputs(said_NC, truth_N),
-            find_ranges=lambda: self._ranges(
-                {MODEL: PredictedValues(target, said_NC), **alone}, truth_N
-            ),
-            temperature=temperature,
-            fitted=fitted_settings(target, self.label_type),
-        )
-
-    @property
-    def fits_threshold(self) -> bool:
-        """Whether the threshold of multi-label predictions is fitted: only if not set by hand."""
-        return "classify.threshold" not in self.settings.asked
-
-    @cached_property
-    def _baseline_predictions(self) -> dict[str, PredictedValues]:
-        """Predictions of the baselines for the validation examples."""
-        prepared, intake = self.prepared, self.preprocessor
-        train = TrainSet(self.truth_N, intake.texts(prepared.train))
-        valid = ScoredSet(prepared.valid, self.valid_truth_N, intake.texts(prepared.valid))
-        return baseline_predictions(self.label_type, train, valid, valid)
-
-    @cached_property
-    def baselines(self) -> Baselines:
-        truth_N = self.valid_truth_N
-        return {name: one.values(truth_N) for name, one in self._baseline_predictions.items()}
-
-    def _ranges(
-        self, models: Mapping[str, PredictedValues], truth_N: TargetArray
-    ) -> dict[str, Range]:
-        score, all_N = self.metric.name, self.valid_truth_N
-        found = {
-            name: one.interval_of(score, all_N) for name, one in self._baseline_predictions.items()
-        }
-        found |= {name: one.interval_of(score, truth_N) for name, one in models.items()}
-        return {name: one for name, one in found.items() if one}
 
     def prior_loss(self) -> float | None:
         if self.settings.identify.margin:  # a margin makes the loss larger than cross-entropy
@@ -283,19 +230,6 @@ class ClassifyObjective(Objective[Tensor]):
     def frequencies(self) -> TargetFrequencies | None:
         return self.label_type.frequencies(self.truth_N, self.valid_truth_N, self.weights_N)
 
-    def _samples(
-        self, target: LabelType, said_NC: FloatArray, truth_N: TargetArray
-    ) -> list[dict[str, str]]:
-        texts = self.preprocessor.texts(self.prepared.valid, SAMPLES)
-        if texts is None:
-            names = [str(one["place"]) for one in self.prepared.valid_examples[:SAMPLES]]
-        else:
-            names = [" │ ".join(filter(None, text)) for text in texts]
-        return [
-            {"source": name, **target.sample(said_C, true)}
-            for name, said_C, true in zip(names, said_NC, truth_N, strict=False)
-        ]
-
     def show(self, part: MicroBatch) -> list[dict[str, Any]]:
         shown, items = [], self.train_dataset
         for row in part.rows.rows:
@@ -307,7 +241,7 @@ class ClassifyObjective(Objective[Tensor]):
 
 
 @dataclass(frozen=True)
-class Predictions:
+class ItemLogits:
     """Logits of a model for the items of the first examples, by member of the model."""
 
     label_type: LabelType
@@ -329,7 +263,7 @@ class Predictions:
     @torch.no_grad()
     def compute(
         cls, asked: EvalPass, target: LabelType, settings: Resolved, items: ClassificationDataset
-    ) -> Predictions:
+    ) -> ItemLogits:
         readout, found = readout_of(settings), list[tuple[IntArray, Tensor]]()
         ngrams, share = list[Tensor](), 0.0
         for rows, batch in asked.examples(items):
@@ -342,22 +276,16 @@ class Predictions:
         every, neural = [rows for rows, _ in found], [scores for _, scores in found]
         return cls(target, items, n, every, neural, ngrams or None, share)
 
-    def with_ngram_weight(self, share: float | None) -> Predictions:
+    def with_ngram_weight(self, share: float | None) -> ItemLogits:
         """A copy in which the n-grams have this weight; None: their present weight."""
         return self if share is None else replace(self, ngram_weight=share)
 
     @property
-    def single_members(self) -> dict[str, Predictions]:
+    def single_members(self) -> dict[str, ItemLogits]:
         """The logits of each member alone; empty for a model without n-grams."""
         if self.ngrams is None:
             return {}
         return {NEURAL: replace(self, ngram_weight=0.0), NGRAMS: replace(self, ngram_weight=1.0)}
-
-    def members(self, truth_N: TargetArray) -> Baselines:
-        return {
-            who: self.label_type.values(one.per_example(), truth_N)
-            for who, one in self.single_members.items()
-        }
 
     def per_example(self, temperature: float = 1.0) -> FloatArray:
         """Predictions for each example: the mean over its windows."""
@@ -390,7 +318,7 @@ class Predictions:
             some.ngrams is not None,
         )
 
-    def first(self, n: int) -> Predictions:
+    def first(self, n: int) -> ItemLogits:
         """A copy with only the first `n` examples."""
         if n >= self.n:
             return self
@@ -404,47 +332,216 @@ class Predictions:
         return replace(self, n=n, rows=rows, neural=cut(self.neural), ngrams=ngrams)
 
 
-class PredictedValues(NamedTuple):
-    """Predicted probabilities or numbers, with the kind of target that scores them."""
+@dataclass(frozen=True)
+class LabelPredictions:
+    """Predictions for the first examples, by each model of an ensemble."""
 
     label_type: LabelType
-    predictions_NC: FloatArray
+    models: Sequence[ItemLogits]
+    temperature: Temperature | None = None
+    fitted: Mapping[str, float] = field(default_factory=dict)
+    """Settings of the run that were fitted to these examples, by dotted name."""
 
-    def values(self, truth_N: TargetArray) -> dict[str, float]:
-        return self.label_type.values(self.predictions_NC, truth_N)
+    scored_N: NDArray[np.bool_] | None = None
+    """Whether each example is scored; None: all are."""
 
-    def interval_of(self, score: str, truth_N: TargetArray) -> Range | None:
-        return self.label_type.interval_of(score, self.predictions_NC, truth_N)
+    @property
+    def divisor(self) -> float:
+        return self.temperature.value if self.temperature else 1.0
+
+    @cached_property
+    def probs_NC(self) -> FloatArray:
+        """Probabilities or numbers for each example: the mean over the models."""
+        return np.mean([self._per_example(one) for one in self.models], axis=0)
+
+    def _per_example(self, logits: ItemLogits) -> FloatArray:
+        probs_NC = logits.per_example(self.divisor)
+        return probs_NC if self.scored_N is None else probs_NC[self.scored_N]
+
+    @property
+    def members(self) -> dict[str, FloatArray]:
+        """Predictions of each member of a single model; empty without n-grams."""
+        if len(self.models) > 1:
+            return {}
+        found = self.models[0].single_members
+        return {name: self._per_example(one) for name, one in found.items()}
 
 
-class TrainSet(NamedTuple):
-    """Training data of the baselines."""
+@dataclass(frozen=True)
+class LabelledSet:
+    """Examples with their targets."""
 
-    truth_N: StoredTargets
-    texts: Sequence[TextPair] | None
+    columns: Columns
+    truth_N: TargetArray
+    datasets: Sequence[ClassificationDataset]
+    """The examples as each model of an ensemble reads them."""
+
+    originals: Sequence[TextPair] | None = None
+    """The texts as in the files of a test set; None: decode them from the tokens."""
+
+    places: Sequence[str] = ()
+    """Names of the first examples, for media."""
 
 
-def baseline_predictions(
-    target: LabelType, train: TrainSet, valid: ScoredSet | None, test: ScoredSet
-) -> dict[str, PredictedValues]:
-    """Predictions of the baselines for `test`: from label frequencies, and from a bag of words. The
-    threshold of the bag of words is fitted on `valid`, like that of a model."""
-    found = {
-        name: PredictedValues(target, shares_NC)
-        for name, shares_NC in target.baseline_predictions(train.truth_N, len(test.truth_N)).items()
-    }
-    if train.texts is None or test.texts is None:
+@dataclass(frozen=True)
+class ClassifyEvaluator(Evaluator[LabelledSet, LabelPredictions]):
+    """Evaluation of a classifier, or of an ensemble of several."""
+
+    runs: Sequence[Resolved]
+    tokenizer: Tokenizer | None
+    label_type: LabelType
+
+    @classmethod
+    def of(cls, runs: Sequence[Resolved], tokenizer: Tokenizer | None) -> Self:
+        return cls(runs, tokenizer, label_type_of(runs[0], runs[0].labels))
+
+    @property
+    def settings(self) -> Resolved:
+        return self.runs[0]
+
+    @cached_property
+    def preprocessors(self) -> list[Preprocessor]:
+        return [preprocessor_of(run, self.tokenizer) for run in self.runs]
+
+    def datasets(self, columns: Columns, before: int = 0) -> list[ClassificationDataset]:
+        """The examples as each model reads them. `before`: number of inputs before them."""
+        found = []
+        for preprocessor in self.preprocessors:
+            inputs = preprocessor.input_dataset(columns)
+            preprocessor.check_lengths(inputs.full_lengths, before)
+            found.append(ClassificationDataset(inputs))
         return found
-    every = thinning(train.texts)
-    right_NC = target.targets(torch.from_numpy(np.asarray(train.truth_N[::every])))
-    bag = BagOfWords.fit_to(train.texts[::every], right_NC, target.link)
 
-    def by_bag(texts: Sequence[TextPair]) -> FloatArray:
-        return target.predictions(bag.scores(texts)).numpy()
+    def predict_datasets(
+        self, asked: EvalPass, datasets: Sequence[ClassificationDataset]
+    ) -> LabelPredictions:
+        models = [
+            ItemLogits.compute(replace(asked, model=model), self.label_type, run, items)
+            for model, run, items in zip(asked.models, self.runs, datasets, strict=True)
+        ]
+        return LabelPredictions(self.label_type, models)
 
-    if valid is not None and valid.texts is not None:
-        target = target.fitted(by_bag(valid.texts), valid.truth_N)
-    return {**found, BAG: PredictedValues(target, by_bag(test.texts))}
+    def predict(self, asked: EvalPass, examples: LabelledSet) -> LabelPredictions:
+        return self.predict_datasets(asked, examples.datasets)
+
+    def fitted(
+        self, predictions: LabelPredictions, examples: LabelledSet, calibrate: bool
+    ) -> LabelPredictions:
+        """The predictions with a fitted temperature and decision threshold. A threshold that was
+        set by hand is kept."""
+        said, truth_N = predictions, examples.truth_N[: len(predictions.probs_NC)]
+        temperature = said.models[0].temperature(truth_N) if calibrate else None
+        if temperature is not None:
+            weighted = said.models[0].with_ngram_weight(temperature.ngram_weight)
+            said = replace(said, models=[weighted], temperature=temperature)
+        if "classify.threshold" in self.settings.asked:
+            return said
+        target = self.label_type.fitted(said.probs_NC, truth_N)
+        return replace(said, label_type=target, fitted=fitted_settings(target, self.label_type))
+
+    def score(self, predictions: LabelPredictions, examples: LabelledSet, full: bool) -> Scores:
+        said, target, unit = predictions, predictions.label_type, unit_of(self.settings)
+        probs_NC, truth_N = said.probs_NC, examples.truth_N[: len(said.probs_NC)]
+        figures = target.figures(probs_NC, truth_N, full)
+        details, facts = target.details(figures, unit) if full else ([], {})
+        if full and target.has_classes and said.scored_N is None:
+            figures |= self.preprocessors[0].figures(
+                examples.columns, probs_NC, truth_N, target.names
+            )
+        if full and examples.originals is not None:
+            empty = sum(not any(map(str.strip, text)) for text in examples.originals)
+            details += [("empty texts", f"{empty:,}", "included in the scores")] * bool(empty)
+            windows_N = np.bincount(examples.datasets[0].example_index)
+            facts |= {"windowed": int((windows_N > 1).sum())}
+        share = said.models[0].ngram_weight
+        return Scores(
+            target.values(probs_NC, truth_N), n=len(truth_N), unit=unit,
+            remarks=target.remarks(unit),
+            find_intervals=lambda: target.intervals(probs_NC, truth_N),
+            details=details, facts=facts, figures=figures,
+            samples=self._samples(target, probs_NC, examples),
+            find_answers=lambda: target.named_outputs(probs_NC, truth_N),
+            find_members=lambda: {
+                name: method_scores(target, one_NC, truth_N, member_remark(name, share))
+                for name, one_NC in said.members.items()
+            },
+            temperature=said.temperature, fitted=said.fitted,
+        )  # fmt: skip
+
+    def baselines(self, train: TrainingData, examples: LabelledSet, n: int | None) -> Methods:
+        target, truth_N, prepared = self.label_type, examples.truth_N, train()
+        if prepared is None:
+            where = f"{target.remark(truth_N)}, estimated from the test set"
+            found = target.baseline_predictions(truth_N, len(truth_N)).items()
+            methods = {name: method_scores(target, one, truth_N, where) for name, one in found}
+            gone = MethodScores({}, "not available: the run has no training data")
+            return methods if examples.originals is None else {**methods, BAG: gone}
+        known_N, remark = target.stored_targets(prepared.train), ""
+        found = target.baseline_predictions(known_N, len(truth_N)).items()
+        remark = target.remark(known_N)
+        methods = {name: method_scores(target, one, truth_N, remark) for name, one in found}
+        texts, asked = self.texts(prepared.train), self.texts(examples.columns, examples.originals)
+        if texts is None or asked is None:
+            return methods
+        bag = BagOfWordsBaseline.fit(target, texts, known_N)
+        valid_N = target.stored_targets(prepared.valid)[:]
+        judge = target.fitted(bag.predict(self.texts(prepared.valid) or ()), valid_N)
+        return {
+            **methods,
+            BAG: method_scores(judge, bag.predict(asked), truth_N, HOW_BAG[bag.link]),
+        }
+
+    def texts(
+        self, columns: Columns, originals: Sequence[TextPair] | None = None
+    ) -> Sequence[TextPair] | None:
+        return self.preprocessors[0].texts(columns) if originals is None else originals
+
+    def _samples(
+        self, target: LabelType, probs_NC: FloatArray, examples: LabelledSet
+    ) -> list[dict[str, str]]:
+        texts = self.preprocessors[0].texts(examples.columns, SAMPLES)
+        names = examples.places[:SAMPLES]
+        if texts is not None:
+            names = [" │ ".join(filter(None, text)) for text in texts]
+        return [
+            {"source": name, **target.sample(probs_C, true)}
+            for name, probs_C, true in zip(names, probs_NC, examples.truth_N, strict=False)
+        ]
+
+    def test_set(self, files: DataSettings, progress: Progress) -> LabelledSet:
+        columns, truth_N, originals, places = labelled_columns(
+            self.settings, files, self.settings.labels, self.tokenizer, progress
+        )
+        return LabelledSet(columns, truth_N, self.datasets(columns), originals, places)
+
+
+def method_scores(
+    target: LabelType, probs_NC: FloatArray, truth_N: TargetArray, remark: str
+) -> MethodScores:
+    return MethodScores(
+        target.values(probs_NC, truth_N), remark, lambda: target.intervals(probs_NC, truth_N)
+    )
+
+
+@dataclass(frozen=True)
+class BagOfWordsBaseline:
+    """Linear model of words and word pairs."""
+
+    label_type: LabelType
+    model: BagOfWords
+
+    @classmethod
+    def fit(cls, target: LabelType, texts: Sequence[TextPair], truth_N: StoredTargets) -> Self:
+        every = thinning(texts)
+        right_NC = target.targets(torch.from_numpy(np.asarray(truth_N[::every])))
+        return cls(target, BagOfWords.fit_to(texts[::every], right_NC, target.link))
+
+    @property
+    def link(self) -> LinkFunction:
+        return self.label_type.link
+
+    def predict(self, texts: Sequence[TextPair]) -> FloatArray:
+        return self.label_type.predictions(self.model.scores(texts)).numpy()
 
 
 def fitted_settings(fitted: LabelType, before: LabelType) -> dict[str, float]:
@@ -468,14 +565,12 @@ class ClassifyPredictor:
         self.top = self.use.options.get("top")
         if self.top is not None and self.top < 1:
             raise UserError(f"--top {self.top} must be at least 1.")
-        self.label_type = label_type_of(self.use.settings, self.use.settings.labels)
         words = None if opened.words is None else opened.words.target
         runs = (self.use.settings, *opened.runs[1:])
-        self.preprocessors = [preprocessor_of(run, words) for run in runs]
-        self.runs = runs
+        self.evaluator = ClassifyEvaluator.of(runs, words)
 
     def answers(self, lines: Iterable[InputLine], live: bool = False) -> Iterator[Answer]:
-        first, opened = self.preprocessors[0], self.use.opened
+        first, opened = self.evaluator.preprocessors[0], self.use.opened
         found = first.parse(lines, opened.folder, self.use.settings)
         for window in windows(found, first.at_first, live=live):
             yield from self._window(window)
@@ -500,31 +595,19 @@ class ClassifyPredictor:
             if one.values is None:
                 yield unreadable_answer(one.name, one.error)
             else:
-                yield note_silence(self.label_type.answer(next(said), one.name, self.top), one)
+                answer = self.evaluator.label_type.answer(next(said), one.name, self.top)
+                yield note_silence(answer, one)
 
     def _predicted(self, values: Sequence[object]) -> Iterable[FloatArray]:
-        return (
-            self.predict(self.preprocessors[0].columns(values), self.use.between) if values else ()
-        )
-
-    def predict(self, columns: Columns, on_progress: OnProgress = no_progress) -> FloatArray:
-        """Predictions for the examples, in order: the mean over the models."""
-        said = self.predictions(columns, on_progress)
-        return np.mean([one.per_example() for one in said], axis=0)
-
-    def predictions(
-        self, columns: Columns, on_progress: OnProgress = no_progress
-    ) -> list[Predictions]:
-        """The logits of each model."""
-        opened, found = self.use.opened, list[Predictions]()
-        for intake, run, model in zip(self.preprocessors, self.runs, opened.models, strict=True):
-            items = ClassificationDataset(intake.input_dataset(columns))
-            intake.check_lengths(items.inputs.full_lengths, self.n_given)
-            if not found:
-                self.n_windowed += int((np.bincount(items.example_index) > 1).sum())
-            asked = EvalPass(model, opened.device, on_progress=on_progress)
-            found.append(Predictions.compute(asked, self.label_type, run, items))
-        return found
+        """Predictions for each input, in order."""
+        if not values:
+            return ()
+        columns = self.evaluator.preprocessors[0].columns(values)
+        datasets = self.evaluator.datasets(columns, self.n_given)
+        self.n_windowed += int((np.bincount(datasets[0].example_index) > 1).sum())
+        asked = EvalPass.of_run(self.use.opened, self.use.between)
+        with torch.no_grad():
+            return self.evaluator.predict_datasets(asked, datasets).probs_NC
 
     def summary(self) -> str:
         unit = spec_of(self.use.settings).counts
@@ -536,83 +619,11 @@ class ClassifyPredictor:
         return text
 
 
-def evaluate_files(use: InferenceRequest, files: DataSettings) -> Scores:
-    """Scores on labelled examples, with confidence intervals and baselines."""
-    settings, labeller = use.settings, ClassifyPredictor(use)
-    words = None if use.opened.words is None else use.opened.words.target
-    test = scored_set(settings, files, settings.labels, words, use.progress)
-    with use.progress.stage("reading", len(test.truth_N), unit_of(settings)) as stage:
-        said = labeller.predictions(test.columns, stage.update)
-    said_NC = np.mean([one.per_example() for one in said], axis=0)
-    found = scores_of(labeller, said_NC, test, said[0] if len(said) == 1 else None)
-    if test.texts is not None:
-        found.facts["windowed"] = labeller.n_windowed
-    return found
-
-
-def scores_of(
-    labeller: ClassifyPredictor,
-    said_NC: FloatArray,
-    test: ScoredSet,
-    said: Predictions | None = None,
-) -> Scores:
-    """Scores, table rows and baselines of predictions for a test set. `said`: the logits of a
-    single model, from which the scores of its members follow."""
-    target, settings, truth_N = labeller.label_type, labeller.use.settings, test.truth_N
-    members = {} if said is None else said.members(truth_N)
-    share = 0.0 if said is None else said.ngram_weight
-    figures = target.figures(said_NC, truth_N, full=True)
-    rows, facts = target.rows(said_NC, truth_N, figures, unit_of(settings))
-    if empty := sum(not any(map(str.strip, text)) for text in test.texts or ()):
-        rows.append(("empty texts", f"{empty:,}", "included in the scores"))
-    values = target.values(said_NC, truth_N)
-    baselines, remarks = _baselines(labeller, test)
-    shown = {name: one[target.headline] for name, one in baselines.items()}
-    digits = METRICS[target.headline].digits
-    rows += [
-        (name, f"{one[target.headline]:.{digits}f}", member_remark(name, share))
-        for name, one in members.items()
-    ]
-    rows += [
-        (name, f"{shown[name]:.{digits}f}" if name in shown else "–", remark)
-        for name, remark in remarks.items()
-    ]
-    return Scores(
-        values,
-        rows=rows,
-        facts={**facts, "baselines": shown, **({"members": members} if members else {})},
-        figures={**figures, "baselines": shown},
-        find_baselines=lambda: baselines,
-        find_members=lambda: members,
-        find_answers=lambda: target.named_outputs(said_NC, truth_N),
-    )
-
-
 HOW_BAG = {
     "one": "logistic regression on words and word pairs",
     "several": "one logistic regression per label on words and word pairs",
     "number": "ridge regression on words and word pairs",
 }
-
-
-def _baselines(labeller: ClassifyPredictor, test: ScoredSet) -> tuple[Baselines, dict[str, str]]:
-    """Scores of the baselines by name, and a remark about each."""
-    target, intake = labeller.label_type, labeller.preprocessors[0]
-    try:
-        prepared = load_prepared(labeller.use.opened.folder)
-    except (UserError, OSError):  # the folder may have been copied without its data
-        found = baseline_predictions(target, TrainSet(test.truth_N, None), None, test)
-        remark = f"{target.remark(test.truth_N)}, estimated from the test set"
-        gone = {BAG: "not available: the run's training texts are not in its folder"}
-        remarks = dict.fromkeys(found, remark) | (gone if test.texts is not None else {})
-    else:
-        train = TrainSet(target.stored_targets(prepared.train), intake.texts(prepared.train))
-        texts, truth_N = intake.texts(prepared.valid), target.stored_targets(prepared.valid)[:]
-        found = baseline_predictions(target, train, ScoredSet(prepared.valid, truth_N, texts), test)
-        remarks = dict.fromkeys(found, target.remark(train.truth_N))
-        if BAG in found:
-            remarks[BAG] = HOW_BAG[target.link]
-    return {name: one.values(test.truth_N) for name, one in found.items()}, remarks
 
 
 class ClassifyTask(Task):
@@ -657,5 +668,5 @@ class ClassifyTask(Task):
     def predictor(self, use: InferenceRequest) -> Predictor:
         return ClassifyPredictor(use)
 
-    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
-        return evaluate_files(use, files)
+    def evaluator(self, runs: Sequence[Resolved], words: Vocabularies | None) -> ClassifyEvaluator:
+        return ClassifyEvaluator.of(runs, None if words is None else words.target)

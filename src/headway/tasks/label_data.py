@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,12 +30,15 @@ from headway.tasks.preprocess.preprocessor import TextParts, media_settings_of, 
 from headway.tokens.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
-class ScoredSet:
+class LabelledColumns(NamedTuple):
+    """The examples of a test set: columns, targets, and texts or places as in the files."""
+
     columns: Columns
     truth_N: TargetArray
-    texts: Sequence[TextPair] | None = None
+    texts: Sequence[TextPair] | None
     """The original texts from the files; None for media."""
+
+    places: Sequence[str]
 
 
 def prepare_labelled(
@@ -53,23 +55,25 @@ def prepare_labelled(
     return prepare("media", settings, folder, progress, media=media)
 
 
-def scored_set(
+def labelled_columns(
     settings: Resolved,
     files: DataSettings,
     names: Sequence[str],
     tokenizer: Tokenizer | None,
     progress: Progress = SILENT,
-) -> ScoredSet:
+) -> LabelledColumns:
     """The test set in these files. Its labels must be among `names`."""
     if spec_of(settings).modality != "text":
         shape = media_settings_of(settings)
         media = MediaSpec.of(what_of(shape), shape, "label")
         asked = with_files(settings, files)
         found = evaluation_media(media, asked, labels=names, progress=progress)
-        return ScoredSet(found.items, label_type_of(settings, names).stored_targets(found.items)[:])
+        truth_N = label_type_of(settings, names).stored_targets(found.items)[:]
+        return LabelledColumns(found.items, truth_N, None, found.places)
     examples, labels_N = labelled_examples(settings, files)
     columns = preprocessor_of(settings, tokenizer).columns(examples)
-    return ScoredSet(columns, labels_N, [plain_text(one, settings) for one in examples])
+    texts = [plain_text(one, settings) for one in examples]
+    return LabelledColumns(columns, labels_N, texts, ())
 
 
 def plain_text(example: TextParts, settings: RunSettings) -> TextPair:

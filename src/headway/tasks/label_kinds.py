@@ -66,13 +66,18 @@ class MultiHot:
         """Number of examples with each label."""
         return np.bincount(np.asarray(self.store.tokens, np.int64), minlength=self.width)
 
-    def set_counts(self) -> Counter[tuple[int, ...]]:
-        """Number of examples with each set of labels."""
-        return Counter(tuple(sorted(self.store[row].tolist())) for row in range(len(self)))
-
 
 StoredTargets = TargetArray | MultiHot
 """Targets of all examples of a split. Multi-hot rows may not fit into memory, hence `MultiHot`."""
+
+
+def set_counts(targets: StoredTargets) -> Counter[tuple[int, ...]]:
+    """Number of examples with each set of labels."""
+    if isinstance(targets, MultiHot):
+        rows = (targets.store[row] for row in range(len(targets)))
+        return Counter(tuple(sorted(row.tolist())) for row in rows)
+    return Counter(tuple(np.flatnonzero(row > 0.5).tolist()) for row in targets)
+
 
 IntArray = NDArray[np.int64]
 
@@ -89,9 +94,6 @@ TOP = 5
 class LabelType(Protocol):
     """Interface of the kinds of targets. Predictions (`shares_NC`) are probabilities or numbers,
     which are averaged over the windows of an example and over models."""
-
-    headline: ClassVar[str]
-    """Name of the metric that is shown for baselines."""
 
     has_classes: ClassVar[bool]
     """Whether each example has exactly one class."""
@@ -135,18 +137,20 @@ class LabelType(Protocol):
         """A copy whose decision threshold, if there is one, is fitted to these examples."""
         ...
 
-    def interval_of(self, score: str, shares_NC: FloatArray, truth_N: TargetArray) -> Range | None:
-        """The 95 % interval of a metric, in its unit; None if it is not known."""
+    def intervals(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, Range]:
+        """The 95 % intervals of those metrics that have one, in their units."""
         ...
 
     def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
         """Data for the figures of the report."""
         ...
 
-    def rows(
-        self, shares_NC: FloatArray, truth_N: TargetArray, figures: JsonDict, unit: str
-    ) -> tuple[list[ScoreRow], JsonDict]:
-        """Scores on a test set: table rows for people, and facts for programs."""
+    def details(self, figures: JsonDict, unit: str) -> tuple[list[ScoreRow], JsonDict]:
+        """Other results than metrics: table rows for people, and facts for programs."""
+        ...
+
+    def remarks(self, unit: str) -> dict[str, str]:
+        """Explanations of metrics in tables, by name."""
         ...
 
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
@@ -180,7 +184,6 @@ class LabelType(Protocol):
 
 @dataclass(frozen=True)
 class SingleLabel:
-    headline: ClassVar[str] = "accuracy"
     has_classes: ClassVar[bool] = True
     link: ClassVar[LinkFunction] = "one"
     names: tuple[str, ...]
@@ -225,13 +228,12 @@ class SingleLabel:
         logs_NC = logs_of(shares_NC)
         counts = metrics.confusion(truth_N, logs_NC.argmax(1), logs_NC.shape[1])
         values = {
-            "loss": metrics.nll(logs_NC, truth_N),
             "accuracy": 100.0 * metrics.accuracy(counts),
             "f1": 100.0 * metrics.macro_f1(counts),
         }
         if logs_NC.shape[1] > TOP:
             values["top5"] = 100.0 * top_n_accuracy(logs_NC, truth_N, TOP)
-        return values
+        return {**values, "loss": metrics.nll(logs_NC, truth_N)}
 
     def temperature(
         self, shares_at: Callable[[float], FloatArray], truth_N: IntArray
@@ -244,13 +246,12 @@ class SingleLabel:
     def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> SingleLabel:
         return self
 
-    def interval_of(self, score: str, shares_NC: FloatArray, truth_N: IntArray) -> Range | None:
-        known = {"accuracy": metrics.accuracy_interval, "f1": metrics.macro_f1_interval}
-        if score not in known:
-            return None
-        return percent(
-            known[score](metrics.confusion(truth_N, shares_NC.argmax(1), len(self.names)))
-        )
+    def intervals(self, shares_NC: FloatArray, truth_N: IntArray) -> dict[str, Range]:
+        counts = metrics.confusion(truth_N, shares_NC.argmax(1), len(self.names))
+        return {
+            "accuracy": percent(metrics.accuracy_interval(counts)),
+            "f1": percent(metrics.macro_f1_interval(counts)),
+        }
 
     def figures(self, shares_NC: FloatArray, truth_N: IntArray, full: bool) -> JsonDict:
         """Confusion matrix, scores of each class and reliability diagram."""
@@ -267,29 +268,17 @@ class SingleLabel:
             "calibration": class_calibration(logs_NC, truth_N),
         }
 
-    def rows(
-        self, shares_NC: FloatArray, truth_N: IntArray, figures: JsonDict, unit: str
-    ) -> tuple[list[ScoreRow], JsonDict]:
-        values, calibration = self.values(shares_NC, truth_N), figures["calibration"]
-        ranges = {one: self.interval_of(one, shares_NC, truth_N) for one in ("accuracy", "f1")}
-        rows: list[ScoreRow] = [
-            ("accuracy", f"{values['accuracy']:.2f}", range_text(ranges["accuracy"])),
-            ("macro F1", f"{values['f1']:.2f}", range_text(ranges["f1"])),
-            ("loss", f"{values['loss']:.4f}", f"nats, over {len(truth_N):,} {unit}"),
-            calibration_row(calibration, unit),
-        ]
-        if "top5" in values:
-            remark = f"correct class among the {TOP} most likely"
-            rows.insert(1, (f"top {TOP}", f"{values['top5']:.2f}", remark))
-        return rows, {
-            **values,
-            "n": len(truth_N),
-            "intervals": {name: list(one or ()) for name, one in ranges.items()},
+    def details(self, figures: JsonDict, unit: str) -> tuple[list[ScoreRow], JsonDict]:
+        calibration = figures["calibration"]
+        return [calibration_row(calibration, unit)], {
             "ece": calibration["ece"],
             "temperature": calibration["temperature"],
             "confusion": figures["confusion"],
             "classes": figures["classes"],
         }
+
+    def remarks(self, unit: str) -> dict[str, str]:
+        return {"f1": "mean over classes", "loss": "nats"}
 
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
         counts_C = np.bincount(train_N[:], minlength=len(self.names)).astype(np.float64) + 1.0
@@ -369,7 +358,6 @@ class PrintedLabel:
 class MultiLabel:
     """Multi-label classification: any number of labels, each predicted independently."""
 
-    headline: ClassVar[str] = "micro_f1"
     has_classes: ClassVar[bool] = False
     link: ClassVar[LinkFunction] = "several"
     names: tuple[str, ...]
@@ -406,11 +394,11 @@ class MultiLabel:
         true_NC = truth_N > 0.5
         said_NC = self.predicted(shares_NC)
         return {
-            "loss": several.nll(shares_NC, true_NC.astype(np.float64)),
             "micro_f1": 100.0 * several.micro_f1(said_NC, true_NC),
             "f1": 100.0 * several.macro_f1(said_NC, true_NC),
             "exact_match": 100.0 * several.exact_match(said_NC, true_NC),
             "map": 100.0 * several.mean_average_precision(shares_NC, true_NC),
+            "loss": several.nll(shares_NC, true_NC.astype(np.float64)),
         }
 
     def temperature(self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray) -> float:
@@ -422,10 +410,9 @@ class MultiLabel:
         n = max(1, metrics.ENOUGH // max(1, len(self.names)))
         return replace(self, threshold=several.best_threshold(shares_NC[:n], truth_N[:n] > 0.5))
 
-    def interval_of(self, score: str, shares_NC: FloatArray, truth_N: TargetArray) -> Range | None:
-        if score != "micro_f1":
-            return None
-        return percent(several.micro_f1_interval(self.predicted(shares_NC), truth_N > 0.5))
+    def intervals(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, Range]:
+        found = several.micro_f1_interval(self.predicted(shares_NC), truth_N > 0.5)
+        return {"micro_f1": percent(found)}
 
     def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
         """Scores of each label, and the calibration of all probabilities."""
@@ -438,46 +425,22 @@ class MultiLabel:
             "calibration": several.calibration(shares_NC, truth_N > 0.5).facts,
         }
 
-    def rows(
-        self, shares_NC: FloatArray, truth_N: TargetArray, figures: JsonDict, unit: str
-    ) -> tuple[list[ScoreRow], JsonDict]:
-        values, true_NC = self.values(shares_NC, truth_N), truth_N > 0.5
-        micro = self.interval_of("micro_f1", shares_NC, truth_N)
-        rows: list[ScoreRow] = [
-            ("micro F1", f"{values['micro_f1']:.2f}", range_text(micro)),
-            ("macro F1", f"{values['f1']:.2f}", "mean over labels"),
-            (
-                "exact match",
-                f"{values['exact_match']:.2f}",
-                f"{unit} with exactly the correct labels",
-            ),
-            ("mean average precision", f"{values['map']:.2f}", "independent of the threshold"),
-            (
-                "threshold",
-                f"{self.threshold:.3g}",
-                "labels with at least this probability are predicted",
-            ),
-            ("loss", f"{values['loss']:.4f}", f"nats per label, over {len(true_NC):,} {unit}"),
-            (
-                "calibration error",
-                f"{100 * figures['calibration']['ece']:.2f}",
-                "over all labels, predicted or not",
-            ),
+    def details(self, figures: JsonDict, unit: str) -> tuple[list[ScoreRow], JsonDict]:
+        ece = figures["calibration"]["ece"]
+        what = "labels with at least this probability are predicted"
+        rows = [
+            ("threshold", f"{self.threshold:.3g}", what),
+            ("calibration error", f"{100 * ece:.2f} %", "over all labels, predicted or not"),
         ]
-        return rows, {
-            **values,
-            "n": len(true_NC),
-            "threshold": self.threshold,
-            "intervals": {"micro_f1": list(micro or ())},
-            "ece": figures["calibration"]["ece"],
-            "classes": figures["classes"],
-        }
+        return rows, {"threshold": self.threshold, "ece": ece, "classes": figures["classes"]}
+
+    def remarks(self, unit: str) -> dict[str, str]:
+        return {"f1": "mean over labels", "loss": "nats per label"}
 
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
         """The most frequent set of labels. Probabilities are the label frequencies, clipped so that
         exactly the labels of this set reach the threshold."""
-        assert isinstance(train_N, MultiHot)
-        counts = train_N.set_counts()
+        counts = set_counts(train_N)
         often_C = np.zeros(len(self.names))
         for labels, count in counts.items():
             often_C[list(labels)] += count
@@ -487,8 +450,7 @@ class MultiLabel:
         return {"most frequent set": np.tile(often_C, (n, 1))}
 
     def _most_common(self, train_N: StoredTargets) -> tuple[int, ...]:
-        assert isinstance(train_N, MultiHot)
-        counts = train_N.set_counts()
+        counts = set_counts(train_N)
         return min(counts, key=lambda labels: (-counts[labels], labels)) if counts else ()
 
     def remark(self, train_N: StoredTargets) -> str:
@@ -537,7 +499,6 @@ class Regression:
     """Regression. The model learns the number with its mean subtracted, divided by its standard
     deviation."""
 
-    headline: ClassVar[str] = "mae"
     has_classes: ClassVar[bool] = False
     link: ClassVar[LinkFunction] = "number"
     names: ClassVar[tuple[str, ...]] = ()
@@ -567,12 +528,12 @@ class Regression:
     def values(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, float]:
         said, true = shares_NC[:, 0], truth_N.astype(np.float64)
         return {
-            "loss": float((((said - true) / self.std) ** 2).mean()),
             "mae": regression.mae(said, true),
             "rmse": regression.rmse(said, true),
             "r2": regression.r2(said, true),
             "pearson": regression.pearson(said, true),
             "spearman": regression.spearman(said, true),
+            "loss": float((((said - true) / self.std) ** 2).mean()),
         }
 
     def temperature(self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray) -> None:
@@ -581,11 +542,9 @@ class Regression:
     def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> Regression:
         return self
 
-    def interval_of(self, score: str, shares_NC: FloatArray, truth_N: TargetArray) -> Range | None:
-        if score != "mae":
-            return None
+    def intervals(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, Range]:
         found = regression.mae_interval(shares_NC[:, 0], truth_N.astype(np.float64))
-        return found.low, found.high
+        return {"mae": (found.low, found.high)}
 
     def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
         """Pairs of target and prediction, for a scatter plot of up to 400 examples."""
@@ -593,20 +552,11 @@ class Regression:
         points = zip(truth_N[rows].tolist(), shares_NC[rows, 0].tolist(), strict=True)
         return {"numbers": [[_short(true), _short(said)] for true, said in points]}
 
-    def rows(
-        self, shares_NC: FloatArray, truth_N: TargetArray, figures: JsonDict, unit: str
-    ) -> tuple[list[ScoreRow], JsonDict]:
-        values, mae = self.values(shares_NC, truth_N), self.interval_of("mae", shares_NC, truth_N)
-        shown = "95 %: {:.4g} – {:.4g}".format(*mae) if mae else ""
-        rows: list[ScoreRow] = [
-            ("MAE", f"{values['mae']:.4g}", shown),
-            ("RMSE", f"{values['rmse']:.4g}", "root mean squared error"),
-            ("R²", f"{values['r2']:.4f}", "fraction of the variance explained"),
-            ("Pearson", f"{values['pearson']:.4f}", "correlation"),
-            ("Spearman", f"{values['spearman']:.4f}", "rank correlation"),
-        ]
-        n = len(shares_NC)
-        return rows, {**values, "n": n, "intervals": {"mae": list(mae or ())}}
+    def details(self, figures: JsonDict, unit: str) -> tuple[list[ScoreRow], JsonDict]:
+        return [], {}
+
+    def remarks(self, unit: str) -> dict[str, str]:
+        return {"loss": "mean squared error of the standardised numbers"}
 
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
         return {"mean": np.full((n, 1), float(np.mean(train_N[:], dtype=np.float64)))}
@@ -698,10 +648,6 @@ def percent(interval: Interval) -> Range:
     return 100 * interval.low, 100 * interval.high
 
 
-def range_text(found: Range | None) -> str:
-    return f"95 %: {found[0]:.2f} – {found[1]:.2f}" if found else ""
-
-
 def class_calibration(logs_NC: FloatArray, truth_N: IntArray) -> JsonDict:
     """Calibration of the most likely classes, before and after the best temperature."""
     temperature = metrics.fit_temperature(logs_NC, truth_N)
@@ -716,7 +662,7 @@ def calibration_row(found: Mapping[str, Any], unit: str) -> ScoreRow:
         f"about {100 * by_chance:.2f} expected by chance; "
         f"best temperature for these {unit}: {found['temperature']:.2f}"
     )
-    return "calibration error", f"{100 * found['ece']:.2f}", remark
+    return "calibration error", f"{100 * found['ece']:.2f} %", remark
 
 
 def class_frequencies(

@@ -272,7 +272,6 @@ def masked_outputs(
 
 @dataclass
 class MaskedLMObjective(Objective[MaskTargets]):
-    prepared: PreparedData
     train_dataset: MaskedDataset = field(init=False)
     valid_dataset: MaskedDataset = field(init=False)
 

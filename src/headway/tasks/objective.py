@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import FixedShapes, IntArray, StepPlan
+from headway.data.store import PreparedData
 from headway.data.token_store import TokenStore
 from headway.metrics.language import perplexity, token_counts, unigram_loss
 from headway.settings.run import Resolved
 from headway.specs.metrics import Metric
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, TaskDataset, n_examples
+from headway.tasks.evaluate import Evaluator, evaluate
 from headway.tasks.readout import Read
 from headway.tasks.scores import Scores
 from headway.tokens.tokenizer import Tokenizer
@@ -105,6 +107,7 @@ class Objective(ABC, Generic[T]):
     """Interface between a task and the training loop: steps, batches, losses and scores."""
 
     settings: Resolved
+    prepared: PreparedData
     metric: Metric = field(init=False)
     """The validation metric that chooses the best checkpoint."""
 
@@ -222,12 +225,18 @@ class Objective(ABC, Generic[T]):
     def loss(self, read: Read, given: Batch[T]) -> TaskLoss:
         """The task's own loss. The module `losses` adds R-Drop and distillation."""
 
-    @abstractmethod
-    def evaluate(self, asked: EvalPass) -> Scores:
-        """Scores on the first `n_evaluated` validation examples.
+    evaluator: Evaluator[Any, Any] = field(init=False)
+    """How predictions are made and scored."""
 
-        Texts generated during training are limited to about the length of the references. An
-        untrained model does not know when to stop, and evaluations would take too long."""
+    valid_set: Any = field(init=False)
+    """The validation examples as the evaluator reads them."""
+
+    def evaluate(self, asked: EvalPass) -> Scores:
+        """Scores on the first `n_evaluated` validation examples."""
+        asked = replace(asked, max_examples=self.n_evaluated(asked))
+        return evaluate(
+            self.evaluator, self.valid_set, asked, lambda: self.prepared, is_validation=True
+        )
 
     def n_evaluated(self, asked: EvalPass) -> int:
         n = self.n_valid if asked.full else self.n_quick

@@ -86,6 +86,34 @@ def fit_temperature(
 PredictionsAndTargets = tuple[Sequence[Any], Sequence[Any]]
 """Predictions and targets: texts, labels or lists of tags."""
 
+Intervals = Mapping[str, Range]
+"""The 95 % intervals of metrics, by name."""
+
+
+class MethodScores:
+    """Scores of another method on the same examples: a baseline, or one member of the model."""
+
+    def __init__(
+        self,
+        values: Mapping[str, float],
+        remark: str = "",
+        find_intervals: Callable[[], Intervals] = dict,
+    ) -> None:
+        """`remark`: how the method predicts. `find_intervals` is called on first use, because some
+        intervals take long to compute."""
+        self.values, self.remark = dict(values), remark
+        self._find_intervals = find_intervals
+
+    @cached_property
+    def intervals(self) -> Intervals:
+        return self._find_intervals()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"values": self.values, "remark": self.remark, "intervals": dict(self.intervals)}
+
+
+Methods = dict[str, MethodScores]
+
 
 class Scores(Mapping[str, float]):
     """Metrics by name, such as `scores["accuracy"]`, in the units that `METRICS` defines.
@@ -98,39 +126,44 @@ class Scores(Mapping[str, float]):
         self,
         values: Mapping[str, float],
         *,
+        n: int | None = None,
+        unit: str = "examples",
+        remarks: Mapping[str, str] | None = None,
+        find_intervals: Callable[[], Intervals] = dict,
+        details: Sequence[ScoreRow] = (),
+        facts: Mapping[str, Any] | None = None,
         samples: Sequence[dict[str, str]] = (),
         figures: Mapping[str, Any] | None = None,
-        find_baselines: Callable[[], Baselines] = dict,
-        find_members: Callable[[], Baselines] = dict,
         find_answers: Callable[[], PredictionsAndTargets] = lambda: ((), ()),
-        find_ranges: Callable[[], Mapping[str, Range]] = dict,
+        find_members: Callable[[], Methods] = dict,
+        find_baselines: Callable[[], Methods] = dict,
         examples: int | None = None,
-        rows: Sequence[ScoreRow] = (),
-        facts: Mapping[str, Any] | None = None,
         own: Sequence[Metric] = (),
         temperature: Temperature | None = None,
         fitted: Mapping[str, float] | None = None,
+        rows: Sequence[ScoreRow] = (),
     ) -> None:
-        """Functions `find_…` are called on first use, because some baselines take as long as an
-        evaluation. `find_members`: scores of each member of the model alone. `find_ranges`: known
-        intervals of the main metric, for the model (`MODEL`) and the baselines.
+        """`values`: the main metric first. Functions `find_…` are called on first use, because some
+        baselines take as long as an evaluation. `find_members`: scores of each member of the model
+        alone.
 
-        `examples`: number of examples, if a time budget limits it. `rows` and `facts`: results on a
-        test set, for people and for programs. `own`: custom metrics, which are not in `METRICS`.
-        `temperature`: the fitted temperature of these scores, if any. `fitted`: run settings
-        that were fitted on the same examples, by dotted name."""
+        `n`: number of examples, in `unit`. `remarks`: explanations of metrics that depend on the
+        data, by name; those of `METRICS` for the others. `details` and `facts`: other results, for
+        people and for programs. `examples`: number of examples, if a time budget limits it. `own`:
+        custom metrics, which are not in `METRICS`. `temperature`: the fitted temperature of these
+        scores, if any. `fitted`: run settings that were fitted on the same examples, by dotted
+        name."""
         self.metrics = METRICS | {one.name: one for one in own}
         self._check(values)
         self._values = dict(values)
-        self.samples = list(samples)
-        self.figures = dict(figures or {})
-        self._find_baselines, self._find_answers = find_baselines, find_answers
-        self._find_members = find_members
-        self._find_ranges, self.temperature = find_ranges, temperature
-        self.fitted = dict(fitted or {})
-        self.examples = examples
-        self.rows = list(rows)
-        self.facts = dict(facts or values)
+        self.n, self.unit, self.examples = n, unit, examples
+        self.remarks, self.details = dict(remarks or {}), list(details)
+        self._facts = dict(facts or {})
+        self.samples, self.figures = list(samples), dict(figures or {})
+        self._find_intervals, self._find_answers = find_intervals, find_answers
+        self._find_members, self._find_baselines = find_members, find_baselines
+        self.temperature, self.fitted = temperature, dict(fitted or {})
+        self._rows = list(rows)
 
     def updated(
         self,
@@ -138,14 +171,23 @@ class Scores(Mapping[str, float]):
         *,
         examples: int | None = None,
         own: Sequence[Metric] = (),
+        details: Sequence[ScoreRow] = (),
+        facts: Mapping[str, Any] | None = None,
+        figures: Mapping[str, Any] | None = None,
+        find_baselines: Callable[[], Methods] | None = None,
     ) -> Scores:
-        """A copy with additional metrics or another number of examples."""
+        """A copy with additional results, another number of examples, or baselines."""
         return Scores(
-            self._values | dict(more or {}), samples=self.samples, figures=self.figures,
-            find_baselines=lambda: self.baselines, find_answers=lambda: self._answered,
-            find_members=lambda: self.members, find_ranges=lambda: self.ranges,
-            examples=self.examples if examples is None else examples, rows=self.rows,
-            facts=self.facts, own=own, temperature=self.temperature, fitted=self.fitted,
+            self._values | dict(more or {}), n=self.n, unit=self.unit, remarks=self.remarks,
+            find_intervals=lambda: self.intervals, details=[*self.details, *details],
+            facts=self._facts | dict(facts or {}),
+            samples=self.samples, figures=self.figures | dict(figures or {}),
+            find_answers=lambda: self._answered,
+            find_members=lambda: self._members,
+            find_baselines=find_baselines or (lambda: self._baselines),
+            examples=self.examples if examples is None else examples,
+            own=own or [one for one in self.metrics.values() if one.name not in METRICS],
+            temperature=self.temperature, fitted=self.fitted, rows=self._rows,
         )  # fmt: skip
 
     def __getitem__(self, name: str) -> float:
@@ -161,23 +203,77 @@ class Scores(Mapping[str, float]):
         return len(self._values)
 
     @cached_property
+    def _baselines(self) -> Methods:
+        found = {name: one if isinstance(one, MethodScores) else MethodScores(one)
+                 for name, one in self._find_baselines().items()}  # fmt: skip
+        self._check(*(one.values for one in found.values()))
+        return found
+
+    @property
     def baselines(self) -> Baselines:
         """Scores of the baselines, on the whole set or, if that is cheaper, on the same examples
         as the model."""
-        found = self._find_baselines()
-        self._check(*found.values())
-        return found
+        return {name: one.values for name, one in self._baselines.items() if one.values}
 
     @cached_property
+    def _members(self) -> Methods:
+        found = self._find_members()
+        self._check(*(one.values for one in found.values()))
+        return found
+
+    @property
     def members(self) -> Baselines:
         """Scores of the model's members, each alone; empty for a model without members."""
-        found = self._find_members()
-        self._check(*found.values())
-        return found
+        return {name: one.values for name, one in self._members.items()}
 
     @cached_property
-    def ranges(self) -> dict[str, Range]:
-        return dict(self._find_ranges())
+    def intervals(self) -> Intervals:
+        """The 95 % intervals of those metrics that have one."""
+        return self._find_intervals()
+
+    def ranges(self, metric: str) -> dict[str, Range]:
+        """The 95 % intervals of a metric, of the model (`MODEL`), its members and the baselines."""
+        others = {**self._members, **self._baselines}
+        found = {MODEL: self.intervals, **{name: one.intervals for name, one in others.items()}}
+        return {name: one[metric] for name, one in found.items() if metric in one}
+
+    @property
+    def rows(self) -> list[ScoreRow]:
+        """The table for people: metrics with their intervals, other results, then the members of
+        the model and the baselines with the main metric."""
+        if self._rows:
+            return self._rows
+        rows = [] if self.n is None else [(self.unit, f"{self.n:,}", "")]
+        for name, value in self.items():
+            metric, known = self.metrics[name], self.intervals.get(name)
+            notes = (
+                metric.interval_text(known) if known else "", self.remarks.get(name, metric.remark)
+            )  # fmt: skip
+            rows.append((metric.label, metric.shown(value), "; ".join(filter(None, notes))))
+        rows += self.details
+        for name, one in (self._members | self._baselines).items():
+            shown = self._cell(one.values, self._first_of(one.values))
+            rows.append((name, shown or "–", one.remark))
+        return rows
+
+    def _first_of(self, values: Mapping[str, float]) -> str:
+        """The main metric, or the first that a baseline has."""
+        return next((name for name in self if name in values), "")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All results, for programs."""
+        if self._rows:
+            return self._facts
+        found: dict[str, Any] = dict(self)
+        if self.n is not None:
+            found["n"] = self.n
+        if self.intervals:
+            found["intervals"] = {name: list(one) for name, one in self.intervals.items()}
+        found |= self._facts
+        if self._members:
+            found["members"] = self.members
+        return {**found, "baselines": self.baselines}
 
     @cached_property
     def _answered(self) -> PredictionsAndTargets:
@@ -198,7 +294,7 @@ class Scores(Mapping[str, float]):
     def __getstate__(self) -> dict[str, Any]:
         """State for pickling: all lazy values are computed first, because the functions that find
         them cannot be pickled."""
-        self.baselines, self.members, self.ranges, self._answered  # noqa: B018
+        self._baselines, self._members, self.intervals, self._answered  # noqa: B018
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_find_")}
 
     def __repr__(self) -> str:
@@ -206,9 +302,7 @@ class Scores(Mapping[str, float]):
         return f"Scores({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
-        """HTML table for notebooks: test rows, or all metrics with those of the baselines."""
-        if self.rows:
-            return _table(("score", "value", ""), self.rows)
+        """HTML table for notebooks: all metrics, with those of the baselines."""
         names = [name for name in self.metrics if name in self]
         rows = [("model", *(self._cell(self, name) for name in names))]
         for who, values in [*self.members.items(), *self.baselines.items()]:

@@ -115,7 +115,7 @@ class Seq2SeqTask(Task):
         return self.row.scores
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> Seq2SeqObjective:
-        return Seq2SeqObjective(settings, self, prepared)
+        return Seq2SeqObjective(settings, prepared, self)
 
     def dataset(self, data: Columns, words: Vocabularies, settings: Resolved) -> Seq2SeqDataset:
         """Items for a split, or for any other examples."""
@@ -182,7 +182,6 @@ class Seq2SeqObjective(Objective[TextTargets]):
     """Objective of the tasks that generate text: steps, losses and scores."""
 
     task: Seq2SeqTask
-    prepared: PreparedData
     quick_size: int = field(default=500, kw_only=True)
     train_dataset: Seq2SeqDataset = field(init=False)
     valid_dataset: Seq2SeqDataset = field(init=False)

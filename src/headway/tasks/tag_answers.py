@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -11,9 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
 
 from headway.data.predict_input import Question
 from headway.data.sniff import DOCUMENT
@@ -24,52 +22,20 @@ from headway.errors import DataError
 from headway.nn.crf import has_span_tags
 from headway.progress import OnProgress, no_progress
 from headway.settings.listed import ensure_list
-from headway.settings.run import Resolved
 from headway.specs.needs import WORDS
 from headway.tasks.answers import Answer, JsonDict, PlainPrinted, TagAnswer
 from headway.tasks.dataset import EvalPass
-from headway.tasks.tags import (
-    TaggingDataset,
-    WordScores,
-    as_bio,
-    best_tags,
-    encoded,
-    learned_transitions,
-    tagging_dataset,
-    word_scores,
-)
+from headway.tasks.loaded_run import LoadedRun
+from headway.tasks.tags import TaggingDataset, TaggingEvaluator
 from headway.tasks.task import InferenceRequest
-from headway.tokens.tokenizer import EncodedWords, Tokenizer
-
-
-@dataclass(frozen=True)
-class TaggedSentences:
-    tags: list[list[str]]
-    logs_WC: Tensor | None = None
-    """Log-probabilities of all labels for each word; None with a CRF, where only whole sequences of
-    tags have probabilities."""
-
-    word_scores: WordScores | None = None
-    """Logits of each member of the model; None for several models."""
-
-    best: Callable[[Tensor], list[list[str]]] = field(default=lambda scores_WC: [])
-    """Function that decodes tags from logits of the same words."""
-
-    @property
-    def single_members(self) -> dict[str, list[list[str]]]:
-        """The tags by each member of the model; empty for a model without n-grams."""
-        found = {} if self.word_scores is None else self.word_scores.single_members
-        return {who: self.best(one.scores_WC) for who, one in found.items()}
 
 
 @dataclass
 class TaggingPredictor:
     """Predictor of tags. Several models predict with the mean of their log-probabilities."""
 
-    models: Sequence[nn.Module]
-    tokenizer: Tokenizer
-    settings: Resolved
-    device: torch.device
+    run: LoadedRun
+    evaluator: TaggingEvaluator
     rule: WordRule = field(default_factory=WordRule)
     """Rule that splits texts into words."""
 
@@ -82,9 +48,8 @@ class TaggingPredictor:
     @classmethod
     def of(cls, use: InferenceRequest) -> TaggingPredictor:
         opened = use.opened
-        tokenizer = opened.vocab.target
-        rule = word_rule(opened.folder)
-        return cls(opened.models, tokenizer, use.settings, opened.device, rule, use.between)
+        evaluator = TaggingEvaluator(use.settings, opened.vocab.target)
+        return cls(opened, evaluator, word_rule(opened.folder), use.between)
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         """Yield one answer per line. If the first line that is not empty has a tab, the input is in
@@ -133,13 +98,6 @@ class TaggingPredictor:
     ) -> list[list[str]]:
         """The most likely valid tags of each sentence, in BIO. A sentence is a list of words, or a
         string like a line of input."""
-        return self.tagged(sentences, on_progress).tags
-
-    def tagged(
-        self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = no_progress
-    ) -> TaggedSentences:
-        """The most likely valid tags of each sentence, with probabilities and the scores of the
-        model's members."""
         sentences = [
             sentence_of(words, f"sentence {number:,}", self.rule).words
             if isinstance(words, str)
@@ -148,54 +106,22 @@ class TaggingPredictor:
         ]
         if not any(sentences):
             self.n_sentences += len(sentences)
-            return TaggedSentences([[] for _ in sentences])
-        items = self._items(sentences)
-        lengths, labels = [len(words) for words in sentences], self.settings.labels
-        said = [
-            word_scores(EvalPass(model, self.device, on_progress=on_progress), items)
-            for model in self.models
-        ]
-        learned = [learned_transitions(model) for model in self.models]
-        known = [part.cpu() for part in learned if part is not None]
-        learned_PC = sum(known[1:], known[0]) / len(self.models) if known else None
-        scores_WC = said[0].scores_WC
-        if len(said) > 1:
-            # The mean of log-probabilities, because learned transitions are added to it.
-            scores_WC = torch.stack([one.scores_WC.log_softmax(-1) for one in said]).mean(0)
+            return [[] for _ in sentences]
+        dataset = self._dataset(sentences)
+        asked = EvalPass.of_run(self.run, on_progress)
+        lengths = [len(words) for words in sentences]
+        with torch.no_grad():
+            return self.evaluator.predict_dataset(asked, dataset, lengths).tags
 
-        def best(scores_WC: Tensor) -> list[list[str]]:
-            found = best_tags(scores_WC, lengths, labels, learned_PC)
-            return [as_bio([labels[tag] for tag in tags]) for tags in found]
-
-        return TaggedSentences(
-            best(scores_WC),
-            scores_WC.double().log_softmax(-1) if learned_PC is None else None,
-            said[0] if len(said) == 1 else None,
-            best,
-        )
-
-    def encoded(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
-        return encoded(sentences, self.tokenizer, self.settings.tag)
-
-    def _items(self, sentences: Sequence[Sequence[str]]) -> TaggingDataset:
-        model = self.settings.model
-        words, limit = self.encoded(sentences), model.max_len
-        items = tagging_dataset(words, self.tokenizer, model)
-        needed = words.text.lengths + items.reader.n_special
-        too_long = needed > limit
-        if self.settings.data.on_long == "error" and too_long.any():
-            place = int(np.argmax(too_long))
-            raise DataError(
-                f"sentence {self.n_sentences + place + 1:,} has {needed[place]:,} "
-                f"tokens, but the model reads at most {limit:,}. Shorten the sentence, or train "
-                "again with data.on_long=split instead of data.on_long=error to read long "
-                "sentences in windows."
-            )
+    def _dataset(self, sentences: Sequence[Sequence[str]]) -> TaggingDataset:
+        columns = self.evaluator.columns(sentences, self.n_sentences)
+        dataset = self.evaluator.dataset(columns)
+        needed = columns["text"].lengths + dataset.reader.n_special
         self.n_sentences += len(sentences)
-        self.n_words += int(words.pieces.lengths.sum())
-        self.n_windowed += int(too_long.sum())
-        self.n_cut += items.reader.cut_words
-        return items
+        self.n_words += int(columns["pieces"].lengths.sum())
+        self.n_windowed += int((needed > self.evaluator.settings.model.max_len).sum())
+        self.n_cut += dataset.reader.cut_words
+        return dataset
 
     def summary(self) -> str:
         some = "s" * (self.n_sentences != 1)

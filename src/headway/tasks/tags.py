@@ -26,10 +26,10 @@ from headway.data.batches import (
 )
 from headway.data.prepare import prepare
 from headway.data.source import sources
-from headway.data.store import Columns, PreparedData, load_prepared
+from headway.data.store import Columns, PreparedData
 from headway.data.text_windows import WordReader
 from headway.data.token_store import TokenStore
-from headway.errors import DataError, UserError
+from headway.errors import DataError
 from headway.metrics import classification as classes
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
@@ -50,13 +50,13 @@ from headway.specs.metrics import METRICS
 from headway.specs.task_settings import TagSettings
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, PositionInfo
 from headway.tasks.defaults import text_proposal
+from headway.tasks.evaluate import Evaluator, TrainingData
 from headway.tasks.label_kinds import (
     calibration_row,
     class_calibration,
     class_frequencies,
     logs_of,
     percent,
-    range_text,
 )
 from headway.tasks.losses import label_loss
 from headway.tasks.ngram_fit import fit_ngrams
@@ -65,10 +65,10 @@ from headway.tasks.parent_run import parent_of, tokenizer_of
 from headway.tasks.preprocess.text import describe_tokens
 from headway.tasks.readout import EachRow, Read, Scorer, as_model
 from headway.tasks.scores import (
-    MODEL,
     NEURAL,
     NGRAMS,
-    Baselines,
+    Methods,
+    MethodScores,
     Range,
     ScoreRow,
     Scores,
@@ -77,7 +77,7 @@ from headway.tasks.scores import (
     member_remark,
 )
 from headway.tasks.task import InferenceRequest, Note, Predictor, Task
-from headway.tokens.tokenizer import EncodedWords, Tokenizer
+from headway.tokens.tokenizer import EncodedWords, Tokenizer, Vocabularies
 from headway.tokens.word_cache import FlatIds
 
 LONGEST = 512
@@ -95,6 +95,10 @@ ENOUGH_TOKENS = 200_000
 
 SAMPLES = 8
 BASELINE = "most frequent tag"
+REMARKS = {
+    "f1": "of whole spans", "precision": "of the predicted spans", "recall": "of the true spans",
+    "accuracy": "of single tags", "loss": "nats per word",
+}  # fmt: skip
 EACH_WORD = EachRow("tags")
 
 WordKey = tuple[int, ...]
@@ -182,16 +186,12 @@ def _without(word: str, prefix: str) -> str:
     return word[len(prefix) :] if len(word) > len(prefix) and word.startswith(prefix) else word
 
 
-def tagging_dataset(
-    words: EncodedWords, tokenizer: Tokenizer, model: ModelSettings
-) -> TaggingDataset:
-    """Items for encoded words, as this model reads them."""
-    stores = {
+def columns_of(words: EncodedWords) -> Columns:
+    return Columns({
         name: TokenStore(flat.ids, flat.lengths)
         for name, flat in words._asdict().items()
         if flat is not None
-    }
-    return words_of_store(Columns(stores), tokenizer, model)
+    })  # fmt: skip
 
 
 def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -> TaggingDataset:
@@ -223,18 +223,21 @@ def read_words(model: nn.Module, batch: Batch[TagTargets]) -> Read:
 
 @dataclass
 class TaggingObjective(Objective[TagTargets]):
-    prepared: PreparedData
     train_dataset: TaggingDataset = field(init=False)
     valid_dataset: TaggingDataset = field(init=False)
 
     def __post_init__(self) -> None:
         train, model = self.settings.train, self.settings.model
         self.names = tuple(self.prepared.labels)
-        self.spans = has_span_tags(self.names)
-        self.metric = METRICS[train.metric or tag_metrics(self.spans)[0]]
+        self.metric = METRICS[train.metric or tag_metrics(has_span_tags(self.names))[0]]
         tokenizer, prepared = self.prepared.tokenizer, self.prepared
         self.train_dataset = words_of_store(prepared.train, tokenizer, model)
         self.valid_dataset = words_of_store(prepared.valid, tokenizer, model)
+        self.evaluator = TaggingEvaluator(self.settings, tokenizer)
+        known_W = labels_of(prepared.valid)
+        ends = np.cumsum(lengths_of(prepared.valid))[:-1]
+        named = [[self.names[tag] for tag in part.tolist()] for part in np.split(known_W, ends)]
+        self.valid_set = TaggedSet(prepared.valid, self.valid_dataset, named, known_W)
         self.smoothing = LabelSmoothing.of(
             train.label_smoothing, len(self.names), train.label_smoothing_kind
         )
@@ -257,97 +260,9 @@ class TaggingObjective(Objective[TagTargets]):
         loss = -(logs_B * truth.weights_B).sum()
         return TaskLoss(loss, loss.detach())
 
-    def evaluate(self, asked: EvalPass) -> Scores:
-        most, learned_PC = self.n_evaluated(asked), learned_transitions(asked.model)
-        said = word_scores(replace(asked, max_examples=most), self.valid_dataset)
-        lengths = lengths_of(self.prepared.valid)[:most]
-        labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(said.neural_WC)])
-        temperature = None
-        if asked.calibrate and learned_PC is None:
-            temperature = word_temperature(said, labels_W)
-            said = said.with_ngram_weight(temperature.ngram_weight).with_temperature(
-                temperature.value
-            )
-        scores_WC = said.scores_WC
-        nll = total_nll(scores_WC, labels_W, lengths, learned_PC)
-
-        def tagged(scores_WC: Tensor) -> list[list[str]]:
-            found = best_tags(scores_WC, lengths, self.names, learned_PC)
-            return [self._tag_names(tags) for tags in found]
-
-        guesses, truths = tagged(scores_WC), self._truths[:most]
-
-        def members() -> Baselines:
-            return {
-                who: tag_values(truths, tagged(one.scores_WC), self.spans)
-                for who, one in said.single_members.items()
-            }
-
-        figures = tag_figures(truths, guesses, self.spans)
-        if asked.full and learned_PC is None:
-            logs_WC = scores_WC.double().log_softmax(-1).numpy()
-            figures["calibration"] = class_calibration(logs_WC, labels_W.numpy())
-        values = {"loss": nll / max(1, len(labels_W)), **tag_values(truths, guesses, self.spans)}
-        return Scores(
-            values=values,
-            samples=self._samples(guesses),
-            figures=figures,
-            find_baselines=lambda: self.baselines,
-            find_members=members,
-            find_answers=lambda: (guesses, truths),
-            find_ranges=lambda: self._ranges(guesses, truths),
-            temperature=temperature,
-        )
-
-    def _ranges(
-        self, guesses: Sequence[list[str]], truths: Sequence[list[str]]
-    ) -> dict[str, Range]:
-        if self.metric.name != main_score(self.spans):
-            return {}
-        return {
-            BASELINE: percent(main_interval(self._truths, self._baseline_predictions, self.spans)),
-            MODEL: percent(main_interval(truths, guesses, self.spans)),
-        }
-
-    @cached_property
-    def _baseline_predictions(self) -> list[list[str]]:
-        """Baseline predictions: the most frequent tag of each word."""
-        found = baseline(self.prepared)
-        return [self._tag_names(found.predict(keys)) for keys in word_keys(self.prepared.valid)]
-
-    @cached_property
-    def _truths(self) -> list[list[str]]:
-        ends = np.cumsum(lengths_of(self.prepared.valid))[:-1]
-        parts = np.split(labels_of(self.prepared.valid), ends)
-        return [self._tag_names(part.tolist()) for part in parts]
-
-    def _tag_names(self, tags: Sequence[int]) -> list[str]:
-        return as_bio([self.names[tag] for tag in tags])
-
-    @cached_property
-    def baselines(self) -> Baselines:
-        frequent = {"loss": self.frequencies().scores["loss"]}
-        return {
-            BASELINE: tag_values(self._truths, self._baseline_predictions, self.spans),
-            CLASSES: frequent,
-        }
-
     def frequencies(self) -> TargetFrequencies:
         labels = (labels_of(self.prepared.train), labels_of(self.prepared.valid))
-        return class_frequencies(*labels, len(self.names), np.ones(len(self.names)))
-
-    def _samples(self, guesses: Sequence[list[str]]) -> list[dict[str, str]]:
-        decode = self.prepared.tokenizer.decode
-        keys = word_keys(self.prepared.valid)
-        shown = []
-        for words, truth, guess in zip(keys, self._truths, guesses, strict=False):
-            text = [decode(list(pieces)).strip() for pieces in words]
-            both = [" ".join(f"{w}/{t}" if t != "O" else w for w, t in zip(text, tags, strict=True))
-                    for tags in (truth, guess)]  # fmt: skip
-            shown.append({"source": " ".join(text), "target": both[0], "output": both[1]})
-            if len(shown) == SAMPLES:
-                break
-        return shown
+        return tag_frequencies(*labels, len(self.names))
 
     def show(self, part: MicroBatch) -> list[dict[str, Any]]:
         shown, items, decode = [], self.train_dataset, self.prepared.tokenizer.decode
@@ -420,8 +335,9 @@ class TaggingTask(Task):
 
         return TaggingPredictor.of(use)
 
-    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
-        return evaluate_files(use, files)
+    def evaluator(self, runs: Sequence[Resolved], words: Vocabularies | None) -> TaggingEvaluator:
+        assert words is not None
+        return TaggingEvaluator(runs[0], words.target)
 
 
 def _shapes(settings: RunSettings, facts: DatasetStats) -> dict[str, ChosenSetting]:
@@ -458,6 +374,10 @@ def lengths_of(texts: Columns) -> list[int]:
 
 
 # Scores of words, and the tags they make
+
+
+def tag_frequencies(train_W: IntArray, valid_W: IntArray, n: int) -> TargetFrequencies:
+    return class_frequencies(train_W, valid_W, n, np.ones(n))
 
 
 def learned_transitions(model: nn.Module) -> Tensor | None:
@@ -632,7 +552,7 @@ def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
 
 
 def word_calibration(
-    logs_WC: Tensor, labels: tuple[str, ...], truths: Sequence[list[str]]
+    logs_WC: Tensor, labels: Sequence[str], truths: Sequence[list[str]]
 ) -> dict[str, Any] | None:
     """Calibration of the probabilities of single tags, in BIO; None if the run knows none of the
     true tags."""
@@ -660,75 +580,237 @@ def tag_figures(
     return {"classes": [{"label": name, **vars(score)} for name, score in types.items()]}
 
 
-# Scores of a test set
+# Evaluation
 
 
-def evaluate_files(use: InferenceRequest, files: DataSettings) -> Scores:
-    """Scores on tagged sentences, with a confidence interval and baselines."""
-    from headway.tasks.tag_answers import TaggingPredictor
+@dataclass(frozen=True)
+class TaggedSet:
+    """Sentences with their true tags."""
 
-    settings, tagger = use.settings, TaggingPredictor.of(use)
-    words, truths = tagged_sentences(settings, files)
-    with use.progress.stage("reading", len(words), "sentences") as stage:
-        found = tagger.tagged(words, stage.update)
-    guesses, logs_WC = found.tags, found.logs_WC
-    spans = has_span_tags(settings.labels)
-    values = tag_values(truths, guesses, spans)
-    figures = tag_figures(truths, guesses, spans)
-    interval, main = percent(main_interval(truths, guesses, spans)), main_score(spans)
-    shown = {"f1": "span F1", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
-    remarks = {
-        main: range_text(interval),
-        "precision": "of the predicted spans",
-        "recall": "of the spans in the files",
-        **({"accuracy": "of the words"} if spans else {}),
-    }
-    rows: list[ScoreRow] = [
-        (shown[name], f"{value:.2f}", remarks.get(name, "")) for name, value in values.items()
-    ]
-    rows += [
-        (f"  {one['label']}", f"{100 * one['f1']:.2f}", f"F1; {one['support']:,} in the files")
-        for one in figures["classes"]
-    ]
-    trusted = None if logs_WC is None else word_calibration(logs_WC, settings.labels, truths)
-    if trusted is not None:
-        rows.append(calibration_row(trusted, "words"))
-        figures["calibration"] = trusted
-    share = 0.0 if found.word_scores is None else found.word_scores.ngram_weight
-    members = {who: tag_values(truths, tags, spans) for who, tags in found.single_members.items()}
-    rows += [(who, f"{one[main]:.2f}", member_remark(who, share)) for who, one in members.items()]
-    baseline_value, remark = _baseline(
-        use.opened.folder, settings.labels, tagger.encoded(words), truths
-    )
-    shown_value = "–" if baseline_value is None else f"{baseline_value:.2f}"
-    rows.append((BASELINE, shown_value, remark))
-    facts: dict[str, Any] = {
-        **values,
-        "sentences": len(truths),
-        "words": sum(map(len, truths)),
-        "interval": list(interval),
-        "classes": figures["classes"],
-        **({"ece": trusted["ece"], "temperature": trusted["temperature"]} if trusted else {}),
-        "baselines": {} if baseline_value is None else {BASELINE: baseline_value},
-        **({"members": members} if members else {}),
-    }
-    unknown = sorted({tag for tags in truths for tag in tags} - set(as_bio(settings.labels)))
-    if unknown:
-        n = sum(tag in unknown for tags in truths for tag in tags)
-        rows.append(
-            ("unknown tags", f"{n:,}", f"not in training, so never predicted: {', '.join(unknown)}")
+    columns: Columns
+    dataset: TaggingDataset
+    tags: Sequence[Sequence[str]]
+    """The true tags, in the scheme of the data."""
+
+    labels_W: IntArray | None
+    """Indices of the true tags of all words; None if the run does not know some of them."""
+
+    @cached_property
+    def truths(self) -> list[list[str]]:
+        """The true tags, in BIO if they mark spans."""
+        return [as_bio(tags) for tags in self.tags]
+
+    @property
+    def lengths(self) -> list[int]:
+        return lengths_of(self.columns)
+
+
+@dataclass(frozen=True)
+class TagPredictions:
+    """Tag logits of the words of some sentences, by each model of an ensemble."""
+
+    names: tuple[str, ...]
+    models: Sequence[WordScores]
+    lengths: Sequence[int]
+    """Number of words of each sentence."""
+
+    transitions_PC: Tensor | None = None
+    """Learned transitions between tags (CRF), with which only whole sequences have
+    probabilities."""
+
+    temperature: Temperature | None = None
+
+    @cached_property
+    def scores_WC(self) -> Tensor:
+        """Logits of all words; of several models the mean of their log-probabilities, to which
+        learned transitions can be added."""
+        if len(self.models) == 1:
+            return self.models[0].scores_WC
+        return torch.stack([one.scores_WC.log_softmax(-1) for one in self.models]).mean(0)
+
+    @cached_property
+    def logs_WC(self) -> Tensor | None:
+        """Log-probabilities of the tags of each word; None with learned transitions."""
+        if self.transitions_PC is not None:
+            return None
+        return self.scores_WC.double().log_softmax(-1)
+
+    @cached_property
+    def tags(self) -> list[list[str]]:
+        """The most likely valid tags of each sentence, in BIO."""
+        return self._decoded(self.scores_WC)
+
+    @property
+    def members(self) -> dict[str, list[list[str]]]:
+        """The tags by each member of a single model; empty without n-grams."""
+        if len(self.models) > 1:
+            return {}
+        found = self.models[0].single_members
+        return {who: self._decoded(one.scores_WC) for who, one in found.items()}
+
+    def _decoded(self, scores_WC: Tensor) -> list[list[str]]:
+        found = best_tags(scores_WC, self.lengths, self.names, self.transitions_PC)
+        return [as_bio([self.names[tag] for tag in tags]) for tags in found]
+
+
+@dataclass(frozen=True)
+class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
+    """Evaluation of a tagger, or of an ensemble of several."""
+
+    settings: Resolved
+    tokenizer: Tokenizer
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.settings.labels)
+
+    @property
+    def spans(self) -> bool:
+        """Whether the tags mark spans."""
+        return has_span_tags(self.names)
+
+    def predict(self, asked: EvalPass, examples: TaggedSet) -> TagPredictions:
+        return self.predict_dataset(asked, examples.dataset, examples.lengths)
+
+    def predict_dataset(
+        self, asked: EvalPass, dataset: TaggingDataset, lengths: Sequence[int]
+    ) -> TagPredictions:
+        found = [word_scores(replace(asked, model=model), dataset) for model in asked.models]
+        learned = [learned_transitions(model) for model in asked.models]
+        known = [part.cpu() for part in learned if part is not None]
+        learned_PC = sum(known[1:], known[0]) / len(learned) if known else None
+        return TagPredictions(self.names, found, lengths[: asked.max_examples], learned_PC)
+
+    def fitted(
+        self, predictions: TagPredictions, examples: TaggedSet, calibrate: bool
+    ) -> TagPredictions:
+        """The predictions with a fitted temperature, if words have probabilities."""
+        if not calibrate or predictions.transitions_PC is not None:
+            return predictions
+        assert examples.labels_W is not None
+        [said] = predictions.models
+        labels_W = torch.from_numpy(examples.labels_W[: len(said.neural_WC)])
+        found = word_temperature(said, labels_W)
+        said = said.with_ngram_weight(found.ngram_weight).with_temperature(found.value)
+        return replace(predictions, models=[said], temperature=found)
+
+    def score(self, predictions: TagPredictions, examples: TaggedSet, full: bool) -> Scores:
+        said, truths = predictions, examples.truths[: len(predictions.lengths)]
+        figures = tag_figures(truths, said.tags, self.spans)
+        details: list[ScoreRow] = [
+            (
+                f"  {one['label']}",
+                f"{100 * one['f1']:.2f} %",
+                f"F1; {one['support']:,} in the files",
+            )
+            for one in figures["classes"]
+        ]
+        facts: dict[str, Any] = {
+            "words": sum(map(len, truths)), "classes": figures["classes"]
+        }  # fmt: skip
+        if full and said.logs_WC is not None:
+            trusted = word_calibration(said.logs_WC, self.names, truths)
+            if trusted is not None:
+                figures["calibration"] = trusted
+                details.append(calibration_row(trusted, "words"))
+                facts |= {name: trusted[name] for name in ("ece", "temperature")}
+        unknown = sorted({tag for tags in truths for tag in tags} - set(as_bio(self.names)))
+        if unknown:
+            n = sum(tag in unknown for tags in truths for tag in tags)
+            why = f"not in training, so never predicted: {', '.join(unknown)}"
+            details.append(("unknown tags", f"{n:,}", why))
+            facts["unknown_tags"] = {"words": n, "tags": unknown}
+        share = said.models[0].ngram_weight
+        return Scores(
+            {**tag_values(truths, said.tags, self.spans), **self._loss(said, examples)},
+            n=len(truths), unit="sentences", remarks=REMARKS,
+            find_intervals=lambda: self._intervals(truths, said.tags),
+            details=details, facts=facts, figures=figures,
+            samples=self._samples(truths, said.tags, examples.columns),
+            find_answers=lambda: (said.tags, truths),
+            find_members=lambda: {
+                who: self._method(truths, tags, member_remark(who, share))
+                for who, tags in said.members.items()
+            },
+            temperature=said.temperature,
+        )  # fmt: skip
+
+    def _loss(self, said: TagPredictions, examples: TaggedSet) -> dict[str, float]:
+        if examples.labels_W is None:
+            return {}
+        labels_W = torch.from_numpy(examples.labels_W[: len(said.scores_WC)])
+        nll = total_nll(said.scores_WC, labels_W, said.lengths, said.transitions_PC)
+        return {"loss": nll / max(1, len(labels_W))}
+
+    def _intervals(
+        self, truths: Sequence[list[str]], tags: Sequence[list[str]]
+    ) -> dict[str, Range]:
+        return {main_score(self.spans): percent(main_interval(truths, tags, self.spans))}
+
+    def _method(
+        self, truths: Sequence[list[str]], tags: Sequence[list[str]], remark: str
+    ) -> MethodScores:
+        return MethodScores(
+            tag_values(truths, tags, self.spans), remark, lambda: self._intervals(truths, tags)
         )
-        facts["unknown_tags"] = {"words": n, "tags": unknown}
-    trivial = {} if baseline_value is None else {BASELINE: {main: baseline_value}}
-    return Scores(
-        values,
-        rows=rows,
-        facts=facts,
-        figures=figures,
-        find_baselines=lambda: trivial,
-        find_members=lambda: members,
-        find_answers=lambda: (guesses, truths),
-    )
+
+    def baselines(self, train: TrainingData, examples: TaggedSet, n: int | None) -> Methods:
+        prepared = train()
+        if prepared is None:
+            return {BASELINE: MethodScores({}, "not available: the run has no training data")}
+        found, names = baseline(prepared), prepared.labels
+        guesses = [
+            as_bio([names[tag] for tag in found.predict(keys)])
+            for keys in word_keys(examples.columns)
+        ]
+        of_words = self._method(examples.truths, guesses, "the most frequent tag of each word")
+        if examples.labels_W is None:
+            return {BASELINE: of_words}
+        counts = tag_frequencies(labels_of(prepared.train), examples.labels_W, len(names))
+        of_tags = MethodScores({"loss": counts.scores["loss"]}, "loss from tag frequencies alone")
+        return {BASELINE: of_words, CLASSES: of_tags}
+
+    def _samples(
+        self, truths: Sequence[list[str]], guesses: Sequence[list[str]], texts: Columns
+    ) -> list[dict[str, str]]:
+        shown = []
+        for words, *tagged in zip(word_keys(texts), truths, guesses, strict=False):
+            text = [self.tokenizer.decode(list(pieces)).strip() for pieces in words]
+            both = [" ".join(f"{w}/{t}" if t != "O" else w for w, t in zip(text, tags, strict=True))
+                    for tags in tagged]  # fmt: skip
+            shown.append({"source": " ".join(text), "target": both[0], "output": both[1]})
+            if len(shown) == SAMPLES:
+                break
+        return shown
+
+    def columns(self, sentences: Sequence[Sequence[str]], before: int = 0) -> Columns:
+        """Tokenised sentences. Raise DataError for one that is too long if the run does not read
+        windows. `before`: number of sentences before them."""
+        words = encoded(sentences, self.tokenizer, self.settings.tag)
+        columns = columns_of(words)
+        needed = words.text.lengths + self.dataset(columns).reader.n_special
+        limit = self.settings.model.max_len
+        too_long = needed > limit
+        if self.settings.data.on_long == "error" and too_long.any():
+            place = int(np.argmax(too_long))
+            raise DataError(
+                f"sentence {before + place + 1:,} has {needed[place]:,} tokens, but the model "
+                f"reads at most {limit:,}. Shorten the sentence, or train again with "
+                "data.on_long=split instead of data.on_long=error to read long sentences in "
+                "windows."
+            )
+        return columns
+
+    def dataset(self, columns: Columns) -> TaggingDataset:
+        return words_of_store(columns, self.tokenizer, self.settings.model)
+
+    def test_set(self, files: DataSettings, progress: Progress) -> TaggedSet:
+        sentences, tags = tagged_sentences(self.settings, files)
+        columns = self.columns(sentences)
+        numbers = {name: i for i, name in enumerate(self.names)}
+        found = [numbers.get(tag, -1) for one in tags for tag in one]
+        labels_W = None if -1 in found else np.array(found, np.int64)
+        return TaggedSet(columns, self.dataset(columns), tags, labels_W)
 
 
 def tagged_sentences(
@@ -758,22 +840,3 @@ def word_keys(texts: Columns) -> Iterator[list[WordKey]]:
 def as_keys(ids: Sequence[int], pieces: Sequence[int]) -> list[WordKey]:
     ends = np.cumsum(pieces).tolist()
     return [tuple(ids[end - size : end]) for end, size in zip(ends, pieces, strict=True)]
-
-
-def _baseline(
-    folder: Path, labels: Sequence[str], words: EncodedWords, truths: list[list[str]]
-) -> tuple[float | None, str]:
-    try:
-        found = baseline(load_prepared(folder))
-    except (UserError, OSError):  # the folder may have been copied without its data
-        return None, "not available: the run's training text is not in its folder"
-    guesses = [
-        as_bio([labels[tag] for tag in found.predict(as_keys(ids, sizes))])
-        for ids, sizes in zip(words.text.lists(), words.pieces.lists(), strict=True)
-    ]
-    spans = has_span_tags(tuple(labels))
-    value = tag_values(truths, guesses, spans)["f1" if spans else "accuracy"]
-    return (
-        value,
-        f"{'span F1' if spans else 'accuracy'} with each word's most frequent tag in training",
-    )

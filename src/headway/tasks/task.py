@@ -8,7 +8,7 @@ its scores.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -23,10 +23,12 @@ from headway.settings.run import Resolved, RunSettings
 from headway.settings.task_rows import spec_of
 from headway.specs.tasks import Spec
 from headway.tasks.answers import Answer
+from headway.tasks.evaluate import Evaluator, TestRun, evaluate_files
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.modality import decided, decided_for
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
+from headway.tokens.tokenizer import Vocabularies
 
 if TYPE_CHECKING:
     from headway.decode.continuous import BatchMember, ContinuousBatch
@@ -124,9 +126,18 @@ class Task(ABC):
     @abstractmethod
     def predictor(self, use: InferenceRequest) -> Predictor: ...
 
-    @abstractmethod
+    def evaluator(
+        self, runs: Sequence[Resolved], words: Vocabularies | None
+    ) -> Evaluator[Any, Any]:
+        """How test sets are scored. `runs`: settings of the run, or of each of an ensemble."""
+        raise NotImplementedError
+
     def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         """Scores on a test set."""
+        opened = use.opened
+        how = self.evaluator((use.settings, *opened.runs[1:]), opened.words)
+        run = TestRun(opened, lambda: self.load_prepared(opened.folder), use.progress)
+        return evaluate_files(how, run, files)
 
 
 def find_task(settings: RunSettings, front: ImageSettings | AudioSettings | None = None) -> Task:

@@ -18,7 +18,7 @@ from headway.tasks.fill_answers import gaps_in
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.preprocess.text import TextDataset, TextPreprocessor, parse_texts
 from headway.tasks.tag_answers import sentence_of, word_rule
-from headway.tasks.tags import encoded, tagging_dataset
+from headway.tasks.tags import columns_of, encoded, words_of_store
 
 THE_TEXT = "the text"
 """Name of the text in errors."""
@@ -71,7 +71,9 @@ def tagged_item(run: LoadedRun, line: str) -> TextItem:
     tokenizer = run.vocab.source
     sentence = sentence_of(line, THE_TEXT, word_rule(run.folder)).words
     words = encoded([sentence], tokenizer, run.settings.tag)
-    read, first, _ = tagging_dataset(words, tokenizer, run.shape).reader.read(np.arange(1))
+    read, first, _ = words_of_store(columns_of(words), tokenizer, run.shape).reader.read(
+        np.arange(1)
+    )
     needed = len(tokenizer.as_text(words.text.ids.tolist()))
     return TextItem(read.tokens.tolist(), read.segments.tolist(), first.tolist(), needed=needed)
 

@@ -378,7 +378,9 @@ def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
         facts["members"] = found.result.members
     if found.result is not None and (baselines := baselines_in_time(loop, found.result)):
         value, steps = found.scores[found.winner][metric.name], loop.state.step
-        rows = standings(value, baselines, found.result.ranges, metric, found.result.members)
+        rows = standings(
+            value, baselines, found.result.ranges(metric.name), metric, found.result.members
+        )
         facts |= {
             "baselines": baselines,
             "compared": {"metric": metric.name, "rows": [row.facts for row in rows]},

@@ -1,0 +1,101 @@
+"""Evaluation: predictions of a model for a set of examples, their scores, and those of baselines.
+
+There is one path. Validation during training, the comparison of a student with its teacher, test
+sets of `headway evaluate`, and `run.evaluate()` all call `evaluate`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from headway.data.store import PreparedData
+from headway.errors import UserError
+from headway.progress import Progress
+from headway.settings.data import DataSettings
+from headway.tasks.dataset import EvalPass
+from headway.tasks.loaded_run import LoadedRun
+from headway.tasks.scores import Methods, Scores
+
+E = TypeVar("E")
+"""A set of examples with their targets."""
+
+P = TypeVar("P")
+"""Predictions for a set of examples."""
+
+TrainingData = Callable[[], PreparedData | None]
+"""Function that loads the training data for baselines; None if it is no longer there."""
+
+
+class Evaluator(ABC, Generic[E, P]):
+    """Evaluation of one task: how examples are predicted, scored and compared with baselines."""
+
+    @abstractmethod
+    def predict(self, asked: EvalPass, examples: E) -> P:
+        """Predictions for the first `asked.max_examples` examples."""
+
+    @abstractmethod
+    def score(self, predictions: P, examples: E, full: bool) -> Scores:
+        """Scores of the predictions. `full`: whether also for reports and tables, not only to
+        compare checkpoints."""
+
+    def baselines(self, train: TrainingData, examples: E, n: int | None) -> Methods:
+        """Scores of simple methods that learn from the training data, on the same examples; on the
+        first `n` of them if that saves time."""
+        return {}
+
+    def fitted(self, predictions: P, examples: E, calibrate: bool) -> P:
+        """The predictions with decision thresholds fitted to these validation examples, and with
+        `calibrate` also with a temperature."""
+        return predictions
+
+    def test_set(self, files: DataSettings, progress: Progress) -> E:
+        """Read the examples of a test set from files."""
+        raise UserError("this task has no test sets.")
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """An opened run that is evaluated on a test set."""
+
+    opened: LoadedRun
+    load_training_data: Callable[[], PreparedData]
+    progress: Progress
+
+    def training_data(self) -> PreparedData | None:
+        """The run's own data; None if the folder was copied without it."""
+        try:
+            return self.load_training_data()
+        except (UserError, OSError):
+            return None
+
+
+@torch.no_grad()
+def evaluate(
+    how: Evaluator[E, P],
+    examples: E,
+    asked: EvalPass,
+    train: TrainingData,
+    *,
+    is_validation: bool = False,
+) -> Scores:
+    """Scores of a model on a set of examples, with baselines that are computed on first use.
+    `is_validation`: fit thresholds to these examples before scoring."""
+    predictions = how.predict(asked, examples)
+    if is_validation:
+        predictions = how.fitted(predictions, examples, asked.calibrate)
+    return how.score(predictions, examples, asked.full).updated(
+        find_baselines=lambda: how.baselines(train, examples, asked.max_examples)
+    )
+
+
+def evaluate_files(how: Evaluator[Any, Any], run: TestRun, files: DataSettings) -> Scores:
+    """Scores of an opened run on a test set in files."""
+    examples = how.test_set(files, run.progress)
+    with run.progress.stage("reading") as stage:
+        asked = EvalPass.of_run(run.opened, stage.update)
+        return evaluate(how, examples, asked, run.training_data)
