@@ -34,7 +34,6 @@ from headway.settings.run import Resolved, RunSettings, check_effect
 from headway.settings.task_rows import spec_of
 from headway.specs.metrics import METRICS
 from headway.specs.tasks import SPECS
-from headway.tasks import few_labels as few
 from headway.tasks.answers import Answer
 from headway.tasks.dataset import (
     Batch,
@@ -215,6 +214,8 @@ class ClassifyObjective(Objective[Tensor]):
 
     def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
         """Learning curve of cheap classifiers, for texts whose run starts from an encoder."""
+        from headway.tasks import few_labels as few
+
         texts, run = self.preprocessor.texts(self.prepared.train), self.settings.start.run
         if texts is None or not run or not self.label_type.has_classes:
             return []
