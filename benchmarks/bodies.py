@@ -448,24 +448,25 @@ def size(task: Task, model: dict[str, Any]) -> int:
 
 def prepared(task: Task, options: argparse.Namespace) -> None:
     """Vocabulary and numbers of a set, made once, so that no training spends its minutes on it."""
-    from headway.api import TrainRequest
     from headway.progress import SILENT
-    from headway.settings.overrides import UNKNOWN
+    from headway.settings.overrides import Overrides
+    from headway.training.request import TrainRequest
     from headway.training.run import Training
 
     whole, scratch = options.work / f"{task.name}-data", options.work / f"{task.name}-first"
     if whole.is_dir():
         return
     files = dict(files_of(task, options)["train"])
-    wish = TrainRequest(
-        task=task.task, data=files.pop("data", None), valid=files.pop("valid", None), needs=files,
-        settings=settings_of(task, "transformer", options),
-        start="none" if task.task == "classify" else None,
+    request = TrainRequest(
+        task=task.task, data=files.pop("data", None), valid=files.pop("valid", None), columns=files,
+        overrides=Overrides(settings_of(task, "transformer", options)),
+        start="none" if task.task == "classify" else None, out=scratch,
     )  # fmt: skip
-    asked, tables = wish.overrides(scratch)
-    run = wish.run(asked, UNKNOWN, quiet=True)
+    found = request.resolve(quiet=True)
     scratch.mkdir(parents=True, exist_ok=True)
-    training = Training(settings=run, out=scratch, device="cpu", bound_data=tables, quiet=True)
+    training = Training(
+        settings=found.settings, out=scratch, device="cpu", bound_data=found.tables, quiet=True
+    )
     training.task.prepare(training.settings, scratch, SILENT)
     (scratch / "data").rename(whole)
     shutil.rmtree(scratch)

@@ -173,7 +173,7 @@ print("torch" in sys.modules)
     assert done.stdout == "headway\n\nFalse\n", done.stderr
 
 
-LATE = {"headway.run", "headway.training.arguments", "headway.settings.presets", "torch", "numpy"}
+LATE = {"headway.run", "headway.training.request", "headway.settings.presets", "torch", "numpy"}
 """What no `--help` waits for."""
 
 

@@ -6,31 +6,21 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.data.bound_data import ROWS, VALID, BoundData, bind_data, named_files
 from headway.errors import ConfigError, FolderError, InPython, columns_by_argument, suggest
-from headway.settings.data import GIVEN, INPUTS
-from headway.settings.listed import ensure_list
+from headway.settings.data import INPUTS
 from headway.settings.overrides import FROM_PYTHON, Origin, Overrides
-from headway.settings.recipes import recipe_path
 from headway.settings.run import RunSettings, overrides_of
 from headway.settings.synonyms import setting_here, setting_with, training_setting
 from headway.settings.task_rows import spec_of
-from headway.specs.needs import MEDIA
 from headway.specs.tasks import SPECS, Spec
-from headway.training.arguments import (
-    check_task_name,
-    check_training,
-    data_report,
-    implied_settings,
-    settings_for,
-    with_budget,
-)
+from headway.training.data_report import data_report
+from headway.training.request import ColumnOrFiles, TrainRequest
 
 if TYPE_CHECKING:
     import torch
@@ -41,9 +31,6 @@ if TYPE_CHECKING:
     from headway.tasks.custom_metrics import CustomMetric
     from headway.tasks.custom_metrics import MetricFunction as OwnMetric
     from headway.training.log import LogCallback
-
-ColumnOrFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""The name of a column, or one or several files."""
 
 SettingsLike = Mapping[str, Any] | RunSettings
 """Settings by dotted key (`{"train.lr": 1e-3}`), as nested mappings, or as an object."""
@@ -90,35 +77,32 @@ def train(
     started = time.monotonic()
     _check_arguments(out, on, metrics)
     out = Path(out)
-    wish = TrainRequest(
-        task=task, data=data, valid=valid, needs=needs, settings=settings, preset=preset,
-        recipe=recipe, start=start, teacher=teacher,
+    if budget is not None and not isinstance(budget, str):
+        budget = f"{budget:.10g}s"
+    request = _request(
+        task, data, needs, settings, start, teacher, valid=valid, recipe=recipe, budget=budget,
+        out=out, restart=restart,
     )  # fmt: skip
-    asked, tables = wish.overrides(out)
+    asked = request.overrides
+    if preset is not None:
+        asked |= Overrides({"model.preset": preset}, Origin.argument("preset"))
     if parts is not None:
         asked |= _with_parts(parts, asked)
     by = asked.get("train.metric") if asked.get("train.metric") in (metrics or {}) else None
-    if by is None and task in SPECS:
+    if by is not None:
+        asked = asked.without("train.metric")
+    elif task in SPECS:
         _check_metric(asked.get("train.metric"), SPECS[task])
-    run = wish.run(
-        asked if by is None else asked.without("train.metric"),
-        Origin.positional("train(…)"),
-        quiet,
-    )
-    check_training(run)
-    run, own = _with_metrics(run, metrics or {}, by)
-    budget_s = None
-    if budget is not None:
-        said = budget if isinstance(budget, str) else f"{budget:.10g}s"
-        goes_on = None if restart else out
-        run, budget_s = with_budget(run, said, in_call("budget"), goes_on)
+    found = replace(request, overrides=asked).resolve(quiet=quiet)
+    run, own = _with_metrics(found.settings, metrics or {}, by)
     from headway.training.run import Training
 
     with _TRAINING_LOCK:
         training = Training(
-            settings=run, out=out, device=device, budget_s=budget_s, restart=restart,
-            bound_data=tables, quiet=quiet, on=on, custom_metrics=own, custom_selection=by or "",
-            call=f"headway.train(…, out={os.fspath(out)!r})", started=started,
+            settings=run, out=out, device=device, budget_s=found.budget_s, restart=restart,
+            bound_data=found.tables, quiet=quiet, on=on, custom_metrics=own,
+            custom_selection=by or "", call=f"headway.train(…, out={os.fspath(out)!r})",
+            started=started,
         )  # fmt: skip
         with preserved_state(training.ranks.device), columns_by_argument(data, _settings(settings)):
             troubles = training.train()
@@ -150,146 +134,46 @@ def check(
 ) -> Report:
     """Check data before training, as `headway check` does, and return a report with `ok`,
     `findings`, `columns` and `fingerprint`. The arguments are those of `train`."""
-    wish = TrainRequest(
-        task=task, data=data, valid=valid, needs=needs, settings=settings, start=start,
-        teacher=teacher,
+    request = _request(
+        task, data, needs, settings, start, teacher, valid=valid, command="check"
     )  # fmt: skip
-    asked, tables = wish.overrides(Path())
-    run = wish.run(asked, Origin.positional("check(…)"), quiet)
+    found = request.resolve(quiet=quiet)
     with columns_by_argument(data, _settings(settings)):
-        return data_report(run, tables, quiet=quiet)
+        return data_report(found, quiet=quiet)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainRequest:
-    """Arguments shared by `train`, `check` and their commands: the task, the data, the settings and
-    the runs to start from or to distil."""
-
-    task: str | None
-    data: object = None
-    valid: object = None
-    needs: Mapping[str, ColumnOrFiles] = field(default_factory=dict)
-    settings: SettingsLike | None = None
-    preset: str | None = None
-    recipe: str | os.PathLike[str] | None = None
-    start: object = None
-    teacher: object = None
-    words: Sequence[str] = ()
-    """`key=value` arguments of the command line."""
-
-    command: str = ""
-    """Name of the command, such as `headway train`; empty in Python. With it, the recorded origin
-    of each setting is an option instead of a Python argument."""
-
-    def overrides(self, out: Path) -> tuple[Overrides, dict[str, BoundData]]:
-        """Return the settings, and the data that a run in `out` has to store."""
-        if not self.command and any(map(self._is_setting, self.needs)):
-            return self._with_separate_settings().overrides(out)
-        if self.task is not None:
-            check_task_name(self.task)
-        elif self.recipe is None:
+def _request(
+    task: str | None, data: object, needs: Mapping[str, ColumnOrFiles],
+    settings: SettingsLike | None, start: object, teacher: object, **more: Any,
+) -> TrainRequest:  # fmt: skip
+    """Return the request of these arguments. Keywords of training settings, such as `epochs=3`,
+    may be among the columns."""
+    asked = _settings(settings)
+    columns = {name: one for name, one in needs.items() if not _is_setting(task, name)}
+    for name in needs.keys() - columns.keys():
+        key, value = training_setting(name), needs[name]
+        if key is None:
             raise ConfigError(
-                f"no task is given. Name a task ({', '.join(SPECS)}), or a recipe: --recipe NAME."
+                f"{name}={value!r} is not an argument of train(). Pass it as a setting: "
+                f"settings={{{setting_with(name, value)}}}"
             )
-        said = _settings(self.settings) | Overrides.from_arguments(self.words)
-        if self.preset is not None:
-            said |= Overrides({"model.preset": self.preset}, in_call("preset"))
-        if self.data is not None:
-            found, tables = self._bind(said, out)
-        elif self.valid is not None:
+        if key in asked:
             raise ConfigError(
-                "--valid needs training data given after the task: headway train TASK FILES "
-                "--valid FILES. If the training files are given by options, use --valid-text, "
-                "--valid-source and --valid-target."
+                f"{key} is given twice: as {name}= and in the settings. Give it only once."
             )
-        else:
-            found, tables = Overrides(), {}
-            for key, one in named_files(self.needs).items():
-                found |= Overrides({f"data.{key}": one}, self._place(key))
-        for key in found:
-            if key in said and str(said[key]) != str(found[key]):  # a column may have a number
-                text = (
-                    f"{key} is given twice: {str(found[key])!r} as an argument and "
-                    f"{str(said[key])!r} in the settings. Give it only once."
-                )
-                raise ConfigError(text)
-        return found | said, tables
+        asked |= Overrides({key: value}, Origin.argument(name))
+    return TrainRequest(
+        task=task, data=data, columns=columns, overrides=asked, start=_name(start),
+        teacher=_name(teacher), **more,
+    )  # fmt: skip
 
-    def _is_setting(self, name: str) -> bool:
-        """Whether a keyword is the name of a setting, in headway or in another library."""
-        rows = SPECS[self.task].rows if self.task in SPECS else ()
-        if any(name == need.name for row in rows for need in row.needs):
-            return False
-        return name not in INPUTS and bool(training_setting(name) or setting_here(name))
 
-    def _with_separate_settings(self) -> TrainRequest:
-        """Return a copy in which keywords such as `epochs=3` are settings (`train.epochs`). A name
-        of another library raises an error with the name in headway."""
-        settings = _settings(self.settings)
-        for name in filter(self._is_setting, self.needs):
-            key, value = training_setting(name), self.needs[name]
-            if key is None:
-                raise ConfigError(
-                    f"{name}={value!r} is not an argument of train(). Pass it as a setting: "
-                    f"settings={{{setting_with(name, value)}}}"
-                )
-            if key in settings:
-                raise ConfigError(
-                    f"{key} is given twice: as {name}= and in the settings. Give it only once."
-                )
-            settings |= Overrides({key: value}, in_call(name))
-        needs = {name: one for name, one in self.needs.items() if not self._is_setting(name)}
-        return replace(self, settings=settings, needs=needs)
-
-    def _place(self, name: str) -> Origin:
-        name = name.removesuffix("_field")
-        if not self.command:
-            return in_call(name)
-        return Origin.option(f"--{name.replace('_', '-')}")
-
-    def _bind(self, said: Overrides, out: Path) -> tuple[Overrides, dict[str, BoundData]]:
-        needs = dict[str, Any](self.needs)
-        if needs.get("fields"):
-            said |= Overrides({"data.fields": ensure_list(needs["fields"])})
-        begun = implied_settings(self.task, _name(self.start), _name(self.teacher), said)
-        task = begun.get("task", self.task)
-        if task is None and self.recipe is not None:
-            task = Overrides.from_file(recipe_path(os.fspath(self.recipe))).get("task")
-        fields = said.get("data.fields", begun.get("data.fields"))
-        if fields is not None:
-            needs.setdefault("fields", fields)
-        task = "" if task is None else str(task)
-        what = said.get(f"{task}.modality")
-        rows = SPECS[task].rows if task in SPECS else ()
-        # A setting that names the media column, or gives their modality, is enough.
-        what = what if what in {row.modality for row in rows} else None
-        media = any(row.reads == "media" for row in rows)
-        if "data.path_field" in said and media and not {*MEDIA, "path"} & set(needs):
-            needs["path"] = str(said["data.path_field"])
-        tables = {ROWS: bind_data(task, self.data, needs, what=what)}
-        if self.valid is not None:
-            held = bind_data(task, self.valid, needs, like=tables[ROWS], what=what)
-            tables[VALID] = tables[ROWS].match_columns(held)
-        asked = Overrides()
-        origin = Origin.positional(self.command or "train(data)")
-        for name, one in tables.items():
-            for key, value in one.settings(out / GIVEN, name).items():
-                asked |= Overrides({f"data.{key}": value}, origin)
-        return asked, tables
-
-    def run(self, asked: Overrides, origin: Origin, quiet: bool) -> RunSettings:
-        path = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
-        start, teacher = _name(self.start), _name(self.teacher)
-        return settings_for(
-            self.task,
-            asked,
-            self.words,
-            recipe=path,
-            start=start,
-            teacher=teacher,
-            origin=origin,
-            quiet=quiet,
-        )
+def _is_setting(task: str | None, name: str) -> bool:
+    """Whether a keyword is the name of a setting, in headway or in another library."""
+    rows = SPECS[task].rows if task in SPECS else ()
+    if any(name == need.name for row in rows for need in row.needs):
+        return False
+    return name not in INPUTS and bool(training_setting(name) or setting_here(name))
 
 
 def _check_arguments(out: object, on: object, metrics: object) -> None:
@@ -325,7 +209,7 @@ def _with_parts(parts: Parts, asked: Overrides) -> Overrides:
             "Remove model.parts from the settings."
         )
     register_parts(parts)
-    return Overrides({"model.parts": parts.name}, in_call("parts"))
+    return Overrides({"model.parts": parts.name}, Origin.argument("parts"))
 
 
 def _with_metrics(
@@ -338,7 +222,7 @@ def _with_metrics(
     own = custom_metrics(metrics, spec_of(run))
     said = {f"metrics.{name}": "lower" if one.metric.lower else "higher"
             for name, one in own.items()}  # fmt: skip
-    asked = run.asked | Overrides(said, in_call("metrics"))
+    asked = run.asked | Overrides(said, Origin.argument("metrics"))
     if by is not None:
         asked |= Overrides({"train.metric": by}, FROM_PYTHON)
     return replace(run, asked=asked), own
@@ -360,11 +244,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def in_call(name: str) -> Origin:
-    """The origin of a setting that a keyword of `headway.train` gives."""
-    return Origin.python(f"train({name}=…)")
 
 
 def _name(run: object) -> str | None:

@@ -7,6 +7,8 @@ import importlib
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ContextDecorator, contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
 from types import ModuleType
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -21,6 +23,68 @@ def visible(text: str) -> str:
     escape sequence could clear the screen, rename the window or hide what follows.
     """
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class Edge(Enum):
+    """Way in which the user calls headway."""
+
+    PYTHON = auto()
+    COMMAND_LINE = auto()
+
+
+_edge = Edge.PYTHON
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Context of a command: options in messages are named as they are typed. Applies to the whole
+    process, because the threads of a command work for the same user."""
+    global _edge
+    before, _edge = _edge, Edge.COMMAND_LINE
+    try:
+        yield
+    finally:
+        _edge = before
+
+
+def edge() -> Edge:
+    return _edge
+
+
+OPTION_NAMES = {"start": "from", "among": "labels"}
+"""Command-line options that are named otherwise than the argument in Python."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a command, which is an argument of a function in Python.
+
+    As text, it is named as the user would give it: `--n-best 3` or `n_best=3`."""
+
+    name: str
+    """Name of the argument in Python."""
+
+    value: object = None
+    """A value, True for an option without one, a placeholder in upper case (`FILE`), or None."""
+
+    def __str__(self) -> str:
+        value = self.value
+        is_placeholder = isinstance(value, str) and value.isupper()
+        if _edge is Edge.COMMAND_LINE:
+            word = f"--{OPTION_NAMES.get(self.name, self.name).replace('_', '-')}"
+            if value in (None, True):
+                return word
+            plain = is_placeholder or not isinstance(value, str) or _PLAIN.fullmatch(value)
+            return f"{word} {value if plain else repr(value)}"
+        if value is None:
+            return f"{self.name}="
+        if is_placeholder:
+            return f"{self.name}=…"
+        return f'{self.name}="{value}"' if isinstance(value, str) else f"{self.name}={value!r}"
+
+
+_PLAIN = re.compile(r"[\w./:,+-]+")
+"""Values that need no quotes."""
 
 
 class UserError(Exception):

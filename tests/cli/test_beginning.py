@@ -9,7 +9,7 @@ import pytest
 from headway.cli.main import main
 from headway.errors import ConfigError
 from headway.settings.run import run_settings
-from headway.training.arguments import check_implied
+from headway.training.check_settings import check_implied
 from tests.facts import missing
 
 

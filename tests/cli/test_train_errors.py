@@ -21,7 +21,7 @@ from headway.cli.main import main
 from headway.cli.train import AGAIN
 from headway.errors import UserError
 from headway.settings.folder import load_run
-from headway.training import arguments
+from headway.training import request
 from tests.data.conftest import sentences
 from tests.facts import figures, missing, naming
 
@@ -466,7 +466,7 @@ def test_an_old_run_with_steps_and_a_budget_resumes(
     """As older versions allowed them; for a new run, or with --restart, both are an error."""
     words = command("--budget", "1s", out="old")
     with monkeypatch.context() as older:
-        older.setattr(arguments, "_check_length", lambda settings, budget: None)
+        older.setattr(request, "_check_length", lambda settings, budget: None)
         assert main(words) == 0
     asked = load_run(here / "old").asked
     assert (asked["budget"], asked["train.steps"]) == ("1s", 2)

@@ -19,7 +19,7 @@ from headway.errors import UserError
 from headway.settings.run import FILES, SETTINGS, load_run_settings
 from headway.specs.tasks import SPECS, Spec
 from headway.specs.values import setting_types
-from headway.training.arguments import check_files, check_training
+from headway.training.check_settings import check_files, check_training
 
 from . import columns
 from .tiny import ANSWERING, ROWS, Tiny, command, settings_of
@@ -27,7 +27,8 @@ from .tiny import ANSWERING, ROWS, Tiny, command, settings_of
 NOT_READING = (
     "headway.settings.",
     "headway.specs.",
-    "headway.training.arguments",
+    "headway.training.check_settings",
+    "headway.training.request",
     "dataclasses",
     "copy",
     __name__,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from headway.specs.needs import LABEL, TAGS, WORDS
 from headway.specs.options import OPTIONS, SCORING
 from headway.specs.tasks import ALIASES, SPECS, Spec
 from headway.tasks.task import Task
-from headway.training.arguments import settings_for
+from headway.training.request import TrainRequest
 
 ROWS = [row for spec in SPECS.values() for row in spec.rows]
 TASKS = list(SPECS)
@@ -241,10 +241,11 @@ def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) ->
     """Also where both tasks have one name, and the files would say otherwise."""
     shutil.copy(GOLDEN / f"{teacher}.toml", tmp_path / "config.toml")
     media = Overrides({"data.media": ["x.png"]})
-    settings = settings_for("distil", media, teacher=str(tmp_path), quiet=True)
+    request = TrainRequest(task="distil", overrides=media, teacher=str(tmp_path))
+    settings = request.resolve(quiet=True).settings
     assert spec_of(settings).modality == spec_of(load_run(tmp_path)).modality
     with pytest.raises(ConfigError, match=r"\bFILES\b"):
-        settings_for("distil", Overrides({"data.text": ["x"]}), teacher=str(tmp_path), quiet=True)
+        replace(request, overrides=Overrides({"data.text": ["x"]})).resolve(quiet=True)
 
 
 def test_only_images_have_a_teacher_of_their_token() -> None:

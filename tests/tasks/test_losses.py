@@ -24,8 +24,9 @@ from headway.tasks.distil import load_teacher
 from headway.tasks.losses import cosine_loss, distil, plain, rdrop, soft_loss
 from headway.tasks.objective import Objective, TaskLoss
 from headway.tasks.task import find_task
-from headway.training.arguments import check_implied, implied_settings
+from headway.training.check_settings import check_implied
 from headway.training.distributed import Distributed
+from headway.training.request import implied_settings
 from headway.training.trainer import Trainer
 
 from ..training import every

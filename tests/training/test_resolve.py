@@ -25,7 +25,7 @@ from headway.settings.run import (
 )
 from headway.settings.train import TrainSettings
 from headway.tasks.task import find_task
-from headway.training.arguments import check_implied
+from headway.training.check_settings import check_implied
 from headway.training.resolve import resolve, resolve_run
 from headway.training.run_folder import RunFolder
 from tests.training.shown import write_images

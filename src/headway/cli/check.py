@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,13 +14,10 @@ from headway.cli.data_arguments import (
     JsonOption,
     TeacherOption,
     ValidOption,
-    task_files_settings,
 )
 from headway.cli.flags import OptionValues
 from headway.cli.train import train_request
 from headway.errors import ConfigError, visible
-from headway.settings.overrides import Origin
-from headway.specs.tasks import SPECS
 
 
 def check(
@@ -52,18 +48,15 @@ def check(
 
     The report covers counts, alignment, duplicates, lengths and characters. The exit code is 2 if
     no model can be trained on the data. Name files and columns as for `headway train`."""
-    word, files, settings = task_files_settings(words, task)
-    if word is None:
-        raise ConfigError(f"no task given. Choose one of: {', '.join(SPECS)}.")
-    if task is not None and not files:
+    request = train_request(
+        words, named, task=task, encoding=encoding, valid=valid, start=start, teacher=teacher,
+        command="check",
+    )  # fmt: skip
+    if task is not None and request.data is None:
         raise ConfigError(f"--task {task} needs files to check: headway check FILE --task {task}")
-    from headway.training.arguments import data_report
+    from headway.training.data_report import data_report
 
-    named = {**named, "encoding": encoding}
-    wish = train_request("check", word, files, valid, named, settings, start, teacher)
-    asked, _ = wish.overrides(Path())
-    typed = Origin.positional(f"headway check {word}")
-    report = data_report(wish.run(asked, typed, quiet=False), steps=steps)
+    report = data_report(request.resolve(), steps=steps)
     if as_json:
         more = {"tables": report.tables} | ({"steps": report.steps} if steps else {})
         print(visible(json.dumps(report.to_dict() | more, indent=2, ensure_ascii=False)))

@@ -13,13 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from headway.cli import completion
-from headway.errors import ConfigError, UserError, visible
+from headway.errors import ConfigError, Option, UserError, visible
 from headway.settings.folder import CONFIG, RUNS, file_in, run_folder
 from headway.settings.overrides import Origin, Overrides
 from headway.settings.renamed import key_of
 from headway.settings.run import Resolved, RunSettings, load_resolved
 from headway.settings.task_rows import spec_of
-from headway.specs.tasks import ALIASES, SPECS
 from headway.tasks import engines
 
 COLUMNS = tuple(
@@ -98,46 +97,6 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if word not in settings], settings
 
 
-def task_files_settings(
-    words: Sequence[str], task: str | None = None, *, recipe: bool = False
-) -> tuple[str | None, list[str], list[str]]:
-    """Split `translate pairs.tsv train.lr=1e-3 …` into the task (if named), files and settings."""
-    rest, settings = split_words(words)
-    if task is None and rest and (rest[0] in (*SPECS, *ALIASES) or not recipe):
-        task, *rest = rest
-        if task not in (*SPECS, *ALIASES) and Path(task).is_file():
-            raise ConfigError(
-                f"{task} is a file, not a task. Name a task before the file: {', '.join(SPECS)}."
-            )
-    if task is not None:
-        from headway.training.arguments import check_task_name
-
-        check_task_name(task)
-    for word in rest:
-        if word != "-" and not Path(word).exists():
-            raise ConfigError(
-                f"no such file: {word!r}. Write settings as key=value, for example train.lr=1e-3."
-            )
-    alone = task in SPECS and SPECS[task].reads == "pairs" and len(rest) == 2
-    if alone and all(Path(word).is_file() and not _is_table(word) for word in rest):
-        one, other = map(shlex.quote, rest)
-        raise ConfigError(
-            f"{rest[0]} and {rest[1]} are not tables. If they are line-aligned files, use: "
-            f"--source {one} --target {other}"
-        )
-    return task, rest, settings
-
-
-def _is_table(path: str) -> bool:
-    """Whether a file is a table: by its name, or because its first line has a tab."""
-    from headway.data.sniff import COMPRESSED, TAB, TABLES, extensions
-
-    if extensions(path) & (COMPRESSED | TABLES - {TAB}):
-        return True
-    with Path(path).open("rb") as file:
-        return b"\t" in file.readline(1 << 20)
-
-
 def run_folders(run: str, more: Sequence[str] = ()) -> list[Path]:
     """The folders of runs. `a,b` is an ensemble of two, unless a folder has that name."""
     names = [run] if Path(run).is_dir() else run.split(",")
@@ -149,7 +108,9 @@ def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -
     options = Overrides.from_flags({f"decode.{name}": value for name, value in decode.items()})
     if "beam" in decode and "sample" not in decode:
         # --beam asks for beam search, even if the run samples by default.
-        options |= Overrides({"decode.sample": False}, Origin.implied(f"--beam {decode['beam']}"))
+        options |= Overrides(
+            {"decode.sample": False}, Origin.implied(Option("beam", decode["beam"]))
+        )
     return load_resolved(file_in(folder, CONFIG), list(words), options)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,18 +18,18 @@ from headway.cli.data_arguments import (
     FromOption,
     TeacherOption,
     ValidOption,
-    task_files_settings,
+    split_words,
 )
 from headway.cli.flags import COLUMNS, FILES, VALID_FILES, OptionValues, columns_named
 from headway.errors import ConfigError, Stopped
-from headway.settings.overrides import Origin, Overrides
-from headway.settings.recipes import in_folder, recipe_path
+from headway.settings.overrides import Overrides
 from headway.settings.run import resolved_toml
-from headway.specs.tasks import SPECS
+from headway.settings.task_rows import check_task_name
+from headway.specs.tasks import ALIASES, SPECS
 from headway.storage import work_folder
 
 if TYPE_CHECKING:
-    from headway.api import TrainRequest
+    from headway.training.request import TrainRequest
     from headway.training.run import Training
 
 AGAIN = 75
@@ -86,45 +88,20 @@ def train(
     FILES, --text, --source and --target name the files: --source a.de --target a.en.
     """
     started = time.monotonic()
-    task, files, settings = task_files_settings(words or [], recipe=recipe is not None)
-    wish = train_request(
-        "train",
-        task,
-        files,
-        valid,
-        {**named, "encoding": encoding},
-        settings,
-        start,
-        teacher,
-        recipe,
-    )
-    asked, _ = wish.overrides(out or Path())
-    if recipe and data:
-        asked = Overrides(in_folder(recipe_path(recipe), data), Origin.option("--data")) | asked
-    elif data:
-        raise ConfigError(
-            f"--data {data} names the folder for the files of a recipe, but no recipe is given. "
-            "Add --recipe NAME."
-        )
-    typed = Origin.positional(f"headway train {task}")
-    run = wish.run(asked, typed, quiet=False)
+    found = train_request(
+        words or [], named, encoding=encoding, recipe=recipe, valid=valid, recipe_data=data,
+        start=start, teacher=teacher, budget=budget, out=out, restart=restart,
+    ).resolve()  # fmt: skip
     if out is None and not dry_run:
         raise ConfigError(
             "--out is missing. Name a folder for this run, for example --out runs/de-en."
         )
-    from headway.training.arguments import check_training, with_budget
-
-    check_training(run)
-    budget_s = None
-    if budget:
-        run, budget_s = with_budget(
-            run, budget, Origin.option("--budget"), None if restart else out
-        )
     from headway.training.run import Training
 
     training = partial(
-        Training, settings=run, device=device, budget_s=budget_s, restart=restart, started=started
-    )
+        Training, settings=found.settings, device=device, budget_s=found.budget_s,
+        restart=restart, started=started,
+    )  # fmt: skip
     if dry_run:
         with work_folder() as folder:
             return _show_plan(training(out=out or folder), folder)
@@ -141,22 +118,58 @@ def _train(run: Training) -> int:
 
 
 def train_request(
-    command: str, task: str | None, files: list[str], valid: list[str] | None,
-    named: OptionValues, settings: list[str], start: str | None, teacher: str | None,
-    recipe: str | None = None,
+    words: Sequence[str], named: OptionValues, *, task: str | None = None,
+    encoding: str | None = None, recipe: str | None = None, **more: Any,
 ) -> TrainRequest:  # fmt: skip
-    """The request that `headway.train` or `headway.check` would build from the same arguments."""
-    from headway.api import TrainRequest
+    """The request that `headway.train` or `headway.check` would build from the same arguments.
 
-    encoding = named.get("encoding")
-    said = {name: one for name, one in named.items() if name != "encoding"}
-    needs = columns_named(files, said)
+    `named`: options that name columns or files. `more`: other fields of the request."""
+    from headway.training.request import TrainRequest
+
+    task, files, settings = _task_files_settings(words, task, recipe=recipe is not None)
+    asked = Overrides.from_flags({"data.encoding": encoding} if encoding else {})
     return TrainRequest(
-        task=task, data=files or None, valid=valid, needs=needs, recipe=recipe, start=start,
-        teacher=teacher, command=f"headway {command}",
-        settings=Overrides.from_flags({"data.encoding": encoding} if encoding else {}),
-        words=settings,
+        task=task, data=files or None, columns=columns_named(files, named), recipe=recipe,
+        overrides=asked | Overrides.from_arguments(settings), **more,
     )  # fmt: skip
+
+
+def _task_files_settings(
+    words: Sequence[str], task: str | None = None, *, recipe: bool = False
+) -> tuple[str | None, list[str], list[str]]:
+    """Split `translate pairs.tsv train.lr=1e-3 …` into the task (if named), files and settings."""
+    rest, settings = split_words(words)
+    if task is None and rest and (rest[0] in (*SPECS, *ALIASES) or not recipe):
+        task, *rest = rest
+        if task not in (*SPECS, *ALIASES) and Path(task).is_file():
+            raise ConfigError(
+                f"{task} is a file, not a task. Name a task before the file: {', '.join(SPECS)}."
+            )
+    if task is not None:
+        check_task_name(task)
+    for word in rest:
+        if word != "-" and not Path(word).exists():
+            raise ConfigError(
+                f"no such file: {word!r}. Write settings as key=value, for example train.lr=1e-3."
+            )
+    alone = task in SPECS and SPECS[task].reads == "pairs" and len(rest) == 2
+    if alone and all(Path(word).is_file() and not _is_table(word) for word in rest):
+        one, other = map(shlex.quote, rest)
+        raise ConfigError(
+            f"{rest[0]} and {rest[1]} are not tables. If they are line-aligned files, use: "
+            f"--source {one} --target {other}"
+        )
+    return task, rest, settings
+
+
+def _is_table(path: str) -> bool:
+    """Whether a file is a table: by its name, or because its first line has a tab."""
+    from headway.data.sniff import COMPRESSED, TAB, TABLES, extensions
+
+    if extensions(path) & (COMPRESSED | TABLES - {TAB}):
+        return True
+    with Path(path).open("rb") as file:
+        return b"\t" in file.readline(1 << 20)
 
 
 def _show_plan(run: Training, folder: Path) -> int:

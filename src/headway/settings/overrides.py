@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from headway.errors import Edge, Option, edge
 from headway.settings.load import parse_override
 from headway.settings.renamed import check_together, current, current_value, report
 from headway.settings.toml import comments_of, lines_of, parse, read_text
@@ -58,20 +59,22 @@ class Origin:
     """Such as `recipe.toml, line 4`, `--source`, `train.lr=1e-3` or `train(settings=…)`."""
 
     @classmethod
-    def option(cls, text: str) -> Origin:
-        return cls(OriginKind.OPTION, text)
+    def argument(cls, name: str) -> Origin:
+        """Origin of a setting that an option of a command gives, or a keyword in Python."""
+        if edge() is Edge.COMMAND_LINE:
+            return cls(OriginKind.OPTION, f"{Option(name)}")
+        return cls(OriginKind.PYTHON, f"train({name}=…)")
 
     @classmethod
-    def implied(cls, text: str) -> Origin:
+    def implied(cls, option: Option) -> Origin:
+        """Origin of a setting that follows from an option of the same command or call."""
+        text = f"{option}" if edge() is Edge.COMMAND_LINE else f"train({option.name}=…)"
         return cls(OriginKind.IMPLIED, text)
 
     @classmethod
-    def positional(cls, text: str) -> Origin:
-        return cls(OriginKind.POSITIONAL, text)
-
-    @classmethod
-    def python(cls, text: str) -> Origin:
-        return cls(OriginKind.PYTHON, text)
+    def positional(cls, words: str, call: str) -> Origin:
+        """Origin of the task or the data: the first words of the command, or the Python call."""
+        return cls(OriginKind.POSITIONAL, words if edge() is Edge.COMMAND_LINE else call)
 
     def at(self, key: str) -> Origin:
         """The origin of one of the settings that were given together."""
@@ -79,7 +82,7 @@ class Origin:
 
 
 UNKNOWN = Origin()
-FROM_PYTHON = Origin.python("train(settings=…)")
+FROM_PYTHON = Origin(OriginKind.PYTHON, "train(settings=…)")
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class Overrides(Mapping[str, Any]):
         found = cls()
         for key, value in values.items():
             usual = "--" + key.rpartition(".")[2].replace("_", "-")
-            found |= cls({key: value}, Origin.option((flags or {}).get(key, usual)))
+            found |= cls({key: value}, Origin(OriginKind.OPTION, (flags or {}).get(key, usual)))
         return found
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headway.errors import ConfigError, suggest
 from headway.specs.needs import Modality
 from headway.specs.tasks import ALIASES, SPECS, Spec, spec_for_answer
 
@@ -61,3 +62,11 @@ def spec_of(task: str | RunSettings) -> Spec:
         return SPECS[task]
     rows = SPECS[alias.task].rows
     return next((row for row in rows if row.modality == alias.modality), rows[0])
+
+
+def check_task_name(task: str) -> str:
+    """Return the word if it is a task or an alias of one; otherwise raise an error."""
+    if task not in (*SPECS, *ALIASES):
+        known = [*SPECS, *(name for name, alias in ALIASES.items() if not alias.old)]
+        raise ConfigError(f"unknown task {task!r}.{suggest(task, known)}")
+    return task

@@ -51,7 +51,6 @@ from headway.tasks.objective import Objective
 from headway.tasks.pretrained import with_pretrained
 from headway.tasks.task import Task, make_task
 from headway.training import estimate as plan
-from headway.training.arguments import check_from_scratch
 from headway.training.budget import (
     PLAN,
     READ,
@@ -62,6 +61,7 @@ from headway.training.budget import (
     Journal,
     UnlimitedEvaluations,
 )
+from headway.training.check_settings import check_from_scratch
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Distributed
 from headway.training.initial_weights import trainable

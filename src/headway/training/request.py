@@ -1,0 +1,281 @@
+"""What the user asks for with `headway train`, `headway check`, `headway.train` or `headway.check`.
+
+The command line and Python build the same `TrainRequest`. `resolve` turns it into the settings of a
+run and its data.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from headway.data.bound_data import ROWS, VALID, BoundData, bind_data, named_files
+from headway.errors import ConfigError, Option, UserError
+from headway.progress import Progress
+from headway.settings.data import GIVEN
+from headway.settings.folder import CONFIG, load_run, run_folder
+from headway.settings.listed import ensure_list
+from headway.settings.overrides import Origin, OriginKind, Overrides
+from headway.settings.recipes import in_folder, recipe_path
+from headway.settings.run import RunSettings, load_run_settings
+from headway.settings.task_rows import check_task_name, spec_of
+from headway.specs.needs import MEDIA
+from headway.specs.tasks import ALIASES, SPECS, Alias
+from headway.training.check_settings import check_files, check_training
+
+ColumnOrFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""The name of a column, or one or several files."""
+
+NOTHING = "none"
+"""Start run of a training from scratch, without the default pretrained run."""
+
+
+@dataclass(frozen=True)
+class RequestedRun:
+    """Settings and data of a requested run."""
+
+    settings: RunSettings
+    """Settings that were given; all others are chosen from the data."""
+
+    tables: Mapping[str, BoundData] = field(default_factory=dict)
+    """Training and validation data in memory, by the names of the files that it is written to."""
+
+    budget_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """A run to train, or data to check for one, as the user describes it."""
+
+    command: Literal["train", "check"] = "train"
+    task: str | None
+    """A task or an alias of one. None: the recipe names it."""
+
+    data: object = None
+    """Files, or a table in memory. None: `columns` or the settings name files."""
+
+    valid: object = None
+    """Validation data in the same form as `data`."""
+
+    columns: Mapping[str, ColumnOrFiles] = field(default_factory=dict)
+    """Names of columns of `data`, by the inputs and targets of the task. Without data: files."""
+
+    overrides: Overrides = field(default_factory=Overrides)
+    """Settings by key, from `key=value` arguments or from Python."""
+
+    recipe: str | os.PathLike[str] | None = None
+    """Name of a shipped recipe, or a TOML file."""
+
+    recipe_data: Path | None = None
+    """Folder with the data files of the recipe."""
+
+    start: str | None = None
+    """Run to fine-tune, or `none`."""
+
+    teacher: str | None = None
+    """Run to distil."""
+
+    budget: str | None = None
+    """Time for the whole run, such as `10m`."""
+
+    out: Path | None = None
+    restart: bool = False
+
+    def resolve(self, *, quiet: bool = False) -> RequestedRun:
+        """Return the settings and the data, after checking all that can be checked without reading
+        the whole data. Later sources win: recipe, start run or teacher, data, settings.
+
+        `quiet`: print no note about a renamed task.
+        """
+        if self.task is not None:
+            check_task_name(self.task)
+        elif self.recipe is None:
+            recipe = f", or a recipe: {Option('recipe', 'NAME')}" * (self.command == "train")
+            raise ConfigError(f"no task is given. Name a task ({', '.join(SPECS)}){recipe}.")
+        path = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
+        of_recipe = Overrides() if path is None else Overrides.from_file(path)
+        said = self.overrides | self._fields()
+        implied = implied_settings(self.task, self.start, self.teacher, said)
+        if self.data is not None:
+            task = implied.get("task", self.task) or of_recipe.get("task") or ""
+            found, tables = self._bind(str(task), implied | said)
+        else:
+            found, tables = self._files(), {}
+        _check_given_once(found, self.overrides)
+        asked = self._files_of_recipe(path) | implied | found | self.overrides
+        if self.start is not None:
+            asked |= implied.only(["start.run"])
+        _note_renamed_task(self.task or of_recipe.get("task"), quiet)
+        if self.task in SPECS or (self.task in ALIASES and ALIASES[self.task].old):
+            words, argument = f"headway {self.command} {self.task}", f"{self.command}(…)"
+            asked |= Overrides({"task": self.task}, Origin.positional(words, argument))
+        settings = load_run_settings(path, [], asked, is_recipe=True)
+        check_files(settings)
+        if self.command == "check":
+            return RequestedRun(settings, tables)
+        check_training(settings)
+        if self.budget is None:
+            return RequestedRun(settings, tables)
+        settings, budget_s = self._with_budget(settings, self.budget)
+        return RequestedRun(settings, tables, budget_s)
+
+    def _fields(self) -> Overrides:
+        """Return the fields of documents, if they are named like columns."""
+        fields = self.columns.get("fields") if self.data is not None else None
+        return Overrides({"data.fields": ensure_list(fields)}) if fields else Overrides()
+
+    def _files(self) -> Overrides:
+        """Return the settings of the files that options name, for a request without data."""
+        if self.valid is not None:
+            raise ConfigError(
+                "--valid needs training data given after the task: headway train TASK FILES "
+                "--valid FILES. If the training files are given by options, use --valid-text, "
+                "--valid-source and --valid-target."
+            )
+        found = Overrides()
+        for key, value in named_files(self.columns).items():
+            origin = Origin.argument(key.removesuffix("_field"))
+            found |= Overrides({f"data.{key}": value}, origin)
+        return found
+
+    def _bind(self, task: str, said: Overrides) -> tuple[Overrides, dict[str, BoundData]]:
+        """Bind the columns of the data. Return the settings of its files and columns, and tables in
+        memory.
+
+        `said`: settings that may name a column or give the modality."""
+        columns = dict[str, Any](self.columns)
+        if "data.fields" in said:
+            columns["fields"] = said["data.fields"]
+        what = said.get(f"{task}.modality")
+        rows = SPECS[task].rows if task in SPECS else ()
+        what = what if what in {row.modality for row in rows} else None
+        media = any(row.reads == "media" for row in rows)
+        if "data.path_field" in said and media and not {*MEDIA, "path"} & set(columns):
+            columns["path"] = str(said["data.path_field"])
+        data = {ROWS: bind_data(task, self.data, columns, what=what)}
+        if self.valid is not None:
+            valid = bind_data(task, self.valid, columns, like=data[ROWS], what=what)
+            data[VALID] = data[ROWS].match_columns(valid)
+        found = Overrides()
+        origin = Origin.positional(f"headway {self.command}", "train(data)")
+        for name, one in data.items():
+            for key, value in one.settings((self.out or Path()) / GIVEN, name).items():
+                found |= Overrides({f"data.{key}": value}, origin)
+        return found, {name: one for name, one in data.items() if one.table is not None}
+
+    def _files_of_recipe(self, recipe: Path | None) -> Overrides:
+        """Return the files of the recipe in the folder that was given for them."""
+        if self.recipe_data is None:
+            return Overrides()
+        if recipe is None:
+            raise ConfigError(
+                f"--data {self.recipe_data} names the folder for the files of a recipe, but no "
+                "recipe is given. Add --recipe NAME."
+            )
+        return Overrides(in_folder(recipe, self.recipe_data), Origin.argument("data"))
+
+    def _with_budget(self, settings: RunSettings, budget: str) -> tuple[RunSettings, float]:
+        """Return the settings with the budget, which a resumed run must repeat, and its seconds."""
+        from headway.training.estimate import seconds
+
+        length = seconds(budget)
+        if self.restart or not (self.out and _had_budget(self.out)):
+            _check_length(settings, budget)
+        asked = settings.asked | Overrides({"budget": budget}, Origin.argument("budget"))
+        return replace(settings, asked=asked), length
+
+
+def implied_settings(
+    task: str | None, start: str | None, teacher: str | None, asked: Overrides
+) -> Overrides:
+    """Return the settings that a start run, a teacher, `detect` and `distil` imply."""
+    nothing = start == NOTHING
+    by_start, by_teacher = Origin.implied(Option("start")), Origin.implied(Option("teacher"))
+    given = Overrides()
+    if start:
+        given |= Overrides({"start.run": "" if nothing else start}, Origin.argument("start"))
+    start = None if nothing else start
+    teacher = asked.get("distil.teacher", teacher)
+    named = "data.fields" in asked
+    alias = ALIASES.get(task or "", Alias())
+    if alias.needs == "distil.teacher":
+        if not teacher:
+            raise ConfigError("the task distil needs a teacher. Give its run: --teacher RUN.")
+        given |= _of_teacher(teacher, by_teacher, with_fields=not named)
+    elif teacher:
+        raise ConfigError(
+            "--teacher applies only to the task distil: headway train distil --teacher RUN"
+        )
+    if task in SPECS and SPECS[task].continues and start and not named:
+        fields = load_run(run_folder(start)).data.fields
+        if fields:
+            given |= Overrides({"data.fields": fields}, by_start)
+    if alias.needs == "data.fields":
+        origin = Origin.positional(f"headway train {task}", "train(…)")
+        given |= Overrides({"task": alias.task}, origin)
+        if not named:
+            fields = load_run(run_folder(start)).data.fields if start else ()
+            if not fields:
+                raise ConfigError(
+                    f"the task {task} needs documents with fields. Start from a run that has "
+                    "fields (--from RUN), or give their names: data.fields=[title,body]"
+                )
+            given |= Overrides({"data.fields": fields}, by_start)
+    return given
+
+
+def _of_teacher(teacher: str, origin: Origin, *, with_fields: bool) -> Overrides:
+    """Return the settings of a student that its teacher determines."""
+    taught = load_run(run_folder(teacher))
+    spec = spec_of(taught)
+    section = getattr(taught, spec.name, None)
+    found: dict[str, Any] = {"task": taught.task, "distil.teacher": teacher}
+    found |= {f"{spec.name}.{name}": getattr(section, name) for name in spec.readout_settings}
+    if not spec.is_text and hasattr(section, "modality"):
+        found[f"{spec.name}.modality"] = spec.modality
+    if taught.data.fields and with_fields:
+        found["data.fields"] = taught.data.fields
+    return Overrides(found, origin)
+
+
+def _check_given_once(found: Overrides, said: Overrides) -> None:
+    for key in found:
+        if key in said and str(said[key]) != str(found[key]):  # a column may have a number
+            raise ConfigError(
+                f"{key} is given twice: {str(found[key])!r} as an argument and "
+                f"{str(said[key])!r} in the settings. Give it only once."
+            )
+
+
+def _note_renamed_task(task: object, quiet: bool) -> None:
+    alias = ALIASES.get(str(task), Alias())
+    if alias.old:
+        new, what = alias.task, alias.modality
+        Progress(enabled=not quiet).note(
+            f"the task {task} is now part of the task {new}: use {new} with {new}.modality={what}"
+        )
+
+
+def _check_length(settings: RunSettings, budget: str) -> None:
+    """Reject a budget beside explicit `train.steps` or `train.epochs`; those of a recipe are only
+    defaults."""
+    for key in ("train.steps", "train.epochs"):
+        if settings.asked.origin(key).kind in (OriginKind.SETTING, OriginKind.PYTHON):
+            raise ConfigError(
+                f"{key}={settings.asked[key]} and --budget {budget} both set the length of "
+                "training. Remove one of them."
+            )
+
+
+def _had_budget(folder: Path) -> bool:
+    """Whether the folder has a run that was started with a budget. Older versions ignored steps
+    beside a budget, and the command that started such a run must still resume it."""
+    if not (folder / CONFIG).is_file():
+        return False
+    try:
+        return "budget" in load_run(folder).asked
+    except UserError:  # reported when the run is opened
+        return True
