@@ -81,7 +81,7 @@ def train(
         budget = f"{budget:.10g}s"
     request = _request(
         task, data, needs, settings, start, teacher, valid=valid, recipe=recipe, budget=budget,
-        out=out, restart=restart,
+        out=out,
     )  # fmt: skip
     asked = request.overrides
     if preset is not None:
@@ -93,7 +93,7 @@ def train(
         asked = asked.without("train.metric")
     elif task in SPECS:
         _check_metric(asked.get("train.metric"), SPECS[task])
-    found = replace(request, overrides=asked).resolve(quiet=quiet)
+    found = replace(request, overrides=asked).resolve()
     run, own = _with_metrics(found.settings, metrics or {}, by)
     from headway.training.run import Training
 
@@ -137,7 +137,7 @@ def check(
     request = _request(
         task, data, needs, settings, start, teacher, valid=valid, command="check"
     )  # fmt: skip
-    found = request.resolve(quiet=quiet)
+    found = request.resolve()
     with columns_by_argument(data, _settings(settings)):
         return data_report(found, quiet=quiet)
 

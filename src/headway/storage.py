@@ -1,8 +1,8 @@
 """Crash-safe writing of files and folders, with checksums that reveal any later change.
 
 A file is written under a temporary name, synced to disk and renamed. Every file of a run folder
-contains its own SHA-256, or a file that does lists it with one. A file without a checksum, written
-by an older version or by hand, is accepted unchecked.
+contains its own SHA-256, or a file that does lists it with one. A file without a checksum, such
+as one written by hand, is accepted unchecked.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that knows left, right and top."""
     folder = tmp_path_factory.mktemp("see")
     media = write_images(folder / "image")
-    words = ["train", "see", "--media", media, "--device", "cpu", *SETTINGS]
+    words = ["train", "classify", "--media", media, "--device", "cpu", *SETTINGS]
     assert main([*words, "--out", str(folder / "run")]) == 0
     return folder
 
@@ -159,12 +158,12 @@ def test_scores_on_a_test_set(folder: Path, capsys: Output) -> None:
         (["predict", "RUN", "a.png", "model.n_layers=2"], "model.n_layers=2 decode.*"),
         (["predict", "shapes", "--with", "RUN", "a.png"], "/shapes caption RUN classify"),
         (["predict", "RUN", "--with", "shapes", "a.png"], "RUN classify /shapes caption"),
-        (["train", "see", "--out", "x"], "FILES"),
+        (["train", "classify", "--out", "x"], "FILES"),
         (
-            ["train", "see", "--media", "FOLDER/image/left", "--out", "x"],
+            ["train", "classify", "--media", "FOLDER/image/left", "--out", "x"],
             "FOLDER/image/left path label",
         ),
-        (["check", "see", "--media", "nowhere"], "nowhere"),
+        (["check", "classify", "--media", "nowhere"], "nowhere"),
     ],
 )
 def test_mistakes_are_named(
@@ -184,19 +183,19 @@ def test_labels_that_differ_between_splits_are_found(folder: Path, capsys: Outpu
     valid = write_images(folder / "valid", 9, seed=3)
     (folder / "valid" / "top").rename(folder / "valid" / "bottom")
     media = str(folder / "image")
-    assert main(["check", "see", "--media", media, "--valid-media", valid]) == 2
+    assert main(["check", "classify", "--media", media, "--valid-media", valid]) == 2
     assert "bottom" in capsys.readouterr().out
 
 
 def test_the_data_check_and_the_model_are_shown(folder: Path, capsys: Output) -> None:
-    assert main(["check", "see", "--media", str(folder / "image")]) == 0
+    assert main(["check", "classify", "--media", str(folder / "image")]) == 0
     assert not missing(capsys.readouterr().out, "60 left 20 right 20 top 20 (33.3%)")
     assert main(["info", str(folder / "run")]) == 0
     assert "8 × 8" in capsys.readouterr().out
 
 
 def test_a_run_with_other_settings_needs_a_restart(folder: Path, tmp_path: Path) -> None:
-    words = ["train", "see", "--media", str(folder / "image"), "--out", str(tmp_path / "run"),
+    words = ["train", "classify", "--media", str(folder / "image"), "--out", str(tmp_path / "run"),
              *SETTINGS, "train.steps=1"]  # fmt: skip
     assert main(words) == 0
     assert main([*words, "train.lr=1e-3"]) == 2
@@ -208,33 +207,6 @@ def test_the_report_shows_images(folder: Path) -> None:
     page = unpack((folder / "run" / "report.html").read_text())["looks"][0]["sections"]
     assert page["answers"]["figures"]["examples"]["right"][0]["image"].startswith("data:image/")
     assert page["curves"]["charts"]
-
-
-def test_an_old_task_name_works_and_the_new_one_is_named(folder: Path, capsys: Output) -> None:
-    media = ["--media", str(folder / "image")]
-    assert main(["check", "see", *media]) == 0
-    old = capsys.readouterr()
-    assert main(["check", "classify", *media]) == 0
-    new = capsys.readouterr()
-    note, newline, rest = old.err.partition("\n")
-    assert not missing(note, "see classify classify.modality=image")
-    assert newline + rest == "\n" + new.err
-    assert old.out == new.out
-    settings = tomllib.loads((folder / "run" / "config.toml").read_text())
-    assert settings["task"] == "classify"
-    assert settings["classify"]["modality"] == "image"
-    assert "see" not in settings
-
-
-def test_an_old_task_name_in_a_recipe_works(
-    folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "old.toml").write_text('task = "watch"\n[watch]\nbalance = true\n')
-    assert main(["train", "--recipe", "old.toml", "--out", "run"]) == 2
-    note, error = capsys.readouterr().err.splitlines()
-    assert not missing(note, "watch classify classify.modality=video")
-    assert not missing(error, "FILES")
 
 
 @pytest.mark.parametrize("column", [["data.path_field=1"], ["--image", "1"]])

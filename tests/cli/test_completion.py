@@ -53,7 +53,6 @@ def tab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 def test_tasks_recipes_presets_and_families(tab: Tab) -> None:
     assert set(SPECS) <= set(tab("train", ""))
-    assert "see" not in tab("train", "")
     assert tab("check", "transl") == ["translate"]
     assert tab("train", "--recipe", "") == recipe_names()
     assert tab("recipes", "wnut") == ["wnut17"]

@@ -179,7 +179,7 @@ def classify(name: str) -> list[str]:
         ([*classify("good.tsv")[:-1], "file"], "file --out"),
         ([*classify("good.tsv")[:-1], "file/run"], "file --out"),
         (
-            ["train", "see", "--media", "photos", "--out", "run"],
+            ["train", "classify", "--media", "photos", "--out", "run"],
             "`headway train TASK photos/train` `headway evaluate RUN photos/test`",
         ),
     ],

@@ -20,8 +20,6 @@ from headway.api import train
 from headway.cli.main import main
 from headway.cli.train import AGAIN
 from headway.errors import UserError
-from headway.settings.folder import load_run
-from headway.training import request
 from tests.data.conftest import sentences
 from tests.facts import figures, missing, naming
 
@@ -263,7 +261,7 @@ def test_a_model_without_a_run_is_an_error(error_of: Failing, here: Path) -> Non
     assert not missing(error_of(*command()), "run --out --restart")
 
 
-@pytest.mark.parametrize("text", ["task = ", "task = 'translate'\n[train]\nlrr = 3\n"])
+@pytest.mark.parametrize("text", ["task = ", "format = 2\ntask = 'translate'\n[train]\nlrr = 3\n"])
 def test_settings_that_cannot_be_read_are_named(error_of: Failing, here: Path, text: str) -> None:
     (here / "run/config.toml").write_text(text)
     said = error_of(*command())
@@ -460,24 +458,8 @@ def test_images_that_cannot_be_read_are_listed_with_the_error(
     assert said.index(error) < said.index("images/a/0.png")
 
 
-def test_an_old_run_with_steps_and_a_budget_resumes(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As older versions allowed them; for a new run, or with --restart, both are an error."""
-    words = command("--budget", "1s", out="old")
-    with monkeypatch.context() as older:
-        older.setattr(request, "_check_length", lambda settings, budget: None)
-        assert main(words) == 0
-    asked = load_run(here / "old").asked
-    assert (asked["budget"], asked["train.steps"]) == ("1s", 2)
-    (here / "old" / "model.safetensors").unlink()
-    assert main(words) == 0
-    assert (here / "old" / "model.safetensors").is_file()
-    rows = [json.loads(line) for line in (here / "old/metrics.jsonl").read_text().splitlines()]
-    steps = [row["step"] for row in rows if row["kind"] == "train"]
-    assert len(set(steps)) == len(steps)  # no step was trained again
-    capsys.readouterr()
-    for again in ([*words, "--restart"], command("--budget", "1s", out="new")):
-        assert main(again) == 2
+def test_a_budget_beside_steps_is_an_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in ([], ["--restart"]):
+        assert main([*command("--budget", "1s", out="new"), *more]) == 2
         assert not missing(capsys.readouterr().err, "train.steps=2 --budget 1s")
-    assert (here / "old" / "model.safetensors").is_file()
+    assert not (here / "new").exists()

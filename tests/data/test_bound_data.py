@@ -252,7 +252,7 @@ def test_data_without_rows_is_an_error() -> None:
         ("complete", {"text": 5}, naming(1, "'text'", 5)),
         ("classify", {"text": "a", "label": b"x"}, naming(1, "'label'", "b'x'")),
         ("tag", {"words": "a b", "tags": ["A", "B"]}, naming(1, "'words'", "'a b'")),
-        ("see", {"image": None, "label": 1}, naming(1, "'image'")),
+        ("classify", {"image": None, "label": 1}, naming(1, "'image'")),
         ("identify", {"audio": np.zeros(9), "label": 1}, naming(1, "'audio'", "(9,)", 16000)),
         ("complete", {"text": "\ud800"}, naming(1, "surrogate")),
     ],
@@ -315,7 +315,7 @@ def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     Image.fromarray(pixels_NYXC[0]).save(tmp_path / "a.png")
     forms = [tmp_path / "a.png", png(pixels_NYXC[1]), Image.fromarray(pixels_NYXC[2]),
              pixels_NYXC[3], {"bytes": png(pixels_NYXC[4]), "path": None}]  # fmt: skip
-    found = bind_data("see", {"image": forms, "label": list("abcde")})
+    found = bind_data("classify", {"image": forms, "label": list("abcde")})
     found.write(tmp_path)
     path, data = str(tmp_path / "rows.jsonl"), DataSettings(path_field="image")
     items = list(media_examples([path], data, "image", "label"))
@@ -340,7 +340,7 @@ def test_recordings_and_videos_come_back_as_they_were(tmp_path: Path) -> None:
         assert np.abs(item.medium.read(ItemFormat("audio")).values - samples).max() < 1e-4
     frames = [np.full((4, 4), 50 * i, np.uint8) for i in range(4)]
     videos = [np.stack(frames), [Image.fromarray(frame) for frame in frames]]
-    bind_data("watch", {"video": videos, "label": [1, 2]}).write(tmp_path, "valid")
+    bind_data("classify", {"video": videos, "label": [1, 2]}).write(tmp_path, "valid")
     listed, form = str(tmp_path / "valid.jsonl"), ItemFormat("video", channels=1, frames=4)
     for item in media_examples([listed], DataSettings(path_field="video"), "video"):
         values = item.medium.read(form).values
@@ -350,18 +350,18 @@ def test_recordings_and_videos_come_back_as_they_were(tmp_path: Path) -> None:
 def test_existing_files_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "given"
     images = {"image": [np.zeros((4, 4), np.uint8)] * 2, "label": [1, 2]}
-    assert write_tables(folder, {"rows": bind_data("see", images)})
+    assert write_tables(folder, {"rows": bind_data("classify", images)})
     times = [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))]
-    assert write_tables(folder, {"rows": bind_data("see", images)}, replace=False)
+    assert write_tables(folder, {"rows": bind_data("classify", images)}, replace=False)
     assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
     images["label"] = [1, 3]
-    assert not write_tables(folder, {"rows": bind_data("see", images)}, replace=False)
+    assert not write_tables(folder, {"rows": bind_data("classify", images)}, replace=False)
     assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
-    assert write_tables(folder, {"rows": bind_data("see", images)})
+    assert write_tables(folder, {"rows": bind_data("classify", images)})
     broken = {"image": [np.zeros((4, 4), np.uint8), None], "label": [1, 2]}
     before = (folder / "rows.jsonl").read_text()
     with pytest.raises(DataError, match=naming(2, "'image'")):
-        write_tables(folder, {"rows": bind_data("see", broken)})
+        write_tables(folder, {"rows": bind_data("classify", broken)})
     assert (folder / "rows.jsonl").read_text() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["given"]
 

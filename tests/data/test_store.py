@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import random
@@ -22,7 +21,6 @@ from headway.data.store import DATA, ImpossibleData, PreparedData, load_prepared
 from headway.data.token_store import TokenStore, lengths_file, token_dtype, tokens_file
 from headway.errors import ConfigError, DataError, FolderError
 from headway.settings.run import RunSettings, run_settings
-from headway.storage import identity
 from headway.tokens.trainer import train_vocabularies
 from headway.tokens.word_cache import FlatIds
 from tests.facts import figures, naming
@@ -240,26 +238,20 @@ def test_two_folders_come_out_byte_for_byte_alike(tmp_path: Path, tsv: Callable[
     assert contents(tmp_path / "a" / DATA) == contents(tmp_path / "b" / DATA)
 
 
-def test_data_prepared_by_the_first_version_is_reused(
-    tmp_path: Path, tsv: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_of_another_format_is_prepared_again(tmp_path: Path, tsv: Callable[..., str]) -> None:
     settings = run(tsv(shuffled()))
     now = prepare("pairs", settings, tmp_path)
-    data = tmp_path / DATA
-    lines = [json.dumps(pair) + "\n" for pair in now.valid_pairs]
-    (data / "valid.jsonl").write_text("".join(lines), encoding="utf-8")
-    made = json.loads((data / "manifest.json").read_text())
-    inputs = {name: made["inputs"][name] for name in ("files", "data", "tokenizer")}
-    (data / "manifest.json").unlink()
-    files = {path.name: identity(path) for path in sorted(data.iterdir())}
-    old = {"version": 1, "inputs": inputs, "dtypes": ["<u2", "<u2"], "dropped": {}, "files": files}
-    old["fingerprint"] = hashlib.sha256(json.dumps(old, sort_keys=True).encode()).hexdigest()
-    (data / "manifest.json").write_text(json.dumps(old, indent=1), encoding="utf-8")
-    monkeypatch.setattr(preparing, "DataBuilder", None)  # would fail
-    found = prepare("pairs", settings, tmp_path)
-    assert found.fingerprint == old["fingerprint"] != now.fingerprint
-    assert found.valid_pairs == now.valid_pairs
-    assert texts(found, "train") == texts(now, "train")
+    manifest = tmp_path / DATA / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"version": 2', '"version": 1'))
+    with pytest.raises(DataError, match=naming(manifest)):
+        load_prepared(tmp_path)
+    assert prepare("pairs", settings, tmp_path).fingerprint == now.fingerprint
+    assert manifest.read_text() == text
+    values = {key: value for key, value in json.loads(text).items() if key != "columns"}
+    manifest.write_text(json.dumps(values))
+    with pytest.raises(DataError, match=naming(manifest)):
+        load_prepared(tmp_path)
 
 
 def test_the_number_of_workers_changes_nothing(

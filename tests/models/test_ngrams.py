@@ -11,18 +11,15 @@ import torch
 
 from headway.errors import ConfigError
 from headway.models.build import build_model
-from headway.models.folder import load_model, model_weights, save_weights
-from headway.models.parts.ngrams import SHARE, Ngrams, NgramScores, TokenView, with_current_names
+from headway.models.parts.ngrams import SHARE, Ngrams, NgramScores, TokenView
 from headway.models.parts.output_heads import ModelInput, apply_temperature
 from headway.nn.attention.padded import PaddedLayout
 from headway.nn.layout import Layout
 from headway.nn.logistic import SparseFeatures, fit_logistic
 from headway.settings.facts import DatasetStats, DeviceInfo
-from headway.settings.folder import write_config
 from headway.settings.model import EncoderSettings
 from headway.settings.run import load_run_settings
 from headway.settings.task_rows import spec_of
-from headway.settings.toml import to_toml
 from headway.tasks.dataset import EvalPass
 from headway.tasks.ngram_fit import token_views
 from headway.tasks.readout import OneClass
@@ -200,36 +197,6 @@ def test_temperature_and_share_are_kept_in_the_weights(share: float) -> None:
     wanted_BC = mixed.blend(before.neural.averaged_logits()) / 2
     apply_temperature(model, 2.0, share)
     torch.testing.assert_close(OneClass().read(model, stream).averaged_logits(), wanted_BC)
-
-
-def test_models_with_the_table_inside_the_head_answer_as_before(tmp_path: Path) -> None:
-    """Their answer was lerp(layers, n-grams, 0.6), with the fitted share in the weights."""
-    settings = EncoderSettings(**SIZES, heads=("classes",), n_labels=3, ngrams=512)
-    model: Any = build_model(settings, seed=2).eval()
-    model.ngrams.weight_GC.normal_(generator=torch.Generator().manual_seed(1))
-    weights = {
-        name.replace("ngrams.", "heads.classes.ngrams."): tensor
-        for name, tensor in model_weights(model).items()
-        if name != "ngrams.share"
-    }
-    save_weights(tmp_path, weights)
-    write_config(tmp_path, to_toml(settings))
-    stream = ModelInput(*flat(TEXTS, "cpu"))
-    rows_BD = stream.layout.pooled(model(stream.values, stream.layout), settings.pooling)
-    before_BC = torch.lerp(
-        model.heads["classes"].linear(rows_BD), model.ngrams(stream.values, stream.layout), 0.6
-    )
-    assert torch.equal(
-        OneClass().read(load_model(tmp_path).eval(), stream).averaged_logits(), before_BC
-    )
-
-
-def test_exports_for_ctranslate2_had_the_table_inside_the_head_too() -> None:
-    one = torch.ones(2, 3)
-    found = with_current_names({"tags.linear.weight": one, "tags.ngrams.weight_GC": one})
-    assert set(found) == {"tags.linear.weight", "ngrams.weight_GC", "ngrams.share"}
-    assert float(found["ngrams.share"]) == pytest.approx(0.6)
-    assert with_current_names(found) == found
 
 
 def test_the_share_that_is_kept_makes_what_is_right_likeliest() -> None:

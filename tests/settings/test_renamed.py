@@ -11,7 +11,7 @@ import pytest
 
 import headway
 from headway.cli.main import main
-from headway.errors import ConfigError
+from headway.errors import ConfigError, FolderError
 from headway.settings.load import parse_override
 from headway.settings.overrides import FROM_PYTHON, Overrides
 from headway.settings.renamed import KEYS, VALUES, RenamedSettingWarning, current, current_value
@@ -19,7 +19,7 @@ from headway.settings.run import load_resolved, load_run_settings, run_settings
 from headway.settings.toml import comments_of, lines_of
 from headway.tasks.history import entries
 
-from ..facts import missing
+from ..facts import missing, naming
 
 EARLIER = Path(__file__).parent / "earlier_names"
 SHIPPED = Path(headway.__file__).parent / "shipped"
@@ -50,7 +50,7 @@ def old_recipe(folder: Path, text: str = OLD) -> Path:
 
 @pytest.fixture(params=sorted(path.stem for path in EARLIER.glob("*.toml")))
 def old_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A shipped run with the `config.toml` that it had before settings were renamed."""
+    """A shipped run with the `config.toml` that was written before settings were renamed."""
     folder = tmp_path / str(request.param)
     shutil.copytree(SHIPPED / str(request.param), folder)
     shutil.copy(EARLIER / f"{request.param}.toml", folder / "config.toml")
@@ -63,8 +63,29 @@ def test_a_run_with_earlier_names_opens_and_answers_the_same(old_run: Path) -> N
     x: Any = example.read_text().splitlines()[0] if example.suffix == ".txt" else example
     with pytest.warns(RenamedSettingWarning, match=r"config\.toml.*train\.smoothing"):
         run = headway.load(old_run)
-    assert load_resolved(new / "config.toml").model == run.settings.model
-    assert run(x).text == headway.load(new)(x).text
+    assert load_resolved(new / "config.toml") == run.settings
+    assert (
+        [*run(x).vector] == [*headway.load(new)(x).vector]
+        if run.task == "embed"
+        else (run(x).text == headway.load(new)(x).text)
+    )
+
+
+@pytest.mark.parametrize(("number", "line"), [(1, ""), (3, "format = 3\n")])
+def test_a_run_of_another_format_is_rejected_in_one_line(
+    number: int, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(SHIPPED / "tatoeba-de-en", run)
+    text = (run / "config.toml").read_text().partition("\n")[2]  # without the checksum
+    (run / "config.toml").write_text(text.replace("format = 2\n", line))
+    for words in (["predict", str(run), "--text", "x"], ["info", str(run)], ["look", str(run)]):
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        assert not missing(err, str(run / "config.toml"), number)
+        assert err.count("\n") == 1
+    with pytest.raises(FolderError, match=naming(run / "config.toml", number)):
+        headway.load(run)
 
 
 def test_all_settings_of_a_file_are_read_by_their_earlier_names(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run
 from headway.settings.model import FAMILY_SETTINGS
 from headway.settings.overrides import Overrides
-from headway.settings.run import RunSettings, load_run_settings, resolved_toml, run_settings
+from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.settings.task_rows import possible, spec_of
 from headway.specs.metrics import METRICS
 from headway.specs.needs import LABEL, TAGS, WORDS
@@ -171,81 +171,23 @@ def test_fill_has_other_scores_for_images_than_for_text() -> None:
         load_run_settings(None, ["train.metric=ppl"], media)
 
 
-OLD = [name for name, alias in ALIASES.items() if alias.old]
-
-
 def test_other_words_are_those_of_tasks_that_there_are() -> None:
     for name, alias in ALIASES.items():
         assert name not in SPECS
         assert alias.task in ("", *SPECS)
-        if alias.modality is not None:
-            assert (spec_of(name).name, spec_of(name).modality) == (alias.task, alias.modality)
-    assert OLD == ["see", "watch"]
 
 
-@pytest.mark.parametrize("word", OLD)
-def test_settings_in_old_words_are_those_in_new_ones(word: str, tmp_path: Path) -> None:
-    what = ALIASES[word].modality
-    new = {"task": "classify", "classify.modality": what, "classify.balance": True}
-    wanted = load_run_settings(None, [], {**new, "data.media": ["x"]})
-    words = ["data.media=[x]", f"{word}.balance=true"]
-    assert load_run_settings(None, words, {"task": word}) == wanted
-    assert load_run_settings(None, words, {"task": word}).asked == wanted.asked
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(f'task = "{word}"\n\n[{word}]\nbalance = true\n')
-    found = load_run_settings(recipe, ["data.media=[x]"], is_recipe=True)
-    assert found == wanted
-    assert found.asked.origin("classify.modality").text == "recipe.toml"
-    assert load_run_settings(recipe, [], {"task": "classify"}).classify == wanted.classify
-
-
-@pytest.mark.parametrize("word", OLD)
-def test_what_a_run_wrote_in_old_words_is_read_in_new_ones(word: str) -> None:
-    values = {
-        "task": word,
-        "labels": ["a", "b"],
-        word: {"balance": True},
-        "asked": {"task": word, "data.media": ["x"], f"{word}.balance": True},
-    }
-    found = run_settings(values)
-    assert found.task == "classify"
-    assert found.classify.modality == ALIASES[word].modality
-    assert found.classify.balance
-    assert found.asked == {
-        "task": "classify",
-        "data.media": ["x"],
-        "classify.balance": True,
-        "classify.modality": ALIASES[word].modality,
-    }
-    assert values["task"] == word  # what was given is left as it was
-
-
-def test_a_mistake_in_an_old_section_is_reported_with_its_line(tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text('task = "see"\n\n[see]\nbalance = 3\n')
-    with pytest.raises(ConfigError, match=r"recipe\.toml.*\b4\b.*balance"):
-        load_run_settings(recipe, [])
-    with pytest.raises(ConfigError, match="'see'"):
-        load_run_settings(None, ["see=3"], {"task": "see"})
-
-
-def test_a_setting_in_an_old_section_has_its_line(tmp_path: Path) -> None:
-    recipe = tmp_path / "r.toml"
-    recipe.write_text('task = "see"\n\n[see]\nbalance = true\n')
-    asked = load_run_settings(recipe, [], is_recipe=True).asked
-    assert asked.origin("classify.balance").text == "r.toml, line 4"
-
-
+@pytest.mark.filterwarnings("ignore::headway.settings.renamed.RenamedSettingWarning")
 @pytest.mark.parametrize("teacher", ["see", "caption-videos", "fill-audio"])
 def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) -> None:
     """Also where both tasks have one name, and the files would say otherwise."""
     shutil.copy(GOLDEN / f"{teacher}.toml", tmp_path / "config.toml")
     media = Overrides({"data.media": ["x.png"]})
     request = TrainRequest(task="distil", overrides=media, teacher=str(tmp_path))
-    settings = request.resolve(quiet=True).settings
+    settings = request.resolve().settings
     assert spec_of(settings).modality == spec_of(load_run(tmp_path)).modality
     with pytest.raises(ConfigError, match=r"\bFILES\b"):
-        replace(request, overrides=Overrides({"data.text": ["x"]})).resolve(quiet=True)
+        replace(request, overrides=Overrides({"data.text": ["x"]})).resolve()
 
 
 def test_only_images_have_a_teacher_of_their_token() -> None:

@@ -99,7 +99,6 @@ def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
     for words, what in (
         (("classify", path), "image"),
         (("classify", path, "classify.modality=video"), "video"),
-        (("watch", path), "video"),
         (("classify", path, "model.audio.bands=20"), "audio"),
     ):
         kind = find_task(settings(*words))

@@ -109,24 +109,6 @@ def test_a_run_that_ended_is_not_trained_further(tmp_path: Path) -> None:
     assert torch.equal(weights(first), weights(again))
 
 
-def test_a_run_of_an_earlier_version_resumes_by_its_settings(tmp_path: Path) -> None:
-    """Its checkpoint has no plan, and there is no `plan.jsonl`."""
-    before, _ = loop_of(tmp_path, lambda t: 3.0, killed_at=46)
-    before.budget = None
-    with pytest.raises(Killed):
-        before.run()
-    loop, clock = loop_of(tmp_path, lambda t: 3.0)
-    assert loop.resume()
-    assert (loop.state.step, loop.state.plan) == (44, None)
-    assert (loop.steps, loop._rate(45)) == (100, loop.lr_at(45))
-    assert loop.budget is not None
-    loop.budget.timed(None, None)
-    loop.budget.save_s = 0.1
-    loop.run()
-    assert 0.85 * TOTAL <= clock.t <= TOTAL
-    assert loop.state.evaluated == loop.state.step > 100
-
-
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "noam", "trapezoid", "constant"])
 def test_a_warmup_that_was_asked_for_leads_to_the_peak_whatever_was_planned_at_first(
     tmp_path: Path, schedule: str

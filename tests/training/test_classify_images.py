@@ -19,7 +19,7 @@ from headway.models.vision import ImageEncoder
 from headway.nn.loss import LabelSmoothing
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
-from headway.settings.task_rows import spec_of
+from headway.specs.tasks import SPECS
 from headway.tasks.dataset import Batch, EvalPass
 from headway.tasks.label import ClassificationDataset, ClassifyObjective
 from headway.tasks.label_kinds import SingleLabel, top_n_accuracy
@@ -37,7 +37,7 @@ from tests.training.labelled import resolved, same_after_stops, trained
 from tests.training.shown import SIDES, asked, image, write_images, write_videos
 
 CPU = torch.device("cpu")
-SEE, WATCH = (make_task(spec_of(name)) for name in ("see", "watch"))
+_, IMAGES, VIDEOS, _ = map(make_task, SPECS["classify"].rows)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
 def learned(tmp_path_factory: pytest.TempPathFactory, images: str) -> Path:
     """The folder of a run that knows its sides."""
     folder = tmp_path_factory.mktemp("learned")
-    settings, prepared = resolved(SEE, asked("classify", images, train__steps=50), folder)
+    settings, prepared = resolved(IMAGES, asked("classify", images, train__steps=50), folder)
     worker = trained(settings, prepared, folder)
     save_weights(folder, model_weights(worker.model))
     (folder / CONFIG).write_text(resolved_toml(settings))
@@ -65,7 +65,7 @@ def read_items(model: Any, items: list[Any], settings: Any) -> torch.Tensor:
 
 
 def test_sides_are_learned(learned: Path, images: str) -> None:
-    task = ClassifyObjective(load_run(learned), SEE.load_prepared(learned))
+    task = ClassifyObjective(load_run(learned), IMAGES.load_prepared(learned))
     scores = task.evaluate(EvalPass(open_run(learned, device="cpu").model, CPU))
     assert scores["accuracy"] == 100.0
     assert "top5" not in scores  # of three classes all would be among them
@@ -75,7 +75,7 @@ def test_sides_are_learned(learned: Path, images: str) -> None:
 
 
 def test_defaults_follow_from_the_images(images: str, tmp_path: Path) -> None:
-    settings, prepared = resolved(SEE, asked("classify", images), tmp_path)
+    settings, prepared = resolved(IMAGES, asked("classify", images), tmp_path)
     model: Any = settings.model
     shape = model.image
     assert (shape.height, shape.width, shape.channels, shape.patch) == (8, 8, 1, 2)
@@ -84,7 +84,7 @@ def test_defaults_follow_from_the_images(images: str, tmp_path: Path) -> None:
     assert settings.labels == tuple(sorted(SIDES))
     assert settings.augment.crop == 1
     assert shape.mean == tuple(pixel_statistics(prepared.train.images)["mean"])
-    kept = resolved(SEE, asked("classify", images, augment__crop=0, train__lr=0.5), tmp_path)[0]
+    kept = resolved(IMAGES, asked("classify", images, augment__crop=0, train__lr=0.5), tmp_path)[0]
     assert kept.augment.crop == 0
     assert kept.train.lr == 0.5
 
@@ -107,7 +107,7 @@ def test_the_cut_and_the_fixed_form_do_not_change_the_loss(images: str, tmp_path
     settings = asked(
         "classify", images, classify__balance=True, train__batch_tokens=170, augment__crop=0
     )
-    settings, prepared = resolved(SEE, settings, tmp_path)
+    settings, prepared = resolved(IMAGES, settings, tmp_path)
     task = ClassifyObjective(settings, prepared)
     model = build_model(settings.model, seed=1).eval()
     whole = loss_of(task, model, 170)
@@ -127,7 +127,7 @@ def test_the_cut_and_the_fixed_form_do_not_change_the_loss(images: str, tmp_path
 
 def test_mixed_images_share_their_targets(images: str, tmp_path: Path) -> None:
     changes = {"augment__mixup": 0.8, "augment__cutmix": 1.0, "augment__crop": 0}
-    settings, prepared = resolved(SEE, asked("classify", images, **changes), tmp_path)
+    settings, prepared = resolved(IMAGES, asked("classify", images, **changes), tmp_path)
     task = ClassifyObjective(settings, prepared)
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
@@ -150,15 +150,17 @@ def test_several_sizes_in_one_batch_score_as_alone(learned: Path) -> None:
     assert not torch.allclose(together[0], together[1])
 
 
-@pytest.mark.parametrize("task", ["see", "watch"])
-def test_stopped_every_few_steps_it_ends_with_the_same_weights(task: str, tmp_path: Path) -> None:
-    kind, write = (SEE, write_images) if task == "see" else (WATCH, write_videos)
+@pytest.mark.parametrize("modality", ["image", "video"])
+def test_stopped_every_few_steps_it_ends_with_the_same_weights(
+    modality: str, tmp_path: Path
+) -> None:
+    kind, write = (IMAGES, write_images) if modality == "image" else (VIDEOS, write_videos)
     changes = {"train__steps": 7, "train__eval_every": 4, "augment__rand": 1, "augment__flip": True,
                "augment__cutmix": 1.0, "model__dropout": 0.1}  # fmt: skip
-    if task == "watch":
+    if modality == "video":
         changes |= {"model__image__frames": 4, "model__image__tubelet": 2}
     changes["data__valid_size"] = 8
-    settings = asked(task, write(tmp_path / "media"), **changes)
+    settings = asked("classify", write(tmp_path / "media"), **changes)
     settings, prepared = resolved(kind, settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
 
@@ -166,9 +168,9 @@ def test_stopped_every_few_steps_it_ends_with_the_same_weights(task: str, tmp_pa
 def test_videos_are_classified_by_motion(tmp_path: Path) -> None:
     changes = {"model__image__frames": 4, "model__image__tubelet": 1, "train__steps": 60,
                "model__image__patch": 4, "augment__crop": 0}  # fmt: skip
-    settings = asked("watch", write_videos(tmp_path, 80), **changes)
-    settings, prepared = resolved(WATCH, settings, tmp_path)
-    task = WATCH.objective(settings, prepared)
+    settings = asked("classify", write_videos(tmp_path, 80), **changes)
+    settings, prepared = resolved(VIDEOS, settings, tmp_path)
+    task = VIDEOS.objective(settings, prepared)
     worker = trained(settings, prepared, tmp_path)
     assert task.train_dataset.lengths.max() == 1 + 4 * 4
     assert task.evaluate(EvalPass(worker.model, CPU))["accuracy"] >= 90.0
@@ -181,7 +183,7 @@ def test_a_teacher_teaches_the_second_token(learned: Path, images: str, tmp_path
     settings = asked(
         "classify", images, classify__teacher=str(learned), **TAUGHT, train__label_smoothing=0.0
     )
-    settings, prepared = resolved(SEE, settings, tmp_path)
+    settings, prepared = resolved(IMAGES, settings, tmp_path)
     model: Any = settings.model
     assert model.heads == ("classes", "distilled")
     task = ClassifyObjective(settings, prepared)
@@ -213,7 +215,7 @@ def test_without_a_teacher_both_heads_learn_the_label(
     learned: Path, images: str, tmp_path: Path
 ) -> None:
     settings = asked("classify", images, classify__teacher=str(learned), **TAUGHT, augment__crop=0)
-    settings, prepared = resolved(SEE, settings, tmp_path)
+    settings, prepared = resolved(IMAGES, settings, tmp_path)
     task = ClassifyObjective(settings, prepared)
     task.teacher = None
     model = build_model(settings.model, seed=1)
@@ -227,7 +229,7 @@ def test_without_a_teacher_both_heads_learn_the_label(
 
 def test_both_heads_answer_together(learned: Path, images: str, tmp_path: Path) -> None:
     settings = asked("classify", images, classify__teacher=str(learned), **TAUGHT)
-    settings, prepared = resolved(SEE, settings, tmp_path)
+    settings, prepared = resolved(IMAGES, settings, tmp_path)
     worker = Trainer(settings, prepared, Distributed(), lambda text: None)
     model = worker.model.eval()
     assert isinstance(model, ImageEncoder)
@@ -256,7 +258,7 @@ def test_teacher_and_token_must_fit(
 ) -> None:
     change = {key: str(learned) if value == "LEARNED" else value for key, value in change.items()}
     with pytest.raises(ConfigError, match=said):
-        resolved(SEE, asked("classify", images, **change), tmp_path)
+        resolved(IMAGES, asked("classify", images, **change), tmp_path)
 
 
 def test_a_teacher_of_other_classes_is_an_error(learned: Path, tmp_path: Path) -> None:
@@ -264,13 +266,13 @@ def test_a_teacher_of_other_classes_is_an_error(learned: Path, tmp_path: Path) -
     (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
     settings = asked("classify", other, classify__teacher=str(learned), **TAUGHT)
     with pytest.raises(ConfigError, match=r"(?=.*classify\.teacher=)(?=.*\btop\b)(?=.*\bbottom\b)"):
-        resolved(SEE, settings, tmp_path)
+        resolved(IMAGES, settings, tmp_path)
 
 
 def test_a_folder_without_classes_is_an_error(tmp_path: Path) -> None:
     write_images(tmp_path / "all")
     with pytest.raises(DataError, match=r"(?=.*/left\b)(?=.*\blabel\b)"):
-        resolved(SEE, asked("classify", str(tmp_path / "all" / "left")), tmp_path)
+        resolved(IMAGES, asked("classify", str(tmp_path / "all" / "left")), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -300,10 +302,10 @@ def test_a_run_starts_from_another_with_its_form_and_other_classes(
 ) -> None:
     other = write_images(tmp_path / "other")
     (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
-    asked_for = {"task": "see", "data.media": [other], "start.run": str(learned)}
+    asked_for = {"task": "classify", "data.media": [other], "start.run": str(learned)}
     settings = load_run_settings(None, ["train.steps=1", "data.valid_size=12"], asked_for)
     assert image_settings(settings).patch == 2
-    settings, prepared = resolved(SEE, settings, tmp_path)
+    settings, prepared = resolved(IMAGES, settings, tmp_path)
     said: list[str] = []
     Trainer(settings, prepared, Distributed(), said.append)
     assert settings.labels == ("bottom", "left", "right")

@@ -180,7 +180,7 @@ def test_a_change_by_hand_is_kept_when_its_checksum_is_deleted(run: Path) -> Non
     with pytest.raises(FolderError, match=r"/tokenizer\.json\b.*# sha256.*config\.toml"):
         open_plain(str(run))
     path.write_text("".join(f"{x}\n" for x in text.split("\n")[:-1] if "# sha256" not in x))
-    open_plain(str(run))  # as runs of older versions have none
+    open_plain(str(run))
 
 
 def test_settings_that_were_changed_may_be_a_recipe(
@@ -259,7 +259,7 @@ def test_a_json_file_with_a_checksum(tmp_path: Path, indent: int | None) -> None
     path = tmp_path / "truth.json"
     text = json.dumps(values, indent=indent)
     path.write_text(text)
-    assert read_json(path) == values  # as older versions wrote it
+    assert read_json(path) == values  # without a checksum
     path.write_text(seal_json(text))
     assert read_json(path) == values
     data = path.read_bytes()

@@ -258,7 +258,7 @@ def test_images_without_labels_begin_a_run_with_labels(
     assert run("evaluate", "filled", "--media", "s/test.jsonl") == 0
     assert MEAN in capsys.readouterr().out
     labelled = ["--media", "s/train.jsonl", "--valid-media", "s/train.jsonl"]
-    assert run("train", "see", "--from", "filled", *labelled, "--out", "seen", *STEPS) == 0
+    assert run("train", "classify", "--from", "filled", *labelled, "--out", "seen", *STEPS) == 0
     said = capsys.readouterr().err
     assert re.search(r"\bfilled\b.*\btensors\b.*\bclasses\b", said)
     assert re.search(r"^(?!.*\bfilled\b).*\bmask\b.*\brebuild\b", said, re.MULTILINE)  # not used

@@ -15,6 +15,7 @@ from headway.errors import ConfigError
 from headway.progress import SILENT
 from headway.settings.facts import DatasetStats, DeviceInfo
 from headway.settings.presets import preset
+from headway.settings.renamed import rename
 from headway.settings.run import (
     Resolved,
     RunSettings,
@@ -107,31 +108,24 @@ def test_images_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found.why["model.image.height"]
 
 
+@pytest.mark.filterwarnings("ignore::headway.settings.renamed.RenamedSettingWarning")
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.toml")), ids=lambda path: path.stem)
-def test_an_unfinished_run_of_format_1_resumes_with_the_same_numbers(
+def test_an_unfinished_run_from_before_the_renames_resumes_with_the_same_numbers(
     path: Path, tmp_path: Path
 ) -> None:
     """The command that began it, given again, finds what it resolved to then."""
     text = path.read_text(encoding="utf-8")
     (tmp_path / "config.toml").write_text(text, encoding="utf-8")
-    before = tomllib.loads(text)
+    before = rename(tomllib.loads(text), str(path))
     again = load_run_settings(None, [], before["asked"])
     home = RunFolder(tmp_path)
     home.check(again, restart=False)
     stored = home.stored(again.task)
     assert isinstance(stored, Resolved)
-    assert "format" not in before
     for name, value in before["train"].items():
         assert getattr(stored.train, name) == value, name
     assert stored == load_resolved(tmp_path / "config.toml")
     assert read_resolved(resolved_toml(stored)) == stored
-
-
-def test_settings_of_a_newer_version_are_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text('format = 3\ntask = "translate"\n')
-    with pytest.raises(ConfigError, match=r"config\.toml, line 1\b.*\b3\b.*\b1\b.*\b2\b"):
-        load_run_settings(path, [])
 
 
 TEXTS = DatasetStats(n=5_000, n_tokens=60_000, longest=40, vocab_size=8_000, labels=("a", "b", "c"))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -25,7 +24,7 @@ TRAINING = [
 ]  # fmt: skip
 MODEL = ["model.family=encoder", "model.d_model=16", "model.n_layers=2", "model.n_heads=2",
          "model.d_ff=24", "model.dropout=0.1", "tokenizer.kind=words"]  # fmt: skip
-SEE = [*(word for word in MODEL[1:] if word.startswith("model.")), "augment.rand=1",
+IMAGES = [*(word for word in MODEL[1:] if word.startswith("model.")), "augment.rand=1",
        "augment.cutmix=1"]  # fmt: skip
 
 
@@ -61,15 +60,16 @@ def filled(server: Server, folder: Path, files: dict[str, str]) -> Path:
 def command(kind: str, files: dict[str, str], filled: Path) -> list[str]:
     fill = ["--device", "cpu", "--text", files["text"], "data.unit=line", *TRAINING]
     classify = ["--device", "cpu", "--text", files["labelled"], *TRAINING, "--from", str(filled)]
+    images = ["--device", "cpu", "--media", files["image"], *IMAGES, *TRAINING]
     return {
         "lora": ["train", "classify", *classify, "lora.rank=2"],
         "frozen": ["train", "classify", *classify, "start.freeze=1", "start.layer_decay=0.5"],
         "distil": ["train", "distil", "--teacher", str(filled), *fill],
-        "see": ["train", "see", "--device", "cpu", "--media", files["image"], *SEE, *TRAINING],
+        "images": ["train", "classify", *images],
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["lora", "frozen", "distil", "see"])
+@pytest.mark.parametrize("kind", ["lora", "frozen", "distil", "images"])
 def test_killed_and_stopped_it_ends_with_the_same_bytes(
     server: Server, folder: Path, files: dict[str, str], filled: Path, kind: str
 ) -> None:
@@ -86,27 +86,8 @@ def test_killed_and_stopped_it_ends_with_the_same_bytes(
     ):
         code = server.run(words, hook(place, count, signal=number))
         assert code == (75 if number == signal.SIGTERM else -number), server.said()
-        if kind == "see":
-            in_old_words(out / "config.toml")
     assert server.run(words, untimed) == 0, server.said()
-    if kind == "see":  # written anew at the end, without the folders of the data
-        assert 'task = "classify"' in (out / "config.toml").read_text()
-        shutil.copy(straight / "config.toml", out / "config.toml")
     assert_same(out, straight)
-
-
-def in_old_words(config: Path) -> None:
-    """As the settings were written when `classify` of images was called `see`."""
-    text = config.read_text()
-    if 'task = "classify"' in text:
-        text = "".join(text.splitlines(keepends=True)[1:])  # its checksum
-        text = re.sub(
-            r'^"?(asked.)?classify.modality.*\n|^what = .*\n', "", text, flags=re.MULTILINE
-        )
-        text = text.replace('"task" = "classify"', '"task" = "see"')
-        text = text.replace('task = "classify"', 'task = "see"').replace("[classify]", "[see]")
-        config.write_text(text)
-    assert "classify" not in text
 
 
 def test_a_run_with_lora_is_saved_as_a_plain_model(

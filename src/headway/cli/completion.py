@@ -66,8 +66,7 @@ def to_train(ctx: typer.Context, incomplete: str) -> list[str]:
     words = _words(ctx)
     task = next((word for word in words if word in (*SPECS, *ALIASES)), None)
     if task is None and not words and not ctx.params.get("recipe"):
-        known = [name for name, alias in ALIASES.items() if not alias.old]
-        return _starting([*SPECS, *known], incomplete)
+        return _starting([*SPECS, *ALIASES], incomplete)
     return settings(words, incomplete, dict(_of_training(task)))
 
 

@@ -90,7 +90,7 @@ def train(
     started = time.monotonic()
     found = train_request(
         words or [], named, encoding=encoding, recipe=recipe, valid=valid, recipe_data=data,
-        start=start, teacher=teacher, budget=budget, out=out, restart=restart,
+        start=start, teacher=teacher, budget=budget, out=out,
     ).resolve()  # fmt: skip
     if out is None and not dry_run:
         raise ConfigError(

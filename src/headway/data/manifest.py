@@ -14,7 +14,7 @@ from headway.storage import check_identity, identity
 
 MANIFEST = "manifest.json"
 VERSION = 2
-"""Format version of the files; older versions can still be read."""
+"""Format version of the files. Data of other versions is prepared again."""
 
 DataManifest = dict[str, Any]
 """Contents of a manifest, as JSON values."""
@@ -66,13 +66,9 @@ def _verified(folder: Path) -> DataManifest:
     path = folder / MANIFEST
     try:
         values = dict(json.loads(path.read_text(encoding="utf-8")))
-        if not 1 <= values["version"] <= VERSION:
-            raise FolderError(
-                f"{path} was written by another version of headway: its format is "
-                f"{values['version']!r}, but this version reads 1 to {VERSION}."
-            )
-        mark = "fingerprint" if values["version"] == 1 else "seal"
-        if values.pop(mark) != _sum(values):
+        if values["version"] != VERSION or "columns" not in values:
+            raise FolderError(f"{path} has the format of another version of headway.")
+        if values.pop("seal") != _sum(values):
             raise ValueError
         for name, promised in values["files"].items():
             check_identity(folder / name, promised)
@@ -80,7 +76,7 @@ def _verified(folder: Path) -> DataManifest:
         raise FolderError(f"{path} cannot be read: {error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FolderError(f"{path} is damaged: its contents do not match its checksum.") from error
-    return _with_current_names({"fingerprint": _sum(values), **values})
+    return _with_current_names(values)
 
 
 def _with_current_names(values: DataManifest) -> DataManifest:

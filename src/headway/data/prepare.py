@@ -111,7 +111,7 @@ def prepare(
         if spec_of(settings).answers in ("labels", "number"):
             wanted["answer"] = spec_of(settings).answers
         made = verified_manifest(folder / DATA, progress.note)
-        if made is None or not _is_up_to_date(made, wanted):
+        if made is None or made["inputs"] != wanted:
             # Work resumes after whole blocks, so the blocks and columns must be the same as before.
             blocks = [source.BLOCK, source.BLOCK_CHARACTERS, lines.PIECE]
             cut = {"blocks": blocks, **({"shapes": len(WordShape)} if kind == "tagged" else {})}
@@ -127,14 +127,6 @@ def prepare(
                 write_manifest(place.results, {"inputs": wanted, **facts})
         remove_leftovers(folder / DATA)
     return load_prepared(folder)
-
-
-def _is_up_to_date(made: DataManifest, wanted: DataManifest) -> bool:
-    """Whether data was made from these inputs. Version 1 recorded fewer facts about pairs."""
-    inputs = made["inputs"]
-    if made["version"] == 1 and wanted["kind"] == "pairs" and "dtypes" in made:
-        wanted = {name: value for name, value in wanted.items() if name in inputs}
-    return inputs == wanted
 
 
 def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataManifest:

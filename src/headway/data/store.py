@@ -238,9 +238,6 @@ def load_prepared(folder: Path) -> PreparedData:
     lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     examples = [json.loads(line) for line in lines]
     words = data / "tokenizer.json"
-    if made["version"] == 1 or "columns" not in made:
-        made = _upgrade_manifest(made)
-        examples = [_example(one) for one in examples]
     train, valid = (open_columns(data, split, made) for split in SPLITS)
     return PreparedData(
         train=train,
@@ -285,41 +282,6 @@ def open_media(folder: Path, form: ItemFormat) -> tuple[ImageStore | AudioStore,
     assert form.size is not None
     shape = (form.frames, form.channels, *form.size)
     return ImageStore.open(folder / VALUES, shape), facts["hash"]
-
-
-def _upgrade_manifest(made: DataManifest) -> DataManifest:
-    """Convert a manifest of an older version to the current form."""
-    columns: dict[str, dict[str, str]] = {}
-    if "form" in made["inputs"]:
-        kind, files = made["inputs"]["form"]["modality"], made["files"]
-        ids = {"label": ("labels", "<i4"), "number": ("number", "<f4"),
-               kind: ("rows", "<i8"), "other": ("other.rows", "<i8")}  # fmt: skip
-        for name, (file, dtype) in ids.items():
-            if f"train.{file}" in files:
-                held = name if name in ("label", "number") else kind
-                columns[name] = {"kind": held, "dtype": dtype, "file": file}
-        for name, file, dtype in (("labels", "several", "<u4"), ("text", "texts", made["dtype"])):
-            if f"train.{file}.tokens" in files:
-                columns[name] = {"kind": name, "dtype": dtype, "lengths": "<i4", "file": file}
-        form = made["inputs"]["form"]
-        return {**made, "columns": columns, "fields": (), "n_bytes": (0, 0), "form": form}
-    if "dtypes" in made:
-        for name, dtype in zip(("source", "target"), made["dtypes"], strict=True):
-            columns[name] = {"kind": "text", "dtype": dtype, "lengths": "<i4"}
-        return {**made, "columns": columns, "fields": (), "n_bytes": (0, 0)}
-    for name in made["columns"]:
-        columns[name] = {"kind": "text", "dtype": made["dtype"], "lengths": "<i8"}
-    if made["kind"] == "tagged":
-        for name in ("pieces", "tags"):
-            columns[name] = {"kind": name, "dtype": "<u4", "lengths": "<i8"}
-    if "train.labels" in made["files"]:
-        columns["label"] = {"kind": "label", "dtype": "<i4", "file": "labels"}
-    fields = made["columns"] if made["kind"] == "fields" else ()
-    return {**made, "columns": columns, "fields": fields}
-
-
-def _example(one: list[str] | DataManifest) -> DataManifest:
-    return dict(zip(("source", "target"), one, strict=True)) if isinstance(one, list) else one
 
 
 def _form(values: DataManifest) -> ItemFormat:

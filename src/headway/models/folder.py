@@ -17,7 +17,6 @@ from headway.errors import FolderError
 from headway.models.build import build_model
 from headway.models.int8_weights import from_int8
 from headway.models.parts.counted import resize_tables
-from headway.models.parts.ngrams import with_current_names
 from headway.settings.folder import (
     CONFIG,
     WEIGHTS,
@@ -108,7 +107,6 @@ def load_weights(
     model: nn.Module, weights: Mapping[str, Tensor], misfit: str = "the weights do not fit."
 ) -> None:
     """Copy all weights into the model. A shared tensor may have any of its names."""
-    weights = with_current_names(weights)
     resize_tables(model, weights)
     ours = {_name_in(weights, names): tensor for names, tensor in _tensors_with_names(model)}
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}

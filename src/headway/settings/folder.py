@@ -15,6 +15,7 @@ from headway.settings.data import FILES
 from headway.settings.listed import ensure_list
 from headway.settings.model import ModelSettings
 from headway.settings.run import (
+    FORMAT,
     Resolved,
     RunSettings,
     load_model_settings,
@@ -46,6 +47,9 @@ SEAL = "# sha256 "
 OF_ALL = "of all lines below; delete this one if you change them by hand"
 SEALED = re.compile(f"{SEAL}({HEX}) {OF_ALL}\n".encode())
 """Pattern of the checksum line at the top of a `config.toml` that headway wrote."""
+
+FORMAT_LINE = re.compile(rb"^format *= *(\d+)", re.MULTILINE)
+TASK_LINE = re.compile(rb"^task *=", re.MULTILINE)
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
 """Folder of the pretrained models in the package, which are loaded by name."""
@@ -168,23 +172,38 @@ def write_config(folder: Path, text: str) -> None:
 
 
 def check_config(path: Path) -> None:
-    """Raise an error if a `config.toml` does not match its checksum.
-
-    Files without a checksum, from older versions or written by hand, are accepted."""
+    """Raise an error if the `config.toml` of a run does not match its checksum or has another
+    format. Files without a checksum are accepted."""
     data = path.read_bytes()
+    if not _is_intact(data):
+        raise FolderError(
+            f"{path} does not match its checksum: it was edited or is damaged. To keep a "
+            f"deliberate edit, delete its first line, which begins with {SEAL.strip()!r}. "
+            "Otherwise restore the original file."
+        )
+    number = _format(data)
+    if number not in (None, FORMAT):
+        raise FolderError(
+            f"{path} has format {number}, but this version of headway opens only format {FORMAT}. "
+            "Train the model again, or use the version of headway that wrote it."
+        )
+
+
+def _format(data: bytes) -> int | None:
+    """Version of the format of a run's settings, or None if a file has only those of a model."""
+    if found := FORMAT_LINE.search(data):
+        return int(found[1])
+    return 1 if TASK_LINE.search(data) else None
+
+
+def _is_intact(data: bytes) -> bool:
+    """Whether the first line of a file is the checksum of the rest, or no checksum at all."""
     first = data[: data.find(b"\n") + 1 or None]
     seal = SEALED.fullmatch(first)
-    if seal is None:
-        has_one = first.startswith(SEAL.encode()) or re.search(HEX.encode(), first)
-        if not has_one and not SEAL.encode().startswith(first):
-            return
-    elif hashlib.sha256(data[len(first) :]).hexdigest() == seal[1].decode():
-        return
-    raise FolderError(
-        f"{path} does not match its checksum: it was edited or is damaged. To keep a deliberate "
-        f"edit, delete its first line, which begins with {SEAL.strip()!r}. Otherwise restore the "
-        "original file."
-    )
+    if seal is not None:
+        return hashlib.sha256(data[len(first) :]).hexdigest() == seal[1].decode()
+    has_one = first.startswith(SEAL.encode()) or re.search(HEX.encode(), first)
+    return not has_one and not SEAL.encode().startswith(first)
 
 
 def check_tokenizer(path: Path) -> None:

@@ -17,7 +17,6 @@ from headway.errors import Edge, Option, edge
 from headway.settings.load import parse_override
 from headway.settings.renamed import check_together, current, current_value, report
 from headway.settings.toml import comments_of, lines_of, parse, read_text
-from headway.settings.upgrade import new_key
 from headway.specs.explicit import explicit_fields
 
 
@@ -95,7 +94,7 @@ class SettingsFile:
 
     @cached_property
     def _lines(self) -> Mapping[str, int]:
-        return {new_key(key): line for key, line in lines_of(self.text).items()}
+        return lines_of(self.text)
 
     def at(self, key: str) -> Origin:
         line = self._lines.get(key)
@@ -206,13 +205,6 @@ class Overrides(Mapping[str, Any]):
         kept = Overrides()
         kept._leaves = {key: leaf for key, leaf in self._leaves.items() if key in keys}
         return kept
-
-    def renamed(self, new: Callable[[str], str], **values: str) -> Overrides:
-        """A copy with renamed keys, in which `values` replace the values of existing keys."""
-        other = Overrides()
-        for key, leaf in self._leaves.items():
-            other._leaves[new(key)] = Override(values.get(key, leaf.value), leaf.origin)
-        return other
 
     def with_names(self, keys: Iterable[str], name: Callable[[str], str]) -> Overrides:
         """A copy in which the paths under these keys are shortened by `name`, in values and in

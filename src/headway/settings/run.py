@@ -57,7 +57,6 @@ from headway.settings.toml import (
     toml_value,
 )
 from headway.settings.train import OF_SCHEDULES, ResolvedTrain, TrainSettings
-from headway.settings.upgrade import FORMAT, complete_train, new_key, rename, upgrade
 from headway.specs.metrics import check_metric
 from headway.specs.task_settings import (
     CaptionSettings,
@@ -91,6 +90,9 @@ SETTINGS: Mapping[str, type[Any]] = ChainMap(
 )
 
 FILE_KEYS = tuple(f"data.{name}" for name in FILES)
+FORMAT = 2
+"""Version of the format of a run's `config.toml`. Other versions are not read."""
+
 BESIDE = ("format", "task", "fingerprint", "labels", "asked")
 """Keys of a run's settings other than its sections and the model."""
 
@@ -212,7 +214,7 @@ def load_run_settings(
     # Later origins win, in the same order as the values: recipe, options, arguments.
     places = Overrides(settings.asked, SettingsFile(path.name, text) if path else UNKNOWN)
     for said in (given, named):
-        places |= said.renamed(new_key, task=settings.task)
+        places |= said
     return replace(settings, asked=places.only(settings.asked))
 
 
@@ -268,7 +270,7 @@ def read_resolved(text: str) -> Resolved:
 
 def _resolved(settings: RunSettings, text: str) -> Resolved:
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
-    values["train"] = complete_train(settings.train, spec_of(settings).scores[0])
+    values["train"] = ResolvedTrain.stored(settings.train, spec_of(settings).scores[0])
     comments = comments_of(text)
     why = {
         f"{section}.{name}": comment.removeprefix(CHOSEN)
@@ -284,11 +286,7 @@ CHOSEN, ASKED = "chosen: ", "asked: "
 
 
 def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSettings:
-    try:
-        values = upgrade(values)
-    except ConfigError as error:
-        raise ConfigError(f"{locate('format')}{error}") from error
-    locate = rename(values, locate)
+    values = {key: value for key, value in values.items() if key != "format"}
     asked = values.pop("asked", None)
     sections = SETTINGS
     known = ["task", "model", *sections]

@@ -60,13 +60,11 @@ def spec_of(task: str | RunSettings) -> Spec:
     alias = ALIASES.get(task)
     if alias is None or not alias.task:
         return SPECS[task]
-    rows = SPECS[alias.task].rows
-    return next((row for row in rows if row.modality == alias.modality), rows[0])
+    return SPECS[alias.task].rows[0]
 
 
 def check_task_name(task: str) -> str:
     """Return the word if it is a task or an alias of one; otherwise raise an error."""
     if task not in (*SPECS, *ALIASES):
-        known = [*SPECS, *(name for name, alias in ALIASES.items() if not alias.old)]
-        raise ConfigError(f"unknown task {task!r}.{suggest(task, known)}")
+        raise ConfigError(f"unknown task {task!r}.{suggest(task, [*SPECS, *ALIASES])}")
     return task

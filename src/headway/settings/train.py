@@ -189,6 +189,15 @@ class ResolvedTrain(TrainSettings):
         return tuple(name for name in COUNTS if not getattr(self, name))
 
     @classmethod
+    def stored(cls, train: TrainSettings, metric: str) -> ResolvedTrain:
+        """Settings of a stored run. Counts are unknown if other software trained it.
+
+        `metric`: the main metric of the task."""
+        values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
+        values |= {name: 0 for name in COUNTS if values[name] is None}
+        return cls(**{**values, "metric": values["metric"] or metric})
+
+    @classmethod
     def of(cls, train: TrainSettings) -> ResolvedTrain:
         """Convert training settings in which nothing is left open."""
         values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}

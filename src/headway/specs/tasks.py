@@ -469,19 +469,11 @@ class Alias:
     task: str = ""
     """Name of the task. Empty: the task of the teacher."""
 
-    modality: Modality | None = None
-    """Kind of data that the alias implies, if any."""
-
     needs: str = ""
     """Setting that must be given with the alias, or be inherited from another run."""
 
-    old: bool = False
-    """Whether the alias is deprecated."""
-
 
 ALIASES: dict[str, Alias] = {
-    "see": Alias(task="classify", modality="image", old=True),
-    "watch": Alias(task="classify", modality="video", old=True),
     "detect": Alias(task="classify", needs="data.fields"),
     "distil": Alias(needs="distil.teacher"),
 }

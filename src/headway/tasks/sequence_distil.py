@@ -83,12 +83,11 @@ def _check(name: Path) -> bool:
     if not lengths_file(name).exists():
         return False
     sums = name.with_suffix(".json")
-    if sums.exists():  # older versions made none
-        try:
-            for file, promised in read_json(sums).items():
-                check_identity(name.with_name(file), promised)
-        except (OSError, ValueError) as error:
-            raise FolderError(f"{sums} is damaged: {error}.") from error
+    try:
+        for file, promised in read_json(sums).items():
+            check_identity(name.with_name(file), promised)
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{sums} is damaged: {error}.") from error
     return True
 
 

@@ -378,8 +378,7 @@ class Budget:
         return Decision(
             step=step, steps=steps, until=min(until, steps), examples=examples,
             progress=0.0 if plan is None else plan.progress_at(step), look=self._looks(),
-            # In runs started by an earlier version, progress counts from the first step.
-            warmup=self.unlimited.warmup if plan is None else plan.warmup,
+            warmup=self.unlimited.warmup,
         )  # fmt: skip
 
     def _looks(self) -> int:

@@ -141,20 +141,12 @@ class Loop:
             self.ema.load(snapshot.tensors["ema"])
         self.state = State(**snapshot.state)
         if self.budget is not None:
-            plan = self.state.plan
-            self.plan = self._plan_of_settings() if plan is None else Decision(**plan)
+            assert self.state.plan is not None
+            self.plan = Decision(**self.state.plan)
             self.steps = self.plan.steps
         # A transient checkpoint does not replace the one that is due at its step.
         self.saved = 0 if snapshot.transient else self.state.step
         return True
-
-    def _plan_of_settings(self) -> Decision:
-        """Return the plan of a run started by an earlier version, whose steps were fixed."""
-        assert self.budget is not None
-        every = self.settings.eval_every
-        until = min(self.steps, (self.state.evaluated // every + 1) * every)
-        n_quick = self.budget.unlimited.n_quick
-        return Decision(step=0, steps=self.steps, until=until, examples=n_quick, progress=0.0)
 
     def run(self) -> State:
         """Train until the last step or early stopping. Raises `Stopped` on a signal."""

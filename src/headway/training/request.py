@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headway.data.bound_data import ROWS, VALID, BoundData, bind_data, named_files
-from headway.errors import ConfigError, Option, UserError
-from headway.progress import Progress
+from headway.errors import ConfigError, Option
 from headway.settings.data import GIVEN
-from headway.settings.folder import CONFIG, load_run, run_folder
+from headway.settings.folder import load_run, run_folder
 from headway.settings.listed import ensure_list
 from headway.settings.overrides import Origin, OriginKind, Overrides
 from headway.settings.recipes import in_folder, recipe_path
@@ -82,14 +81,10 @@ class TrainRequest:
     """Time for the whole run, such as `10m`."""
 
     out: Path | None = None
-    restart: bool = False
 
-    def resolve(self, *, quiet: bool = False) -> RequestedRun:
+    def resolve(self) -> RequestedRun:
         """Return the settings and the data, after checking all that can be checked without reading
-        the whole data. Later sources win: recipe, start run or teacher, data, settings.
-
-        `quiet`: print no note about a renamed task.
-        """
+        the whole data. Later sources win: recipe, start run or teacher, data, settings."""
         if self.task is not None:
             check_task_name(self.task)
         elif self.recipe is None:
@@ -108,8 +103,7 @@ class TrainRequest:
         asked = self._files_of_recipe(path) | implied | found | self.overrides
         if self.start is not None:
             asked |= implied.only(["start.run"])
-        _note_renamed_task(self.task or of_recipe.get("task"), quiet)
-        if self.task in SPECS or (self.task in ALIASES and ALIASES[self.task].old):
+        if self.task in SPECS:
             words, argument = f"headway {self.command} {self.task}", f"{self.command}(…)"
             asked |= Overrides({"task": self.task}, Origin.positional(words, argument))
         settings = load_run_settings(path, [], asked, is_recipe=True)
@@ -182,8 +176,7 @@ class TrainRequest:
         from headway.training.estimate import seconds
 
         length = seconds(budget)
-        if self.restart or not (self.out and _had_budget(self.out)):
-            _check_length(settings, budget)
+        _check_length(settings, budget)
         asked = settings.asked | Overrides({"budget": budget}, Origin.argument("budget"))
         return replace(settings, asked=asked), length
 
@@ -250,15 +243,6 @@ def _check_given_once(found: Overrides, said: Overrides) -> None:
             )
 
 
-def _note_renamed_task(task: object, quiet: bool) -> None:
-    alias = ALIASES.get(str(task), Alias())
-    if alias.old:
-        new, what = alias.task, alias.modality
-        Progress(enabled=not quiet).note(
-            f"the task {task} is now part of the task {new}: use {new} with {new}.modality={what}"
-        )
-
-
 def _check_length(settings: RunSettings, budget: str) -> None:
     """Reject a budget beside explicit `train.steps` or `train.epochs`; those of a recipe are only
     defaults."""
@@ -268,14 +252,3 @@ def _check_length(settings: RunSettings, budget: str) -> None:
                 f"{key}={settings.asked[key]} and --budget {budget} both set the length of "
                 "training. Remove one of them."
             )
-
-
-def _had_budget(folder: Path) -> bool:
-    """Whether the folder has a run that was started with a budget. Older versions ignored steps
-    beside a budget, and the command that started such a run must still resume it."""
-    if not (folder / CONFIG).is_file():
-        return False
-    try:
-        return "budget" in load_run(folder).asked
-    except UserError:  # reported when the run is opened
-        return True

@@ -20,7 +20,6 @@ from headway.settings.overrides import Overrides
 from headway.settings.run import FILE_KEYS, Resolved, RunSettings, differences, load_resolved
 from headway.settings.toml import parse, read_text
 from headway.specs.metrics import custom_metrics_of
-from headway.specs.tasks import ALIASES
 from headway.tasks.history import LOG
 from headway.training.budget import PLAN
 
@@ -224,7 +223,7 @@ class RunFolder:
         way_out = "Choose another --out, or start over with --restart."
         try:
             found = parse(read_text(self.config), self.config).get("task", "none")
-            if found != task and (found not in ALIASES or ALIASES[found].task != task):
+            if found != task:
                 raise FolderError(f"{self.path} holds a run of the task {found}. {way_out}")
             check_config(self.config)
             return load_resolved(self.config)

@@ -18,7 +18,6 @@ from PIL import Image
 
 from headway.data import prepare as preparing
 from headway.data import workers
-from headway.data.manifest import write_manifest
 from headway.data.media import decoding, open_item
 from headway.data.media.store import AudioStore, ImageStore
 from headway.data.prepare import EvaluationMedia, evaluation_media, prepare
@@ -165,30 +164,6 @@ def test_files_that_are_what_they_were_are_not_read(
     prepared(settings, tmp_path / "run")
     monkeypatch.setattr(preparing, "content_checksums", None)  # would fail
     prepared(settings, tmp_path / "run")
-
-
-def test_data_prepared_by_older_versions_is_opened(images: Make, tmp_path: Path) -> None:
-    made = prepared(run(captions(images())), tmp_path / "run", target="text")
-    data = tmp_path / "run" / "data"
-    facts = json.loads((data / "manifest.json").read_text())
-    for split in ("train", "valid"):
-        (data / f"{split}.image").rename(data / f"{split}.rows")
-        for end in ("tokens", "lengths"):
-            (data / f"{split}.text.{end}").rename(data / f"{split}.texts.{end}")
-    inputs = {"form": facts["form"], "settings": {"target": "text"}, "files": ["", ""]}
-    (data / "manifest.json").unlink()
-    write_manifest(
-        data, {"inputs": inputs, "labels": [], "dtype": facts["columns"]["text"]["dtype"]}
-    )
-    old = load_prepared(tmp_path / "run")
-    for split in ("train", "valid"):
-        now, then = getattr(made, split), getattr(old, split)
-        assert [then["text"][i].tolist() for i in range(now.n)] == [
-            now["text"][i].tolist() for i in range(now.n)
-        ]
-        rows = np.arange(now.n)
-        assert torch.equal(then.images.gather(rows), now.images.gather(rows))
-        assert np.array_equal(then.hashes, now.hashes)
 
 
 def test_a_kill_loses_nothing_and_changes_nothing(

@@ -25,7 +25,6 @@ from headway.interop.ctranslate2.prompts import Ctranslate2PromptSearcher
 from headway.interop.ctranslate2.searcher import Ctranslate2Searcher
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
-from headway.models.parts.ngrams import with_current_names
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import file_in
@@ -151,7 +150,7 @@ class Ctranslate2Engine(Engine):
         assert isinstance(whole, Encoder)
         path = file_in(self.folder, HEADS)
         try:
-            weights = with_current_names(load_file(path))
+            weights = load_file(path)
             named = {name if name.startswith("ngrams.") else f"heads.{name}": weight
                      for name, weight in weights.items()}  # fmt: skip
             ngrams = nn.Identity() if whole.ngrams is None else whole.ngrams

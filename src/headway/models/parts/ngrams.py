@@ -11,8 +11,7 @@ Tokens have several features (`TokenView`), which follow from the vocabulary.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -183,18 +182,6 @@ class Ngrams(nn.Module):
             goes_on_N = goes_on_N & (folded_N > 0) & (begins_N == 0)
             word_N = torch.where(goes_on_N, _hash([word_N, folded_N]), word_N)
         return torch.where(first_KN[TokenView.BEGINS] > 0, word_N, 0)
-
-
-IN_HEAD = re.compile(r"^(?:heads\.)?(?:classes|tags)\.ngrams\.")
-
-
-def with_current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the n-gram table in the weights of older models, in which it belonged to the label
-    head and always had the weight `SHARE`."""
-    found = {IN_HEAD.sub("ngrams.", name): tensor for name, tensor in weights.items()}
-    if found.keys() != weights.keys():
-        found["ngrams.share"] = torch.tensor(SHARE)
-    return found
 
 
 def _hash(codes: Sequence[Tensor]) -> Tensor:
