@@ -16,7 +16,7 @@ from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 
 SOURCE = Path(minimal.__file__).read_text(encoding="utf-8")
-TEXT = "the cat sat on the mat and the dog sat on the log. " * 60
+TEXT = "the cat sat on the mat and the dog sat on the log.\n" * 60
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +84,26 @@ def test_it_learns_more_than_frequencies_of_characters(
     counts = collections.Counter(TEXT)
     entropy = -sum(n / len(TEXT) * math.log(n / len(TEXT)) for n in counts.values())
     assert float(line.split()[2]) < entropy - 1.0
-    assert len("\n".join(printed[printed.index(line) + 2 :])) == 300
-    assert set("".join(printed[printed.index(line) + 2 :])) <= set(TEXT)
+    written = "\n".join(printed[printed.index(line) + 2 :])
+    assert len(written) == 401  # the prompt and what follows it
+    assert set(written) <= set(TEXT)
+
+
+def test_sampling_never_leaves_the_trained_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = learned()
+    reaches: list[tuple[int, int]] = []
+    forward = model.forward
+
+    def watched(tokens_N: torch.Tensor, layout: Layout, cache: Cache) -> torch.Tensor:
+        reaches.append((len(tokens_N), layout.reach))
+        return forward(tokens_N, layout, cache)
+
+    monkeypatch.setattr(model, "forward", watched)
+    written = minimal.sample(model, torch.tensor([3]), n_new=70)
+    assert written[0] == 3
+    assert len(written) == 71
+    assert max(reach for _, reach in reaches) == minimal.CONTEXT
+    assert [n for n, _ in reaches if n > 1] == [16] * 3
 
 
 def learned() -> minimal.GPT:
