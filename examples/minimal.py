@@ -15,6 +15,7 @@ import math
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -125,7 +126,7 @@ def train(model: GPT, text_N: Tensor, steps: int) -> None:
     # Weight decay is for matrices only: the scales of norms would be pulled from one to zero.
     matrices = [weight for weight in model.parameters() if weight.ndim > 1]
     scales = [weight for weight in model.parameters() if weight.ndim == 1]
-    groups = [{"params": matrices}, {"params": scales, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": scales, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=BETAS, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(learning_rate, steps=steps))
     begun, recent = time.perf_counter(), []
