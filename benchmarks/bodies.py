@@ -462,7 +462,7 @@ def prepared(task: Task, options: argparse.Namespace) -> None:
         overrides=Overrides(settings_of(task, "transformer", options)),
         start="none" if task.task == "classify" else None, out=scratch,
     )  # fmt: skip
-    found = request.resolve(quiet=True)
+    found = request.resolve()
     scratch.mkdir(parents=True, exist_ok=True)
     training = Training(
         settings=found.settings, out=scratch, device="cpu", bound_data=found.tables, quiet=True

@@ -17,12 +17,13 @@ import headway
 from headway.metrics import classification
 from headway.models.folder import model_weights
 from headway.models.parts.output_heads import apply_temperature
-from headway.settings.run import read_resolved, resolved_toml
+from headway.settings.run import resolved_toml
 from headway.tasks.dataset import EvalPass
 from headway.tasks.losses import plain
 from headway.tasks.ngram_fit import ngrams_of
 from headway.tasks.scores import MODEL, NEURAL, NGRAMS, Scores, of_metric, standings
 from headway.training.loop import ranking
+from tests.stored import read_back
 
 from .tiny import CPU, STEPS, Tiny, assert_same, train
 
@@ -78,7 +79,7 @@ def test_what_is_done_stays_done(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_weights_and_settings_are_read_as_they_were_written(tiny: Tiny, tmp_path: Path) -> None:
     run = tiny.run
-    assert read_resolved(resolved_toml(run.settings)) == run.settings
+    assert read_back(run.settings) == run.settings
     assert resolved_toml(run.settings) in (tiny.folder / "config.toml").read_text(encoding="utf-8")
     assert headway.load(tiny.folder, device="cpu").settings == run.settings
     assert run.task == tiny.row.name

@@ -14,10 +14,10 @@ from headway.settings.run import (
     Resolved,
     RunSettings,
     load_run_settings,
-    read_resolved,
     resolved_toml,
 )
 from headway.training.resolve import resolve
+from tests.stored import read_back
 
 CPU = DeviceInfo()
 GPU = DeviceInfo(type="cuda", free_bytes=130 << 30, bf16=True)
@@ -55,7 +55,7 @@ def stored_as(front: ImageSettings | AudioSettings | None) -> MediaFormat:
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_resolves(name: str, device: DeviceInfo) -> None:
     found = resolved(name, device)
-    assert read_resolved(resolved_toml(found)) == found
+    assert read_back(found) == found
     assert None not in (found.train.steps, found.train.batch_tokens, found.train.lr)
     written = flatten(tomllib.loads(resolved_toml(found)))
     asked = {key: value for key, value in loaded(name).asked.items() if key in written}

@@ -31,7 +31,7 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TrainReque
     Path("mine.toml").write_text('task = "translate"\n\n[train]\nlr = 1e-3\n')
     found: list[TrainRequest] = []
 
-    def catch(self: TrainRequest, *, quiet: bool = False) -> RequestedRun:
+    def catch(self: TrainRequest) -> RequestedRun:
         found.append(self)
         raise Caught
 
@@ -90,7 +90,7 @@ def test_origins_survive_in_the_config_of_a_run(tmp_path: Path) -> None:
         task=None, recipe=recipe, data=[data], columns={"text": "review"}, budget="5m",
         overrides=Overrides.from_arguments(["train.lr=2e-3"]),
     )  # fmt: skip
-    found = request.resolve(quiet=True)
+    found = request.resolve()
     assert (found.budget_s, dict(found.tables)) == (300.0, {})
     config.write_text(resolved_toml(found.settings))
     again = load_run_settings(config, [])

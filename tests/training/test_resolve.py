@@ -21,7 +21,6 @@ from headway.settings.run import (
     RunSettings,
     load_resolved,
     load_run_settings,
-    read_resolved,
     resolved_toml,
 )
 from headway.settings.train import TrainSettings
@@ -29,6 +28,7 @@ from headway.tasks.task import find_task
 from headway.training.check_settings import check_implied
 from headway.training.resolve import resolve, resolve_run
 from headway.training.run_folder import RunFolder
+from tests.stored import read_back
 from tests.training.shown import write_images
 
 PAIRS = DatasetStats(n=29_000, n_tokens=400_000, vocab_size=8000)
@@ -52,7 +52,7 @@ def test_each_choice_has_its_reason_and_each_wish_its_place() -> None:
     assert "\nclip = 2.0  # asked: train.clip=2\n" in text
     assert "\nseed = 1\n" in text
     assert tomllib.loads(text)["format"] == 2
-    again = read_resolved(text)
+    again = read_back(found)
     assert (again, again.why) == (found, found.why)
     assert again.asked.origin("train.clip").text == "train.clip=2"
 
@@ -125,7 +125,7 @@ def test_an_unfinished_run_from_before_the_renames_resumes_with_the_same_numbers
     for name, value in before["train"].items():
         assert getattr(stored.train, name) == value, name
     assert stored == load_resolved(tmp_path / "config.toml")
-    assert read_resolved(resolved_toml(stored)) == stored
+    assert read_back(stored) == stored
 
 
 TEXTS = DatasetStats(n=5_000, n_tokens=60_000, longest=40, vocab_size=8_000, labels=("a", "b", "c"))

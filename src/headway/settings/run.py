@@ -6,7 +6,6 @@ whether the command is still the same.
 
 from __future__ import annotations
 
-import tomllib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -260,12 +259,6 @@ def load_resolved(
     if settings.model is None:
         raise FolderError(f"{path} has no [model] section. Name the folder of a finished run.")
     return _resolved(settings, read_text(path))
-
-
-def read_resolved(text: str) -> Resolved:
-    """Parse the text that `resolved_toml` wrote."""
-    settings = run_settings(tomllib.loads(text))
-    return _resolved(replace(settings, asked=Overrides(settings.asked, RunConfigText(text))), text)
 
 
 def _resolved(settings: RunSettings, text: str) -> Resolved:

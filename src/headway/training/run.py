@@ -37,7 +37,6 @@ from headway.settings.run import (
     RunSettings,
     check_effect,
     overrides_of,
-    read_resolved,
     resolved_toml,
     without_folders,
 )
@@ -375,8 +374,9 @@ class Training:
             settings = self._fitted(settings, prepared)
         settings = replace(settings, data=self.tables.named(settings.data))
         # Use the settings of rank 0: other ranks may have another amount of memory.
-        stored = self.ranks.broadcast(resolved_toml(settings))
-        return replace(read_resolved(str(stored)), asked=settings.asked)
+        shared = self.ranks.broadcast(settings)
+        assert isinstance(shared, Resolved)
+        return shared
 
     def _note(self, text: str) -> None:
         if self.ranks.is_first:
