@@ -33,6 +33,7 @@ from headway.data.bind import (
     is_named,
     to_python,
 )
+from headway.data.files import DataFiles
 from headway.data.media.in_memory import MediaWriter
 from headway.data.readers.open import open_table
 from headway.data.sniff import is_table_file, may_hold
@@ -168,6 +169,7 @@ def bind_data(
     usual: DataSettings | None = None,
     like: BoundData | None = None,
     what: Modality | None = None,
+    files: DataFiles | None = None,
 ) -> BoundData:
     """Bind the columns of data by `needs` (`{"text": "review"}`), by `usual` (settings of a run
     whose training data had these columns), by their usual names, or because only one column fits.
@@ -191,13 +193,14 @@ def bind_data(
                 f"{remark_on(name) or near}",
             )
     if table is None:
-        return _of_files(data, layouts, needs, usual.encoding if usual else "utf-8")
+        encoding = usual.encoding if usual else "utf-8"
+        return _of_files(data, layouts, needs, encoding, files or DataFiles())
     if not table.sample:
         raise DataError("the data has no rows.")
     fits = [layout for layout in layouts if set(needs) <= _words(layout)]
     errors = []
     # A column with the name of an image column is not text, even if it could be read as such.
-    for guesses, (files, columns) in product((False, True), fits):
+    for guesses, (form, columns) in product((False, True), fits):
         try:
             bound = bind(table, _with_argument_names(columns, needs), guesses=guesses)
         except ConfigError as error:
@@ -205,7 +208,7 @@ def bind_data(
             continue
         names = {column.setting: name for name, column in bound.items() if column.setting}
         said: dict[str, str | tuple[str, ...]] = {**names}
-        return BoundData(files, said | ({"fields": fields} if fields else {}), (), table, bound)
+        return BoundData(form, said | ({"fields": fields} if fields else {}), (), table, bound)
     if errors:
         raise errors[len(fits)]  # of the first, with guesses
     raise ConfigError(
@@ -332,8 +335,9 @@ def _words(layout: ColumnLayout) -> set[str]:
 
 
 def _of_files(
-    data: object, layouts: Sequence[ColumnLayout], needs: Mapping[str, Any], encoding: str = "utf-8"
-) -> BoundData:
+    data: object, layouts: Sequence[ColumnLayout], needs: Mapping[str, Any], encoding: str,
+    files: DataFiles,
+) -> BoundData:  # fmt: skip
     paths = tuple(os.fspath(path) for path in ensure_list(data))
     if not paths:
         raise DataError("the list of data files is empty. Name at least one file.")
@@ -345,21 +349,22 @@ def _of_files(
     fits = [one for one in layouts if needs and set(needs) <= _words(one)] or list(layouts)
     media = [
         (kind, columns) for kind, columns in fits
-        if kind == "media" and (len(layouts) == 1 or may_hold(paths[0], columns[0].kind))
+        if kind == "media"
+        and (len(layouts) == 1 or may_hold(paths[0], columns[0].kind, files.walk))
     ]  # fmt: skip
     if not media and "text" not in needs and _is_list(paths[0]):
         media = [
             (kind, columns) for kind, columns in fits
-            if kind == "media" and _lists_media(paths[0], columns, layouts[0][1], encoding)
+            if kind == "media" and _lists_media(paths[0], columns, layouts[0][1], encoding, files)
         ]  # fmt: skip
-    files, columns = (media or fits)[0]
+    form, columns = (media or fits)[0]
     settings = {word: one.setting for one in columns for word in one.python_names}
     names: dict[str, str | tuple[str, ...]] = {}
     for name, column in needs.items():
         names[settings[name]] = str(column)
     if fields := tuple(one.name for one in columns if one.kind == "field"):
         names["fields"] = fields
-    return BoundData(files, names, paths)
+    return BoundData(form, names, paths)
 
 
 def _is_list(path: str) -> bool:
@@ -367,12 +372,12 @@ def _is_list(path: str) -> bool:
 
 
 def _lists_media(
-    path: str, columns: Sequence[Column], texts: Sequence[Column], encoding: str
+    path: str, columns: Sequence[Column], texts: Sequence[Column], encoding: str, files: DataFiles
 ) -> bool:
     """Whether a table has a column of file names with the right endings, and no column with the
     name of a text column."""
     try:
-        table = open_table(path, DataSettings(encoding=encoding), columns)
+        table = open_table(path, DataSettings(encoding=encoding), columns, files=files)
     except UserError:
         return False  # reading it as text reports the error
     if any(is_named(table, one) for one in texts if one.kind == "text"):

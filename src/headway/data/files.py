@@ -10,6 +10,7 @@ import codecs
 import difflib
 import glob
 import gzip
+import hashlib
 import lzma
 import os
 import re
@@ -17,11 +18,13 @@ import shutil
 import stat
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader, RawIOBase
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from headway.data.sniff import (
     COMPRESSED,
@@ -41,6 +44,11 @@ MAX_LINE = 10_000_000
 """Most characters of one line. A longer line is not a sentence, and often not text."""
 
 CHUNK = 1 << 20
+MOST_HEADS = 4
+"""Most files whose beginnings are kept."""
+
+T = TypeVar("T")
+
 STDIN = "-"
 
 
@@ -54,18 +62,28 @@ def open_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
     A byte order mark at the start is dropped. Errors are a `DataError` that names the file, and the
     line and byte if known.
     """
-    lines = _Lines(display_name(path))
-    for text in open_text(path, encoding):
+    return lines_of(open_text(path, encoding), display_name(path))
+
+
+def lines_of(chunks: Iterable[str], name: str) -> Iterator[str]:
+    """Yield the lines of text in chunks, without their ends; `name` is that of the file."""
+    lines = _Lines(name)
+    for text in chunks:
         yield from lines.feed(text)
     yield from lines.end()
 
 
 def open_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the text of a file in chunks, with its line ends; lines may be of any length."""
+    with _raw(path) as raw:
+        yield from _decoded(raw, path, encoding)
+
+
+def _decoded(raw: BufferedReader, path: str, encoding: str) -> Iterator[str]:
     decoder = _decoder(encoding)
     name = display_name(path)
     n_bytes, n_lines, started = 0, 0, False
-    with _opened(path, encoding) as stream:
+    with _unpacked(raw, path, encoding) as stream:
         at_end = False
         while not at_end:
             chunk = _read(stream, name)
@@ -81,6 +99,128 @@ def open_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
                 n_lines += text.count("\n")
                 yield text if started else text.removeprefix("\ufeff")
                 started = True
+
+
+class DataFile:
+    """A text file whose beginning is kept: the choice of a reader and the reader open it once."""
+
+    def __init__(self, path: str, encoding: str = "utf-8") -> None:
+        self.path = path
+        self.encoding = encoding
+        self._first: bytes | None = None
+        self._chunks: list[str] = []
+        self._is_whole = False
+        self._raw: BufferedReader | None = None
+        self._rest: Iterator[str] | None = None
+
+    @property
+    def name(self) -> str:
+        return display_name(self.path)
+
+    @property
+    def first_bytes(self) -> bytes:
+        """The first bytes as stored; empty for a stream, which is read only once."""
+        if self._first is None:
+            self._first = b"" if is_stream(self.path) else _first_bytes(self._open(), self.path)
+        return self._first
+
+    def head(self) -> Iterator[str]:
+        """Yield the lines from the beginning; those read before are not read again."""
+        return lines_of(self.head_text(), self.name)
+
+    def head_text(self) -> Iterator[str]:
+        """Yield the text from the beginning in chunks; those read before are not read again."""
+        at = 0
+        while at < len(self._chunks) or self._read_on():
+            yield self._chunks[at]
+            at += 1
+
+    def lines(self) -> Iterator[str]:
+        """Open the file and yield all its lines."""
+        return open_lines(self.path, self.encoding)
+
+    def text(self) -> Iterator[str]:
+        """Open the file and yield all its text in chunks."""
+        return open_text(self.path, self.encoding)
+
+    def close(self) -> None:
+        """Close the file; what has been read of its beginning is kept."""
+        if self._raw is not None and self.path != STDIN:
+            self._raw.close()
+        self._raw = self._rest = None
+
+    def forget(self) -> None:
+        """Close the file and drop what has been read of it."""
+        self.close()
+        self._chunks, self._is_whole = [], False
+
+    def _open(self) -> BufferedReader:
+        if self._raw is None:
+            borrowed = self.path == STDIN
+            self._raw = _standard_input() if borrowed else _file(self.path)
+        return self._raw
+
+    def _read_on(self) -> bool:
+        """Read one more chunk; return False at the end of the file."""
+        if self._is_whole:
+            return False
+        try:
+            if self._rest is None:
+                text = _decoded(self._open(), self.path, self.encoding)
+                self._rest = islice(text, len(self._chunks), None)
+            chunk = next(self._rest, None)
+        except BaseException:
+            self.close()
+            raise
+        if chunk is None:
+            self._is_whole = True
+            self.close()
+            return False
+        self._chunks.append(chunk)
+        return True
+
+
+class DataFiles:
+    """Files and folders that a command has looked at: each file is opened once to decide what it
+    is, and each folder is listed once, whatever part of the command asks."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[tuple[str, str], DataFile] = OrderedDict()
+        self._known: dict[Hashable, Any] = {}
+
+    def file(self, path: str, encoding: str = "utf-8") -> DataFile:
+        """Return a file; the beginnings of a few files are kept."""
+        key = (path, encoding)
+        if key not in self._files:
+            self._files[key] = DataFile(path, encoding)
+        self._files.move_to_end(key)
+        if len(self._files) > MOST_HEADS:
+            _, oldest = self._files.popitem(last=False)
+            oldest.forget()
+        return self._files[key]
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` returned when it was first called for the key."""
+        if key not in self._known:
+            self._known[key] = make()
+        found: T = self._known[key]
+        return found
+
+    def entries(self, folder: str | Path) -> list[Path]:
+        """Return the files and folders in a folder."""
+        return self.once(("folder", str(folder)), lambda: list(Path(folder).iterdir()))
+
+    def walk(self, folder: str | Path) -> Iterator[Path]:
+        """Yield all files and folders below a folder, except below links to folders and in folders
+        that cannot be read."""
+        try:
+            entries = self.entries(folder)
+        except OSError:
+            return
+        for path in entries:
+            yield path
+            if path.is_dir() and not path.is_symlink():
+                yield from self.walk(path)
 
 
 class _Lines:
@@ -126,9 +266,12 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
 
 
-def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
+def parts(
+    paths: str | Sequence[str], *, folders: bool = True, files: DataFiles | None = None
+) -> list[str]:
     """Expand patterns (`parts/*.tsv.gz`) to files; with `folders`, expand folders as well."""
     found: list[str] = []
+    files = files or DataFiles()
     for path in ensure_list(paths):
         # Unlike the methods of Path, these return False for a name that is too long.
         there, is_folder = os.path.exists(path), os.path.isdir(path)  # noqa: PTH110, PTH112
@@ -139,8 +282,8 @@ def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
                 raise DataError(f"no file matches the pattern {path}.")
             found += some
         elif folders and path != STDIN and is_folder:
-            some = sorted((one.name for one in Path(path).iterdir() if _is_part(one)), key=natural)
-            if is_by_class(path):
+            some = sorted((one.name for one in files.entries(path) if _is_part(one)), key=natural)
+            if is_by_class(path, files):
                 found.append(path)
                 continue
             if not some:
@@ -153,45 +296,37 @@ def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
     return found
 
 
-def class_folders(path: str | Path) -> list[Path]:
+def class_folders(path: str | Path, files: DataFiles) -> list[Path]:
     """Return the subfolders that directly contain files, sorted by name."""
-    inside = [one for one in Path(path).iterdir()
+    inside = [one for one in files.entries(path)
               if one.is_dir() and not one.name.startswith((".", "_"))]  # fmt: skip
-    found = [one for one in inside if any(map(_is_part, one.iterdir()))]
+    found = [one for one in inside if any(map(_is_part, files.entries(one)))]
     return sorted(found, key=lambda one: natural(one.name))
 
 
-def class_files(path: str | Path) -> list[tuple[Path, str]]:
+def class_files(path: str | Path, files: DataFiles) -> list[tuple[Path, str]]:
     """Return the text files in the class folders of a folder, each with its class."""
     return [
-        (file, one.name) for one in class_folders(path)
-        for file in sorted(one.rglob("*"), key=lambda file: natural(str(file))) if _is_part(file)
+        (file, one.name) for one in class_folders(path, files)
+        for file in sorted(files.walk(one), key=lambda file: natural(str(file))) if _is_part(file)
     ]  # fmt: skip
 
 
-def is_by_class(path: str | Path) -> bool:
+def is_by_class(path: str | Path, files: DataFiles) -> bool:
     """Whether a folder has one subfolder of text files per class. Other files may be next to the
     subfolders only if at least two of these hold .txt files."""
     if not Path(path).is_dir():
         return False
-    classes = class_folders(path)
-    if not any(map(_is_part, Path(path).iterdir())):
+    classes = class_folders(path, files)
+    if not any(map(_is_part, files.entries(path))):
         return bool(classes)
-    texts = [one for one in classes if any(file.suffix == PLAIN for file in one.iterdir())]
+    texts = [one for one in classes if any(file.suffix == PLAIN for file in files.entries(one))]
     return len(texts) > 1
 
 
 def _is_part(path: Path) -> bool:
     """Whether a path is a data file, not a hidden file or a marker such as `_SUCCESS`."""
     return path.is_file() and not path.name.startswith((".", "_"))
-
-
-def first_bytes(path: str, n: int = 8) -> bytes:
-    """Return the first bytes of a file as stored; empty for a stream, which is read only once."""
-    if is_stream(path):
-        return b""
-    with _file(path) as file:
-        return file.read(n)
 
 
 def display_name(path: str) -> str:
@@ -229,19 +364,24 @@ def spool(path: str, copy: Path) -> None:
         shutil.copyfileobj(stream, out, CHUNK)
 
 
-def check_readable(path: str) -> None:
-    """Raise a `DataError` if a file cannot be opened, before anything slow begins."""
-    with _raw(path):
-        pass
+def identity(path: str) -> dict[str, Any]:
+    """Return the size and SHA-256 of a data file; raise a `DataError` if it cannot be opened."""
+    with _raw(path) as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return {"size": os.fstat(stream.fileno()).st_size, "sha256": digest}
 
 
 @contextmanager
 def _raw(path: str) -> Iterator[BufferedReader]:
     if path == STDIN:
-        yield BufferedReader(_Borrowed(sys.stdin.buffer))
+        yield _standard_input()
         return
     with _file(path) as stream:
         yield stream
+
+
+def _standard_input() -> BufferedReader:
+    return BufferedReader(_Borrowed(sys.stdin.buffer))
 
 
 class _Borrowed(RawIOBase):
@@ -296,32 +436,35 @@ def _near(path: str) -> str:
     return f" Did you mean {folder / close[0]}?" if close else ""
 
 
+def _first_bytes(raw: BufferedReader, path: str) -> bytes:
+    try:
+        return raw.peek(16)
+    except OSError as error:
+        raise DataError(f"cannot read {display_name(path)}: {error.strerror}.") from error
+
+
 @contextmanager
-def _opened(path: str, encoding: str) -> Iterator[_Readable]:
+def _unpacked(raw: BufferedReader, path: str, encoding: str) -> Iterator[_Readable]:
     """Yield the file, decompressed if its first bytes show it; no UTF-8 text starts with those."""
-    with _raw(path) as raw:
-        try:
-            head = raw.peek(16)
-        except OSError as error:
-            raise DataError(f"cannot read {display_name(path)}: {error.strerror}.") from error
-        suffix = Path(path).suffix
-        if head.startswith(GZIP):
-            with gzip.GzipFile(fileobj=raw) as unzipped:
-                yield unzipped
-        elif head.startswith(XZ):
-            with lzma.LZMAFile(raw) as unpacked:
-                yield unpacked
-        elif head.startswith(ZSTD):
-            with needs("zstandard", "zstd").ZstdDecompressor().stream_reader(raw) as unpacked:
-                yield unpacked
-        elif head and suffix in COMPRESSED:
-            raise DataError(
-                f"{path} is not compressed, though its name ends in {suffix}. Remove {suffix} from "
-                "the name."
-            )
-        else:
-            _reject_other_formats(head, path, encoding)
-            yield raw
+    head = _first_bytes(raw, path)
+    suffix = Path(path).suffix
+    if head.startswith(GZIP):
+        with gzip.GzipFile(fileobj=raw) as unzipped:
+            yield unzipped
+    elif head.startswith(XZ):
+        with lzma.LZMAFile(raw) as unpacked:
+            yield unpacked
+    elif head.startswith(ZSTD):
+        with needs("zstandard", "zstd").ZstdDecompressor().stream_reader(raw) as unpacked:
+            yield unpacked
+    elif head and suffix in COMPRESSED:
+        raise DataError(
+            f"{path} is not compressed, though its name ends in {suffix}. Remove {suffix} from "
+            "the name."
+        )
+    else:
+        _reject_other_formats(head, path, encoding)
+        yield raw
 
 
 def _read(stream: _Readable, name: str) -> bytes:

@@ -15,14 +15,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from headway.data.files import STDIN, check_readable, class_files, is_stream, parts, spool
+from headway.data.files import (
+    STDIN,
+    DataFiles,
+    class_files,
+    identity,
+    is_stream,
+    parts,
+    spool,
+)
 from headway.data.media.open_item import MediaRef
-from headway.data.source import Example, media_examples
+from headway.data.source import Example, files_of, media_examples
 from headway.data.workers import cores
 from headway.errors import ConfigError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.storage import identity
 from headway.tokens.files import tokenizer_files
 
 FIELDS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs",
@@ -38,7 +45,8 @@ COPIES = "input.tmp"
 def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
     """Yield the settings with patterns and folders expanded to files, and with standard input and
     pipes replaced by temporary copies."""
-    paths = {name: parts(getattr(settings.data, name)) for name in FIELDS}
+    files = files_of(settings)
+    paths = {name: parts(getattr(settings.data, name), files=files) for name in FIELDS}
     if sum(side.count(STDIN) for side in paths.values()) > 1:
         raise ConfigError(
             "standard input (-) can be used for only one file. Give paths for the others."
@@ -75,7 +83,8 @@ def data_inputs(settings: RunSettings) -> dict[str, Any]:
     """Return everything that determines the prepared data: the contents of the files, whatever
     their folder, and the settings that change the result."""
     data = asdict(settings.data)
-    files = {name: [_identity(path) for path in data.pop(name)] for name in FIELDS}
+    known = files_of(settings)
+    files = {name: [_identity(path, known) for path in data.pop(name)] for name in FIELDS}
     data.pop("on_long")  # applied by the task: the store keeps long texts whole
     usual = asdict(DataSettings())
     for name in ("on_bad_row", "words_field", "tags_field", "label_separator"):
@@ -88,7 +97,9 @@ def data_inputs(settings: RunSettings) -> dict[str, Any]:
 def tokenizer_inputs(settings: RunSettings) -> dict[str, Any]:
     found = asdict(settings.tokenizer)
     if found["file"] is not None:
-        found["file"] = [_identity(str(path)) for path in tokenizer_files(Path(found["file"]))]
+        found["file"] = [
+            _identity(str(path), DataFiles()) for path in tokenizer_files(Path(found["file"]))
+        ]
     return found
 
 
@@ -96,10 +107,11 @@ def inputs_match(inputs: Mapping[str, object], data: DataSettings) -> bool:
     """Whether prepared data was made from files with the contents of these."""
     if inputs.get("kind") == "media":
         return bool(inputs["files"] == _contents_of(inputs, data))
-    files = {name: parts(getattr(data, name)) for name in FIELDS}
+    known = DataFiles()
+    files = {name: parts(getattr(data, name), files=known) for name in FIELDS}
     if any(is_stream(path) for side in files.values() for path in side):
         return False
-    found = {name: [_identity(path) for path in side] for name, side in files.items()}
+    found = {name: [_identity(path, known) for path in side] for name, side in files.items()}
     return bool(inputs.get("files") == json.loads(json.dumps(found)))
 
 
@@ -163,11 +175,10 @@ def _sum_of(name: str) -> str:
     return digest.hexdigest()
 
 
-def _identity(path: str) -> dict[str, Any]:
+def _identity(path: str, known: DataFiles) -> dict[str, Any]:
     if Path(path).is_dir():  # a folder for each class: names are labels
-        files = [file for file, _ in class_files(path)]
+        files = [file for file, _ in class_files(path, known)]
         said = [(str(file.relative_to(path)), _sum_of(str(file))) for file in files]
         digest = hashlib.sha256(repr(said).encode()).hexdigest()
         return {"size": sum(file.stat().st_size for file in files), "sha256": digest}
-    check_readable(path)
-    return identity(Path(path))
+    return identity(path)

@@ -26,7 +26,7 @@ from headway.data.bind import (
     with_setting_names,
 )
 from headway.data.columns import VALUES
-from headway.data.files import display_name, first_bytes, is_stream, open_lines
+from headway.data.files import DataFile, DataFiles, is_stream
 from headway.data.readers.conll import cells_of
 from headway.data.readers.jsonl import parse_object
 from headway.data.readers.open import HEAD, open_table
@@ -125,31 +125,45 @@ def _text_file(
     rows: bool = False,
 ) -> InputFile:  # fmt: skip
     check_is_text(path)
-    data, spec = settings.data, spec_of(settings)
-    columns = _named_by(input_columns(settings), needs)
-    if needs or Path(path).is_dir():
-        return _table_inputs(
-            open_table(path, data, columns), settings, note, needs=needs, rows=rows
-        )
-    if spec.reads == "tagged":
-        if not _is_tagged_table(path, settings):
-            found = _words(path, settings, note)
-            unit = () if _in_columns(path, settings) else ("text",)
-            return InputFile(unit, (InputRow(one, {"text": one}) for one in found))
-        return _table_inputs(open_table(path, data, _columns_of_tagger(settings)), settings, note,
-                      rows=rows)  # fmt: skip
-    if is_stream(path) or not _is_table(path, data, spec.reads, columns, settings.labels):
-        tabs = not is_stream(path) and has_extension(path, TAB)
-        tabs = tabs and _has_tabs(path, _head(path, data.encoding))
-        if tabs and spec.reads != "labelled":
-            note(
-                f"{display_name(path)}: each line is read as one text, including its tabs, as in "
-                "training"
-            )
-        lines = open_lines(path, data.encoding)
-        name = columns[0].name if columns[0].kind == "text" else "text"
-        return InputFile((name,), (InputRow(line, {name: line}) for line in lines))
-    return _table_inputs(open_table(path, data, columns), settings, note, rows=rows)
+    data, files = settings.data, DataFiles()
+    columns: Sequence[Column] = _named_by(input_columns(settings), needs)
+    file = files.file(path, data.encoding)
+    tagged = spec_of(settings).reads == "tagged"
+    if not (needs or Path(path).is_dir()):
+        try:
+            texts = (_tagger_lines if tagged else _plain_lines)(file, settings, columns, note)
+        finally:
+            file.close()
+        if texts is not None:
+            return texts
+        columns = _columns_of_tagger(settings) if tagged else columns
+    table = open_table(path, data, columns, files=files)
+    return _table_inputs(table, settings, note, needs=needs, rows=rows)
+
+
+def _tagger_lines(
+    file: DataFile, settings: RunSettings, columns: Sequence[Column], note: Note
+) -> InputFile | None:
+    """Return the words or sentences of a file that is not a table; None for a table."""
+    if _is_tagged_table(file, settings):
+        return None
+    found = _words(file, settings, note)
+    unit = () if _in_columns(file, settings) else ("text",)
+    return InputFile(unit, (InputRow(one, {"text": one}) for one in found))
+
+
+def _plain_lines(
+    file: DataFile, settings: RunSettings, columns: Sequence[Column], note: Note
+) -> InputFile | None:
+    """Return the lines of a file that is not a table as inputs; None for a table."""
+    spec, stream = spec_of(settings), is_stream(file.path)
+    if not stream and _is_table(file, settings.data, spec.reads, columns, settings.labels):
+        return None
+    tabs = not stream and has_extension(file.path, TAB) and _has_tabs(file.path, _head(file))
+    if tabs and spec.reads != "labelled":
+        note(f"{file.name}: each line is read as one text, including its tabs, as in training")
+    name = columns[0].name if columns[0].kind == "text" else "text"
+    return InputFile((name,), (InputRow(line, {name: line}) for line in file.lines()))
 
 
 def _named_by(columns: list[Column], needs: Mapping[str, str] | None) -> list[Column]:
@@ -333,8 +347,8 @@ def _describe_fields(table: Table, data: DataSettings, written: bool) -> str:
     return f"fields read: {used or 'none'}{some}"
 
 
-def _head(path: str, encoding: str) -> list[str]:
-    return [line for line in islice(open_lines(path, encoding), HEAD) if line.strip()]
+def _head(file: DataFile) -> list[str]:
+    return [line for line in islice(file.head(), HEAD) if line.strip()]
 
 
 def _has_tabs(path: str, head: list[str]) -> bool:
@@ -353,14 +367,14 @@ def _has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
 
 
 def _is_table(
-    path: str, data: DataSettings, reads: Reads, columns: Sequence[Column],
+    file: DataFile, data: DataSettings, reads: Reads, columns: Sequence[Column],
     labels: Sequence[str] = (),
 ) -> bool:  # fmt: skip
     """Whether a file must be read as a table: it has the columns of training by name, by number or
     by usual names, or it cannot be plain text, so that reading it reports what is missing."""
-    if first_bytes(path).startswith(PARQUET_START) or data.fields:
+    if file.first_bytes.startswith(PARQUET_START) or data.fields:
         return True
-    head = _head(path, data.encoding)
+    path, head = file.path, _head(file)
     first = head[0] if head else ""
     wanted = [one for one in columns if not one.optional]
     names = [one.given_name or one.name for one in wanted]
@@ -407,63 +421,65 @@ def _columns_of_tagger(settings: RunSettings) -> tuple[Column, ...]:
     )
 
 
-def _is_tagged_table(path: str, settings: RunSettings) -> bool:
+def _is_tagged_table(file: DataFile, settings: RunSettings) -> bool:
     """Whether a column holds sentences or lists of words; otherwise each line is one word."""
-    if is_stream(path):
+    if is_stream(file.path):
         return False
-    if first_bytes(path).startswith(PARQUET_START) or has_extension(path, COMMA):
+    if file.first_bytes.startswith(PARQUET_START) or has_extension(file.path, COMMA):
         return True
-    head = _head(path, settings.data.encoding)
+    head = _head(file)
     first = input_columns(settings)[0]
     if not head:
         return False
-    if is_json_lines(path, head[0], *TEXT.names):
+    if is_json_lines(file.path, head[0], *TEXT.names):
         with suppress(DataError):
-            return not set(first.accepted_names) & set(parse_object(head[0], path))
+            return not set(first.accepted_names) & set(parse_object(head[0], file.path))
     cells = head[0].split("\t")
     return len(cells) > 1 and (first.given_name in cells if first.is_strict else TEXT.name in cells)
 
 
-def _in_columns(path: str, settings: RunSettings) -> bool:
+def _in_columns(file: DataFile, settings: RunSettings) -> bool:
     """Whether each line holds a word, and not a sentence."""
-    if is_stream(path):
+    if is_stream(file.path):
         return False
-    head = [one for one in _head(path, settings.data.encoding) if not one.startswith(DOCUMENT)]
-    if not head or is_json_lines(path, head[0], *WORDS.names):
+    head = [one for one in _head(file) if not one.startswith(DOCUMENT)]
+    if not head or is_json_lines(file.path, head[0], *WORDS.names):
         return False
-    tabs = has_extension(path, CONLL_U) or "\t" in head[0]
-    return tabs or _are_columns(path, settings.labels, head)
+    tabs = has_extension(file.path, CONLL_U) or "\t" in head[0]
+    return tabs or _are_columns(file.path, settings.labels, head)
 
 
-def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
+def _words(file: DataFile, settings: RunSettings, note: Note) -> Iterator[Question]:
     """Yield sentences, or CoNLL lines converted to tab-separated columns with the word first."""
-    data, encoding = settings.data, settings.data.encoding
+    data = settings.data
     columns = [one for one in needed("tagged", settings) if one.name == "words"]
-    lines = open_lines(path, encoding)
-    if is_stream(path):
+    lines = file.lines()
+    if is_stream(file.path):
         return iter(lines)
-    head = [line for line in _head(path, encoding) if not line.startswith(DOCUMENT)]
+    head = [line for line in _head(file) if not line.startswith(DOCUMENT)]
     own = columns[0].given_name
-    if head and is_json_lines(path, head[0], *WORDS.names, *filter(None, [own])):
-        return _json_words(path, columns[0], data, note)
+    if head and is_json_lines(file.path, head[0], *WORDS.names, *filter(None, [own])):
+        return _json_words(file, columns[0], data, note)
     if not head:
         return iter(lines)
-    universal = has_extension(path, CONLL_U)
-    if not _in_columns(path, settings):
+    universal = has_extension(file.path, CONLL_U)
+    if not _in_columns(file, settings):
         return iter(lines)
     if universal:
         lines = (line for line in lines if not line.startswith("#"))
         head = [line for line in head if not line.startswith("#")]
     width, word = len(cells_of(head[0])), int(own or ("2" if universal else "1"))
     rest = f" of {width}" if width > 1 else ""
-    note(f"{display_name(path)}: one word per line; column {word}{rest} is read")
+    note(f"{file.name}: one word per line; column {word}{rest} is read")
     return (_with_tabs(line, word) for line in lines)
 
 
-def _json_words(path: str, column: Column, data: DataSettings, note: Note) -> Iterator[Question]:
+def _json_words(
+    file: DataFile, column: Column, data: DataSettings, note: Note
+) -> Iterator[Question]:
     """Yield lines of JSON, each one sentence; errors name the line by its number."""
-    for number, line in enumerate(open_lines(path, data.encoding), 1):
-        where = f"{display_name(path)}, line {number:,}"
+    for number, line in enumerate(file.lines(), 1):
+        where = f"{file.name}, line {number:,}"
         try:
             if line.strip():
                 values = parse_object(line, where)

@@ -96,7 +96,7 @@ def prepare(
     """
     _check_data_given(kind, settings)
     folder.mkdir(parents=True, exist_ok=True)
-    with rereadable(settings, folder) as settings:
+    with rereadable(source.with_files(settings), folder) as settings:
         settings = source.resolve_answer(kind, settings, media)
         both = None if media is None else sources(kind, settings, media)
         wanted = data_inputs(settings) if both is None else _media_inputs(both, folder)

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -220,8 +220,9 @@ def check_is_text(path: str | PathLike[str]) -> None:
         raise DataError(f"{path} has the file extension of {kind}, but a text file is needed.")
 
 
-def may_hold(path: str | PathLike[str], what: str) -> bool:
-    """Whether a file is one of a modality by its name, or a folder holds one at any depth."""
+def may_hold(path: str | PathLike[str], what: str, walk: Callable[[Path], Iterable[Path]]) -> bool:
+    """Whether a file is one of a modality by its name, or a folder holds one at any depth.
+    `walk` yields what is below a folder."""
 
     def is_one(name: str) -> bool:
         if what == "audio":
@@ -230,7 +231,7 @@ def may_hold(path: str | PathLike[str], what: str) -> bool:
 
     if not Path(path).is_dir():
         return is_one(os.fspath(path))
-    return any(is_one(name) for _, _, names in os.walk(path) for name in names)
+    return any(is_one(one.name) and not one.is_dir() for one in walk(Path(path)))
 
 
 def media_types(value: object) -> tuple[MediaType, ...]:

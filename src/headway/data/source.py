@@ -19,7 +19,7 @@ from headway.data.bind import (
     with_setting_names,
 )
 from headway.data.columns import VALUES, check_words, labels_of
-from headway.data.files import parts
+from headway.data.files import DataFiles, parts
 from headway.data.media.open_item import ItemFormat, MediaRef, MediaSettings
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.lines import UnequalCounts, open_aligned
@@ -292,7 +292,7 @@ class MediaSpec:
 
 def media_tables(
     paths: Sequence[str], data: DataSettings, what: MediaType, target: TargetKind = "none",
-    answers: str = "label",
+    answers: str = "label", files: DataFiles | None = None,
 ) -> Iterator[BoundTable]:  # fmt: skip
     """Open files, folders and lists and bind their columns; `answers` is the kind of label."""
     names = dict.fromkeys(name for need in MEDIA_NEEDS.values() for name in need.names)
@@ -312,7 +312,7 @@ def media_tables(
     known = wanted if target != "none" else (*wanted, Column("label", "text", "", (), True))
     for path in parts(paths, folders=False):
         try:
-            table = open_media(path, data, known, what)
+            table = open_media(path, data, known, what, files)
         except OSError as error:  # a folder that may not be read, or that links to itself
             raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
         if table.named is None and is_table_file(path):
@@ -326,10 +326,10 @@ def media_tables(
 
 def media_examples(
     paths: Sequence[str], data: DataSettings, what: MediaType, target: TargetKind = "none",
-    answers: str = "label",
+    answers: str = "label", files: DataFiles | None = None,
 ) -> Iterator[Example]:  # fmt: skip
     """Yield the media examples; an item with several texts is yielded once per text."""
-    return _text_by_text(media_tables(paths, data, what, target, answers))
+    return _text_by_text(media_tables(paths, data, what, target, answers, files))
 
 
 def _text_by_text(tables: Iterable[BoundTable]) -> Iterator[Example]:
@@ -377,7 +377,7 @@ class DataSource:
 
     @cached_property
     def _opened(self) -> list[BoundTable]:
-        return list(media_tables(*self._media_arguments))
+        return list(media_tables(*self._media_arguments, files_of(self.settings)))
 
     @property
     def in_arrays(self) -> bool:
@@ -408,18 +408,19 @@ class DataSource:
             yield from self._opened
             return
         data, columns = self.settings.data, needed(self.kind, self.settings)
+        files = files_of(self.settings)
         holds = HOLDS.get(self.kind, "table")
         blanks = self.kind in ("documents", "texts", "pairs")
         for both in self.aligned:
             table = open_aligned(both, SIDES, data.encoding)
             yield BoundTable(table, bind(table, needs_of("pairs")), blanks, data.on_bad_row)
-        for path in parts(self.paths):
+        for path in parts(self.paths, files=files):
             if self.kind == "texts" and data.pairs:
-                table = open_table(path, data, columns)
+                table = open_table(path, data, columns, files=files)
                 bound = BoundTable(table, bind(table, columns), True, data.on_bad_row)
                 yield replace(bound, binding=as_texts(bound.binding))
             else:
-                table = open_table(path, data, columns, holds)
+                table = open_table(path, data, columns, holds, files)
                 absent = dict.fromkeys(data.fields, "") if self.kind == "fields" else {}
                 yield BoundTable(table, bind(table, columns), blanks, data.on_bad_row, absent)
 
@@ -488,7 +489,7 @@ def sources(
     kind: TextKind, settings: RunSettings, media: MediaSpec | None = None
 ) -> tuple[DataSource, DataSource]:
     """Return the sources of training and validation; the second may have no files."""
-    settings = resolve_answer(kind, settings, media)
+    settings = resolve_answer(kind, with_files(settings), media)
     data = settings.data
     if media is not None:
         return tuple(
@@ -523,8 +524,9 @@ def resolve_answer(
     if media is not None:
         bound = next(DataSource(kind, settings, settings.data.media, media=media).tables(), None)
     else:
-        (path, *_), columns = parts(settings.data.text), needed(kind, settings)
-        table = open_table(path, settings.data, columns, HOLDS.get(kind, "table"))
+        files = files_of(settings)
+        (path, *_), columns = parts(settings.data.text, files=files), needed(kind, settings)
+        table = open_table(path, settings.data, columns, HOLDS.get(kind, "table"), files)
         bound = BoundTable(table, bind(table, columns))
     several = bound is not None and any(
         isinstance(to_python(row.get(name)), list)
@@ -535,10 +537,21 @@ def resolve_answer(
     return replace(settings, classify=replace(own, answer="labels" if several else "label"))
 
 
+def files_of(settings: RunSettings) -> DataFiles:
+    """Return what the command knows of its data files."""
+    return settings.files if isinstance(settings.files, DataFiles) else DataFiles()
+
+
+def with_files(settings: RunSettings) -> RunSettings:
+    """Return settings whose sources share what they find out about the data files."""
+    return replace(settings, files=files_of(settings))
+
+
 def pair_source(
     settings: RunSettings, pairs: Sequence[str], source: Sequence[str], target: Sequence[str]
 ) -> DataSource:
-    sources, targets = parts(source), parts(target)
+    files = files_of(settings)
+    sources, targets = parts(source, files=files), parts(target, files=files)
     if len(sources) != len(targets):
         raise ConfigError(
             f"there are {len(sources)} source files but {len(targets)} target files. Give the "

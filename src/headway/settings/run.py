@@ -134,6 +134,10 @@ class RunSettings:
     """Row of the task table, once it has been decided from the data files. It is not stored: the
     settings of a finished run determine it."""
 
+    files: object = field(default=None, compare=False, repr=False)
+    """What the command has found out about its data files (`data.files.DataFiles`), so that no part
+    of it opens them again to decide what they are. It is not stored."""
+
     @property
     def parent(self) -> str:
         """The run that provides the model and vocabulary: the teacher or the start run; empty if

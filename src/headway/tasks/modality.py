@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from headway.data.files import DataFiles
 from headway.data.media.arrays import stack_item
 from headway.data.media.image import n_frames
 from headway.data.media.open_item import MediaRef
@@ -22,7 +23,7 @@ from headway.data.sniff import (
     is_audio,
     sniff,
 )
-from headway.data.source import media_examples
+from headway.data.source import files_of, media_examples
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.model import AudioSettings, ImageSettings
@@ -58,21 +59,21 @@ def _modality_of(settings: RunSettings) -> Modality:
     parent = parent_of(settings)
     if parent is not None:
         return front_reads(parent.model)
-    return modality_of_file(Path(settings.data.media[0]), settings.data)
+    return modality_of_file(Path(settings.data.media[0]), settings.data, files_of(settings))
 
 
-def modality_of_file(path: Path, data: DataSettings) -> MediaType:
+def modality_of_file(path: Path, data: DataSettings, known: DataFiles | None = None) -> MediaType:
     """Kind of media of a file by its extension and shape, or of the first file in a folder or
     list."""
-    form = sniff(path)
+    known, form = known or DataFiles(), sniff(path)
     if form is Format.FOLDER:
-        files = sorted(path.rglob("*"))
+        files = sorted(known.walk(path))
         if any(is_audio(file) for file in files):
             return "audio"
         first = next((file for file in files if extension(file) in EXTENSIONS["image"]), None)
         return "image" if first is None else _of_item(first)
     if form.is_table_file and path.is_file():
-        item = _first(path, data)
+        item = _first(path, data, known)
         if item is None:
             return "image"
         if item.part.rate or is_audio(item.path):
@@ -83,12 +84,12 @@ def modality_of_file(path: Path, data: DataSettings) -> MediaType:
     return "audio" if form is Format.AUDIO else _of_item(path)
 
 
-def _first(path: Path, data: DataSettings) -> MediaRef | None:
+def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
     """The first item of a list of paths, tried as a list of images and then of audio files."""
     kinds: tuple[MediaType, ...] = ("image", "audio")
     for what in kinds:
         with suppress(DataError):
-            found = next(media_examples([str(path)], data, what), None)
+            found = next(media_examples([str(path)], data, what, files=known), None)
             return found and found.medium
     return None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from headway.data.files import is_stream, parts
 from headway.data.fingerprint import FIELDS
-from headway.data.source import DataSource, Example, sources
+from headway.data.source import DataSource, Example, files_of, sources
 from headway.errors import UserError
 from headway.settings.folder import TOKENIZER, file_in, run_folder, shipped_names
 from headway.settings.run import RunSettings
@@ -72,7 +72,10 @@ def covers(tokenizer: Tokenizer, texts: Iterable[str]) -> bool:
 def texts_of(settings: RunSettings) -> Iterator[str]:
     """A sample of the training texts; none if the data comes from a pipe, which can be read only
     once."""
-    paths: dict[str, Any] = {name: tuple(parts(getattr(settings.data, name))) for name in FIELDS}
+    known = files_of(settings)
+    paths: dict[str, Any] = {
+        name: tuple(parts(getattr(settings.data, name), files=known)) for name in FIELDS
+    }
     if any(is_stream(path) for side in paths.values() for path in side):
         return
     settings = replace(settings, data=replace(settings.data, **paths))

@@ -21,10 +21,11 @@ def data_report(request: RequestedRun, *, quiet: bool = False, steps: bool = Fal
     `steps`: also show one example after each stage from its file to a batch.
     """
     from headway.data.binding_table import TrainingTables
+    from headway.data.source import with_files
     from headway.data.store import ImpossibleData
     from headway.tasks.modality import decided
     from headway.tasks.pretrained import with_pretrained
-    from headway.tasks.task import find_task
+    from headway.tasks.task import make_task
 
     with work_folder() as folder:
         changes: dict[str, Any] = {}
@@ -37,9 +38,9 @@ def data_report(request: RequestedRun, *, quiet: bool = False, steps: bool = Fal
         settings = request.settings
         data = replace(settings.data, **tuples)
         with Progress(enabled=not quiet) as progress:
-            run = decided(with_pretrained(replace(settings, data=data)))
+            run = decided(with_pretrained(replace(with_files(settings), data=data)))
             try:
-                prepared = find_task(run).prepare(run, folder, progress)
+                prepared = make_task(spec_of(run)).prepare(run, folder, progress)
             except ImpossibleData as error:
                 found: Report = error.report
             else:

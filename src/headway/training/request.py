@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headway.data.bound_data import ROWS, VALID, BoundData, bind_data, named_files
+from headway.data.files import DataFiles
 from headway.errors import ConfigError, Option
 from headway.settings.data import GIVEN
 from headway.settings.folder import load_run, run_folder
@@ -90,13 +91,15 @@ class TrainRequest:
         elif self.recipe is None:
             recipe = f", or a recipe: {Option('recipe', 'NAME')}" * (self.command == "train")
             raise ConfigError(f"no task is given. Name a task ({', '.join(SPECS)}){recipe}.")
-        path = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
+        path, files = None, DataFiles()
+        if self.recipe is not None:
+            path = recipe_path(os.fspath(self.recipe))
         of_recipe = Overrides() if path is None else Overrides.from_file(path)
         said = self.overrides | self._fields()
         implied = implied_settings(self.task, self.start, self.teacher, said)
         if self.data is not None:
             task = implied.get("task", self.task) or of_recipe.get("task") or ""
-            found, tables = self._bind(str(task), implied | said)
+            found, tables = self._bind(str(task), implied | said, files)
         else:
             found, tables = self._files(), {}
         _check_given_once(found, self.overrides)
@@ -107,6 +110,7 @@ class TrainRequest:
             words, argument = f"headway {self.command} {self.task}", f"{self.command}(…)"
             asked |= Overrides({"task": self.task}, Origin.positional(words, argument))
         settings = load_run_settings(path, [], asked, is_recipe=True)
+        settings = replace(settings, files=files)
         check_files(settings)
         if self.command == "check":
             return RequestedRun(settings, tables)
@@ -135,7 +139,9 @@ class TrainRequest:
             found |= Overrides({f"data.{key}": value}, origin)
         return found
 
-    def _bind(self, task: str, said: Overrides) -> tuple[Overrides, dict[str, BoundData]]:
+    def _bind(
+        self, task: str, said: Overrides, files: DataFiles
+    ) -> tuple[Overrides, dict[str, BoundData]]:
         """Bind the columns of the data. Return the settings of its files and columns, and tables in
         memory.
 
@@ -149,9 +155,9 @@ class TrainRequest:
         media = any(row.reads == "media" for row in rows)
         if "data.path_field" in said and media and not {*MEDIA, "path"} & set(columns):
             columns["path"] = str(said["data.path_field"])
-        data = {ROWS: bind_data(task, self.data, columns, what=what)}
+        data = {ROWS: bind_data(task, self.data, columns, what=what, files=files)}
         if self.valid is not None:
-            valid = bind_data(task, self.valid, columns, like=data[ROWS], what=what)
+            valid = bind_data(task, self.valid, columns, like=data[ROWS], what=what, files=files)
             data[VALID] = data[ROWS].match_columns(valid)
         found = Overrides()
         origin = Origin.positional(f"headway {self.command}", "train(data)")

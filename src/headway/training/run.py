@@ -16,6 +16,7 @@ import torch
 
 from headway.data.binding_table import TrainingTables
 from headway.data.bound_data import BoundData, write_tables
+from headway.data.source import with_files
 from headway.data.store import ImpossibleData, PreparedData
 from headway.errors import FolderError, Stopped, UserError, needs
 from headway.models.folder import model_weights, save_weights
@@ -106,7 +107,7 @@ class Training:
     """Time at which the command began, by the clock `now`."""
 
     def __post_init__(self) -> None:
-        self.settings = replace(self.settings, asked=overrides_of(self.settings))
+        self.settings = replace(with_files(self.settings), asked=overrides_of(self.settings))
         self.most_threads = torch.get_num_threads()
         self.run_folder = RunFolder(self.out)
         self.ranks = Distributed.start(self.device)

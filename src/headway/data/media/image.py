@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.files import natural
+from headway.data.files import DataFiles, natural
 from headway.data.media.pixels import ByteArray, resized, to_pixels
 from headway.data.sniff import IMAGES, extension
 from headway.errors import DataError, UserError
@@ -109,9 +109,10 @@ def decode_video(
         return DecodedMedia(stacked, image.height, image.width)
 
 
-def frame_files(folder: Path) -> list[Path]:
+def frame_files(folder: Path, files: DataFiles | None = None) -> list[Path]:
     """Image files of a folder, sorted by the numbers in their names: 2 before 10."""
-    found = [p for p in folder.iterdir() if extension(p) in IMAGES and p.name[0] != "."]
+    entries = folder.iterdir() if files is None else files.entries(folder)
+    found = [p for p in entries if extension(p) in IMAGES and p.name[0] != "."]
     return sorted(found, key=lambda path: natural(path.name))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from headway.data.files import DataFiles
 from headway.data.media.arrays import open_idx, open_npy
 from headway.data.media.open_item import MediaRef, MediaRegion
 from headway.data.sniff import is_idx
@@ -65,9 +66,9 @@ def _table(path: Path, n: int, labels: Sequence[str] | None = None) -> Table:
     return Table(columns, sample, read, name=name, form=form, header=False, n=n)
 
 
-def idx_in_folder(folder: Path) -> Path | None:
+def idx_in_folder(folder: Path, files: DataFiles) -> Path | None:
     """Return the IDX file of training images, or the only one of images; None if there is none."""
-    found = sorted(p for p in folder.iterdir() if is_idx(p) and "images" in p.name)
+    found = sorted(p for p in files.entries(folder) if is_idx(p) and "images" in p.name)
     training = [p for p in found if p.name.startswith("train")] or found
     # The folder may contain the same file compressed and uncompressed.
     names = {p.name.removesuffix(".gz") for p in training}

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import cast
 
-from headway.data.files import display_name, open_lines
+from headway.data.files import DataFile
 from headway.data.sniff import CONLL_U, DOCUMENT, extensions
 from headway.data.table import SAMPLE, RawRow, RowMapping, Table
 
 
-def open_conll(path: str, encoding: str) -> Table:
+def open_conll(file: DataFile) -> Table:
     """Return a table with one row per sentence. A column, named by its number, lists one text per
     word."""
-    how = _Conll(path, encoding)
+    how = _Conll(file)
     width = how.width()
     columns = tuple(str(i) for i in range(1, width + 1))
     sample = []
-    for raw in islice(how.read(columns, columns), SAMPLE):
+    for raw in islice(how.read(columns, columns, file.head()), SAMPLE):
         if raw.values:
             sample.append(dict(zip(columns, raw.values, strict=True)))
     means = {"words": "1"} | ({"tags": str(width)} if width > 1 else {})
@@ -28,7 +28,7 @@ def open_conll(path: str, encoding: str) -> Table:
     if how.universal:
         means = {"words": "2", "tags": "4"}
     return Table(
-        columns, sample, lambda names: how.read(columns, names), name=display_name(path),
+        columns, sample, lambda names: how.read(columns, names, file.lines()), name=file.name,
         form=f"one word per line, {width} column{'s' * (width != 1)}", header=False, roles=means,
     )  # fmt: skip
 
@@ -44,22 +44,24 @@ def _marks(sample: Sequence[RowMapping], column: str) -> bool:
 
 
 class _Conll:
-    def __init__(self, path: str, encoding: str) -> None:
-        self.path, self.encoding = path, encoding
-        self.universal = CONLL_U in extensions(path)
+    def __init__(self, file: DataFile) -> None:
+        self.file = file
+        self.universal = CONLL_U in extensions(file.path)
 
     def width(self) -> int:
         """Number of columns in the first line of a sentence."""
-        lines = open_lines(self.path, self.encoding)
+        lines = self.file.head()
         return next((len(cells_of(line)) for line in lines if not self._is_beside(line)), 0)
 
-    def read(self, columns: Sequence[str], names: Sequence[str]) -> Iterator[RawRow]:
+    def read(
+        self, columns: Sequence[str], names: Sequence[str], lines: Iterator[str]
+    ) -> Iterator[RawRow]:
         """Yield the sentences. A sentence with a bad line is yielded as a problem."""
         places = [columns.index(name) if name in columns else len(columns) for name in names]
         width = len(columns)
         found: list[list[str]] = [[] for _ in places]
         start, problem = 0, ""
-        for number, line in enumerate(chain(open_lines(self.path, self.encoding), [""]), 1):
+        for number, line in enumerate(chain(lines, [""]), 1):
             if is_between(line):
                 if problem:
                     yield RawRow(None, start, problem)
@@ -89,7 +91,7 @@ class _Conll:
         self, cells: list[str], width: int, places: Sequence[int], line: str, number: int
     ) -> str:
         """Describe what is wrong with a line; empty if it is valid."""
-        where = f"{display_name(self.path)}, line {number:,}"
+        where = f"{self.file.name}, line {number:,}"
         if len(cells) <= max(places) and len(cells) < 2:
             return (
                 f"{where} must have a word and its tag, separated by a tab or spaces, with an "

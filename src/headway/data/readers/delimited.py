@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from headway.data.files import MAX_LINE, display_name, open_lines
+from headway.data.files import MAX_LINE, DataFile
 from headway.data.sniff import IsHeader, LabelFormat
 from headway.data.table import ABSENT, SAMPLE, RawRow, Table
 from headway.errors import DataError
@@ -21,18 +21,16 @@ DelimitedRow = list[str]
 
 @dataclass(frozen=True)
 class Delimited:
-    """Delimited file with its encoding and separator."""
+    """Delimited file with its separator."""
 
-    path: str
-    encoding: str
+    file: DataFile
     separator: str
     ragged: bool = False
     """Whether lines may have more or fewer cells than the first if all required columns are
     there."""
 
-    def rows(self) -> Iterator[tuple[DelimitedRow, int]]:
+    def rows(self, lines: Iterator[str]) -> Iterator[tuple[DelimitedRow, int]]:
         """Yield the cells and the first line number of each row. An empty line has no cells."""
-        lines = open_lines(self.path, self.encoding)
         if self.separator == "\t":
             for number, line in enumerate(lines, 1):
                 yield line.split("\t") if line.strip() else [], number
@@ -45,13 +43,13 @@ class Delimited:
                 yield cells, number
                 number = reader.line_num + 1
         except csv.Error as error:
-            where = f"{display_name(self.path)}, line {reader.line_num:,}"
+            where = f"{self.file.name}, line {reader.line_num:,}"
             raise DataError(f"{where} is not valid CSV: {error}.") from error
 
     def read(self, columns: Sequence[str], n_header: int, names: Sequence[str]) -> Iterator[RawRow]:
         places = [columns.index(name) if name in columns else len(columns) for name in names]
         width, needed = len(columns), max(places, default=0) + 1
-        for cells, number in islice(self.rows(), n_header, None):
+        for cells, number in islice(self.rows(self.file.lines()), n_header, None):
             if not cells:
                 yield RawRow(None, number)
             elif len(cells) == width or (self.ragged and len(cells) >= needed):
@@ -62,7 +60,7 @@ class Delimited:
     def _wrong(self, cells: DelimitedRow, number: int, needed: int, width: int) -> str:
         wanted = f"needs {needed}" if self.ragged else f"the first line has {width}"
         return (
-            f"{display_name(self.path)}, line {number:,} has {len(cells)} "
+            f"{self.file.name}, line {number:,} has {len(cells)} "
             f"column{'s' * (len(cells) != 1)} "
             f"but {wanted}, separated by {UNITS[self.separator]}: "
             f"{self.separator.join(cells)[:60]!r}."
@@ -70,11 +68,11 @@ class Delimited:
 
 
 def open_delimited(
-    path: str, encoding: str, between: str, is_header: IsHeader, *, ragged: bool = False
+    file: DataFile, between: str, is_header: IsHeader, *, ragged: bool = False
 ) -> Table:
     """Return a table. Its columns are named by the header, or 1, 2, … without one."""
-    how = Delimited(path, encoding, between, ragged)
-    head = [cells for cells, _ in islice(how.rows(), SAMPLE + 1)]
+    how = Delimited(file, between, ragged)
+    head = [cells for cells, _ in islice(how.rows(file.head()), SAMPLE + 1)]
     at = next((i for i, cells in enumerate(head) if cells), 0)  # empty lines may come before
     first = [cell.strip() for cell in head[at]] if head else []
     header = bool(first) and is_header(first, head[at + 1 :])
@@ -86,7 +84,7 @@ def open_delimited(
         tuple(columns),
         [dict(zip(columns, row, strict=True)) for row in rows if row],
         lambda names: how.read(columns, n_header, names),
-        name=display_name(path), form=form, header=header, typed=False,
+        name=file.name, form=form, header=header, typed=False,
     )  # fmt: skip
 
 
@@ -98,17 +96,17 @@ def _unique_names(names: Sequence[str]) -> list[str]:
     return found
 
 
-def open_labelled_lines(path: str, encoding: str, how: LabelFormat) -> Table:
+def open_labelled_lines(file: DataFile, how: LabelFormat) -> Table:
     """Return a table of labels and texts. The label is a list if a line has several."""
 
     def read(names: Sequence[str]) -> Iterator[RawRow]:
-        for number, line in enumerate(open_lines(path, encoding), 1):
+        for number, line in enumerate(file.lines(), 1):
             if line.strip():
                 row = how.row(line)
                 yield RawRow([row.get(name, ABSENT) for name in names], number, row=row)
             else:
                 yield RawRow(None, number)
 
-    head = (line for line in open_lines(path, encoding) if line.strip())
+    head = (line for line in file.head() if line.strip())
     sample = [how.row(line) for line in islice(head, SAMPLE)]
-    return Table(how.columns, sample, read, name=display_name(path), form=how.form, typed=False)
+    return Table(how.columns, sample, read, name=file.name, form=how.form, typed=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headway.data.files import class_files, class_folders, natural, open_text
+from headway.data.files import DataFiles, class_files, class_folders, natural, open_text
 from headway.data.media.image import frame_files
 from headway.data.media.open_item import UNITS, MediaRef, is_broken_link
 from headway.data.sniff import MediaType, check_is_text, has_extension_of
@@ -17,25 +17,27 @@ SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "val
 """Names of folders that are splits rather than classes."""
 
 
-def open_folder(folder: Path, what: MediaType, *, labelled: bool) -> Table:
+def open_folder(folder: Path, what: MediaType, files: DataFiles, *, labelled: bool) -> Table:
     """Return a table of a folder with one subfolder per class, or, without labels, of all its
     files."""
-    classes = sorted((p for p in folder.iterdir() if _is_class(p)), key=lambda p: natural(p.name))
+    classes = [path for path in files.entries(folder) if _is_class(path)]
+    classes.sort(key=lambda path: natural(path.name))
     entries: list[tuple[Path, str | None]] = []
     if labelled:
-        _check_classes(folder, classes)
+        _check_classes(folder, classes, files)
         names = [(one, one_line(one.name, str(folder)[:200])) for one in classes]
-        entries = [(path, name) for one, name in names for path in _below(one, what)]
+        entries = [(path, name) for one, name in names for path in _below(one, what, files)]
     else:
-        found = [folder] if what == "video" and frame_files(folder) else _below(folder, what)
+        frames = what == "video" and bool(frame_files(folder, files))
+        found = [folder] if frames else _below(folder, what, files)
         entries = [(path, None) for path in found]
     if not entries:
-        raise DataError(_nothing(folder, classes, what, labelled))
+        raise DataError(_nothing(folder, classes, what, files, labelled))
     return open_files(entries, str(folder), what)
 
 
-def _check_classes(folder: Path, classes: list[Path]) -> None:
-    lost = [p for p in folder.iterdir() if is_broken_link(p) and not p.suffix]
+def _check_classes(folder: Path, classes: list[Path], files: DataFiles) -> None:
+    lost = [p for p in files.entries(folder) if is_broken_link(p) and not p.suffix]
     if lost:
         raise DataError(
             f"{lost[0]} is a broken link to {lost[0].readlink()}, so a class would be missing. "
@@ -48,12 +50,12 @@ def _check_classes(folder: Path, classes: list[Path]) -> None:
         )
 
 
-def open_text_folder(path: str, encoding: str) -> Table:
+def open_text_folder(path: str, encoding: str, files: DataFiles) -> Table:
     """Return a table of text files in one folder per class. A file is an example, its folder the
     label."""
     folder = Path(path)
-    _check_classes(folder, class_folders(folder))
-    entries = [(file, one_line(label, path[:200])) for file, label in class_files(folder)]
+    _check_classes(folder, class_folders(folder, files), files)
+    entries = [(file, one_line(label, path[:200])) for file, label in class_files(folder, files)]
     for file, _ in entries:
         check_is_text(file)
 
@@ -110,23 +112,25 @@ def _is_class(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith((".", "__"))
 
 
-def _below(folder: Path, what: MediaType) -> list[Path]:
+def _below(folder: Path, what: MediaType, files: DataFiles) -> list[Path]:
     """Files with the endings of a modality at any depth, and folders of frames for videos."""
     found: list[Path] = []
-    for path in sorted(folder.iterdir(), key=lambda p: natural(p.name)):
+    for path in sorted(files.entries(folder), key=lambda p: natural(p.name)):
         if path.is_dir() and path.is_symlink() and folder.resolve().is_relative_to(path.resolve()):
             continue  # a link to a parent folder: a cycle
         if _is_class(path):
-            frames = what == "video" and bool(frame_files(path))
-            found += [path] if frames else _below(path, what)
+            frames = what == "video" and bool(frame_files(path, files))
+            found += [path] if frames else _below(path, what, files)
         elif has_extension_of(path, what) or (is_broken_link(path) and not path.suffix):
             found.append(path)
     return found
 
 
-def _nothing(folder: Path, classes: list[Path], what: MediaType, labelled: bool) -> str:
+def _nothing(
+    folder: Path, classes: list[Path], what: MediaType, files: DataFiles, labelled: bool
+) -> str:
     unit = UNITS[what]
-    if labelled and not classes and _below(folder, what):
+    if labelled and not classes and _below(folder, what, files):
         return (
             f"{folder} contains {unit} but no class folders. Put them into one folder per class, "
             "or give a manifest: a TSV, CSV or JSONL file with the columns path and label."

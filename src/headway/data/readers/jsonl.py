@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from headway.data.files import display_name, open_lines
+from headway.data.files import DataFile
 from headway.data.table import ABSENT, SAMPLE, RawRow, Table
 from headway.errors import DataError
 
 
-def open_jsonl(path: str, encoding: str) -> Table:
+def open_jsonl(file: DataFile) -> Table:
     """Return a table whose columns are the fields; `translation.de` is the field `de` of
     `translation`."""
     sample, problem = [], ""
-    for line, where in _lines(path, encoding):
+    for line, where in _lines(file):
         try:
             sample.append(parse_object(line, where))
         except DataError as error:
@@ -30,25 +30,25 @@ def open_jsonl(path: str, encoding: str) -> Table:
 
     def read(names: Sequence[str]) -> Iterator[RawRow]:
         deep = any("." in name for name in names)
-        for number, line in enumerate(open_lines(path, encoding), 1):
+        for number, line in enumerate(file.lines(), 1):
             if not line.strip():
                 yield RawRow(None, number)
                 continue
             try:
-                row = parse_object(line, f"{display_name(path)}, line {number:,}")
+                row = parse_object(line, f"{file.name}, line {number:,}")
             except DataError as error:
                 yield RawRow(None, number, str(error))
             else:
                 pick = _deep if deep else dict.get
                 yield RawRow([pick(row, name, ABSENT) for name in names], number, row=row)
 
-    return Table(tuple(columns), sample, read, name=display_name(path), form="lines of JSON")
+    return Table(tuple(columns), sample, read, name=file.name, form="lines of JSON")
 
 
-def _lines(path: str, encoding: str) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(open_lines(path, encoding), 1):
+def _lines(file: DataFile) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(file.head(), 1):
         if line.strip():
-            yield line, f"{display_name(path)}, line {number:,}"
+            yield line, f"{file.name}, line {number:,}"
 
 
 def _deep(row: Mapping[str, Any], name: str, default: object) -> object:

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from headway.data.files import MAX_LINE, display_name, is_stream, open_lines, open_text
+from headway.data.files import MAX_LINE, DataFile, display_name, is_stream, lines_of, open_lines
 from headway.data.misalignment import describe_misalignment
 from headway.data.table import SAMPLE, RawRow, Table
 from headway.errors import DataError
@@ -44,23 +44,24 @@ class UnequalCounts(DataError):
     """Aligned files with different numbers of lines."""
 
 
-def open_plain(path: str, encoding: str, unit: TextUnit) -> Table:
+def open_plain(file: DataFile, unit: TextUnit) -> Table:
     """Return a table of one column with documents or pieces of them, which join to the exact
     document. The row number is that of the document in its file, or of the line if units are
     lines."""
 
     def read(names: Sequence[str]) -> Iterator[RawRow]:
-        return _pieces(path, encoding, unit)
+        return _pieces(file.text(), file.name, unit)
 
     forms = {"auto": "documents", "file": "a document", "paragraph": "paragraphs", "line": "lines"}
-    sample = [{TEXT: raw.values[0]} for raw in islice(read([TEXT]), 3) if raw.values]
-    return Table((TEXT,), sample, read, name=display_name(path), form=f"plain text, {forms[unit]}",
+    first = islice(_pieces(file.head_text(), file.name, unit), 3)
+    sample = [{TEXT: raw.values[0]} for raw in first if raw.values]
+    return Table((TEXT,), sample, read, name=file.name, form=f"plain text, {forms[unit]}",
                  unit="line" if unit == "line" else "document", typed=False)  # fmt: skip
 
 
-def _pieces(path: str, encoding: str, unit: TextUnit) -> Iterator[RawRow]:
+def _pieces(chunks: Iterator[str], name: str, unit: TextUnit) -> Iterator[RawRow]:
     number, held, started = 1, "", False
-    for part in _parts(path, encoding, unit):
+    for part in _parts(chunks, name, unit):
         if part is not None:
             held += part
             while len(held) > 2 * PIECE:
@@ -123,12 +124,12 @@ def _place(text: str) -> int:
     return cut
 
 
-def _parts(path: str, encoding: str, unit: TextUnit) -> TextChunks:
+def _parts(chunks: Iterator[str], name: str, unit: TextUnit) -> TextChunks:
     if unit == "line":
-        return _lines(open_lines(path, encoding))
+        return _lines(lines_of(chunks, name))
     if unit == "paragraph":
-        return _paragraphs(open_lines(path, encoding))
-    text = _line_feeds(open_text(path, encoding))
+        return _paragraphs(lines_of(chunks, name))
+    text = _line_feeds(chunks)
     return iter(text) if unit == "file" else _trimmed(_separated(text))
 
 

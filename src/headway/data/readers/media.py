@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.data.bind import Column
-from headway.data.files import STDIN
+from headway.data.files import STDIN, DataFiles
 from headway.data.media.open_item import (
     UNITS,
     MediaRef,
@@ -36,8 +36,12 @@ PARTS = ("box", "start", "end", "index", "rate")
 """Columns of a manifest that select the part of a file."""
 
 
-def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: MediaType) -> Table:
+def open_media(
+    name: str, data: DataSettings, columns: Sequence[Column], what: MediaType,
+    files: DataFiles | None = None,
+) -> Table:  # fmt: skip
     """Open media as a table. `columns`: the column of media, then those required with it."""
+    files = files or DataFiles()
     path = Path(name)
     if name == STDIN:
         raise DataError(
@@ -47,7 +51,7 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: M
         raise DataError(f"file or folder not found: {name}.")
     form = sniff(path)
     if form.is_table_file:
-        return open_table(name, data, columns)
+        return open_table(name, data, columns, files=files)
     wanted = [one.name for one in columns[1:] if not one.optional]
     if "other" in wanted:
         raise DataError(
@@ -56,14 +60,14 @@ def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: M
         )
     labelled = bool(wanted) and "text" not in wanted
     is_folder = form is Format.FOLDER
-    idx = idx_in_folder(path) if is_folder and what == "image" else None
+    idx = idx_in_folder(path, files) if is_folder and what == "image" else None
     if idx is None and is_folder:
         if "text" in wanted:
             raise DataError(
                 f"{path} is a folder of media without texts. Give a manifest: a TSV, CSV or JSONL "
                 "file with the columns path and text."
             )
-        return open_folder(path, what, labelled=labelled)
+        return open_folder(path, what, files, labelled=labelled)
     if idx is not None or form is Format.IDX:
         if what != "image":
             raise DataError(f"{path} is an IDX file of images, but {UNITS[what]} are needed.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from headway.data.bind import Column, is_header_for
-from headway.data.files import first_bytes, open_lines
+from headway.data.files import DataFile, DataFiles
 from headway.data.readers.conll import open_conll
 from headway.data.readers.delimited import open_delimited, open_labelled_lines
 from headway.data.readers.folder import open_text_folder
@@ -35,23 +35,42 @@ word per line."""
 
 
 def open_table(
-    path: str, data: DataSettings, columns: Sequence[Column], holds: FileContents = "table"
-) -> Table:
+    path: str, data: DataSettings, columns: Sequence[Column], holds: FileContents = "table",
+    files: DataFiles | None = None,
+) -> Table:  # fmt: skip
     """Open a text file as a table. `columns`: the expected columns, by which a header is
-    recognised."""
+    recognised. A table that `files` has for the same arguments is not opened again."""
+    files = files or DataFiles()
+    key = (path, data.encoding, data.unit, holds, tuple(columns))
+    return files.once(key, lambda: _open(path, data, columns, holds, files))
+
+
+def _open(
+    path: str, data: DataSettings, columns: Sequence[Column], holds: FileContents, files: DataFiles
+) -> Table:
     if Path(path).is_dir():
         if holds == "table" and _has_label(columns):
-            return open_text_folder(path, data.encoding)
+            return open_text_folder(path, data.encoding, files)
         raise DataError(f"{path} is a folder. Give its files instead, for example '{path}/*/*.txt'")
-    if first_bytes(path).startswith(PARQUET_START):
-        return open_parquet(path)
-    encoding = data.encoding
-    head = [line for line in islice(open_lines(path, encoding), HEAD) if line.strip()]
+    file = files.file(path, data.encoding)
+    try:
+        if file.first_bytes.startswith(PARQUET_START):
+            return open_parquet(path)
+        return _open_text(file, data, columns, holds)
+    finally:
+        file.close()
+
+
+def _open_text(
+    file: DataFile, data: DataSettings, columns: Sequence[Column], holds: FileContents
+) -> Table:
+    path = file.path
+    head = [line for line in islice(file.head(), HEAD) if line.strip()]
     first = head[0] if head else ""
     if is_json_lines(path, first, *_names(columns, holds)):
-        return open_jsonl(path, encoding)
+        return open_jsonl(file)
     if holds == "words":
-        return open_conll(path, encoding)
+        return open_conll(file)
     ragged = [one.name for one in columns if not one.optional] in PAIRS
     if holds == "table":
         between = detect_separator(
@@ -59,13 +78,13 @@ def open_table(
         )
         how = label_format(head) if _has_label(columns) and "\t" not in first else None
         if how is not None and not is_delimited(path):
-            return open_labelled_lines(path, encoding, how)
+            return open_labelled_lines(file, how)
     else:
         between = detect_separator(path, head, ()) if is_delimited(path) else ""
         if not between or not _has_names(first, between, columns):
-            return open_plain(path, encoding, "line" if holds == "lines" else data.unit)
+            return open_plain(file, "line" if holds == "lines" else data.unit)
     is_header = is_header_for(columns, commas=between in (",", ";"))
-    return open_delimited(path, encoding, between or "\t", is_header, ragged=ragged)
+    return open_delimited(file, between or "\t", is_header, ragged=ragged)
 
 
 def _has_label(columns: Sequence[Column]) -> bool:

@@ -1,0 +1,84 @@
+"""How often a training opens its data files and lists its folders."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headway
+
+OPENED = ("open", "os.listdir", "os.scandir")
+STEPS = {"train.steps": 1, "train.threads": 1, "model.n_layers": 1}
+BYTES = {**STEPS, "tokenizer.kind": "bytes"}
+_watched: list[tuple[Path, Counter[str]]] = []
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watched and event in OPENED and isinstance(arguments[0], str | os.PathLike):
+        path = Path(arguments[0]).absolute()
+        for folder, counts in _watched:
+            if path.is_relative_to(folder):
+                counts[str(path.relative_to(folder))] += 1
+
+
+sys.addaudithook(_note)  # cannot be removed, but costs nothing while nothing is watched
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[Counter[str]]:
+    """Count how often each file is opened and each folder is listed below a folder."""
+    counts: Counter[str] = Counter()
+    _watched.append((folder, counts))
+    try:
+        yield counts
+    finally:
+        _watched.pop()
+
+
+def train(data: Path, out: Path, settings: dict[str, Any], **more: Any) -> Counter[str]:
+    with watched(data if data.is_dir() else data.parent) as counts:
+        headway.train(
+            "classify", data, out=out, settings=settings, device="cpu", quiet=True, **more
+        )
+    return counts
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    rows = [f"text number {i} of many\t{'ab'[i % 2]}" for i in range(60)]
+    path = tmp_path / "data" / "reviews.tsv"
+    path.write_text("\n".join(["text\tlabel", *rows, ""]))
+    return path
+
+
+def test_a_file_is_opened_for_its_format_its_checksum_and_each_pass(
+    reviews: Path, tmp_path: Path
+) -> None:
+    # A scan, a new tokenizer and the tokens each read the whole file.
+    assert train(reviews, tmp_path / "run", BYTES, start="none") == {"reviews.tsv": 5}
+    # The tokenizer of the start run is not trained.
+    found = train(reviews, tmp_path / "more", {"train.steps": 1}, start=tmp_path / "run")
+    assert found == {"reviews.tsv": 4}
+
+
+def test_a_folder_of_images_is_listed_once(tmp_path: Path) -> None:
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 255, (2, 12, 8, 8), np.uint8)
+    for name, images in zip(("cat", "dog"), pixels, strict=True):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i, image in enumerate(images):
+            Image.fromarray(image).save(tmp_path / "data" / name / f"{i}.jpg")
+    counts = train(tmp_path / "data", tmp_path / "run", STEPS)
+    assert {name: counts.pop(name) for name in (".", "cat", "dog")} == {".": 1, "cat": 1, "dog": 1}
+    # Each image is opened for the size to store, for its checksum and for its pixels.
+    assert sorted(counts.values()) == [3] * 24
