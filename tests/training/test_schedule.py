@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from headway.settings.defaults import default_rows
 from headway.settings.model import family_of
 from headway.settings.presets import PRESETS
 from headway.settings.recipes import recipe_names, recipe_path
 from headway.settings.run import load_run_settings
 from headway.settings.train import TrainSettings
-from headway.tasks.defaults import PAPER as PAPER_TRAINING
-from headway.tasks.translate import PAPER
 from headway.training.schedule import (
     AFTER_WARMUP,
     learning_rate,
@@ -128,11 +127,18 @@ def test_a_recipe_with_fewer_steps_has_no_higher_rate() -> None:
 
 def test_a_preset_with_fewer_steps_has_no_higher_rate() -> None:
     """As `translate` trains those that translate, and as the other tasks train theirs."""
+    rows = {row.name: row.values for row in default_rows()}
+    published = {
+        key.removeprefix("train."): value for key, value in rows["training.named-model"].items()
+    }
     for name, preset in PRESETS.items():
         model = preset.settings
-        train, usual = replace(TrainSettings(), **PAPER_TRAINING), 10_000
+        train, usual = replace(TrainSettings(), **published), 10_000
         if family_of(model) == "seq2seq":
-            train, usual = TrainSettings(), PAPER.get(name, {}).get("steps", 10_000)
+            train, usual = (
+                TrainSettings(),
+                rows.get(f"translate.{name}", {}).get("train.steps", 10_000),
+            )
         for share in (1.0, 0.1, 0.01):
             check_rates(train, max(2, round(share * usual)), model.d_model)
 

@@ -23,6 +23,7 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.crf import log_likelihood
 from headway.nn.layout import Layout
+from headway.settings.defaults import propose
 from headway.settings.facts import DatasetStats, DeviceInfo, ParentRun
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings, family_of
@@ -415,9 +416,9 @@ def test_from_an_encoder_steps_are_small_and_much_text_has_less_dropout() -> Non
         facts = DatasetStats(
             n=9, n_tokens=n_tokens, longest=9, labels=("O", "B-X", "I-X"), parent=begun
         )
-        found = TaggingTask(spec_of("tag")).propose(settings, facts, DeviceInfo())
-        kept = found.changes.get("model.dropout")
-        return found.batch_tokens, None if kept is None else kept.value
+        found = propose(spec_of("tag"), settings, facts, DeviceInfo()).settings
+        kept = found["model.dropout"].value if begun else None
+        return found["train.batch_tokens"].value, kept  # type: ignore[return-value]
 
     assert proposed(50_000, begun) == (1024, 0.2)
     assert proposed(400_000, begun) == (1024, 0.1)

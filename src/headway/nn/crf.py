@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headway.nn.layout import Layout
+from headway.specs.metrics import has_span_tags
 
 FORBIDDEN = -1e4
 """Lower than any score of a model, but small enough to be summed over a sequence in fp32."""
@@ -79,11 +80,6 @@ def allowed_transitions(labels: tuple[str, ...], device: torch.device | str = "c
         if closes and letter in "BI":
             rules_PC[len(labels) + 1, column] = FORBIDDEN
     return rules_PC
-
-
-def has_span_tags(labels: tuple[str, ...]) -> bool:
-    """Whether the labels mark spans: O, or one of B, I, E, S before a dash and a type."""
-    return all(label == "O" or (label[:1] in "BIES" and label[1:2] == "-") for label in labels)
 
 
 def _parts(label: str) -> tuple[str, str]:

@@ -25,11 +25,6 @@ Pooling = Literal["first", "mean", "last"]
 BodyKind = Literal["transformer", "lstm", "gru", "convolution", "sha-rnn", "ngram"]
 HeadIn = Literal["every", "second-last", "none"]
 
-TRAINED: dict[str, dict[str, Any]] = {
-    "sha-rnn": {"optimizer": "lamb", "lr": 2e-3, "schedule": "cosine", "clip": 0.25},
-}
-"""Training defaults of a body, as published in its paper."""
-
 ADDED_POSITIONS = ("sinusoidal", "sinusoidal-halves", "learned", "none")
 """Positional encodings added to embeddings, possible with any body. The others act inside
 attention."""

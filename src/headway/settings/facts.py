@@ -7,7 +7,7 @@ device, and equal facts give equal settings on any machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from headway.settings.model import AudioSettings, ImageSettings, ModelSettings
 
@@ -132,50 +132,37 @@ SettingValues = Mapping[str, object]
 """Settings of one section by name. Types are checked by the class of the section."""
 
 
-def because(why: str, section: str, values: SettingValues) -> dict[str, ChosenSetting]:
-    """Choices for these settings of a section, all with one reason."""
-    return {f"{section}.{name}": ChosenSetting(value, why) for name, value in values.items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The settings that a task proposes for everything the user left open."""
+    """Defaults of the table for one run, for everything that the user left open."""
 
-    needs: ChosenSettings = field(default_factory=dict)
-    """Model settings that the task and its data require: heads and labels."""
+    settings: ChosenSettings = field(default_factory=dict)
+    family: str = ""
+    """Default model family."""
 
-    model: ChosenSettings = field(default_factory=dict)
-    """Model settings if the user named no model: family, input stage, layers and widths."""
+    metrics: tuple[str, ...] = ()
+    """Metrics available for this data, the main one first."""
 
-    changes: ChosenSettings = field(default_factory=dict)
-    """Changes that a model taken from another run needs."""
-
-    others: ChosenSettings = field(default_factory=dict)
-    """All settings except the model's: training, decoding and the task."""
-
-    room: int = 0
-    """Sequence length that the model must support, in tokens."""
+    amount: str = ""
+    """Amount of data as shown in reasons: `29,000 pairs`."""
 
     n_tokens: int = 0
     """Tokens per epoch."""
 
     epochs: int = 1
+    epochs_row: str = ""
+    """Row of the table that has the number of epochs."""
+
     least_steps: int = 100
-    batch_tokens: int = 1024
-    amount: str = ""
-    """Amount of data as shown in reasons: `29,000 pairs`."""
+    positions: int = 0
+    """Sequence length that the model must support, in tokens."""
 
-    metrics: tuple[str, ...] = ()
-    """Metrics available for this data. The first one selects the best checkpoint."""
+    @property
+    def model(self) -> ChosenSettings:
+        """Settings of the model."""
+        return {key: one for key, one in self.settings.items() if key.startswith("model.")}
 
-    metric_reason: str = "the task's own"
-
-    suggestion: str = ""
-    """Suggestion shown if the user named a model of another family."""
-
-    def with_others(self, *choices: ChosenSettings) -> Proposal:
-        """A copy with more settings in `others`; later choices win."""
-        others = dict(self.others)
-        for one in choices:
-            others |= one
-        return replace(self, others=others)
+    @property
+    def others(self) -> ChosenSettings:
+        """All settings except the model's: training, decoding and the task."""
+        return {key: one for key, one in self.settings.items() if key not in self.model}

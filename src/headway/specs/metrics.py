@@ -121,3 +121,8 @@ def check_metric(
         raise ConfigError(
             f"{where}train.metric={metric!r} is not a metric of the task {task}.{near}"
         )
+
+
+def has_span_tags(labels: tuple[str, ...]) -> bool:
+    """Whether the labels mark spans: O, or one of B, I, E, S before a dash and a type."""
+    return all(label == "O" or (label[:1] in "BIES" and label[1:2] == "-") for label in labels)

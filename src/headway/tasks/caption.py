@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from headway.data.media.open_item import UNITS
 from headway.data.prepare import prepare
@@ -15,10 +14,9 @@ from headway.errors import ConfigError, DataError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.facts import DatasetStats, DeviceInfo, MediaFormat, Proposal, because
+from headway.settings.facts import DatasetStats, MediaFormat
 from headway.settings.model import ImageSettings
 from headway.settings.run import Resolved, RunSettings
-from headway.tasks.defaults import media_proposal, stored_front
 from headway.tasks.media_format import image_settings, pixel_statistics, stored_format
 from headway.tasks.parent_run import parent_of, tokenizer_of
 from headway.tasks.preprocess.image import ImageDataset
@@ -27,15 +25,6 @@ from headway.tasks.seq2seq import EvalSet, Seq2SeqTask, StoreSubset
 from headway.tasks.seq2seq_dataset import ImagePlan, Seq2SeqDataset
 from headway.tasks.seq2seq_scores import evaluate_captions, group_by_image
 from headway.tasks.task import InferenceRequest, Predictor
-
-EPOCHS = ((2_000, 60), (10_000, 30), (50_000, 15), (1_000_000, 8))
-"""Number of training captions up to which the number of epochs applies; 4 epochs beyond."""
-
-MODEL: dict[str, dict[str, Any]] = {
-    "cpu": {"d_model": 128, "n_layers": 3, "n_decoder_layers": 2, "n_heads": 4, "d_ff": 512},
-    "cuda": {"d_model": 256, "n_layers": 6, "n_decoder_layers": 3, "n_heads": 4, "d_ff": 1024},
-}
-"""Default model settings by device, without a preset."""
 
 
 class CaptionTask(Seq2SeqTask):
@@ -50,6 +39,12 @@ class CaptionTask(Seq2SeqTask):
                 "(of the image) and `text` (the caption), for example: "
                 "headway train caption captions.tsv --out RUN"
             )
+        for name in ("mixup", "cutmix"):
+            if getattr(settings.augment, name):
+                raise ConfigError(
+                    f"augment.{name} mixes two images and their classes, but captions cannot be "
+                    f"mixed. Remove augment.{name}."
+                )
         media = MediaSpec.of(settings.caption.modality, self._shape(settings), "text")
         words = tokenizer_of(settings)
         return prepare("media", settings, folder, progress, tokenizer=words, media=media)
@@ -73,34 +68,6 @@ class CaptionTask(Seq2SeqTask):
             stored=stored,
             colours=pixel_statistics(prepared.train.images),
             parent=parent_of(settings),
-        )
-
-    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        for name in ("mixup", "cutmix"):
-            if getattr(settings.augment, name):
-                raise ConfigError(
-                    f"augment.{name} mixes two images and their classes, but captions cannot be "
-                    f"mixed. Remove augment.{name}."
-                )
-        rows, limit = facts.rows(facts.image), 2 * facts.longest_text + 8
-        found = media_proposal(
-            settings,
-            facts,
-            device,
-            f"{facts.n:,} captions",
-            n_rows=rows * facts.n,
-            longest=max(rows, limit),
-            epochs=next((epochs for most, epochs in EPOCHS if facts.n <= most), 4),
-            shape={**MODEL.get(device.type, MODEL["cuda"]), "dropout": 0.1},
-            front=stored_front(facts),
-            training={"lr": 4e-3, "label_smoothing": 0.0},
-        )
-        why = f"twice the longest caption ({facts.longest_text} tokens), and some spare"
-        return found.with_others(
-            because(why, "decode", {"max_len": limit}),
-            because(
-                device.description, "decode", {"batch_tokens": 4096 if device.is_cpu else 65_536}
-            ),
         )
 
     def plan(

@@ -46,13 +46,11 @@ from headway.nn.layout import loss_weights
 from headway.nn.loss import LabelSmoothing
 from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
+from headway.settings.facts import DatasetStats
 from headway.settings.model import DecoderSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
-from headway.settings.task_rows import spec_of
 from headway.specs.metrics import METRICS
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, PositionInfo, batches_of
-from headway.tasks.defaults import text_proposal
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.ngram_fit import MOST_TOKENS, CountedTokens, count_ngrams
@@ -284,28 +282,6 @@ class CausalLMTask(Task):
             longest=int(usual.max()),
             vocab_size=prepared.tokenizer.vocab_size,
             parent=parent_of(settings),
-        )
-
-    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        most = 256 if device.is_cpu else 1024
-        counts = settings.asked.get("model.body") == "ngram"
-        found = text_proposal(
-            settings,
-            facts,
-            device,
-            f"{facts.n_tokens:,} tokens",
-            longest=settings.complete.context or min(most, facts.longest),
-            epochs=10 if facts.n_tokens > 5_000_000 else 20,
-            needs={
-                "dropout": 0.2 if facts.n_tokens < 2_000_000 else 0.0,
-                **({"order": default_order(facts.vocab_size or 0)} if counts else {}),
-            },
-            metrics=spec_of(settings).scores[: 2 if settings.data.fields else None],
-        )
-        drawn = {"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1}
-        return found.with_others(
-            because("sampled text repeats itself less", "decode", drawn),
-            because("generated text may never end", "decode", {"max_len": 256}),
         )
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> CausalLMObjective:

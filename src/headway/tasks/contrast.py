@@ -31,12 +31,12 @@ from headway.nn.layout import loss_weights
 from headway.progress import Progress
 from headway.settings.augment import AugmentSettings
 from headway.settings.data import DataSettings
-from headway.settings.facts import ChosenSetting, DatasetStats, DeviceInfo, Proposal, because
-from headway.settings.model import ImageSettings
+from headway.settings.facts import DatasetStats
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.specs.metrics import METRICS
 from headway.specs.tasks import Spec
 from headway.tasks.answers import JsonDict as Shown
+from headway.tasks.data_stats import audio_stats, image_stats
 from headway.tasks.dataset import (
     Batch,
     EpochSeed,
@@ -45,18 +45,7 @@ from headway.tasks.dataset import (
     mean_by_example,
     n_examples,
 )
-from headway.tasks.defaults import batch_tokens, media_proposal, stored_front, text_proposal
 from headway.tasks.label import ClassificationDataset
-from headway.tasks.label_defaults import (
-    FROM_SCRATCH,
-    audio_stats,
-    augment_for,
-    epochs_for,
-    image_stats,
-    size_for,
-    small_vit,
-    with_stem,
-)
 from headway.tasks.mask import check_unmixed
 from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
@@ -76,13 +65,6 @@ from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 256
 """Largest default input length in tokens."""
-
-PAIRS = 128
-"""Least average number of pairs per step: with few negatives there is little to learn."""
-
-DROPPED = 0.3
-"""Default share of words that are dropped from each view when training from scratch on single
-texts. Views with all words could be matched by their words alone."""
 
 BLOCK = 256
 """Number of validation pairs that are compared with each other in the validation loss."""
@@ -431,65 +413,6 @@ class ContrastiveTask(Task):
             parent=parent_of(settings),
         )
 
-    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        if self.row.modality != "text":
-            return self._of_media(settings, facts, device)
-        least = PAIRS * facts.n_tokens // max(1, facts.n)
-        usual = max(batch_tokens(facts.n_tokens, device), least)
-        scratch = not settings.parent
-        dropped = {"drop_words": DROPPED} if scratch and not facts.pairs else {}
-        found = text_proposal(
-            settings,
-            facts,
-            device,
-            f"{facts.n:,} {'pairs' if facts.pairs else 'texts'}",
-            longest=facts.longest,
-            epochs=10 if facts.n < 200_000 else 3,
-            needs={"heads": ()},
-            training={"lr": 4e-3},
-            tuning={"lr": 1e-4},
-        )
-        why = "makes the two views of a text differ"
-        return found.with_others(
-            whole_steps(settings, usual, "texts"), because(why, "embed", dropped)
-        )
-
-    def _of_media(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        assert facts.front is not None
-        what, unit = what_of(facts.front), unit_of(self.row)
-        longest, n_rows, shape = facts.longest, facts.n_tokens, size_for(device)
-        usual, strong = AUDIO_AUGMENTATION, AUDIO_AUGMENTATION | WAVEFORM_AUGMENTATION
-        if what != "audio":
-            front = with_stem(facts.image, settings, device)
-            facts = replace(facts, front=front)
-            longest = facts.rows(front)
-            n_rows, shape = 2 * longest * facts.n, small_vit(front, facts.n, device)
-            usual, strong = augment_for(front), strong_augmentation(front)
-        found = media_proposal(
-            settings,
-            facts,
-            device,
-            f"{facts.n:,} {'pairs' if facts.pairs else unit}",
-            n_rows=n_rows,
-            longest=longest,
-            epochs=epochs_for(facts.n, device),
-            family=self.row.families[0],
-            needs={"heads": ()},
-            shape=shape,
-            front=stored_front(facts),
-            training={**FROM_SCRATCH, "lr": 4e-3, "label_smoothing": 0.0},
-            tuning={"lr": 1e-4},
-            augment=usual if facts.pairs else {},
-        )
-        each = n_rows // max(1, facts.n)
-        step = max(found.batch_tokens, min(PAIRS, facts.n) * each)
-        why = "makes the two views of an example differ"
-        return found.with_others(
-            whole_steps(settings, step, unit),
-            because(why, "augment", {} if facts.pairs else strong),
-            because("detected in the data", "embed", {"modality": what}),
-        )
-
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
         model, train, pairs = settings.model, settings.train, "other" in prepared.train
         if train.micro_tokens < train.batch_tokens:
@@ -571,22 +494,6 @@ def target_of(data: DataSettings) -> TargetKind:
 
 def unit_of(row: Spec) -> str:
     return "texts" if row.modality == "text" else UNITS[row.modality]
-
-
-def whole_steps(settings: RunSettings, usual: int, unit: str) -> dict[str, ChosenSetting]:
-    tokens = settings.train.batch_tokens or usual
-    why = f"each step compares at least {PAIRS} {unit} with each other"
-    return because(why, "train", {"batch_tokens": tokens, "micro_tokens": tokens})
-
-
-AUDIO_AUGMENTATION: dict[str, object] = {"bands": 2, "band_width": 12, "spans": 2, "span_width": 15}
-WAVEFORM_AUGMENTATION: dict[str, object] = {"speed": 0.1, "noise": 0.3, "gain_db": 6.0}
-
-
-def strong_augmentation(shape: ImageSettings) -> dict[str, object]:
-    """Strong augmentation, so that two views of an image share its content and little else."""
-    crop = max(1, min(shape.height, shape.width) // 8)
-    return {"crop": crop, "rand": 2, "magnitude": 5.0, "erase": 0.25}
 
 
 def has_augmentation(augment: AugmentSettings) -> bool:

@@ -29,12 +29,12 @@ from headway.models.parts.output_heads import at_least_fp32, set_class_prior
 from headway.nn.logistic import LinkFunction
 from headway.progress import Progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
+from headway.settings.facts import DatasetStats
 from headway.settings.run import Resolved, RunSettings, check_effect
 from headway.settings.task_rows import spec_of
 from headway.specs.metrics import METRICS
-from headway.specs.tasks import SPECS
 from headway.tasks.answers import Answer
+from headway.tasks.data_stats import STATS_OF, label_stats
 from headway.tasks.dataset import (
     Batch,
     EpochSeed,
@@ -46,7 +46,6 @@ from headway.tasks.dataset import (
 from headway.tasks.evaluate import Evaluator, TrainingData
 from headway.tasks.hard_distil import HardTeacher, check_teacher
 from headway.tasks.label_data import labelled_columns, prepare_labelled, unit_of
-from headway.tasks.label_defaults import IMBALANCED, MODALITY_DEFAULTS, LabelDefaults, label_stats
 from headway.tasks.label_kinds import (
     LabelType,
     MultiLabel,
@@ -200,9 +199,9 @@ class ClassifyObjective(Objective[Tensor]):
     def notes(self) -> list[str]:
         """A line about the metric that chooses the checkpoint, if it is not the task's default."""
         why = self.settings.why.get("train.metric", "")
-        if not why.startswith(IMBALANCED):
-            return []
         usual = spec_of(self.settings).scores[0]
+        if not why or self.metric.name == usual:
+            return []
         return [
             f"{why}: the checkpoint with the best validation {self.metric.label} is kept (to use "
             f"{METRICS[usual].label} instead: train.metric={usual})"
@@ -640,18 +639,7 @@ class ClassifyTask(Task):
         return f"{amount} of {names} {'speakers' if self.row.compares else 'classes'}"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        return label_stats(MODALITY_DEFAULTS[self.row.modality].facts(settings, prepared), prepared)
-
-    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        choices, head = MODALITY_DEFAULTS[self.row.modality], LabelDefaults.of(self.row, facts)
-        found = choices.propose(settings, facts, device, head)
-        found = replace(found, metric_reason=head.why_metric)
-        if len(SPECS[self.row.name].rows) == 1:
-            return found
-        held: dict[str, object] = {"modality": self.row.modality, "answer": facts.answer}
-        if facts.answer == "number":
-            held |= {"mean": facts.mean, "std": facts.std}
-        return found.with_others(because("detected in the data", self.row.name, held))
+        return label_stats(STATS_OF[self.row.modality](settings, prepared), prepared)
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
         """Raise an error for settings without effect on this kind of target, and for examples that

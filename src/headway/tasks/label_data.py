@@ -14,18 +14,17 @@ from headway.data.media.open_item import UNITS
 from headway.data.prepare import evaluation_media, prepare
 from headway.data.source import DataSource, MediaSpec, TextKind
 from headway.data.store import Columns, PreparedData
-from headway.errors import DataError
+from headway.errors import ConfigError, DataError
 from headway.metrics.baselines import TextPair
 from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.settings.task_rows import spec_of
 from headway.specs.needs import Modality
-from headway.tasks.label_defaults import check_token, with_words
 from headway.tasks.label_kinds import TargetArray, label_type_of
 from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
-from headway.tasks.parent_run import tokenizer_of
+from headway.tasks.parent_run import parent_of, tokenizer_of
 from headway.tasks.preprocess.preprocessor import TextParts, media_settings_of, preprocessor_of
 from headway.tokens.tokenizer import Tokenizer
 
@@ -45,14 +44,34 @@ def prepare_labelled(
     what: Modality, settings: RunSettings, folder: Path, progress: Progress
 ) -> PreparedData:
     if what == "text":
+        from headway.settings.defaults import before_data  # only training chooses defaults
+
         fields = settings.data.fields
+        asked = before_data(spec_of(settings), settings, parent_of(settings))
         return prepare(
-            "fields" if fields else "labelled", with_words(settings), folder, progress,
+            "fields" if fields else "labelled", asked, folder, progress,
             tokenizer=tokenizer_of(settings), specials=mark_names(fields),
         )  # fmt: skip
     check_token(settings, what)
     media = MediaSpec.of(what, propose_media_settings(settings, what), "label")
     return prepare("media", settings, folder, progress, media=media)
+
+
+def check_token(settings: RunSettings, what: Modality) -> None:
+    """Raise ConfigError unless a teacher and a distillation token are set together."""
+    if what != "image":
+        return
+    teacher = settings.classify.teacher
+    token = settings.asked.get("model.image.distil_token")
+    if teacher and not token and settings.model is None and not settings.parent:
+        raise ConfigError(
+            f"classify.teacher={teacher} needs a model with a distillation token. "
+            "Set model.image.distil_token=true."
+        )
+    if token and not teacher and not settings.parent:
+        raise ConfigError(
+            "model.image.distil_token=true needs a teacher. Set classify.teacher=RUN."
+        )
 
 
 def labelled_columns(

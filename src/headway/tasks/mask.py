@@ -27,21 +27,13 @@ from headway.nn.devices import CPU
 from headway.nn.loss import LabelSmoothing
 from headway.progress import Progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
+from headway.settings.facts import DatasetStats
 from headway.settings.model import EncoderSettings, ImageSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.specs.metrics import METRICS
 from headway.specs.needs import Modality
+from headway.tasks.data_stats import audio_stats, image_stats
 from headway.tasks.dataset import Batch, EvalPass, batches_of
-from headway.tasks.defaults import media_proposal, stored_front, text_proposal
-from headway.tasks.label_defaults import (
-    audio_stats,
-    augment_for,
-    epochs_for,
-    image_stats,
-    size_for,
-    small_vit,
-)
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.masked_text import ENDS, MaskedTextDataset
 from headway.tasks.media_format import propose_media_settings
@@ -73,19 +65,6 @@ CHUNK = 512
 
 SAMPLES = 5
 MEAN = "mean of masked parts"
-
-MASK_DEFAULTS: dict[str, dict[str, Any]] = {
-    "image": {"mask": 0.6, "span": 1},
-    "video": {"mask": 0.6, "span": 1},
-    "audio": {"mask": 0.5, "span": 10},
-}
-"""Default masking of media. The fractions are high because neighbouring patches and moments reveal
-much of a masked one."""
-
-TRAINING: dict[str, Any] = {
-    "optimizer": "adamw", "schedule": "cosine", "lr": 1.5e-3, "weight_decay": 0.05, "beta2": 0.95,
-    "eps": 1e-8, "clip": 1.0, "label_smoothing": 0.0,
-}  # fmt: skip
 
 MaskedOutputs = Iterable[tuple[Read, Tensor]]
 """Predictions at masked positions with their targets, batch by batch."""
@@ -347,6 +326,12 @@ class MaskedLMTask(Task):
             check_audio_augment(settings, what)
             media = MediaSpec.of(what, propose_media_settings(settings, what))
             return prepare("media", settings, folder, progress, media=media)
+        if settings.model is not None and not isinstance(settings.model, EncoderSettings):
+            raise ConfigError(
+                "the task fill on texts needs a model of the encoder family, not of the "
+                f"{family_of(settings.model)} family. To train on a folder of images instead: "
+                "headway train fill images/ --out RUN"
+            )
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
             raise ConfigError(
@@ -376,64 +361,6 @@ class MaskedLMTask(Task):
             longest=int(lengths.max(initial=1)) + ENDS,
             vocab_size=prepared.tokenizer.vocab_size,
             parent=parent_of(settings),
-        )
-
-    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        if self.row.modality != "text":
-            return self._rebuilding(settings, facts, device)
-        if settings.model is not None and not isinstance(settings.model, EncoderSettings):
-            raise ConfigError(
-                "the task fill on texts needs a model of the encoder family, not of the "
-                f"{family_of(settings.model)} family. To train on a folder of images instead: "
-                "headway train fill images/ --out RUN"
-            )
-        most = 128 if device.is_cpu else 256
-        found = text_proposal(
-            settings,
-            facts,
-            device,
-            f"{facts.n_tokens:,} tokens",
-            longest=settings.fill.context or min(most, facts.longest),
-            epochs=20 if facts.n_tokens > 5_000_000 else 40,
-            needs={"heads": ("words",)},
-        )
-        return found.with_others(
-            because("upper limit of candidates per gap", "decode", {"beam": 100})
-        )
-
-    def _rebuilding(
-        self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo
-    ) -> Proposal:
-        """Defaults for media: the model that classification would train from scratch, because such
-        runs start from this one."""
-        assert facts.front is not None
-        what, n_rows, longest = what_of(facts.front), facts.n_tokens, facts.longest
-        shape, augment = size_for(device), dict[str, object]()
-        if what != "audio":
-            longest = facts.rows(facts.image)
-            n_rows, augment = longest * facts.n, augment_for(facts.image)
-            # The class token is not trained here, so a run that starts from this one should
-            # predict classes from the mean of the patches.
-            shape = {**small_vit(facts.image, facts.n, device), "pooling": "mean"}
-        found = media_proposal(
-            settings,
-            facts,
-            device,
-            f"{facts.n:,} {UNITS[what]}",
-            n_rows=n_rows,
-            longest=longest,
-            epochs=2 * epochs_for(facts.n, device),
-            family=self.row.families[0],
-            needs={"heads": self.row.heads},
-            shape=shape,
-            front=stored_front(facts),
-            training=TRAINING,
-            augment=augment,
-        )
-        why = "neighbouring parts reveal much of a masked one"
-        return found.with_others(
-            because(why, "fill", MASK_DEFAULTS[what]),
-            because("detected in the data", "fill", {"modality": what}),
         )
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:

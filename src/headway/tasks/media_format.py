@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -200,16 +199,6 @@ def patch_of(height: int, width: int) -> int:
         if height % patch == 0 == width % patch and height * width // patch**2 <= most:
             return patch
     return min(height, width, PATCHES[-1])
-
-
-def flat_front(front: ImageSettings | AudioSettings) -> dict[str, object]:
-    """Settings of a front as flat model settings, such as `image.height`."""
-    section = "image" if isinstance(front, ImageSettings) else "audio"
-    return {
-        f"{section}.{name}": list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(front).items()
-        if value is not None
-    }
 
 
 def pixel_statistics(store: ImageStore, most: int = 512) -> dict[str, list[float]]:

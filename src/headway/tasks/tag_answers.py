@@ -19,9 +19,9 @@ from headway.data.store import DATA
 from headway.data.text_words import WordRule
 from headway.decode.batching import windows
 from headway.errors import DataError
-from headway.nn.crf import has_span_tags
 from headway.progress import OnProgress, no_progress
 from headway.settings.listed import ensure_list
+from headway.specs.metrics import has_span_tags
 from headway.specs.needs import WORDS
 from headway.tasks.answers import Answer, JsonDict, PlainPrinted, TagAnswer
 from headway.tasks.dataset import EvalPass

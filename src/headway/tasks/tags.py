@@ -36,20 +36,18 @@ from headway.metrics.baselines import FrequentTags
 from headway.metrics.translation import Interval
 from headway.models.parts.ngrams import NgramScores
 from headway.models.parts.output_heads import ModelInput, at_least_fp32
-from headway.nn.crf import allowed_transitions, has_span_tags, log_likelihood, viterbi
+from headway.nn.crf import allowed_transitions, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import LabelSmoothing
 from headway.progress import Progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import ChosenSetting, DatasetStats, DeviceInfo, Proposal, because
+from headway.settings.facts import DatasetStats
 from headway.settings.model import EncoderSettings, ModelSettings
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.settings.task_rows import spec_of
-from headway.settings.text import WordShape
-from headway.specs.metrics import METRICS
+from headway.specs.metrics import METRICS, has_span_tags
 from headway.specs.task_settings import TagSettings
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, PositionInfo
-from headway.tasks.defaults import text_proposal
 from headway.tasks.evaluate import Evaluator, TrainingData
 from headway.tasks.label_kinds import (
     calibration_row,
@@ -79,19 +77,6 @@ from headway.tasks.scores import (
 from headway.tasks.task import InferenceRequest, Note, Predictor, Task
 from headway.tokens.tokenizer import EncodedWords, Tokenizer, Vocabularies
 from headway.tokens.word_cache import FlatIds
-
-LONGEST = 512
-"""Default maximum length in tokens; longer sentences are read in windows."""
-
-SMALL_TOKENS = 1_000_000
-"""Datasets below this size are overfitted soon, so they get more dropout and more epochs."""
-
-TUNED_TOKENS = 1024
-"""Largest batch size in tokens of a run that starts from an encoder. For the same number of tokens,
-more and smaller steps learn more (`docs/results/results.md`)."""
-
-ENOUGH_TOKENS = 200_000
-"""Datasets from this size are not overfitted in a few epochs, so they get less dropout."""
 
 SAMPLES = 8
 BASELINE = "most frequent tag"
@@ -293,31 +278,6 @@ class TaggingTask(Task):
             parent=parent_of(settings),
         )
 
-    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        windows = settings.data.on_long == "split"
-        own: dict[str, object] = {"heads": ("tags",), "n_labels": len(facts.labels)}
-        own |= {"tag_transitions": settings.tag.crf}
-        if settings.model is None and not settings.start.run and facts.n_tokens < SMALL_TOKENS:
-            own |= {"dropout": 0.3}
-        proposal = text_proposal(
-            settings,
-            facts,
-            device,
-            f"{facts.n:,} sentences of {facts.n_tokens:,} tokens",
-            longest=min(facts.longest, LONGEST) if windows else facts.longest,
-            epochs=5 if facts.n_tokens >= SMALL_TOKENS else 10 if facts.parent is None else 8,
-            needs=own,
-            least_dropout=0.2 if facts.n_tokens < ENOUGH_TOKENS else 0.1,
-            training={"lr": 4e-3},
-            metrics=tag_metrics(has_span_tags(facts.labels)),
-            ngrams=True,
-        )
-        size = proposal.batch_tokens
-        if facts.parent is not None:
-            size = min(size, TUNED_TOKENS)
-        needs = {**proposal.needs, **_shapes(settings, facts)}
-        return replace(proposal, needs=needs, batch_tokens=size)
-
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
         needed, limit = _needed(prepared), settings.model.max_len
         if settings.data.on_long != "split" and int(needed.max()) > limit:
@@ -338,18 +298,6 @@ class TaggingTask(Task):
     def evaluator(self, runs: Sequence[Resolved], words: Vocabularies | None) -> TaggingEvaluator:
         assert words is not None
         return TaggingEvaluator(runs[0], words.target)
-
-
-def _shapes(settings: RunSettings, facts: DatasetStats) -> dict[str, ChosenSetting]:
-    """Setting that adds word shapes to the input. It is left out for models of published sizes and
-    imported weights, which other libraries must be able to read."""
-    begun = facts.parent
-    if not facts.shapes or settings.model is not None or (begun is not None and begun.imported):
-        return {}
-    if begun is not None and getattr(begun.model, "n_segments", len(WordShape)) >= len(WordShape):
-        return {}
-    why = "the tokenizer ignores case, so word shapes (capitals, digits) are read too"
-    return because(why, "model", {"n_segments": len(WordShape)})
 
 
 def _needed(prepared: PreparedData) -> NDArray[np.int64]:

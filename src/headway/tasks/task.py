@@ -1,4 +1,4 @@
-"""Base class of tasks: data preparation, proposed settings, training, prediction and evaluation.
+"""Base class of tasks: data preparation, statistics, training, prediction and evaluation.
 
 Each task has its own module in this package. Static facts about it are in the table of
 `specs/tasks.py`, whose rows name these classes. The `Objective` of a task defines its loss and
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from headway.data.store import PreparedData, load_prepared
 from headway.progress import SILENT, OnProgress, Progress, no_progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
+from headway.settings.facts import DatasetStats
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import Resolved, RunSettings
 from headway.settings.task_rows import spec_of
@@ -112,10 +112,6 @@ class Task(ABC):
     @abstractmethod
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         """Facts about the data on which default settings depend."""
-
-    @abstractmethod
-    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        """Default settings of the model and of training, derived from the facts alone."""
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:  # noqa: B027
         """Raise an error if the model cannot be trained on the data."""

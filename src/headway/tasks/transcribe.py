@@ -15,14 +15,17 @@ from headway.data.source import MediaSpec
 from headway.data.store import Columns, PreparedData
 from headway.decode.speech.recognizer import recognizer_of
 from headway.decode.speech.transcriber import Transcriber
+from headway.errors import ConfigError, DataError
 from headway.progress import OnProgress, Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.facts import DatasetStats, DeviceInfo, Proposal
-from headway.settings.model import AudioSettings
+from headway.settings.default_facts import ctc_weight
+from headway.settings.defaults import before_data
+from headway.settings.facts import DatasetStats
+from headway.settings.model import AudioSettings, family_of
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.media_format import audio_settings, item_rows, stored_format
-from headway.tasks.parent_run import parent_of, tokenizer_of
+from headway.tasks.parent_run import model_named, parent_of, tokenizer_of
 from headway.tasks.preprocess.audio import AudioDataset
 from headway.tasks.preprocess.preprocessor import preprocessor_of
 from headway.tasks.scores import Scores
@@ -30,12 +33,6 @@ from headway.tasks.seq2seq import EvalSet, Seq2SeqTask, StoreSubset
 from headway.tasks.seq2seq_dataset import Seq2SeqDataset
 from headway.tasks.seq2seq_scores import evaluate_transcripts
 from headway.tasks.task import InferenceRequest, Predictor
-from headway.tasks.transcribe_defaults import (
-    check_rows,
-    check_weight,
-    propose,
-    with_characters,
-)
 from headway.tokens.tokenizer import Vocabularies
 
 LISTENED_AT_ONCE = 64
@@ -50,7 +47,7 @@ class TranscribeTask(Seq2SeqTask):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         check_weight(settings)
         return prepare(
-            "media", with_characters(settings), folder, progress,
+            "media", before_data(self.row, settings, parent_of(settings)), folder, progress,
             tokenizer=tokenizer_of(settings),
             media=MediaSpec.of("audio", audio_settings(settings), "text"),
         )  # fmt: skip
@@ -73,9 +70,6 @@ class TranscribeTask(Seq2SeqTask):
             stored=stored,
             parent=parent_of(settings),
         )
-
-    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        return propose(settings, facts, device)
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
         check_rows(settings, prepared)
@@ -160,3 +154,55 @@ class TranscribeTask(Seq2SeqTask):
 
 def _front(settings: Resolved) -> AudioSettings:
     return settings.model.audio  # type: ignore[union-attr]
+
+
+def check_rows(settings: Resolved, prepared: PreparedData) -> None:
+    """Raise DataError if no recording is short enough to be read at once, or if many have more
+    tokens than positions: CTC outputs at most one token per position."""
+    shape: AudioSettings = settings.model.audio  # type: ignore[union-attr]
+    lengths = item_rows(prepared.train.media, shape)
+    of_valid = item_rows(prepared.valid.media, shape)
+    for rows, what in ((lengths, ""), (of_valid, "validation ")):
+        if shape.most_rows is not None and not (rows <= shape.most_rows).any():
+            raise DataError(
+                f"all {len(rows):,} {what}recordings are longer than the "
+                f"{shape.most_rows * shape.row_seconds:g} s that the model reads at once. To split "
+                "them, give the `start` and `end` of each part in a list of recordings."
+            )
+    if not settings.transcribe.ctc:
+        return
+    texts = prepared.train["text"]
+    assert texts is not None
+    too_many = int((texts.lengths > lengths).sum())
+    if too_many > 0.05 * len(lengths):
+        raise DataError(
+            f"{too_many:,} of {len(lengths):,} recordings have more tokens than audio frames, but "
+            f"CTC outputs at most one token per frame of {1000 * shape.row_seconds:.0f} ms. Use "
+            "shorter frames (model.audio.strides), longer tokens (tokenizer.kind=bpe), or no CTC "
+            "(transcribe.ctc=0)."
+        )
+
+
+def check_weight(settings: RunSettings) -> None:
+    """Raise ConfigError if the model does not support the weight of CTC."""
+    model = model_named(settings)
+    weight = ctc_weight(settings, model if settings.parent else None)
+    alone = None if model is None else family_of(model) == "audio-encoder"
+    if alone and settings.start.run and weight != 1.0:  # its encoder, and a decoder
+        alone = None
+    if alone is True and weight != 1.0:
+        raise ConfigError(
+            f"transcribe.ctc={weight:g} needs a decoder, but a model of the audio-encoder family "
+            "has only a CTC head. Set transcribe.ctc=1."
+        )
+    if alone is False and weight == 1.0:
+        raise ConfigError(
+            "transcribe.ctc=1 trains only a CTC head, which needs a model of the audio-encoder "
+            "family. Use such a model, or a smaller transcribe.ctc."
+        )
+    asked = settings.asked.get("model.ctc")
+    if asked is not None and asked != (0.0 < weight < 1.0):
+        raise ConfigError(
+            f"model.ctc={str(asked).lower()} contradicts transcribe.ctc={weight:g}. model.ctc must "
+            "be true if transcribe.ctc is between 0 and 1, and false otherwise. Remove model.ctc."
+        )

@@ -14,18 +14,9 @@ from headway.errors import DataError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.facts import DatasetStats, DeviceInfo, Proposal, because
+from headway.settings.facts import DatasetStats
 from headway.settings.folder import TOKENIZER, file_in, run_folder
 from headway.settings.run import Resolved, RunSettings
-from headway.settings.task_rows import spec_of
-from headway.tasks.defaults import (
-    FINE_TUNING,
-    LEARNS_FAST,
-    decoder_training,
-    fresh_decoder,
-    training_reason,
-    tuned_lr,
-)
 from headway.tasks.parent_run import parent_of
 from headway.tasks.preprocess.text import SourceTextDataset
 from headway.tasks.scores import Scores
@@ -36,35 +27,6 @@ from headway.tasks.seq2seq_scores import evaluate_translations
 from headway.tasks.sequence_distil import prepare_distilled, with_distilled
 from headway.tasks.task import InferenceRequest
 from headway.tokens.tokenizer import Vocabularies
-
-PAPER = {
-    "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},
-    "transformer-big": {"batch_tokens": 25_000, "steps": 300_000, "average": 20, "keep": 20},
-}
-"""Published training settings of presets."""
-
-EPOCHS = ((20_000, 60), (100_000, 40), (1_000_000, 20))
-"""Number of epochs for training sets of up to this many pairs; larger ones get 10."""
-
-SMALL_DATA_MODEL = {"block_layout": "pre", "dropout": 0.1}
-SMALL_DATA_TRAINING = {"optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0}
-"""Defaults if no published preset is requested. They were found by experiments
-(docs/results/results.md): after 500 steps they reach the loss that the paper's optimiser and block
-layout reach after several thousand."""
-
-
-def preset_for(n_pairs: int, device: DeviceInfo) -> str:
-    if device.is_cpu:
-        return "transformer-tiny" if n_pairs < 200_000 else "transformer-small"
-    if n_pairs < 60_000:
-        return "transformer-tiny"
-    return "transformer-iwslt" if n_pairs < 1_000_000 else "transformer-base"
-
-
-def batch_tokens(n_pairs: int, device: DeviceInfo) -> int:
-    if device.is_cpu:
-        return 2048 if n_pairs < 100_000 else 4096
-    return 8192 if n_pairs < 1_000_000 else 25_000
 
 
 class TranslateTask(Seq2SeqTask):
@@ -99,42 +61,6 @@ class TranslateTask(Seq2SeqTask):
             vocab_size=vocab.target.vocab_size,
             source_vocab_size=0 if vocab.joint else vocab.source.vocab_size,
             parent=parent_of(settings),
-        )
-
-    def propose(self, settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Proposal:
-        amount = f"{facts.n:,} pairs"
-        preset = str(settings.asked.get("model.preset"))
-        others = because(f"as published for {preset}", "train", PAPER.get(preset, {}))
-        if fresh_decoder(settings, facts, "seq2seq"):
-            others |= decoder_training(settings, facts, SMALL_DATA_TRAINING, {})
-        elif settings.start.run and facts.parent is not None:
-            others |= because(training_reason(settings, amount, device), "train", FINE_TUNING)
-            others |= tuned_lr(settings, facts, facts.parent.model)
-        elif settings.model is None and not settings.distil.teacher:
-            others |= because(
-                training_reason(settings, amount, device), "train", SMALL_DATA_TRAINING
-            )
-        needs: dict[str, object] = {"tie": "target-softmax"} if facts.source_vocab_size else {}
-        # A model that is given explicitly, without a preset, has its own maximum length.
-        longest = settings.data.max_len + 1 + settings.decode.extra_len
-        named = settings.model is None or "model.preset" in settings.asked
-        return Proposal(
-            needs=because("source and target have separate vocabularies", "model", needs),
-            model=because(
-                f"{amount} on {device.description}",
-                "model",
-                {"preset": preset_for(facts.n, device)},
-            )
-            | because(LEARNS_FAST, "model", SMALL_DATA_MODEL),
-            others=others,
-            room=longest if named or facts.parent is not None else 0,
-            n_tokens=facts.n_tokens,
-            epochs=next((epochs for most, epochs in EPOCHS if facts.n <= most), 10),
-            least_steps=200,
-            batch_tokens=batch_tokens(facts.n, device),
-            amount=amount,
-            metrics=spec_of(settings).scores,
-            suggestion=" Try model.preset=transformer-base.",
         )
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:

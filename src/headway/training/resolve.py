@@ -6,31 +6,30 @@ the proposals of the task. The settings store the reason for each chosen value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
-from headway.data.batches import BUCKET_STEPS
 from headway.errors import ConfigError
 from headway.models.summary import activations, count_parameters, meta_model
-from headway.settings.body import INSTEAD, TRAINED, ignored_by
+from headway.settings.body import INSTEAD, ignored_by
+from headway.settings.defaults import propose
 from headway.settings.facts import (
     ChosenSetting,
     ChosenSettings,
     DatasetStats,
     DeviceInfo,
     Proposal,
-    because,
 )
 from headway.settings.load import model_settings
 from headway.settings.model import ModelSettings, family_of
 from headway.settings.overrides import Overrides, as_typed, nest
-from headway.settings.presets import PRESETS
+from headway.settings.presets import PRESETS, TESTS
 from headway.settings.run import Resolved, RunSettings, overrides_of
 from headway.settings.task_rows import spec_of
-from headway.settings.train import ResolvedTrain, TrainSettings
+from headway.settings.train import COUNTS, ResolvedTrain, TrainSettings
 from headway.settings.warm_start import (
     check_task,
     gets_decoder,
@@ -75,16 +74,12 @@ def device_info(device: torch.device) -> DeviceInfo:
 def resolve(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Resolved:
     """Choose all open settings, except the number of steps in a run with a budget."""
     settings = replace(settings, asked=overrides_of(settings))
-    proposal = find_task(settings, facts.front).propose(settings, facts, device)
+    proposal = propose(find_task(settings, facts.front).row, settings, facts, device)
     check_metric(settings.train.metric, settings.task, proposal.metrics)
     model, of_model = choose_model(settings, facts, proposal)
     if model.is_counted:
         _check_counted(settings)
-    own = ChosenSetting(proposal.metrics[0], proposal.metric_reason)
-    others = dict(proposal.others)
-    if facts.parent is None:
-        others |= because(f"as published for {model.body}", "train", TRAINED.get(model.body, {}))
-    values, why = with_choices(settings, {"train.metric": own, **others})
+    values, why = with_choices(settings, proposal.others)
     train, of_training = choose_training(values["train"], facts, device, proposal, model)
     values |= {
         "task": settings.task, "asked": settings.asked, "fingerprint": settings.fingerprint,
@@ -99,11 +94,24 @@ def with_choices(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return all sections with choices for the settings left open, and the reasons."""
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
-    open_ = {key: choice for key, choice in choices.items() if key not in settings.asked}
+    open_ = {key: choice for key, choice in choices.items() if is_open(settings, key)}
     for key, choice in open_.items():
         section, _, name = key.partition(".")
         values[section] = replace(values[section], **{name: choice.value})
     return values, {key: choice.reason for key, choice in open_.items()}
+
+
+STAYS_OPEN = {**dict.fromkeys((*COUNTS, "metric")), "precision": "auto"}
+"""Training settings that are still chosen automatically if the user gives this value."""
+
+
+def is_open(settings: RunSettings, key: str) -> bool:
+    """Whether the user left a setting open."""
+    name = key.removeprefix("train.")
+    stays = key != name and name in STAYS_OPEN
+    return key not in settings.asked or (
+        stays and getattr(settings.train, name) == STAYS_OPEN[name]
+    )
 
 
 def choose_model(
@@ -114,18 +122,18 @@ def choose_model(
     begun = facts.parent
     if begun is not None and settings.distil.teacher:
         return student_model(begun, settings), {"model.family": f"the model of {begun.name}"}
-    needs, sizes = _bare(proposal.needs), _vocabulary(facts)
+    chosen, sizes = proposal.model, _vocabulary(facts)
+    needs = _bare(chosen)
     if begun is not None:
         check_task(begun.name, settings, begun.model)
-        needs |= _bare(proposal.changes)
         if facts.vocab_size:
             needs["vocab_size"] = max(vocab_size_of(begun.model), facts.vocab_size)
         reasons = {"model.family": f"the model of {begun.name}"}
-        reasons |= _reasons({**proposal.needs, **proposal.changes}, settings)
+        reasons |= _reasons(chosen, settings)
         grown = None
-        if gets_decoder(begun.model, _family(settings, proposal)):
+        if gets_decoder(begun.model, proposal.family):
             _check_fresh(settings)
-            grown = with_decoder(begun.model, begun.name, proposal.room)
+            grown = with_decoder(begun.model, begun.name, proposal.positions)
             reasons["model.family"] = f"the encoder of {begun.name}, and a decoder"
             reasons["model.n_decoder_layers"] = "half of the encoder's, at least two"
         model = model_from(begun.model, needs, asked, begun.name, grown)
@@ -137,16 +145,14 @@ def choose_model(
                 f"model.{name}={asked[name]} does not match the tokenizer, which has {size} "
                 f"tokens. Remove model.{name}, or set tokenizer.vocab_size instead."
             )
-    chosen: ChosenSettings = {**proposal.model, **proposal.needs}
     if settings.model is not None:
         families = spec_of(settings.task).all_families
         if family_of(settings.model) not in families:
             named = asked.get("preset") or asked.get("family")
             raise ConfigError(
                 f"the task {settings.task} needs a model of the {' or '.join(families)} family; "
-                f"{named} belongs to another family.{proposal.suggestion}"
+                f"{named} belongs to another family.{_suggestion(families)}"
             )
-        chosen = proposal.needs
     if asked.get("body", "transformer") != "transformer":
         chosen = _for_body(chosen, asked)
     changes = {**_bare(chosen), **asked, **sizes}
@@ -154,9 +160,9 @@ def choose_model(
     reasons |= {f"model.{name}": "vocabulary size of the tokenizer" for name in sizes}
     preset = PRESETS.get(str(changes.get("preset")))
     room = preset.settings.max_len if preset else 0
-    if "max_len" not in changes and room < proposal.room:
-        changes["max_len"] = proposal.room
-        reasons["model.max_len"] = f"long enough for {proposal.room:,} tokens"
+    if "max_len" not in changes and room < proposal.positions:
+        changes["max_len"] = proposal.positions
+        reasons["model.max_len"] = f"long enough for {proposal.positions:,} tokens"
     model = model_settings(nest(changes))
     if preset and "model.preset" in reasons:
         why = f"{changes['preset']}, {reasons.pop('model.preset')}"
@@ -210,10 +216,14 @@ def _check_fresh(settings: RunSettings) -> None:
         )
 
 
-def _family(settings: RunSettings, proposal: Proposal) -> str:
-    """Model family that the task would choose."""
-    chosen = proposal.model.get("model.family")
-    return spec_of(settings.task).families[0] if chosen is None else str(chosen.value)
+def _suggestion(families: Sequence[str]) -> str:
+    """The end of an error about a model of another family: a preset of the task's family."""
+    fits = (
+        name for name, one in PRESETS.items()
+        if family_of(one.settings) == families[0] and one.source != TESTS
+    )  # fmt: skip
+    name = next(fits, "")
+    return f" Try model.preset={name}." if name else ""
 
 
 def _without_overrides(reasons: dict[str, str], settings: RunSettings) -> dict[str, str]:
@@ -240,8 +250,6 @@ def choose_training(
 ) -> tuple[ResolvedTrain, dict[str, str]]:  # fmt: skip
     """Choose batches, steps and intervals, in this order: each depends on the ones before it."""
     check_optimizer(train)
-    if train.metric is None:  # a custom metric of the command selects the best
-        train = replace(train, metric=proposal.metrics[0])
     amount, why = proposal.amount, dict[str, str]()
 
     def choose(name: str, value: object, reason: str) -> None:
@@ -250,8 +258,6 @@ def choose_training(
         train = replace(train, **changed)
         why[f"train.{name}"] = reason
 
-    if train.batch_tokens is None:
-        choose("batch_tokens", proposal.batch_tokens, f"{amount} on {device.description}")
     assert train.batch_tokens is not None
     if train.micro_tokens is None:
         tokens = micro_tokens(model, train.batch_tokens, device)
@@ -267,16 +273,10 @@ def choose_training(
     if train.steps is None:
         per_epoch = max(1, round(proposal.n_tokens / batch))
         steps = proposal.epochs * per_epoch
-        reason = f"{proposal.epochs} epochs of {amount}"
+        reason = f"{proposal.epochs} epochs of {amount} [{proposal.epochs_row}]"
         if steps < proposal.least_steps:
             steps, reason = proposal.least_steps, "the minimum for small datasets"
         choose("steps", steps, reason)
-    if train.bucket_steps is None:
-        reason = "faster on a CPU" if device.is_cpu else "all steps of the same shape on a GPU"
-        choose("bucket_steps", BUCKET_STEPS if device.is_cpu else 1, reason)
-    if train.precision == "auto":
-        reason = f"{device.description} with fast bf16" if device.bf16 else "exact"
-        choose("precision", "bf16" if device.bf16 else "fp32", reason)
     if train.eval_every is None:
         steps = train.steps or 1
         every = max(1, -(-steps // EVALUATIONS))

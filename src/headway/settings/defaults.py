@@ -1,0 +1,276 @@
+"""Choose the settings that the user left open, from the table `defaults.toml`.
+
+`propose` depends only on its arguments: equal settings and facts give equal defaults anywhere.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from headway.settings.default_facts import DefaultFacts
+from headway.settings.facts import ChosenSetting, DatasetStats, DeviceInfo, ParentRun, Proposal
+from headway.settings.run import RunSettings, overrides_of
+from headway.specs.tasks import Spec
+
+TABLE = Path(__file__).with_suffix(".toml")
+QUANTITIES = ("amount", "epochs", "least_steps", "positions")
+"""What a row may set beside settings. The comment at the top of the table explains them."""
+
+STEM = "image-stem"
+"""Group of rows that are applied first: the number of patches depends on them."""
+
+BEFORE_DATA = ("tokenizer", "preparation")
+"""Groups of rows that are needed before the data is prepared. The second is not recorded."""
+
+
+@dataclass(frozen=True)
+class DefaultRow:
+    """A row of the table: values with their conditions and the reason for them."""
+
+    name: str
+    """Group and row, as in the heading: `classify.little-text`."""
+
+    reason: str
+    values: Mapping[str, Any]
+    """Values by dotted key of a setting, or by the name of a quantity."""
+
+    when: tuple[Mapping[str, Any], ...] = field(default=())
+    """Conditions of the group and of the row."""
+
+    @property
+    def group(self) -> str:
+        return self.name.partition(".")[0]
+
+    def applies(self, facts: DefaultFacts) -> bool:
+        return all(_holds(name, wanted, facts) for one in self.when for name, wanted in one.items())
+
+
+@cache
+def default_rows() -> tuple[DefaultRow, ...]:
+    """All rows of the table, in order."""
+    groups = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    return tuple(_rows(groups))
+
+
+def _rows(groups: Mapping[str, Any]) -> Iterator[DefaultRow]:
+    for group, found in groups.items():
+        shared = found.pop("when", {})
+        for name, row in found.items():
+            when = (shared, row.pop("when", {}))
+            yield DefaultRow(f"{group}.{name}", row.pop("reason"), dict(_flat(row)), when)
+
+
+def _flat(row: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by dotted key. A table is a section unless it describes how a value is computed."""
+    for name, value in row.items():
+        is_section = isinstance(value, dict) and not FORMS & value.keys()
+        if is_section:
+            yield from _flat(value, f"{section}{name}.")
+        else:
+            yield f"{section}{name}", value
+
+
+def propose(row: Spec, settings: RunSettings, stats: DatasetStats, device: DeviceInfo) -> Proposal:
+    """Defaults for a run of a task, whose `row` of the task table fits the data."""
+    facts = DefaultFacts(row, settings, stats, device)
+    stem, _ = choose(facts, [one for one in default_rows() if one.group == STEM])
+    if stem:
+        values: dict[str, Any] = {key.rpartition(".")[2]: one.value for key, one in stem.items()}
+        facts = facts.with_front(replace(stats.image, **values))
+    chosen, quantities = choose(
+        facts, [one for one in default_rows() if one.group != BEFORE_DATA[-1]]
+    )
+    return Proposal(
+        settings=chosen, family=facts.family, metrics=facts.metrics, n_tokens=facts.tokens,
+        **quantities,
+    )  # fmt: skip
+
+
+def before_data(row: Spec, settings: RunSettings, parent: ParentRun | None) -> RunSettings:
+    """The settings with the defaults that preparing the data needs: those of the tokenizer."""
+    given = replace(settings, asked=overrides_of(settings))
+    facts = DefaultFacts(row, given, DatasetStats(n=0, parent=parent), DeviceInfo())
+    found, _ = choose(facts, [one for one in default_rows() if one.group in BEFORE_DATA])
+    values: dict[str, Any] = {key.partition(".")[2]: one.value for key, one in found.items()}
+    return replace(settings, tokenizer=replace(settings.tokenizer, **values))
+
+
+def choose(
+    facts: DefaultFacts, rows: Iterable[DefaultRow]
+) -> tuple[dict[str, ChosenSetting], dict[str, Any]]:
+    """The values of the rows that apply, by dotted key, and the quantities by name."""
+    values: dict[str, Any] = {}
+    sources: dict[str, DefaultRow] = {}
+    for row in rows:
+        if not row.applies(facts):
+            continue
+        for key, how in row.values.items():
+            value = _value(how, facts, values)
+            section = key.rpartition(".")[0]
+            many = value if isinstance(value, Mapping) else None
+            found = {key: value} if many is None else {f"{section}.{n}": v for n, v in many.items()}
+            values |= found
+            sources |= dict.fromkeys(found, row)
+    words = _Words(facts, str(values.get("amount", "")))
+    chosen = {
+        key: ChosenSetting(values[key], f"{row.reason.format_map(words)} [{row.name}]")
+        for key, row in sources.items()
+    }
+    quantities = {name: values[name] for name in QUANTITIES if name in values}
+    if "amount" in quantities:
+        quantities["amount"] = words["amount"]
+    if "epochs" in quantities:
+        quantities["epochs_row"] = sources["epochs"].name
+    return {key: one for key, one in chosen.items() if key not in QUANTITIES}, quantities
+
+
+@dataclass(frozen=True)
+class _Words(Mapping[str, Any]):
+    """Names that reasons may refer to in braces: the facts, the device and the amount of data."""
+
+    facts: DefaultFacts
+    template: str
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "amount":
+            return self.template.format_map(self)
+        return self.facts.place.description if name == "device" else self.facts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+# Conditions
+
+
+def _holds(name: str, wanted: Any, facts: DefaultFacts) -> bool:
+    if name in ("open", "asked"):
+        given = [any(f"{key}.".startswith(f"{one}.") for key in facts.settings.asked)
+                 for one in wanted]  # fmt: skip
+        return all(given) if name == "asked" else not any(given)
+    value = facts[name]
+    if isinstance(wanted, Mapping):
+        return all(COMPARE[how](value, _value(limit, facts, {})) for how, limit in wanted.items())
+    return value in wanted if isinstance(wanted, list) else bool(value == wanted)
+
+
+COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "from": lambda value, limit: value >= limit,
+    "above": lambda value, limit: value > limit,
+    "up_to": lambda value, limit: value <= limit,
+    "below": lambda value, limit: value < limit,
+    "not": lambda value, limit: value != limit,
+}
+
+
+# Values
+
+
+def _value(how: Any, facts: DefaultFacts, chosen: Mapping[str, Any]) -> Any:
+    """A value of the table for these facts; `chosen` has the values of the rows above."""
+    if isinstance(how, list):
+        return tuple(how)
+    if not isinstance(how, Mapping):
+        return how
+    inner = {name: _value(one, facts, chosen) for name, one in how.items()
+             if name not in ("cpu", "gpu", "up_to", "below")}  # fmt: skip
+    if facts.device in how:
+        found = _value(how[facts.device], facts, chosen)
+    elif "function" in how:
+        limits = ("function", "at_least", "at_most")
+        found = FUNCTIONS[how["function"]](
+            facts, **{name: one for name, one in inner.items() if name not in limits}
+        )
+    elif "divide" in how:
+        found = inner["divide"] / facts[how["by"]]
+    elif "by" in how:
+        found = _step(how, inner, facts[how["by"]])
+    else:
+        found = facts[how["fact"]] if "fact" in how else chosen[how["chosen"]]
+        found = _linear(found, inner)
+    found = max(found, inner["at_least"]) if "at_least" in how else found
+    return min(found, inner["at_most"]) if "at_most" in how else found
+
+
+def _step(how: Mapping[str, Any], inner: Mapping[str, Any], fact: Any) -> Any:
+    """The value of the first limit that the fact is `up_to` or `below`, or the one after them."""
+    limit, rest = ("up_to", "above") if "up_to" in how else ("below", "from")
+    found = (value for most, value in how[limit] if COMPARE[limit](fact, most))
+    return next(found, inner[rest])
+
+
+def _linear(value: Any, inner: Mapping[str, Any]) -> Any:
+    if "times" in inner:
+        value = int(inner["times"] * value)
+    if "over" in inner:
+        value //= inner["over"]
+    return value + inner["plus"] if "plus" in inner else value
+
+
+def stored_format(facts: DefaultFacts) -> dict[str, object]:
+    """All settings of the input of images or audio: those that the data was prepared for, with the
+    measured mean and standard deviation of the pixels."""
+    front = facts.stats.front
+    assert front is not None
+    section = "audio" if facts.row.is_audio else "image"
+    found = {
+        f"{section}.{name}": list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(front).items()
+        if value is not None
+    }
+    return found | {f"image.{name}": values for name, values in facts.stats.colours.items()}
+
+
+def positions_of_examples(facts: DefaultFacts, *, examples: int) -> int:
+    """Positions of this many examples of the mean size. Inputs: `tokens` and `examples`."""
+    return round(examples * facts.tokens / max(1, facts.examples))
+
+
+def positions_of_pairs(facts: DefaultFacts, *, pairs: int) -> int:
+    """Tokens of this many texts of the mean length. Inputs: `tokens` and `examples`."""
+    return pairs * facts.tokens // max(1, facts.examples)
+
+
+def positions_of_views(facts: DefaultFacts, *, pairs: int) -> int:
+    """Positions of this many examples of the mean size, or of all if there are fewer.
+
+    Inputs: `tokens` and `examples`."""
+    return min(pairs, facts.examples) * (facts.tokens // max(1, facts.examples))
+
+
+def passes_over_rare_labels(
+    facts: DefaultFacts, *, usual: int, shown: int, most_passes: int, most_tokens: int
+) -> int:
+    """Passes after which the examples of a rare label were `shown` that often.
+
+    At least `usual` and at most `most_passes`, which together read at most `most_tokens`. Inputs:
+    `rare_label_examples` and `tokens`."""
+    most = min(most_passes, most_tokens // max(1, facts.tokens))
+    return max(usual, min(most, -(-shown // max(1, round(facts.rare_label_examples)))))
+
+
+def ngram_buckets(facts: DefaultFacts, *, least: int, most: int, most_weights: int) -> int:
+    """Buckets of the table of n-grams: a power of two from four times the number of tokens, limited
+    by the number of buckets and of weights. Inputs: `tokens` and `labels`."""
+    n = least
+    while n < 4 * facts.tokens and 2 * n * max(1, facts.labels) <= most_weights and n < most:
+        n *= 2
+    return n
+
+
+FORMS = frozenset({"by", "fact", "chosen", "function", "divide", "cpu", "gpu"})
+"""Names that make a table of `defaults.toml` the description of a value."""
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    one.__name__: one
+    for one in (stored_format, positions_of_examples, positions_of_pairs, positions_of_views,
+                passes_over_rare_labels, ngram_buckets)
+}  # fmt: skip
