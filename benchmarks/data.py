@@ -46,7 +46,7 @@ def prepared(folder: Path) -> float:
     sides = {f"data.{side}": [str(folder / f"{side}.txt")] for side in ("source", "target")}
     settings = load_run_settings(None, [], sides)
     start = time.perf_counter()
-    prepare("pairs", settings, folder / "run")
+    prepare(settings, folder / "run")
     return time.perf_counter() - start
 
 

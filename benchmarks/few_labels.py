@@ -30,6 +30,7 @@ from headway.cli.main import main as headway
 from headway.data.media.open_item import ItemFormat
 from headway.data.source import media_examples
 from headway.settings.data import DataSettings
+from headway.specs.needs import LABEL
 
 ARMS = ("scratch", "frozen", "tuned")
 """From scratch; all but the head fixed as it was without labels; all of it trained further."""
@@ -49,7 +50,7 @@ def as_list(paths: Sequence[str], folder: Path, name: str) -> Path:
 
 
 def _stacked(paths: Sequence[str], folder: Path, name: str) -> list[dict[str, Any]]:
-    items = list(media_examples(paths, DataSettings(), "image", "label"))
+    items = list(media_examples(paths, DataSettings(), "image", LABEL))
     form = ItemFormat("image")
     shape = _turned(items[0].medium.read(form).values).shape
     rows = []

@@ -27,7 +27,7 @@ def prepared(folder: Path) -> None:
     from headway.settings.run import load_run_settings
 
     sides = {f"data.{side}": [str(folder / f"{side}.txt")] for side in ("source", "target")}
-    prepare("pairs", load_run_settings(None, [], sides), folder / "run")
+    prepare(load_run_settings(None, [], sides), folder / "run")
 
 
 def timed(folder: Path, cores: int) -> dict[str, float]:

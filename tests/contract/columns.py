@@ -111,8 +111,8 @@ def duel(number: int, need: Need, folder: Path) -> str:
 
 
 KINDS: dict[str, Value] = {
-    "text": text, "label": label, "words": words, "tags": tags, "image": image, "video": video,
-    "audio": audio, "duels": duel, "labels": labels, "number": quantity,
+    "text": text, "captions": text, "label": label, "words": words, "tags": tags, "image": image,
+    "video": video, "audio": audio, "duels": duel, "labels": labels, "number": quantity,
 }  # fmt: skip
 """By the kinds of the table of tasks."""
 

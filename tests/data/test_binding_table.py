@@ -13,6 +13,7 @@ from PIL import Image
 from headway.data.binding_table import TrainingTables
 from headway.data.check_report import Report
 from headway.data.predict_input import questions
+from headway.data.schema import text_schema
 from headway.data.source import DataSource
 from headway.settings.run import RunSettings, run_settings
 from headway.settings.task_rows import spec_of
@@ -79,7 +80,8 @@ def test_column_names_of_a_run_come_before_the_usual_ones(
     run = RunSettings(task="classify", data=kept.data, asked=asked.asked)
     both = write("a.csv", ["text,opinion,stars", "no,yes,1"])
     assert list(questions(both, "labelled", run)) == ["yes"]
-    assert [one.text("text") for one in DataSource("labelled", run, (both,))] == ["yes"]
+    source = DataSource(text_schema("labelled", run), run, (both,))
+    assert [one.text("text") for one in source] == ["yes"]
     usual = write("b.tsv", ["text\tlabel", "no\t1"])
     assert list(questions(usual, "labelled", run)) == ["no"]
 

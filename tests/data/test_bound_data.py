@@ -19,6 +19,7 @@ from headway.data.source import media_examples
 from headway.errors import ConfigError, DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import load_run_settings
+from headway.specs.needs import LABEL
 from tests.facts import naming
 
 ROWS: list[dict[str, Any]] = [
@@ -130,7 +131,7 @@ def test_data_in_memory_is_prepared_like_a_file(tmp_path: Path) -> None:
         found.write(tmp_path / name)
         values = {f"data.{key}": one for key, one in found.settings(tmp_path / name).items()}
         more = {"task": "classify", "data.valid_size": 4, "tokenizer.kind": "words"}
-        made.append(prepare("labelled", load_run_settings(None, [], more | values), tmp_path))
+        made.append(prepare(load_run_settings(None, [], more | values), tmp_path))
     ours, theirs = made
     for one, other in ((ours.train, theirs.train), (ours.valid, theirs.valid)):
         assert np.array_equal(one["text"].tokens, other["text"].tokens)
@@ -318,7 +319,7 @@ def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     found = bind_data("classify", {"image": forms, "label": list("abcde")})
     found.write(tmp_path)
     path, data = str(tmp_path / "rows.jsonl"), DataSettings(path_field="image")
-    items = list(media_examples([path], data, "image", "label"))
+    items = list(media_examples([path], data, "image", LABEL))
     assert [item.text("label") for item in items] == list("abcde")
     for item, pixels_YXC in zip(items, pixels_NYXC, strict=True):
         assert np.array_equal(

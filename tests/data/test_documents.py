@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from headway.data import files
 from headway.data.readers import lines as documents
 from headway.data.readers.lines import PIECE, SEPARATOR
+from headway.data.schema import text_schema
 from headway.data.source import DataSource, Example
 from headway.errors import DataError
 from headway.settings.data import DataSettings
@@ -33,7 +34,7 @@ def read(text: str, folder: Path, name: str = "a.txt", **changes: Any) -> list[s
 
 def pieces_of(path: Path, **changes: Any) -> list[Example]:
     settings = RunSettings(task="complete", data=DataSettings(**changes))
-    return list(DataSource("documents", settings, (str(path),)))
+    return list(DataSource(text_schema("documents", settings), settings, (str(path),)))
 
 
 def whole(pieces: list[Example]) -> list[str]:

@@ -48,14 +48,14 @@ def sets_of(found: PreparedData) -> set[tuple[str, ...]]:
 
 def test_lists_of_labels_select_the_multi_label_task(tmp_path: Path) -> None:
     settings = settings_for(written(tmp_path / "t.jsonl", texts()))
-    assert resolve_answer("labelled", settings).classify.answer == "labels"
+    assert resolve_answer(settings).classify.answer == "labels"
     found = prepared(settings, tmp_path)
     assert found.labels == ("art", "food")
     assert sets_of(found) == {("art",), ("art", "food"), (), ("food",)}
     assert "label" not in found.train
     one = [{**row, "label": "x"} for row in texts()]
     plain = settings_for(written(tmp_path / "one.jsonl", one))
-    assert resolve_answer("labelled", plain).classify.answer == "label"
+    assert resolve_answer(plain).classify.answer == "label"
 
 
 def test_cells_are_split_at_the_separator(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_cells_are_split_at_the_separator(tmp_path: Path) -> None:
 def test_one_label_is_not_a_list(tmp_path: Path) -> None:
     settings = settings_for(written(tmp_path / "t.jsonl", texts()), "classify.answer=label")
     with pytest.raises(DataError, match=naming("t.jsonl", 2, "art", "food", 10)):
-        list(sources("labelled", settings)[0])
+        list(sources(settings)[0])
 
 
 def test_numbers_are_kept_as_they_are(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_numbers_are_kept_as_they_are(tmp_path: Path) -> None:
     assert truth_N.tolist() == [row["label"] for row in rows]
     assert len(examples) == 40
     bad = written(tmp_path / "bad.jsonl", [*rows, {"text": "x", "label": "much"}])
-    with pytest.raises(DataError, match=naming("bad.jsonl", 41, "label='much'")):
+    with pytest.raises(DataError, match=naming("bad.jsonl", 41, "'label' 'much'")):
         prepared(settings_for(bad, "classify.answer=number"), tmp_path / "bad")
 
 
@@ -114,7 +114,7 @@ def test_images_may_have_numbers(tmp_path: Path, images: list[dict[str, Any]]) -
     both = np.concatenate([found.train["number"], found.valid["number"]])
     assert sorted(both.tolist()) == [3.0 * i for i in range(40)]
     bad = written(tmp_path / "bad.jsonl", [*rows, {"path": "0.npy", "label": "much"}])
-    with pytest.raises(DataError, match=naming("bad.jsonl", 41, "label='much'")):
+    with pytest.raises(DataError, match=naming("bad.jsonl", 41, "'label' 'much'")):
         prepared(settings_for(bad, files="data.media", **regression), tmp_path / "bad")
 
 

@@ -37,7 +37,7 @@ folder = Path(sys.argv[1])
 data = {"source": [str(folder / "a.txt")], "target": [str(folder / "b.txt")]}
 settings = run_settings({"data": data, "tokenizer": {"vocab_size": 2000}})
 before = peak()
-made = prepare("pairs", settings, folder / "run")
+made = prepare(settings, folder / "run")
 print(json.dumps({
     "rows": made.train.n + made.valid.n,
     "above": peak() - before,

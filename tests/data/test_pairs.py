@@ -80,7 +80,7 @@ def test_a_pair_keeps_the_number_of_its_line(write: Write) -> None:
     path = write("a.tsv", ["source\ttarget", "a\tb", "", "c\td"])
     assert from_pairs(path) == [("a", "b"), ("", ""), ("c", "d")]
     run = RunSettings(task="translate", data=DataSettings(pairs=(path,)))
-    assert [one.place for one in sources("pairs", run)[0]] == ["a.tsv:2", "a.tsv:3", "a.tsv:4"]
+    assert [one.place for one in sources(run)[0]] == ["a.tsv:2", "a.tsv:3", "a.tsv:4"]
 
 
 @pytest.mark.parametrize(

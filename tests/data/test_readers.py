@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from headway.data.bind import Column, is_header_for
+from headway.data.bind import is_header_for
+from headway.data.columns.column import class_of
 from headway.data.files import open_lines, parts
 from headway.data.fingerprint import data_inputs
 from headway.data.pairs import read_pairs
 from headway.data.prepare import prepare
 from headway.data.readers.open import open_table
-from headway.data.source import DataSource, needed, sources
+from headway.data.schema import schema_of
+from headway.data.source import DataSource, sources
 from headway.errors import ConfigError, DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings, run_settings
@@ -29,8 +31,8 @@ Write = Callable[[str, list[str]], str]
 
 
 def texts(*paths: object, **changes: Any) -> list[tuple[str, str]]:
-    data = DataSettings(**changes)
-    source = DataSource("labelled", RunSettings(task="classify", data=data), tuple(map(str, paths)))
+    run = RunSettings(task="classify", data=DataSettings(**changes))
+    source = DataSource(schema_of(run), run, tuple(map(str, paths)))
     return [(one.text("text"), one.text("label")) for one in source]
 
 
@@ -68,7 +70,7 @@ def test_a_line_over_numbers_names_columns(write: Write) -> None:
 
 
 def test_a_line_over_names_of_media_files_names_columns() -> None:
-    is_header = is_header_for([Column("path", "media", "path_field")], commas=False)
+    is_header = is_header_for([class_of("image")("path", "path_field")], commas=False)
     rows = [[f"{i}.png", f"{i}.jpg"] for i in range(6)]
     assert is_header(["left", "right"], rows)
     assert not is_header(["x.png", "y.png"], rows)
@@ -143,7 +145,7 @@ def test_parts_are_prepared_like_one_file(tmp_path: Path, write: Write) -> None:
     for number, name in enumerate(["parts/*.tsv", "parts", write("all.tsv", lines)]):
         data = {"text": [str(tmp_path / name)], "valid_size": 6}
         settings = run_settings({"task": "classify", "data": data, "tokenizer": {"kind": "words"}})
-        made.append(prepare("labelled", settings, tmp_path / f"run{number}"))
+        made.append(prepare(settings, tmp_path / f"run{number}"))
     for one in made[1:]:
         assert one.train["text"].tokens.tolist() == made[0].train["text"].tokens.tolist()
         assert one.valid_examples == made[0].valid_examples
@@ -222,10 +224,10 @@ def test_labels_before_texts_are_recognised(
     path = tmp_path / "train.label"
     path.write_text("\n".join(lines) + "\n")
     settings = RunSettings(task="classify", data=DataSettings(text=(str(path),)))
-    found = list(sources("labelled", settings)[0])
+    found = list(sources(settings)[0])
     assert [one.text("label") for one in found] == labels
     assert [one.text("text") for one in found] == [line.split(" ", 1)[1] for line in lines]
-    assert open_table(str(path), settings.data, needed("labelled", settings)).columns == columns
+    assert open_table(str(path), settings.data, schema_of(settings).columns).columns == columns
 
 
 def test_numbers_at_the_start_of_texts_are_not_labels(tmp_path: Path) -> None:
@@ -233,7 +235,7 @@ def test_numbers_at_the_start_of_texts_are_not_labels(tmp_path: Path) -> None:
     path.write_text("3 eggs\n12 apples\n7 pears\n")
     settings = RunSettings(task="classify", data=DataSettings(text=(str(path),)))
     with pytest.raises(ConfigError, match=naming("data.label_field", "__label__x", "'3 eggs'")):
-        list(sources("labelled", settings)[0])
+        list(sources(settings)[0])
 
 
 def test_texts_in_a_folder_for_each_class_are_read(tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_texts_in_a_folder_for_each_class_are_read(tmp_path: Path) -> None:
         (tmp_path / "train" / name).write_text(text)
     (tmp_path / "train" / "urls.txt").write_text("lists may be beside them")
     settings = RunSettings(task="classify", data=DataSettings(text=(str(tmp_path / "train"),)))
-    found = [(one.text("label"), one.text("text")) for one in sources("labelled", settings)[0]]
+    found = [(one.text("label"), one.text("text")) for one in sources(settings)[0]]
     assert found == [("neg", "bad"), ("pos", "good\nfilm"), ("pos", "fine")]
     paths = parts(settings.data.text)
     assert paths == list(settings.data.text)
@@ -254,10 +256,10 @@ def test_texts_in_a_folder_for_each_class_are_read(tmp_path: Path) -> None:
     assert data_inputs(settings) != before
     documents = RunSettings(task="complete", data=settings.data)
     with pytest.raises(DataError, match=naming("train/*/*.txt")):
-        list(sources("documents", documents)[0])
+        list(sources(documents)[0])
     both = RunSettings(task="classify", data=DataSettings(text=(str(tmp_path / "all"),)))
     for split in ("train", "test"):
         (tmp_path / "all" / split).mkdir(parents=True)
         (tmp_path / "all" / split / "a.txt").write_text("x")
     with pytest.raises(DataError, match=naming("all/train", "all/test")):
-        list(sources("labelled", both)[0])
+        list(sources(both)[0])

@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 
-from headway.data.source import DataSource, Example, TextKind
+from headway.data.schema import text_schema
+from headway.data.source import DataSource, Example
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
+from headway.specs.tasks import Reads
 from tests.facts import naming
 
 Write = Callable[[str, list[str]], str]
 
 
-def examples(path: str, kind: TextKind = "labelled", **changes: Any) -> list[Example]:
+def examples(path: str, kind: Reads = "labelled", **changes: Any) -> list[Example]:
     settings = RunSettings(task="classify", data=DataSettings(text=(path,), **changes))
-    return list(DataSource(kind, settings, (path,)))
+    return list(DataSource(text_schema(kind, settings), settings, (path,)))
 
 
 def read(path: str, **changes: Any) -> list[tuple[Any, ...]]:

@@ -15,6 +15,7 @@ from headway.data.media.open_item import ItemFormat
 from headway.data.sniff import AUDIO, EXTENSIONS, IMAGES, TABLES, Format, sniff
 from headway.data.source import media_examples
 from headway.settings.data import DataSettings
+from headway.specs.needs import LABEL
 from headway.tasks.modality import modality_of_file
 
 DATA = Path(headway.__file__).parent / "data"
@@ -87,7 +88,7 @@ def _check_folder(folder: Path, what: str, end: str) -> None:
     assert bind_data("classify", str(folder)).files == "media"
     found = modality_of_file(folder, DataSettings())
     assert found == what
-    examples = list(media_examples([str(folder)], DataSettings(), found, "label"))
+    examples = list(media_examples([str(folder)], DataSettings(), found, LABEL))
     assert [one.text("label") for one in examples] == ["cat", "dog"]
     assert all(one.medium.path.endswith(end) for one in examples)
     assert all(one.medium.read(ItemFormat(found, rate=8000)).values.size for one in examples)

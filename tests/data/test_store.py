@@ -99,7 +99,7 @@ def test_small_vocabularies_take_two_bytes_a_token() -> None:
 
 def test_every_pair_goes_to_one_set_in_order(tmp_path: Path, tsv: Callable[..., str]) -> None:
     pairs = shuffled()
-    prepared = prepare("pairs", run(tsv(pairs), valid_size=30), tmp_path)
+    prepared = prepare(run(tsv(pairs), valid_size=30), tmp_path)
     train, valid = texts(prepared, "train"), texts(prepared, "valid")
     assert valid == prepared.valid_pairs
     assert len(valid) == prepared.valid.n == 30
@@ -114,9 +114,7 @@ def test_dropped_pairs_are_counted(tmp_path: Path, tsv: Callable[..., str]) -> N
     long = " ".join(["Baum"] * 80)
     pairs = [*shuffled(), ("", "x"), ("x", " "), (long, "tree"), ("Baum, Baum, x", "a " * 40 + "b")]
     held = tsv(shuffled()[:5], "valid.tsv")
-    prepared = prepare(
-        "pairs", run(tsv(pairs), max_len=50, max_ratio=6.0, valid_pairs=[held]), tmp_path
-    )
+    prepared = prepare(run(tsv(pairs), max_len=50, max_ratio=6.0, valid_pairs=[held]), tmp_path)
     assert prepared.dropped["empty"] == 2
     assert prepared.dropped["over_long"] == 1
     assert prepared.dropped["ratio"] == 1
@@ -135,7 +133,7 @@ def test_a_huge_line_costs_little_and_is_left_out(
     """Megabytes without a blank: tokenised whole they would take gigabytes and minutes."""
     blob = "".join(random.Random(0).choices("abcdefghij", k=2_000_000))
     prepared = prepare(
-        "pairs", run(tsv([*shuffled(), (blob, "short"), ("kurz", blob)]), {"kind": kind}), tmp_path
+        run(tsv([*shuffled(), (blob, "short"), ("kurz", blob)]), {"kind": kind}), tmp_path
     )
     assert prepared.dropped["over_long"] + prepared.dropped["validation_over_long"] == 2
     assert prepared.train.n + prepared.valid.n == 400
@@ -148,7 +146,7 @@ def test_validation_files_are_used_as_they_are(tmp_path: Path, tsv: Callable[...
     valid[1] = ("Baum", "uneven " * 20)
     held = [tsv(valid, "valid.tsv")]
     settings = run(tsv(train), {"normalisation": "nfkc"}, valid_pairs=held, max_ratio=3.0)
-    prepared = prepare("pairs", settings, tmp_path)
+    prepared = prepare(settings, tmp_path)
     assert prepared.valid_pairs == valid[:100]
     assert texts(prepared, "valid")[0] == ("Full width 1", "  two  spaces ")
     assert prepared.train.n == 300
@@ -163,7 +161,7 @@ def test_every_kind_of_tokenizer_serves(
     tmp_path: Path, tsv: Callable[..., str], kind: str, joint: bool
 ) -> None:
     tokenizer = {"kind": kind, "joint": joint, "lowercase": True}
-    prepared = prepare("pairs", run(tsv(shuffled()), tokenizer), tmp_path)
+    prepared = prepare(run(tsv(shuffled()), tokenizer), tmp_path)
     lowered = {(source.lower(), target.lower()) for source, target in shuffled()}
     assert set(texts(prepared, "train")) <= lowered
     assert prepared.vocab.joint == joint
@@ -179,7 +177,7 @@ def test_the_tokenizer_never_sees_validation_pairs(
         return train_vocabularies(*zip(*seen, strict=True), *settings)
 
     monkeypatch.setattr(preparing, "train_vocabularies", spy)
-    prepared = prepare("pairs", run(tsv([*shuffled(), ("", "x")])), tmp_path)
+    prepared = prepare(run(tsv([*shuffled(), ("", "x")])), tmp_path)
     assert seen == texts(prepared, "train")
     assert not set(seen) & set(prepared.valid_pairs)
 
@@ -190,9 +188,7 @@ def test_what_the_tokenizer_cannot_cover_is_reported(
     train, valid = shuffled()[:300], [("Der Hund mag 日本.", "The dog likes Japan.")]
     tokenizer = {"kind": "characters"}
     settings = run(tsv(train), tokenizer, valid_pairs=[tsv(valid, "valid.tsv")])
-    found = {
-        finding.name: finding for finding in prepare("pairs", settings, tmp_path).report.findings
-    }
+    found = {finding.name: finding for finding in prepare(settings, tmp_path).report.findings}
     assert "日 U+65E5" in found["unknown"].text
     assert found["unknown"].level == "warning"
 
@@ -201,52 +197,52 @@ def test_the_same_command_finds_the_data_prepared(
     tmp_path: Path, tsv: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = run(tsv(shuffled()))
-    first = prepare("pairs", settings, tmp_path / "run")
+    first = prepare(settings, tmp_path / "run")
     before = contents(tmp_path / "run" / DATA)
     monkeypatch.setattr(preparing, "DataBuilder", None)  # would fail
-    again = prepare("pairs", settings, tmp_path / "run")
+    again = prepare(settings, tmp_path / "run")
     assert contents(tmp_path / "run" / DATA) == before
     assert again.fingerprint == first.fingerprint
     assert again.report == first.report
     assert texts(again, "train") == texts(first, "train")
     assert load_prepared(tmp_path / "run").valid_pairs == first.valid_pairs
     moved = Path(settings.data.pairs[0]).rename(tmp_path / "moved.tsv")  # only content matters
-    assert prepare("pairs", run(str(moved)), tmp_path / "run").fingerprint == first.fingerprint
+    assert prepare(run(str(moved)), tmp_path / "run").fingerprint == first.fingerprint
 
 
 def test_any_change_makes_it_again(tmp_path: Path, tsv: Callable[..., str]) -> None:
     pairs = shuffled()
     path = tsv(pairs)
-    seen = {prepare("pairs", run(path), tmp_path / "run").fingerprint}
+    seen = {prepare(run(path), tmp_path / "run").fingerprint}
     for settings in (
         run(path, valid_size=20),
         run(path, max_len=20),
         run(path, {"vocab_size": 300}),
         run(path, {"vocab_size": 300, "lowercase": True}),
     ):
-        seen.add(prepare("pairs", settings, tmp_path / "run").fingerprint)
+        seen.add(prepare(settings, tmp_path / "run").fingerprint)
     tsv(pairs[:-1])
-    seen.add(prepare("pairs", run(path), tmp_path / "run").fingerprint)
+    seen.add(prepare(run(path), tmp_path / "run").fingerprint)
     assert len(seen) == 6
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [DATA]
 
 
 def test_two_folders_come_out_byte_for_byte_alike(tmp_path: Path, tsv: Callable[..., str]) -> None:
     settings = run(tsv(shuffled()))
-    prints = [prepare("pairs", settings, tmp_path / name).fingerprint for name in "ab"]
+    prints = [prepare(settings, tmp_path / name).fingerprint for name in "ab"]
     assert prints[0] == prints[1]
     assert contents(tmp_path / "a" / DATA) == contents(tmp_path / "b" / DATA)
 
 
 def test_data_of_another_format_is_prepared_again(tmp_path: Path, tsv: Callable[..., str]) -> None:
     settings = run(tsv(shuffled()))
-    now = prepare("pairs", settings, tmp_path)
+    now = prepare(settings, tmp_path)
     manifest = tmp_path / DATA / "manifest.json"
     text = manifest.read_text()
     manifest.write_text(text.replace('"version": 2', '"version": 1'))
     with pytest.raises(DataError, match=naming(manifest)):
         load_prepared(tmp_path)
-    assert prepare("pairs", settings, tmp_path).fingerprint == now.fingerprint
+    assert prepare(settings, tmp_path).fingerprint == now.fingerprint
     assert manifest.read_text() == text
     values = {key: value for key, value in json.loads(text).items() if key != "columns"}
     manifest.write_text(json.dumps(values))
@@ -259,7 +255,7 @@ def test_the_number_of_workers_changes_nothing(
 ) -> None:
     settings = run(tsv([*shuffled(), ("", "x"), ("日本", "Japan")]), {"kind": "characters"})
     monkeypatch.setattr(source, "BLOCK", 40)
-    alone = prepare("pairs", settings, tmp_path / "1")
+    alone = prepare(settings, tmp_path / "1")
     monkeypatch.setattr(workers, "ALONE", 2)
     monkeypatch.setattr(workers, "cores", lambda: 3)
     started: list[int] = []
@@ -270,7 +266,7 @@ def test_the_number_of_workers_changes_nothing(
         return start(self)
 
     monkeypatch.setattr(workers.Workers, "_start", counted)
-    assert prepare("pairs", settings, tmp_path / "3").fingerprint == alone.fingerprint
+    assert prepare(settings, tmp_path / "3").fingerprint == alone.fingerprint
     assert contents(tmp_path / "1" / DATA) == contents(tmp_path / "3" / DATA)
     assert len(started) == 6  # for the check, and for the tokens
 
@@ -296,7 +292,7 @@ def test_one_flipped_bit_or_a_missing_file_is_noticed(
     tmp_path: Path, tsv: Callable[..., str]
 ) -> None:
     settings = run(tsv(shuffled()))
-    wanted = prepare("pairs", settings, tmp_path / "run").fingerprint
+    wanted = prepare(settings, tmp_path / "run").fingerprint
     data = tmp_path / "run" / DATA
     whole = contents(data)
     draw = random.Random(0)
@@ -311,7 +307,7 @@ def test_one_flipped_bit_or_a_missing_file_is_noticed(
             with pytest.raises(DataError, match=naming(data)) as caught:
                 load_prepared(tmp_path / "run")
             assert isinstance(caught.value.__cause__, FolderError)
-        assert prepare("pairs", settings, tmp_path / "run").fingerprint == wanted
+        assert prepare(settings, tmp_path / "run").fingerprint == wanted
         assert contents(data) == whole
 
 
@@ -319,20 +315,20 @@ def test_standard_input_and_pipes_are_read_once(
     tmp_path: Path, tsv: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tsv(shuffled())
-    wanted = prepare("pairs", run(path), tmp_path / "file").fingerprint
+    wanted = prepare(run(path), tmp_path / "file").fingerprint
     for _ in range(2):
         with Path(path).open() as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
-            assert prepare("pairs", run("-"), tmp_path / "run").fingerprint == wanted
+            assert prepare(run("-"), tmp_path / "run").fingerprint == wanted
     assert [path.name for path in (tmp_path / "run").iterdir()] == [DATA]
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(Path(path).read_bytes()))
     with packed.open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        prepared = prepare("pairs", run("-"), tmp_path / "run")
+        prepared = prepare(run("-"), tmp_path / "run")
     assert prepared.train.n == 360
     with pytest.raises(ConfigError, match=naming("-")):
-        prepare("pairs", run("-", valid_pairs=["-"]), tmp_path / "run")
+        prepare(run("-", valid_pairs=["-"]), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +352,7 @@ def test_data_that_cannot_be_trained_on_is_an_error_with_a_reason(
     facts: str,
 ) -> None:
     with pytest.raises(ImpossibleData, match=naming(facts)) as caught:
-        prepare("pairs", run(tsv(pairs), **data), tmp_path / "run")
+        prepare(run(tsv(pairs), **data), tmp_path / "run")
     assert caught.value.report.impossible
     errors = {one.name for one in caught.value.report.findings if one.level == "error"}
     assert errors == {finding}
@@ -367,27 +363,25 @@ def test_data_that_cannot_be_trained_on_is_an_error_with_a_reason(
 
 def test_unreadable_files_stop_preparation_early(tmp_path: Path, tsv: Callable[..., str]) -> None:
     with pytest.raises(DataError, match=naming("--source", "--target")):
-        prepare("pairs", run_settings({}), tmp_path / "run")
+        prepare(run_settings({}), tmp_path / "run")
     with pytest.raises(DataError, match=naming(tmp_path / "none.tsv")):
-        prepare("pairs", run(str(tmp_path / "none.tsv")), tmp_path / "run")
+        prepare(run(str(tmp_path / "none.tsv")), tmp_path / "run")
     with pytest.raises(DataError, match=naming(tmp_path)):
-        prepare("pairs", run(str(tmp_path)), tmp_path / "run")
+        prepare(run(str(tmp_path)), tmp_path / "run")
     with pytest.raises(DataError, match=naming("none.json")):
-        prepare("pairs", run(tsv(shuffled()), {"file": "none.json"}), tmp_path / "run")
+        prepare(run(tsv(shuffled()), {"file": "none.json"}), tmp_path / "run")
     bad = tmp_path / "latin.tsv"
     bad.write_bytes("Größe\tsize\n".encode("latin-1") * 3)
     with pytest.raises(DataError, match=naming("latin.tsv", 1, "0xf6", 2)):
-        prepare("pairs", run(str(bad)), tmp_path / "run")
-    prepared = prepare(
-        "pairs", run(str(bad), encoding="latin-1", valid_pairs=[tsv(shuffled())]), tmp_path
-    )
+        prepare(run(str(bad)), tmp_path / "run")
+    prepared = prepare(run(str(bad), encoding="latin-1", valid_pairs=[tsv(shuffled())]), tmp_path)
     assert texts(prepared, "train")[0] == ("Größe", "size")
 
 
 def test_preparation_writes_a_manifest_and_reports_progress(
     tmp_path: Path, tsv: Callable[..., str], slow: Any
 ) -> None:
-    prepare("pairs", run(tsv(shuffled())), tmp_path, slow)
+    prepare(run(tsv(shuffled())), tmp_path, slow)
     lines = [line.rpartition("  ")[0] for line in slow.stream.getvalue().splitlines()]
     assert [figures(line) for line in lines] == [["400"], ["400/400"]]
     manifest = json.loads((tmp_path / DATA / "manifest.json").read_text())

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.data.schema import text_schema
 from headway.data.source import DataSource, Example
 from headway.data.tag_schemes import TagScheme, TagSchemeDetector, to_bio
 from headway.errors import DataError
@@ -25,7 +26,8 @@ SPANS = st.lists(st.tuples(st.sampled_from(["PER", "LOC", "O"]), st.integers(1, 
 
 def source(*paths: str, scheme: str = "auto", **data: Any) -> DataSource:
     values: dict[str, Any] = {"task": "tag", "data": {"text": list(paths), **data}}
-    found = DataSource("tagged", run_settings(values), paths)
+    settings = run_settings(values)
+    found = DataSource(text_schema("tagged", settings), settings, paths)
     return replace(found, scheme=found.detected() if scheme == "auto" else scheme)  # type: ignore[arg-type]
 
 
@@ -96,7 +98,7 @@ def test_tags_that_do_not_fit_are_read_and_counted(
 def test_columns_are_read_with_tabs_or_blanks(write: Write) -> None:
     tabs = write("a.conll", ["New York\tB-LOC", "is\tO", "", " ", "en:en:x\tB-LOC", "en:\tO"])
     settings: RunSettings = run_settings({"task": "tag", "tag": {"prefix_strip": "en:"}})
-    [one, two] = DataSource("tagged", settings, (tabs,))
+    [one, two] = DataSource(text_schema("tagged", settings), settings, (tabs,))
     assert one.values == {
         "text": "New York is", "words": ["New York", "is"], "tags": ["B-LOC", "O"],
     }  # fmt: skip

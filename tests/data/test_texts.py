@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pytest
 from headway.data import encode, source
 from headway.data import prepare as preparing
 from headway.data.encode import Router
-from headway.data.prepare import evaluation_set, prepare
+from headway.data.prepare import evaluation_set
+from headway.data.prepare import prepare as prepare_data
 from headway.data.source import Example
 from headway.data.store import DATA, ImpossibleData, PreparedData, load_prepared
 from headway.data.token_store import TokenStore
@@ -33,6 +35,15 @@ from .conftest import sentences
 Write = Callable[[str, list[str]], str]
 
 ENGLISH = [english for _, english in sentences()]
+
+
+TASKS = {"documents": "complete", "fields": "complete", "labelled": "classify", "tagged": "tag",
+         "texts": "embed", "pairs": "translate"}  # fmt: skip
+"""A task that reads each form of data."""
+
+
+def prepare(kind: str, settings: RunSettings, folder: Path, **options: Any) -> PreparedData:
+    return prepare_data(replace(settings, task=TASKS[kind]), folder, **options)
 
 
 def run(path: str, task: str = "complete", **sections: Any) -> RunSettings:
@@ -398,10 +409,10 @@ from headway.settings.run import run_settings
 from headway.data import source, workers
 from headway.data.prepare import prepare
 source.BLOCK, workers.ALONE = 20, 1000
-kind, settings, out = sys.argv[1], run_settings(json.loads(sys.argv[2])), Path(sys.argv[3])
+settings, out = run_settings(json.loads(sys.argv[1])), Path(sys.argv[2])
 print("begin", flush=True)
 while True:
-    prepare(kind, settings, out)
+    prepare(settings, out)
     Path(out, "data", "valid.jsonl").write_text("damaged")  # so that it is made again
 """
 
@@ -422,7 +433,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_fix(
     wanted = prepare(kind, settings, tmp_path / "whole").fingerprint
     for moment in (0.1, 0.3):
         child = subprocess.Popen(
-            [sys.executable, "-c", KILLED, kind, json.dumps(data), str(out)],
+            [sys.executable, "-c", KILLED, json.dumps(data), str(out)],
             stdout=subprocess.PIPE,
         )
         assert child.stdout is not None
@@ -477,8 +488,6 @@ def test_data_that_cannot_be_trained_on_is_an_error_with_a_reason(
 def test_missing_inputs_are_named(tmp_path: Path, write: Write) -> None:
     with pytest.raises(DataError, match=naming("TASK FILES")):
         prepare("documents", run_settings({"task": "complete"}), tmp_path)
-    with pytest.raises(DataError, match=naming("data.fields")):
-        prepare("fields", run(write("a.jsonl", ["{}"])), tmp_path)
     with pytest.raises(DataError, match=naming(tmp_path / "none")):
         prepare("documents", run(str(tmp_path / "none")), tmp_path)
 
@@ -499,17 +508,17 @@ def test_odd_texts_are_remarked_on(tmp_path: Path, write: Write) -> None:
 def test_files_to_score_on_are_read_with_known_labels(tmp_path: Path, write: Write) -> None:
     prepared = prepare("labelled", run(labelled(write)), tmp_path / "run")
     test = labelled(write, "test.tsv", ENGLISH[:7])
-    settings = run(test)
-    found, examples = evaluation_set("labelled", settings, prepared.tokenizer, prepared.labels)
+    settings = run(test, "classify")
+    found, examples = evaluation_set(settings, prepared.tokenizer, prepared.labels)
     assert decoded(prepared, found["text"]) == ENGLISH[:7] == [e["text"] for e in examples]
     assert [prepared.labels[i] for i in found["label"]] == [e["label"] for e in examples]
-    odd = run(write("odd.tsv", [f"{ENGLISH[0]}\tdog", f"{ENGLISH[1]}\tcat"]))
+    odd = run(write("odd.tsv", [f"{ENGLISH[0]}\tdog", f"{ENGLISH[1]}\tcat"]), "classify")
     with pytest.raises(DataError, match=naming("odd.tsv:2", "'cat' 'dog' 'other'")):
-        evaluation_set("labelled", odd, prepared.tokenizer, prepared.labels)
+        evaluation_set(odd, prepared.tokenizer, prepared.labels)
     with pytest.raises(DataError, match=naming("e.tsv")):
-        evaluation_set("labelled", run(write("e.tsv", [])), prepared.tokenizer, prepared.labels)
+        evaluation_set(run(write("e.tsv", []), "classify"), prepared.tokenizer, prepared.labels)
     document = run(story(write))
-    found, _ = evaluation_set("documents", document, prepared.tokenizer, ())
+    found, _ = evaluation_set(document, prepared.tokenizer, ())
     assert found.n_bytes == len(Path(document.data.text[0]).read_text())
 
 

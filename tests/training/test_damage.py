@@ -144,7 +144,7 @@ def test_damaged_prepared_data_is_found_and_made_again(run: Path, command: list[
     source, target = (command[command.index(name) + 1] for name in ("--source", "--target"))
     settings = load_run(run)
     settings = replace(settings, data=replace(settings.data, source=(source,), target=(target,)))
-    again = prepare("pairs", settings, run, Progress(stream=said))
+    again = prepare(settings, run, Progress(stream=said))
     assert again.fingerprint == whole.fingerprint
     assert re.search(r"train\.source\.tokens\b.*\b0\b", said.getvalue())
 
@@ -217,10 +217,10 @@ def half_made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, dict
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "BLOCK", 12)
         patch.setattr(preparing, "RECORD_SECONDS", 0)
-        prepare("labelled", settings, folder / "whole")
+        prepare(settings, folder / "whole")
         patch.setattr(encode.DatasetWriter, "_add", dying)
         with pytest.raises(Killed):
-            prepare("labelled", settings, folder / "run")
+            prepare(settings, folder / "run")
     contents = {path.name: path.read_bytes() for path in (folder / "whole" / "data").iterdir()}
     return settings, folder / "run", contents
 
@@ -242,7 +242,7 @@ def test_damaged_half_made_data_is_made_again(
             shutil.rmtree(out, ignore_errors=True)
             shutil.copytree(killed, out)
             (out / path.relative_to(killed)).write_bytes(content)
-            prepare("labelled", settings, out, Progress(stream=said))
+            prepare(settings, out, Progress(stream=said))
             made = {path.name: path.read_bytes() for path in (out / "data").iterdir()}
             assert made == whole, (path.name, i)
             if len(content) == path.stat().st_size:

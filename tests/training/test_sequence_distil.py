@@ -60,7 +60,7 @@ def school(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[PreparedDat
     )
     replace_text(run / CONFIG, resolved_toml(settings))
     settings = replace(settings, distil=DistilSettings(teacher=str(run)))
-    return prepare("pairs", with_teachers_words(settings), tmp_path / "run"), settings
+    return prepare(with_teachers_words(settings), tmp_path / "run"), settings
 
 
 def test_all_of_it_is_one_call(school: tuple[PreparedData, RunSettings], tmp_path: Path) -> None:

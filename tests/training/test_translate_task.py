@@ -51,7 +51,7 @@ def made_of(folder: Path, **tokenizer: Any) -> PreparedData:
         source=(str(folder / "de"),), target=(str(folder / "en"),), valid_size=30, max_len=40
     )
     settings = RunSettings(task="translate", data=data, tokenizer=TokenizerSettings(**tokenizer))
-    return prepare("pairs", settings, folder)
+    return prepare(settings, folder)
 
 
 def task_of(

@@ -333,8 +333,7 @@ def _report_columns(name: str, settings: RunSettings) -> None:
     if is_table_file(Path(name)) and Path(name).is_file():
         with suppress(DataError):  # reported later, among the answers
             _print_note(
-                f"{name}: "
-                f"{describe_media_columns(name, settings.data, spec_of(settings).modality)}."
+                f"{name}: {describe_media_columns(name, settings.data, spec_of(settings).media)}."
             )
 
 

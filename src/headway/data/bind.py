@@ -8,88 +8,30 @@ the one needed. Otherwise an error lists all columns with some of their values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
-
-from headway.data.sniff import (
-    IsHeader,
-    is_like_rows,
-    is_media_file,
-    is_number,
-    is_over_values,
-    media_types,
-)
+from headway.data.columns.column import Column, Sample, class_of, to_python
+from headway.data.sniff import IsHeader, is_like_rows, is_media_file, is_over_values
 from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ConfigError, MissingColumnError, suggest
 from headway.settings.data import DataSettings
-from headway.specs.needs import Need
-from headway.specs.tasks import Spec
-
-ColumnType = Literal[
-    "text", "label", "labels", "number", "words", "tags", "field", "image", "video", "audio",
-    "part",
-]  # fmt: skip
-MEDIA: tuple[ColumnType, ...] = ("image", "video", "audio")
+from headway.specs.needs import Modality, Need
 
 DEFAULTS: dict[str, str] = {
     name: one for name, one in asdict(DataSettings()).items() if name.endswith("_field")
 }
 """Default column names of the settings."""
 
-UNLIKE = 20
-"""A column with this many rows, all with different values, is not taken for a label."""
 
-
-@dataclass(frozen=True)
-class Column:
-    """A column that a task reads."""
-
-    name: str
-    kind: ColumnType
-    setting: str = ""
-    """Setting in `DataSettings` that names the column in a file; empty if it cannot be renamed."""
-
-    aliases: tuple[str, ...] = ()
-    """Other usual names."""
-
-    optional: bool = False
-    given_name: str = ""
-    """Name given by the user or by a run; it is tried before all other names."""
-
-    is_strict: bool = False
-    """Whether only `given_name` is accepted as the name."""
-
-    separator: str = ""
-    """Separator between several labels in one cell."""
-
-    @property
-    def accepted_names(self) -> tuple[str, ...]:
-        return (*filter(None, [self.given_name]), self.name, *self.aliases)
-
-    @property
-    def option(self) -> str:
-        """Name of the column as a command-line option."""
-        return self.name if self.kind in MEDIA else self.setting.removesuffix("_field")
-
-    @property
-    def python_names(self) -> tuple[str, ...]:
-        """Names of the column as an argument in Python."""
-        return (self.name, "path") if self.kind in MEDIA else (self.name,)
-
-
-def column_of(need: Need, row: Spec) -> Column:
-    if row.modality in MEDIA and row.modality in need.kinds:
-        kind = row.modality
-        return Column(kind, kind, f"{need.name}_field", need.names, need.optional)
-    (held,) = need.kinds
-    assert held in ("text", "label", "labels", "number", "words", "tags")
-    if held in ("labels", "number"):
-        return Column(held, held, f"{need.name}_field", need.names, need.optional)
-    return Column(need.name, held, f"{need.name}_field", need.also, need.optional)
+def column_of(need: Need, modality: Modality) -> Column:
+    """Return the column for a need of a task that reads this modality."""
+    kind = modality if modality in need.kinds else min(need.kinds)
+    made = class_of(kind)
+    own_name = need.name if made.is_named_by_need else kind
+    names = need.also if made.is_named_by_need else need.names
+    setting = f"{need.name}_field"
+    return made(own_name, setting if setting in DEFAULTS else "", names, need.optional)
 
 
 def with_setting_names(
@@ -106,9 +48,7 @@ def with_setting_names(
         if name and name != DEFAULTS.get(one.setting):
             said = not asked or f"data.{one.setting}" in asked
             one = replace(one, optional=False, given_name=name, is_strict=said)
-        if one.kind == "labels":
-            one = replace(one, separator=data.label_separator)
-        found.append(one)
+        found.append(one.with_settings(data))
     return tuple(found)
 
 
@@ -125,7 +65,7 @@ def bind(table: Table, columns: Sequence[Column], *, guesses: bool = True) -> Bi
         name = _named(table, column, found)
         if name is not None:
             found[name] = column
-        elif column.kind != "field" and not column.optional:
+        elif not column.is_field and not column.optional:
             open_.append(column)
     if open_ and not any(one.is_strict for one in columns):
         by_order = _by_order(table, columns, found)
@@ -136,14 +76,15 @@ def bind(table: Table, columns: Sequence[Column], *, guesses: bool = True) -> Bi
         again = False
         for column in list(open_):
             may = [
-                name for name in table.columns if name not in found and _fits(table, name, column)
-            ]
+                name for name in table.columns
+                if name not in found and _fits(table, name, column)
+            ]  # fmt: skip
             if len(may) == 1:
                 found[may[0]] = column
                 open_.remove(column)
                 again = True
-    fields = [one for one in columns if one.kind == "field"]
-    if open_ or (fields and not any(one.kind == "field" for one in found.values())):
+    fields = [one for one in columns if one.is_field]
+    if open_ or (fields and not any(one.is_field for one in found.values())):
         raise _refusal(table, open_ or fields, columns)
     order = {id(column): i for i, column in enumerate(columns)}
     return dict(sorted(found.items(), key=lambda one: order[id(one[1])]))
@@ -195,7 +136,7 @@ def _by_order(
 
 def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -> ConfigError:
     words = " and ".join(f"the {column.name}" for column in open_)
-    if all(one.kind == "field" for one in open_):
+    if all(one.is_field for one in open_):
         names = ", ".join(repr(one.name) for one in open_)
         text = (
             f"{table.display_name} has none of the fields {names}. Name its fields: data.fields=…"
@@ -209,11 +150,11 @@ def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -
             f"{table.name}: it is unclear which column is {words}. Give its name or number: {say}."
         )
         needed = [one for one in columns if not one.optional]
-        if any(one.kind == "label" for one in open_) and _has_number(table):
+        if any(one.is_class for one in open_) and _has_number(table):
             text += " To predict a number: classify.answer=number."
         if len(table.columns) == 1 < len(needed) and not table.typed:
             text += " The file has one column. Separate columns with tabs, or write JSON objects."
-            if any(one.kind in ("label", "labels") for one in open_):
+            if any(one.is_class for one in open_):
                 text += (
                     " A label before each text can be written as `__label__x text`, "
                     "`LABEL:detail text` or `0 text`."
@@ -255,8 +196,8 @@ def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
             named = any(lower & {name.lower() for name in one.accepted_names} for one in columns)
             return named or not is_like_rows(cells, rows)
         exact = any(one.name in cells or (one.setting == "path_field" and "path" in cells)
-                    for one in columns if one.kind != "field")  # fmt: skip
-        fields = any(one.name in cells for one in columns if one.kind == "field")
+                    for one in columns if not one.is_field)  # fmt: skip
+        fields = any(one.name in cells for one in columns if one.is_field)
         needed = [one for one in columns if not one.optional]
         usual = all(lower & {name.lower() for name in one.accepted_names} for one in needed)
         over = is_over_values(cells, rows) or _over_files(cells, rows, columns)
@@ -270,7 +211,7 @@ def _over_files(
 ) -> bool:
     """Whether the column chosen for media names media files in all lines but the first."""
     counted = [int(one.given_name) - 1 for one in columns
-               if one.is_strict and one.kind in MEDIA and one.given_name.isdecimal()]  # fmt: skip
+               if one.is_strict and one.is_media and one.given_name.isdecimal()]  # fmt: skip
     return any(
         bool(below) and not is_media_file(cells[i]) and all(map(is_media_file, below))
         for i in counted
@@ -281,70 +222,22 @@ def _over_files(
 
 def _may_be(table: Table, name: str, column: Column) -> bool:
     """Whether a column with a usual name can hold this kind: all media may be called path."""
-    if column.kind not in MEDIA:
-        return True
     values = (to_python(value_in(row, name)) for row in table.sample)
     first = next((value for value in values if not is_missing(value)), None)
-    return first is None or column.kind in media_types(first)
-
-
-def holds_media(table: Table, name: str, kind: ColumnType) -> bool:
-    """Whether all values of a column name files of this kind by their endings."""
-    found = [row.get(name) for row in table.sample]
-    found = [value for value in found if not (is_missing(value) or is_blank(value))]
-    return bool(found) and all(
-        isinstance(value, str) and is_media_file(value) and kind in media_types(value)
-        for value in found
-    )
+    return first is None or column.could_hold(first)
 
 
 def _fits(table: Table, name: str, column: Column) -> bool:
-    values = [to_python(row.get(name)) for row in table.sample]
-    values = [value for value in values if not (is_missing(value) or is_blank(value))]
-    if not values:
-        return False
-    if column.kind in ("text", "label") and any(holds_media(table, name, kind) for kind in MEDIA):
-        return False
-    if column.kind == "text":
-        strings = all(isinstance(value, str) for value in values)
-        return strings and (table.typed or not all(map(is_number, values)))
-    if column.kind == "label":
-        if len(values) >= UNLIKE and len(set(map(str, values))) == len(values):
-            return False  # all different: row numbers or texts
-        return all(isinstance(value, str | int | bool) for value in values)
-    if column.kind == "labels":
-        return all(isinstance(value, str | list) for value in values)
-    if column.kind == "number":
-        return all(is_number(value) for value in values)
-    if column.kind in ("words", "tags"):
-        return all(isinstance(value, list) for value in values)
-    if table.name:  # a path, whose file is there
-        if holds_media(table, name, column.kind):
-            return True
-        folder = Path(table.name).parent
-        return all(
-            isinstance(v, str) and column.kind in media_types(v) and (folder / v).exists()
-            for v in islice(values, 3)
-        )
-    return column.kind in MEDIA and all(
-        column.kind in media_types(value) if isinstance(value, str)
-        else not isinstance(value, int | float)
-        for value in values
-    )  # fmt: skip
+    sample = sample_of(table, name)
+    return bool(sample.values) and column.matches(sample) is None
+
+
+def sample_of(table: Table, name: str) -> Sample:
+    """Return the first values of a column that are neither missing nor empty."""
+    found = (to_python(row.get(name)) for row in table.sample)
+    values = [value for value in found if not (is_missing(value) or is_blank(value))]
+    return Sample(values, table.typed, Path(table.name).parent if table.name else None)
 
 
 def is_blank(value: object) -> bool:
     return isinstance(value, str) and not value
-
-
-def to_python(value: object) -> object:
-    """Convert numbers and lists of other packages to those of Python."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "OU":
-        return [to_python(one) for one in value.tolist()]
-    return list(value) if isinstance(value, tuple) and all_texts(value) else value
-
-
-def all_texts(values: Sequence[object]) -> bool:
-    return bool(values) and all(isinstance(one, str) for one in values)

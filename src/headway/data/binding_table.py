@@ -11,22 +11,23 @@ from pathlib import Path
 from headway.data.bind import DEFAULTS, Binding, is_blank
 from headway.data.bound_data import ROWS, BoundData
 from headway.data.check_report import Report
+from headway.data.columns.column import Column, class_of
 from headway.data.files import is_stream
 from headway.data.media.open_item import ItemFormat
 from headway.data.readers.folder import FOLDER
+from headway.data.schema import MediaSpec
 from headway.data.sniff import is_table_file
-from headway.data.source import TARGETS, BoundTable, MediaSpec, TargetKind, sources
-from headway.data.table import Table, is_missing, shown_value, value_in
+from headway.data.source import BoundTable, sources
+from headway.data.table import Table, is_missing, value_in
 from headway.settings.data import DataSettings, file_name
 from headway.settings.run import RunSettings
+from headway.specs.needs import OTHER, Need
 from headway.specs.tasks import Spec
 
 MOST_FILES = 3
 """Files whose columns are shown; the others are counted."""
 
 MOST_CLASSES = 8
-CLIPPED = 48
-"""Characters shown of a text."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,17 @@ class TrainingTables:
     @classmethod
     def of(cls, settings: RunSettings, row: Spec, given: Mapping[str, BoundData]) -> TrainingTables:
         """Bind the columns as reading does; data `given` in memory keeps its own binding."""
-        data = settings.data
         held = given.get(ROWS)
         if held is not None and held.table is not None:
             return cls([(held.table, dict(held.columns))])
-        if row.reads == "media":
-            assert row.modality != "text"
-            media = MediaSpec(ItemFormat(row.modality), media_target(settings, row))
-            training, _ = sources("media", settings, media)
+        if (what := row.media) is not None:
+            media = MediaSpec(ItemFormat(what), media_target(settings, row))
+            training, _ = sources(settings, media)
             found = list(training.tables())
             lists = [one for one in found if is_table_file(one.table.name)]
             others = [_describe_files(one) for one in found if one not in lists]
             return cls([(one.table, one.binding) for one in lists], others)
-        reads = "fields" if data.fields and row.reads != "tagged" else row.reads
-        training, _ = sources(reads, settings)
+        training, _ = sources(settings)
         aligned = [one for both in training.aligned for one in both]
         if any(map(is_stream, (*training.paths, *aligned))):  # which can be read only once
             return cls(())
@@ -104,9 +102,9 @@ class TrainingTables:
         return [*shown, *self.others[:MOST_FILES], *behind]
 
 
-def media_target(settings: RunSettings, row: Spec) -> TargetKind:
-    """Return the kind of target that media need for this task."""
-    return "other" if settings.data.other_field else TARGETS.get(row.answers, "none")
+def media_target(settings: RunSettings, row: Spec) -> Need | None:
+    """Return what comes with the media of this task."""
+    return OTHER if settings.data.other_field else row.target
 
 
 ColumnRow = tuple[str, str, str, str]
@@ -117,13 +115,13 @@ is not read."""
 def _cells(table: Table, binding: Binding, report: Report) -> Iterator[ColumnRow]:
     tops = {name.partition(".")[0] for name in binding} | set(binding)
     for name in [*binding, *(name for name in table.columns if name not in tops)]:
-        if name not in binding or binding[name].kind == "part":
-            yield name, "", "", "part of the file" if name in binding else "not used"
+        column = binding.get(name)
+        if column is None or column.is_region:
+            yield name, "", "", "not used" if column is None else column.show("")
             continue
-        column = binding[name]
         found = (value_in(row, name) for row in table.sample)
         value = next((one for one in found if not (is_missing(one) or is_blank(one))), "")
-        yield name, column.name, column.kind, _value(value, column.kind, report.labels)
+        yield name, column.name, column.kind, _value(value, column, report.labels)
 
 
 def _columns(table: Table, binding: Binding, report: Report) -> Iterator[str]:
@@ -136,30 +134,24 @@ def _columns(table: Table, binding: Binding, report: Report) -> Iterator[str]:
             yield f"  {name:{wide}} ({said})"
 
 
-def _value(value: object, kind: str, labels: Mapping[str, tuple[int, int]]) -> str:
-    if kind in ("label", "labels") and labels:
+def _value(value: object, column: Column, labels: Mapping[str, tuple[int, int]]) -> str:
+    if column.is_class and labels:
         some = ", ".join(f"{name} {sum(n):,}" for name, n in islice(labels.items(), MOST_CLASSES))
         more = ", …" if len(labels) > MOST_CLASSES else ""
         return f"{len(labels):,} class{'es' * (len(labels) != 1)}: {some}{more}"
-    if isinstance(value, list):
-        return f"{_clipped(' '.join(map(str, value)))}   {len(value):,} words"
-    if kind in ("text", "field") and isinstance(value, str):
-        words = len(value.split())
-        return f"{_clipped(value)}   {words:,} word{'s' * (words != 1)}"
-    return _clipped(value) if isinstance(value, str) else shown_value(value)
-
-
-def _clipped(text: str) -> str:
-    line = " ".join(text.split())
-    return f'"{line}"' if len(line) <= CLIPPED else f'"{line[: CLIPPED - 1]}…"'
+    return column.show(value)
 
 
 def _describe_files(bound: BoundTable) -> str:
     """Describe a folder, stack or single file, which has no columns of its own."""
-    table, (kind, *_) = bound.table, (one.kind for one in bound.binding.values())
+    table, (first, *_) = bound.table, bound.binding.values()
     labels = Counter(one.text("label") for one in bound) if FOLDER in table.columns else {}
     n = table.n or 0
     known = {name: (count, 0) for name, count in labels.items()}
-    said = f"\n  (folder) → label   label   {_value('', 'label', known)}" if known else ""
+    said = (
+        f"\n  (folder) → label   label   {_value('', class_of('label')('label'), known)}"
+        if known
+        else ""
+    )
     name = file_name(str(table.name))
-    return f"{name}   {table.form}, {n:,} {table.unit_of(n)}\n  (file) → {kind}{said}"
+    return f"{name}   {table.form}, {n:,} {table.unit_of(n)}\n  (file) → {first.kind}{said}"

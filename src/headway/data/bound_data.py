@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import filecmp
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,44 +17,37 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from headway.data.bind import (
-    DEFAULTS,
-    MEDIA,
-    Column,
-    all_texts,
-    bind,
-    column_of,
-    holds_media,
-    is_named,
-    to_python,
-)
+from headway.data.bind import DEFAULTS, bind, column_of, is_named, sample_of
+from headway.data.columns.column import Column, class_of, to_python
 from headway.data.files import DataFiles
 from headway.data.media.in_memory import MediaWriter
+from headway.data.media.open_item import MediaRef
 from headway.data.readers.open import open_table
-from headway.data.sniff import is_table_file, may_hold
-from headway.data.table import RawRow, Table, is_missing, shown_value, table_of
+from headway.data.sniff import ALL_MEDIA, is_table_file, may_hold
+from headway.data.table import RawRow, Table, table_of
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.settings.data import FILES, DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.synonyms import remark_on
 from headway.settings.task_rows import spec_of
 from headway.specs.needs import LABEL, Modality
-from headway.specs.tasks import ALIASES, SPECS
+from headway.specs.tasks import ALIASES, SPECS, FileSetting
 from headway.storage import sync, work_folder
+
+if TYPE_CHECKING:
+    from headway.data.columns.media import MediaColumn
 
 ROWS, VALID = "rows", "valid"
 """File names of training and validation data in that folder."""
 
-_LABEL = Column("label", "label", "label_field", LABEL.also)
-
-SETTING_OF: dict[str, str] = dict.fromkeys(MEDIA, "path")
+SETTING_OF: dict[str, str] = dict.fromkeys(ALL_MEDIA, "path")
 """Names of columns in settings, where arguments use another word."""
 
-ColumnLayout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]
+ColumnLayout = tuple[FileSetting, tuple[Column, ...]]
 """The setting that takes the files, and the columns that they must have."""
 
 
@@ -68,13 +60,11 @@ def layouts_of(task: str, what: Modality | None = None) -> tuple[ColumnLayout, .
     for row in SPECS[task].rows if task in SPECS else (spec_of(task),):
         if what is not None and row.modality != what:
             continue
-        columns = tuple(column_of(need, row) for need in row.needs)
-        if row.reads == "texts":  # two of each, or one that is read twice
+        columns = tuple(column_of(need, row.modality) for need in row.needs)
+        if row.reads_views:  # two of each, or one that is read twice
             found += [("text", columns[:1]), ("pairs", columns[1:])]
-        elif row.reads == "pairs" or row.reads == "media":
-            found.append((row.reads, columns))
         else:
-            found.append(("text", columns))
+            found.append((row.files, columns))
     return tuple(found)
 
 
@@ -82,7 +72,7 @@ def layouts_of(task: str, what: Modality | None = None) -> tuple[ColumnLayout, .
 class BoundData:
     """Training or validation data: files, or a table with the columns used from it."""
 
-    files: Literal["text", "pairs", "media"]
+    files: FileSetting
     """The setting of `data` that takes the files; for validation it is prefixed with `valid_`."""
 
     names: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
@@ -150,16 +140,20 @@ class BoundData:
             if name in self.table.classes:
                 value = _named(value, self.table.classes[name])
             place = f"{where}: column {name!r}"
-            if column.kind in MEDIA:
-                found |= loose.put(value, column.kind, place, called)
-            elif column.kind == "text":
-                several = self.files == "media" and isinstance(value, list) and all_texts(value)
-                _put_in(found, called, value if several else _text(value, place), place)
-            else:
-                found[called if column.setting else column.name] = _VALUES[column.kind](
-                    value, place
-                )
+            for key, one in self._cells(column, value, place, called, loose).items():
+                _put_in(found, key, one, place)
         return found
+
+    def _cells(
+        self, column: Column, value: object, place: str, called: str, loose: MediaWriter
+    ) -> dict[str, Any]:
+        """Return a value as the cells that readers find it in: media may take several."""
+        if not column.is_media:
+            return {called: column.to_json(value, place)}
+        medium = column.parse(value, place)
+        if isinstance(medium, MediaRef):
+            return {called: str(Path(medium.path).absolute())}
+        return loose.put(*medium, called)
 
 
 def bind_data(
@@ -295,8 +289,9 @@ def _layouts(
 ) -> tuple[ColumnLayout, ...]:
     """Return the layouts with the column names of a run, and with its fields if it has any."""
     if fields:
-        group = [Column(name, "field", "", optional=True) for name in fields]
-        label = [replace(_LABEL, optional=spec_of(task).answers != "label")]
+        group = [class_of("field")(name, optional=True) for name in fields]
+        optional = not spec_of(task).is_single_label
+        label = [replace(column_of(LABEL, "text"), optional=optional)]
         layouts = (("text", (*group, *label)),)
     if usual is None:
         return layouts
@@ -314,7 +309,7 @@ def _with_training_name(column: Column, usual: DataSettings) -> Column:
     if not name or name.isdecimal():
         return column
     # A second text is required if training had one; a label only if it is required anyway.
-    return replace(column, given_name=name, optional=column.optional and column.kind == "label")
+    return replace(column, given_name=name, optional=column.optional and column.is_label)
 
 
 def _with_argument_names(columns: Sequence[Column], needs: Mapping[str, Any]) -> list[Column]:
@@ -362,7 +357,7 @@ def _of_files(
     names: dict[str, str | tuple[str, ...]] = {}
     for name, column in needs.items():
         names[settings[name]] = str(column)
-    if fields := tuple(one.name for one in columns if one.kind == "field"):
+    if fields := tuple(one.name for one in columns if one.is_field):
         names["fields"] = fields
     return BoundData(form, names, paths)
 
@@ -380,9 +375,10 @@ def _lists_media(
         table = open_table(path, DataSettings(encoding=encoding), columns, files=files)
     except UserError:
         return False  # reading it as text reports the error
-    if any(is_named(table, one) for one in texts if one.kind == "text"):
+    if any(is_named(table, one) for one in texts if one.is_text):
         return False
-    return any(holds_media(table, name, columns[0].kind) for name in table.columns)
+    column = cast("MediaColumn", columns[0])
+    return any(column.names_files(sample_of(table, name).values) for name in table.columns)
 
 
 def _named(value: object, names: Sequence[str]) -> object:
@@ -392,50 +388,6 @@ def _named(value: object, names: Sequence[str]) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return names[value] if 0 <= value < len(names) else None
     return value
-
-
-def _text(value: object, where: str) -> str:
-    if is_missing(value):
-        return ""
-    if not isinstance(value, str):
-        raise DataError(f"{where} contains {shown_value(value)}, which is not text.")
-    return str(value)
-
-
-def _labels(value: object, where: str) -> object:
-    """Return one label, or a list of labels."""
-    several = isinstance(value, list | tuple | np.ndarray)
-    return _list(value, where) if several else _label(value, where)
-
-
-def _label(value: object, where: str) -> str | int | float | bool:
-    if is_missing(value):
-        return ""
-    if not isinstance(value, str | int | float) or (
-        isinstance(value, float) and not math.isfinite(value)
-    ):
-        raise DataError(
-            f"{where} contains {shown_value(value)}. A label must be text or a finite number."
-        )
-    return value
-
-
-def _list(value: object, where: str) -> list[Any]:
-    found = value.tolist() if isinstance(value, np.ndarray) else value
-    if is_missing(found):
-        return []
-    if not isinstance(found, list | tuple):
-        raise DataError(f"{where} contains {shown_value(value)}, but a list is needed.")
-    return [_label(to_python(one), where) for one in found]
-
-
-def _field(value: object, where: str) -> object:
-    if is_missing(value):
-        return ""
-    return _list(value, where) if isinstance(value, list | np.ndarray) else _label(value, where)
-
-
-_VALUES = {"label": _labels, "words": _list, "tags": _list, "field": _field}
 
 
 def _put_in(found: dict[str, Any], name: str, value: object, where: str) -> None:

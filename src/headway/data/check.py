@@ -7,16 +7,22 @@ the texts of the examples that findings show are read again at the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check_report import Finding, Level, Report, ReportedExample, counted
+from headway.data.check_report import (
+    Finding,
+    Level,
+    Report,
+    ReportedExample,
+    counted,
+    listed,
+)
 from headway.data.hashing import UInt64Array
 from headway.data.media.decoding import FLAT, UNREADABLE
-from headway.data.media.open_item import UNITS as MEDIA_UNITS
 from headway.data.scan import (
     CONTROL,
     EMPTY,
@@ -26,7 +32,7 @@ from headway.data.scan import (
     SWAPPED,
     DatasetScan,
 )
-from headway.data.source import DataSource, TextKind
+from headway.data.source import DataSource
 from headway.settings.overrides import OriginKind
 
 EXAMPLES = 3
@@ -42,15 +48,6 @@ FEW_HELD = 5
 MAX_RATIO = 3.0
 """A pair is an outlier when its length ratio differs from the usual one by more than this factor
 and by more than four standard deviations."""
-
-UNITS: dict[TextKind, str] = {
-    "pairs": "pairs",
-    "documents": "documents",
-    "labelled": "examples",
-    "tagged": "sentences",
-    "fields": "documents",
-    "texts": "texts",
-}
 
 MOST_NAMED = 20
 """Files that an error lists."""
@@ -70,13 +67,6 @@ PROBLEMS = "problems.jsonl"
 """Name of the file that lists the examples left out, in the folder of the prepared data."""
 
 IntArray = NDArray[np.int64]
-
-
-def unit_of(source: DataSource) -> str:
-    """Return the unit in which the examples of a source are counted, such as `pairs`."""
-    if source.media is None:
-        return UNITS[source.kind]
-    return "pairs" if source.media.target == "other" else MEDIA_UNITS[source.media.form.modality]
 
 
 def valid_option(source: DataSource) -> str:
@@ -168,9 +158,9 @@ class TextFindings(Findings):
     """Findings in texts of any kind."""
 
     def __init__(self, scan: DatasetScan, which: str = "") -> None:
-        super().__init__(len(scan), unit_of(scan.source), which)
-        self.scan = scan
-        self.pairs = scan.source.kind == "pairs"
+        super().__init__(len(scan), scan.source.schema.unit, which)
+        self.scan, self.schema = scan, scan.source.schema
+        self.pairs = self.schema.is_translation
 
     def texts(self, *, splits: bool) -> None:
         survey, which = self.scan, f"{self.which}{self.unit}"
@@ -256,16 +246,16 @@ class TextFindings(Findings):
             several = distinct[duplicates(self.scan.key[distinct])]
             text = "same source as an earlier pair, other target (case and punctuation ignored)."
             self.add_rows("note", "several-targets", several, text)
-        elif self.scan.source.kind in ("labelled", "media"):
+        elif self.schema.are_compared:
             rows = conflicts(self.scan.exact, self.scan.label, filled)
             text = f"the same{self.called} as an earlier example, but with another label."
             self.add_rows(self.level_of(rows), "conflicts", rows, text)
 
     def labels(self) -> None:
         names, source = self.scan.labels, self.scan.source
-        wanted = source.kind != "fields" or names.counts
-        if wanted and names.n_unlabelled and "label" in source.kinds:  # several may be none
-            where = "" if source.media else f" in column {source.settings.data.label_field!r}"
+        wanted = not self.schema.has_fields or names.counts
+        if wanted and names.n_unlabelled and self.schema.has_single_class:  # several may be none
+            where = "" if self.schema.media else f" in column {source.settings.data.label_field!r}"
             text = (
                 f"{counted(names.n_unlabelled, self.unit, self.which)} "
                 f"{'has' if names.n_unlabelled == 1 else 'have'} no label{where}; "
@@ -273,7 +263,7 @@ class TextFindings(Findings):
                 "data.on_bad_row=skip"
             )
             self.add("error", "no-label", names.n_unlabelled, text)
-        if names.n_unlabelled and "labels" in source.kinds:
+        if names.n_unlabelled and self.schema.is_multi_label:
             text = (
                 f"{counted(names.n_unlabelled, self.unit, self.which)} "
                 f"{'has' if names.n_unlabelled == 1 else 'have'} none of the labels; the first is "
@@ -295,9 +285,9 @@ class TextFindings(Findings):
         if is_positional(self.scan.source):
             text, label = "--text ", "--label "
         other = f" If the label is the first column: {text}2 {label}1" if usual else ""
-        named = self.what == "label" and self.scan.source.media is None
+        named = not self.schema.is_tagged and self.schema.media is None
         where = f"{label}{data.label_field}" if named else ""
-        several = "labels" in self.scan.source.kinds
+        several = self.schema.is_multi_label
         self.classes(self.scan.labels.counts, self.what, where, other, least=1 if several else 2)
         if hint := label_hint(self.scan):
             self.add("warning", "label-form", 1, hint)
@@ -311,12 +301,12 @@ class TextFindings(Findings):
 
     @property
     def what(self) -> str:
-        return "tag" if self.scan.source.kind == "tagged" else "label"
+        return "tag" if self.schema.is_tagged else "label"
 
     def fields(self) -> None:
-        names, source = self.scan.labels, self.scan.source
-        if source.kind == "fields" and len(source.columns) > 1 and len(self.scan):
-            missing = [name for name in source.columns if not names.present[name]]
+        names, fields = self.scan.labels, self.schema.text_names
+        if self.schema.has_fields and len(fields) > 1 and len(self.scan):
+            missing = [name for name in fields if not names.present[name]]
             if missing:
                 text = f"no document has a field {' or '.join(map(repr, missing))} (data.fields)."
                 self.add("error", "no-field", len(missing), text)
@@ -350,7 +340,7 @@ class TextFindings(Findings):
 
     def findings(self) -> list[Finding]:
         found = self.scan.examples(self.shown_rows())
-        columns = self.scan.source.columns
+        columns = self.schema.text_names
         shown = {}
         for row, one in found.items():
             texts = [one.text(name) for name in columns]
@@ -394,8 +384,7 @@ class MediaFindings(TextFindings):
             self.add("error", "no-texts", len(survey), text)
 
     def form(self) -> dict[str, float]:
-        assert self.scan.source.media is not None
-        form, facts = self.scan.source.media.form, self.facts
+        form, facts = self.schema.format, self.facts
         good = facts["marks"] & UNREADABLE == 0
         sizes = {}
         if good.any():
@@ -488,7 +477,7 @@ def label_hint(seen: DatasetScan) -> str:
     if they look like classes or if the task has no other kind of answer."""
     settings, names = seen.source.settings, list(seen.labels.counts)
     own = getattr(settings, settings.task, None)
-    if "label" not in seen.source.kinds or not hasattr(own, "answer") or not names:
+    if not seen.source.schema.has_single_class or not hasattr(own, "answer") or not names:
         return ""
     if len(names) > MANY_NUMBERS and all(map(is_number, names)):
         return (
@@ -577,7 +566,7 @@ def check(training: DatasetScan, validation: DatasetScan | None) -> Report:
         findings += others.findings()
         for name, n in validation.labels.counts.items():
             counts.setdefault(name, [0, 0])[1] = n
-    if mine.what == "label" and (text := rare_label_note(held_out(training, validation))):
+    if not mine.schema.is_tagged and (text := rare_label_note(held_out(training, validation))):
         findings.append(Finding("warning", "few-valid", 1, text))
     n_valid = None if validation is None else len(validation)
     labels = {name: (counts[name][0], counts[name][1]) for name in sorted_labels(counts)}
@@ -617,10 +606,6 @@ def sorted_labels(names: Iterable[str]) -> list[str]:
         return sorted(names, key=lambda name: (float(name), name))
     except ValueError:
         return sorted(names)
-
-
-def listed(names: Sequence[str], most: int = 12) -> str:
-    return ", ".join(map(repr, names[:most])) + (", …" if len(names) > most else "")
 
 
 def clipped(text: str, width: int = 60) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Literal
@@ -166,3 +166,7 @@ def _labels(labels: Mapping[str, tuple[int, int]], what: str, most: int = 20) ->
     shown = [f"{name} {n:,} ({n / total:.1%})" for name, (n, _) in list(labels.items())[:most]]
     what = what.removesuffix("s") if len(labels) == 1 else what
     return f"{len(labels)} {what}: " + ", ".join(shown) + (", …" if len(labels) > most else "")
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(map(repr, names[:most])) + (", …" if len(names) > most else "")

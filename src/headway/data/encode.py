@@ -6,19 +6,19 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from itertools import compress
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check import listed, valid_option
+from headway.data.check import valid_option
 from headway.data.check_report import Finding, Report, counted
+from headway.data.columns.column import SPLITS, Column, Rows, StoreFacts, StoreTools
 from headway.data.manifest import DataManifest
-from headway.data.source import DataSource, Example, TextKind, in_example_blocks
-from headway.data.token_store import lengths_file, side, token_dtype, tokens_file
+from headway.data.source import DataSource, Example, in_example_blocks
 from headway.data.workdir import GrowingFiles
 from headway.data.workers import map_blocks
 from headway.errors import DataError
@@ -32,12 +32,7 @@ MOST_CHARACTERS = 100
 """A pair with more than this many characters per token of the longest limit counts as too long and
 is cut before it is tokenised: megabytes without a blank would take much memory and time."""
 
-SHOWN = {"documents": 2_000, "media": 200}
-MOST_SHOWN = 20_000
-"""Most validation examples kept as text. All pairs are kept: translations are scored with them."""
-
 MOST_UNKNOWN = 1_000
-SPLITS = ("train", "valid")
 
 
 @dataclass(frozen=True)
@@ -126,7 +121,9 @@ def all_for_validation(
 ) -> Iterator[RoutedBlock]:
     """Route all examples of a source, or the given ones instead, to validation."""
     before = True
-    for block in in_example_blocks(source if examples is None else examples, source.columns):
+    for block in in_example_blocks(
+        source if examples is None else examples, source.schema.text_names
+    ):
         ends = np.array([item.ends for item in block], np.bool_)
         first = np.concatenate([[before], ends[:-1]])
         before = bool(ends[-1])
@@ -152,11 +149,15 @@ class BlockEncoder:
     """Function that turns a block of texts into token ids, in any process."""
 
     vocab: Path
-    columns: tuple[str, ...]
+    columns: Mapping[str, Column]
+    """The columns to encode, by the names of their tokens."""
+
     body: str
     """The column whose bytes are counted."""
 
-    kind: TextKind
+    is_joined: bool
+    """Whether all columns together are one text, of which some may be empty."""
+
     most: int | None
     """Most characters of a text that are encoded; None for all."""
 
@@ -169,26 +170,25 @@ class BlockEncoder:
 
     def __reduce__(self) -> tuple[type[BlockEncoder], tuple[object, ...]]:
         """Pickle without the tokenizers: every worker loads its own."""
-        return BlockEncoder, (self.vocab, self.columns, self.body, self.kind, self.most)
+        return BlockEncoder, (self.vocab, self.columns, self.body, self.is_joined, self.most)
 
     def __call__(self, given: EncodeBlock) -> EncodedBlock:
         if not self.columns:  # labels alone
             n = len(given.whole)
             return EncodedBlock(np.ones(n, np.bool_), {}, {}, np.zeros(n, np.int64), 0, set())
-        kept = has_text(given.texts.values(), self.kind) | ~given.whole
+        kept = has_text(given.texts.values(), is_joined=self.is_joined) | ~given.whole
         goes_on = given.continues[kept]
         columns = given.texts
         if not kept.all():
             columns = {name: list(compress(texts, kept)) for name, texts in columns.items()}
         found: dict[str, FlatIds] = {}
-        if self.kind == "tagged":
-            words = list(compress(given.words, kept))
-            encoded = self.tokenizers["text"].encode_words(words)._asdict()
-            found |= {name: flat for name, flat in encoded.items() if flat is not None}
-        else:
-            for name, texts in columns.items():
-                cut = texts if self.most is None else [text[: self.most] for text in texts]
-                found[name] = self.tokenizers[name].encode_parts(cut, goes_on)
+        for name, column in self.columns.items():
+            values: Sequence[Any] = columns[name]
+            if column.is_words:
+                values = list(compress(given.words, kept))
+            elif self.most is not None:
+                values = [text[: self.most] for text in values]
+            found |= column.tokenize(values, goes_on, self.tokenizers[name])
         n_unknown, unknown = 0, set[str]()
         for name, texts in columns.items():
             n, lacks = _unknown(self.tokenizers[name], texts, found[name])
@@ -203,10 +203,10 @@ def _sizes(texts: Sequence[str] | Sequence[bytes]) -> NDArray[np.int64]:
     return np.fromiter(map(len, texts), np.int64, len(texts))
 
 
-def has_text(columns: Iterable[Sequence[str]], kind: TextKind) -> NDArray[np.bool_]:
+def has_text(columns: Iterable[Sequence[str]], *, is_joined: bool) -> NDArray[np.bool_]:
     """Return which examples have text: a document needs one of its fields, a pair both texts."""
     sides = [np.array([bool(text.strip()) for text in texts], np.bool_) for texts in columns]
-    return reduce(np.logical_or if kind == "fields" else np.logical_and, sides)
+    return reduce(np.logical_or if is_joined else np.logical_and, sides)
 
 
 class EncodeBlock(NamedTuple):
@@ -282,48 +282,29 @@ class DatasetWriter:
         known: tuple[DataManifest, DataManifest] | None = None,
     ) -> None:
         """Start, or resume from `known`: the count and the files of an interrupted attempt."""
-        self.source = source
-        self.pairs = source.kind == "pairs"
-        self.labels = {name: i for i, name in enumerate(labels)}
-        data = source.settings.data
+        self.source, self.schema = source, source.schema
+        schema, data = source.schema, source.settings.data
+        self.pairs = schema.is_translation
         done, files = known or ({}, {})
         fresh = EncodingCounts.of_pairs(data.max_len) if self.pairs else EncodingCounts()
         self.count = EncodingCounts(**{**fresh.to_dict(), **done})
         most = MOST_CHARACTERS * max(map(int, self.count.over_long)) if self.pairs else None
-        body = next(iter(source.columns[-1:] if source.kind == "fields" else source.columns), "")
-        self.encode = BlockEncoder(vocab, source.columns, body, source.kind, most)
+        names = schema.text_names
+        body = next(iter(names[-1:] if schema.has_fields else names), "")
+        self.encode = BlockEncoder(vocab, schema.token_columns, body, schema.has_fields, most)
         self.files = GrowingFiles(folder, files)
-        self.stores = self._stores()
-        for split in SPLITS:
-            for name, facts in self.stores.items():
-                for file in _files(split, name, facts):
-                    self.files.start(file)
+        numbers = {name: i for i, name in enumerate(labels)}
+        # A text is never that long, but all of a file may be one document.
+        lengths = "<i8" if schema.in_pieces else "<i4"
+        tools = StoreTools(self.encode.tokenizers, numbers, lengths)
+        columns = (*schema.token_columns.values(), *schema.other_columns)
+        self.writers = [column.writer(self.files, tools) for column in columns]
         self.files.start("valid.jsonl")
 
-    def _stores(self) -> dict[str, dict[str, str]]:
-        """Return the kind and types of each column for the manifest."""
-        # A text is never that long, but all of a file may be one document.
-        lengths = "<i8" if self.source.kind == "documents" else "<i4"
-        found = {
-            name: {"kind": "text", "dtype": token_dtype(tokenizer.vocab_size), "lengths": lengths}
-            for name, tokenizer in self.encode.tokenizers.items()
-        }
-        if self.source.kind == "tagged":
-            for name in ("tags", "pieces"):
-                found[name] = {"kind": name, "dtype": "<u4", "lengths": lengths}
-            if not self.encode.tokenizers["text"].is_cased:
-                found["shapes"] = {"kind": "shapes", "dtype": "<u2", "lengths": lengths}
-        kinds = self.source.kinds
-        if "label" in kinds and self.labels:
-            found["label"] = {"kind": "label", "dtype": "<i4"}
-        if "labels" in kinds:
-            found["labels"] = {"kind": "labels", "dtype": "<u4", "lengths": lengths}
-        if "number" in kinds:
-            found["number"] = {"kind": "number", "dtype": "<f4"}
-        if self.source.media is not None:
-            kind = self.source.media.names[0]
-            found |= {name: {"kind": kind, "dtype": "<i8"} for name in self.source.media.names}
-        return found
+    @property
+    def stores(self) -> dict[str, StoreFacts]:
+        """The kind and types of each stored array, for the manifest."""
+        return {name: facts for one in self.writers for name, facts in one.stores.items()}
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -352,12 +333,8 @@ class DatasetWriter:
 
     def _encode_block(self, routed: RoutedBlock) -> EncodeBlock:
         values = [one.values for one in routed.examples]
-        texts = {name: [one[name] for one in values] for name in self.source.columns}
-        words = (
-            [one.strings("words") for one in routed.examples]
-            if self.source.kind == "tagged"
-            else []
-        )
+        texts = {name: [one[name] for one in values] for name in self.schema.text_names}
+        words = [one.strings("words") for one in routed.examples] if self.schema.is_tagged else []
         whole = routed.first & np.array([one.ends for one in routed.examples], np.bool_)
         return EncodeBlock(cast(dict[str, list[str]], texts), ~routed.first, whole, words)
 
@@ -371,28 +348,20 @@ class DatasetWriter:
         known = set(self.count.unknown_characters)
         if len(known) < MOST_UNKNOWN:
             self.count.unknown_characters = sorted(known | encoded.unknown)
-        columns, n_bytes = dict(encoded.columns), encoded.n_bytes
+        texts, n_bytes = encoded.columns, encoded.n_bytes
         lengths = self._lengths(encoded)
         self._measure(kept, encoded, lengths)
         if self.pairs:
             fits = self._fitting(kept, lengths)
             kept, n_bytes = kept.kept(fits), n_bytes[fits]
-            columns = {name: flat.rows(fits) for name, flat in columns.items()}
-        if self.source.kind == "tagged":
-            columns["tags"] = FlatIds.of(
-                [[self._label(tag, one) for tag in one.strings("tags")] for one in kept.examples]
-            )
-        if "labels" in self.stores:
-            columns["labels"] = FlatIds.of(
-                [
-                    [self._label(name, one) for name in one.strings("labels")]
-                    for one in kept.examples
-                ]
-            )
+            texts = {name: flat.rows(fits) for name, flat in texts.items()}
+        columns: dict[str, Rows] = {**texts}
+        for writer in self.writers:
+            columns |= writer.encode(kept.examples)
         ends = np.array([one.ends for one in kept.examples], np.bool_)
         for number, which in enumerate((~kept.valid, kept.valid)):
-            self._write(number, columns, which, ends[which])
-            self._write_single(number, kept, which)
+            some = {name: rows_where(rows, which) for name, rows in columns.items()}
+            self._write(number, some, ends[which])
             self.count.n_bytes[number] += int(n_bytes[which].sum())
         self._show(kept)
         self.count.blocks += 1
@@ -400,7 +369,7 @@ class DatasetWriter:
     def _lengths(self, encoded: EncodedBlock) -> dict[str, NDArray[np.int64]]:
         """Return lengths in tokens; a text cut before encoding counts one per character left."""
         most, found = self.encode.most, {}
-        for name in self.source.columns:
+        for name in self.schema.text_names:
             found[name] = lengths = encoded.columns[name].lengths
             if most is not None:
                 found[name] = np.where(encoded.characters[name] > most, most, lengths)
@@ -439,63 +408,29 @@ class DatasetWriter:
         dropped["ratio"] += int(uneven.sum())
         return ~(too_long | uneven)
 
-    def _label(self, name: str | None, item: Example) -> int:
-        if name is None or name not in self.labels:
-            what = "tag" if self.source.kind == "tagged" else "label"
-            if not name:
-                field = self.source.settings.data.label_field
-                raise DataError(f"{item.place} has no {what} in column {field!r}.")
-            known = listed(list(self.labels))
-            raise DataError(f"{item.place}: unknown {what} {name!r}. Known {what}s: {known}.")
-        return self.labels[name]
-
-    def _write(
-        self, number: int, columns: Mapping[str, FlatIds], rows: NDArray[np.bool_],
-        ends: NDArray[np.bool_],
-    ) -> None:  # fmt: skip
+    def _write(self, number: int, rows: Mapping[str, Rows], ends: NDArray[np.bool_]) -> None:
         """Write the rows of one split; pieces of a document become one sequence."""
-        totals = np.zeros(int(ends.sum()), np.int64)
-        for column, flat in columns.items():
-            facts = self.stores[column]
-            part = flat.rows(rows)
-            lengths = part.lengths
-            if self.source.kind == "documents":
-                done = np.cumsum(lengths) + self.count.unfinished[number]
-                lengths = np.diff(done[ends], prepend=0)
-                if len(done):
-                    self.count.unfinished[number] = int(done[-1] - (done[ends].max(initial=0)))
-            tokens, sizes = _files(SPLITS[number], column, facts)
-            self.files.write(tokens, part.ids.astype(facts["dtype"]).tobytes())
-            self.files.write(sizes, lengths.astype(facts["lengths"]).tobytes())
-            if facts["kind"] == "text":
-                totals += lengths
-        self.count.n[number] += len(totals)
-        if number == 0 and not self.pairs:
-            self._count_long(totals)
-
-    def _write_single(self, number: int, kept: RoutedBlock, rows: NDArray[np.bool_]) -> None:
-        """Write the columns with one number per example."""
-        single: dict[str, Callable[[Example], float]] = {
-            "label": self._number, "number": _as_float,
-        }  # fmt: skip
-        if self.source.media is not None:
-            single |= {name: partial(_stored, name) for name in self.source.media.names}
-        for name, value in single.items():
-            if facts := self.stores.get(name):
-                values = [value(kept.examples[i]) for i in np.flatnonzero(rows).tolist()]
-                [file] = _files(SPLITS[number], name, facts)
-                self.files.write(file, np.array(values, facts["dtype"]).tobytes())
-
-    def _number(self, item: Example) -> int:
-        return self._label(item.text("label"), item)
+        texts = [cast(FlatIds, rows[name]).lengths for name in self.schema.text_names]
+        whole = None
+        if self.schema.in_pieces:
+            [each] = texts
+            done = np.cumsum(each) + self.count.unfinished[number]
+            whole = np.diff(done[ends], prepend=0)
+            if len(done):
+                self.count.unfinished[number] = int(done[-1] - (done[ends].max(initial=0)))
+            texts = [whole]
+        for writer in self.writers:
+            writer.append(SPLITS[number], rows, whole)
+        self.count.n[number] += int(ends.sum())
+        if number == 0 and not self.pairs and texts:
+            self._count_long(np.sum(texts, axis=0))
 
     def _show(self, kept: RoutedBlock) -> None:
         """Store the validation examples that are shown."""
-        most = SHOWN.get(self.source.kind, MOST_SHOWN)
         lines = []
         for row in np.flatnonzero(kept.valid & kept.first).tolist():
-            if self.pairs or self.count.shown < most:
-                lines.append(json.dumps(self.source.shown(kept.examples[row])) + "\n")
+            if self.schema.all_shown or self.count.shown < self.schema.most_shown:
+                lines.append(json.dumps(self.schema.shown(kept.examples[row])) + "\n")
                 self.count.shown += 1
         self.files.write("valid.jsonl", "".join(lines).encode())
 
@@ -514,7 +449,7 @@ class DatasetWriter:
                         f"data.max_len higher than {data.max_len}."
                     )
                 report.findings.append(Finding("error", "nothing-left", 0, text))
-        if self.source.media is not None:
+        if self.schema.media is not None:
             self._add_written(report)
             return
         report.over_long = {int(limit): n for limit, n in count.over_long.items()}
@@ -573,23 +508,8 @@ class DatasetWriter:
             report.findings.append(Finding("note", "uneven", n, text))
 
 
-def _as_float(item: Example) -> float:
-    return float(item.text("number"))
-
-
-def _stored(name: str, item: Example) -> int:
-    """Return the number under which an item of media was stored."""
-    number = item.values[name]
-    assert isinstance(number, int)
-    return number
-
-
-def _files(split: str, column: str, facts: Mapping[str, str]) -> list[str]:
-    """Return the file names of a column: values and lengths, or values alone."""
-    name = side(Path(split), column)
-    if "lengths" in facts:
-        return [str(tokens_file(name)), str(lengths_file(name))]
-    return [str(name)]
+def rows_where(rows: Rows, which: NDArray[np.bool_]) -> Rows:
+    return rows.rows(which) if isinstance(rows, FlatIds) else rows[which]
 
 
 def unknown_text(n: int, characters: set[str]) -> str:

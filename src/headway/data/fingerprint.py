@@ -30,6 +30,7 @@ from headway.data.workers import cores
 from headway.errors import ConfigError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
+from headway.specs.needs import LABEL, OTHER, WRITTEN
 from headway.tokens.files import tokenizer_files
 
 FIELDS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs",
@@ -115,8 +116,13 @@ def inputs_match(inputs: Mapping[str, object], data: DataSettings) -> bool:
     return bool(inputs.get("files") == json.loads(json.dumps(found)))
 
 
+MEDIA_TARGETS = {one.name: one for one in (LABEL, WRITTEN, OTHER)}
+"""What may come with media, by its name in the manifest."""
+
+
 def _contents_of(inputs: Mapping[str, Any], data: DataSettings) -> list[str]:
-    asked = inputs["form"]["modality"], inputs["target"], inputs["answer"]
+    target = MEDIA_TARGETS.get(inputs["target"])
+    asked = inputs["form"]["modality"], target, inputs["answer"]
     return content_checksums(
         [list(media_examples(getattr(data, name), data, *asked)) for name in MEDIA_FIELDS]
     )

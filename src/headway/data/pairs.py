@@ -15,7 +15,7 @@ from headway.storage import work_folder
 TextPair = tuple[str, str]
 """A source and its target."""
 
-TASK = next(spec.name for spec in SPECS.values() if spec.reads == "pairs")
+TASK = next(spec.name for spec in SPECS.values() if spec.reads_pairs)
 
 
 def read_pairs(

@@ -18,18 +18,17 @@ from typing import NamedTuple, cast
 
 from headway.data.bind import (
     Binding,
-    Column,
     bind,
     column_of,
     is_named,
-    to_python,
     with_setting_names,
 )
-from headway.data.columns import VALUES
+from headway.data.columns.column import Column, class_of, to_python
 from headway.data.files import DataFile, DataFiles, is_stream
 from headway.data.readers.conll import cells_of
 from headway.data.readers.jsonl import parse_object
 from headway.data.readers.open import HEAD, open_table
+from headway.data.schema import media_columns, text_schema
 from headway.data.sniff import (
     COMMA,
     CONLL,
@@ -45,14 +44,14 @@ from headway.data.sniff import (
     is_table_file,
     label_format,
 )
-from headway.data.source import BoundTable, Example, media_tables, needed, needs_of
+from headway.data.source import BoundTable, Example, media_tables
 from headway.data.table import ABSENT, RawRow, Table
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
 from headway.settings.task_rows import spec_of
-from headway.specs.needs import TEXT, WORDS, Modality
-from headway.specs.tasks import Reads
+from headway.specs.needs import TEXT, WORDS, MediaModality
+from headway.specs.tasks import Reads, Spec
 
 Question = str | tuple[str, ...]
 """A text, two texts to compare, or the fields of a document in order, empty where absent."""
@@ -94,7 +93,7 @@ def open_inputs(
     """Open files for prediction, one after another. `needs` may name columns:
     `{"text": "review"}`. With `rows`, all columns are read, and lists and folders of media are
     expanded to their items."""
-    if spec_of(settings).modality == "text":
+    if spec_of(settings).is_text:
         files = [_text_file(one, settings, note, needs=needs, rows=rows) for one in paths]
     else:
         files = [_media_file(one, settings, note) for one in paths]
@@ -128,7 +127,7 @@ def _text_file(
     data, files = settings.data, DataFiles()
     columns: Sequence[Column] = _named_by(input_columns(settings), needs)
     file = files.file(path, data.encoding)
-    tagged = spec_of(settings).reads == "tagged"
+    tagged = spec_of(settings).reads_sentences
     if not (needs or Path(path).is_dir()):
         try:
             texts = (_tagger_lines if tagged else _plain_lines)(file, settings, columns, note)
@@ -157,12 +156,12 @@ def _plain_lines(
 ) -> InputFile | None:
     """Return the lines of a file that is not a table as inputs; None for a table."""
     spec, stream = spec_of(settings), is_stream(file.path)
-    if not stream and _is_table(file, settings.data, spec.reads, columns, settings.labels):
+    if not stream and _is_table(file, settings.data, spec, columns, settings.labels):
         return None
     tabs = not stream and has_extension(file.path, TAB) and _has_tabs(file.path, _head(file))
-    if tabs and spec.reads != "labelled":
+    if tabs and not spec.reads_labelled_texts:
         note(f"{file.name}: each line is read as one text, including its tabs, as in training")
-    name = columns[0].name if columns[0].kind == "text" else "text"
+    name = columns[0].name if columns[0].is_text and not columns[0].is_field else "text"
     return InputFile((name,), (InputRow(line, {name: line}) for line in file.lines()))
 
 
@@ -176,9 +175,9 @@ def _named_by(columns: list[Column], needs: Mapping[str, str] | None) -> list[Co
 
 def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
     """Open one image, video or audio file, or the items of a list or a folder."""
-    what = spec_of(settings).modality
-    assert what != "text"
-    [bound] = media_tables([path], settings.data, what)
+    what = spec_of(settings).media
+    assert what is not None
+    [bound] = media_tables([path], settings.data, media_columns(what, None, settings.data))
     table, names = bound.table, list(bound.binding)
     if not is_table_file(path):
         items = (InputRow(one, {"path": one.medium.path}) for one in bound)
@@ -206,15 +205,14 @@ def input_columns(settings: RunSettings) -> list[Column]:
     """Return the columns that the run reads, and those that it predicts as optional ones."""
     data, spec = settings.data, spec_of(settings)
     if data.fields:
-        return list(needed("fields", settings))
-    if spec.reads == "pairs" or (spec.reads == "texts" and data.pairs):
-        columns = with_setting_names(needs_of("pairs"), data, settings.asked)
-    elif spec.reads in ("media", "tagged"):
-        columns = with_setting_names(
-            [column_of(one, spec) for one in spec.needs], data, settings.asked
-        )
+        return list(text_schema("fields", settings).columns)
+    if not spec.is_text:
+        needs = [column_of(one, spec.modality) for one in spec.needs]
+        columns = with_setting_names(needs, data, settings.asked)
+    elif spec.reads_views:  # prediction reads one text or two, not two views of one
+        columns = text_schema("pairs" if data.pairs else "documents", settings).columns
     else:
-        columns = needed("labelled" if spec.reads == "labelled" else "documents", settings)
+        columns = text_schema(spec.reads, settings).columns
     targets = _targets(settings)
     return [
         replace(one, optional=True, is_strict=False) if one.name in targets else one
@@ -225,18 +223,18 @@ def input_columns(settings: RunSettings) -> list[Column]:
 def _targets(settings: RunSettings) -> set[str]:
     """Return the names of the columns that the run predicts."""
     spec = spec_of(settings)
-    found = {column_of(one, spec).name for one in spec.needs if one.role == "target"}
-    return found | ({*TARGETS} if spec.modality == "text" else set())
+    found = {column_of(one, spec.modality).name for one in spec.needs if one.role == "target"}
+    return found | ({*TARGETS} if spec.is_text else set())
 
 
 def input_words(settings: RunSettings) -> set[str]:
     """Return the words by which options and arguments name the columns that a run reads; `text`
     always refers to the first."""
-    columns = [one for one in input_columns(settings) if one.kind != "field"]
+    columns = [one for one in input_columns(settings) if not one.is_field]
     found = {
         word for one in columns for word in one.python_names if one.name not in _targets(settings)
     }
-    return found | ({"text"} if columns and spec_of(settings).modality == "text" else set())
+    return found | ({"text"} if columns and spec_of(settings).is_text else set())
 
 
 def bind_inputs(
@@ -257,11 +255,9 @@ def bind_inputs(
         ]
     columns = _named_by(columns, needs)
     first = columns[0]
-    if first.kind == "words" and not _has_words(table, first):
-        columns[0] = replace(
-            first, name="text", kind="text", setting="text_field", aliases=TEXT.also
-        )
-    elif first.kind == "text":
+    if first.is_words and not _has_words(table, first):
+        columns[0] = _sentences(first)
+    elif first.is_text and not first.is_field:
         columns[0] = replace(first, aliases=tuple(dict.fromkeys((*first.aliases, *TEXT.names))))
     bound = bind(table, columns, guesses=guesses)
     return {name: one for name, one in bound.items() if one.name not in targets}
@@ -282,7 +278,7 @@ def _table_inputs(
     # Columns may have any name, but a line that is not a header must not be taken for one.
     guesses = any(is_named(table, one) for one in targets)
     binding = bind_inputs(table, settings, needs, guesses=guesses)
-    written = spec_of(settings).reads == "documents"
+    written = spec_of(settings).reads_documents
     said = (
         _describe_fields(table, data, written) if data.fields else describe_columns(table, binding)
     )
@@ -303,12 +299,11 @@ def _table_inputs(
     return InputFile(table.columns or tuple(binding), read())
 
 
-def describe_media_columns(path: str, data: DataSettings, what: Modality) -> str:
+def describe_media_columns(path: str, data: DataSettings, what: MediaModality) -> str:
     """Describe which column of a list of media is read."""
-    assert what != "text"
-    [bound] = media_tables([path], data, what)
+    [bound] = media_tables([path], data, media_columns(what, None, data))
     table = bound.table
-    (name,) = (name for name, one in bound.binding.items() if one.kind != "part")
+    (name,) = (name for name, one in bound.binding.items() if not one.is_region)
     if table.form == "lines of JSON":
         return f"field {name!r} names the files"
     column = repr(name) if table.header else name
@@ -367,7 +362,7 @@ def _has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
 
 
 def _is_table(
-    file: DataFile, data: DataSettings, reads: Reads, columns: Sequence[Column],
+    file: DataFile, data: DataSettings, spec: Spec, columns: Sequence[Column],
     labels: Sequence[str] = (),
 ) -> bool:  # fmt: skip
     """Whether a file must be read as a table: it has the columns of training by name, by number or
@@ -383,7 +378,7 @@ def _is_table(
     between = detect_separator(path, head, names) or "\t"
     cells = [cell.strip().strip('"') for cell in first.split(between)]
     tabs = _has_tabs(path, head)
-    if reads == "pairs" or (reads == "texts" and data.pairs):
+    if spec.reads_pairs or (spec.reads_views and data.pairs):
         table = has_extension(path, TAB) or bool(data.pairs)
         return (
             has_extension(path, COMMA)
@@ -394,7 +389,7 @@ def _is_table(
         one.given_name in cells if one.is_strict else set(one.accepted_names) & set(cells)
         for one in wanted
     )
-    if reads != "labelled":  # such runs were trained on whole lines
+    if not spec.reads_labelled_texts:  # such runs were trained on whole lines
         return (there and has_extension(path, TAB, COMMA)) or (
             has_extension(path, COMMA) and len(cells) > 1
         )
@@ -417,8 +412,16 @@ def _columns_of_tagger(settings: RunSettings) -> tuple[Column, ...]:
     first = input_columns(settings)[0]
     return (
         first,
-        replace(first, name="text", kind="text", setting="text_field", aliases=TEXT.also),
+        _sentences(first),
     )
+
+
+def _sentences(words: Column) -> Column:
+    """Return the column of sentences that may be there instead of lists of words."""
+    return class_of("text")(
+        "text", "text_field", TEXT.also, words.optional, given_name=words.given_name,
+        is_strict=words.is_strict,
+    )  # fmt: skip
 
 
 def _is_tagged_table(file: DataFile, settings: RunSettings) -> bool:
@@ -452,7 +455,7 @@ def _in_columns(file: DataFile, settings: RunSettings) -> bool:
 def _words(file: DataFile, settings: RunSettings, note: Note) -> Iterator[Question]:
     """Yield sentences, or CoNLL lines converted to tab-separated columns with the word first."""
     data = settings.data
-    columns = [one for one in needed("tagged", settings) if one.name == "words"]
+    columns = [one for one in text_schema("tagged", settings).columns if one.is_words]
     lines = file.lines()
     if is_stream(file.path):
         return iter(lines)
@@ -490,7 +493,7 @@ def _json_words(
                         f"{where} has no field {column.name!r} with a list of words. Its fields "
                         f"are: {there}."
                     )
-                VALUES["words"](values[name], name, where)
+                column.parse(values[name], f"{where}: field {name!r}")
                 line = line if name in WORDS.names else json.dumps({"words": values[name]})
         except DataError as error:
             if data.on_bad_row == "error":

@@ -25,12 +25,10 @@ from headway.data.check import (
     MOST_NAMED,
     PROBLEMS,
     check,
-    listed,
     missing_label_warning,
     sorted_labels,
-    unit_of,
 )
-from headway.data.check_report import Report
+from headway.data.check_report import Report, listed
 from headway.data.encode import DatasetWriter, RoutedBlock, Router, all_for_validation
 from headway.data.fingerprint import (
     SEEN,
@@ -46,7 +44,8 @@ from headway.data.media.decoding import UNREADABLE, MediaDecoder, read_media_rec
 from headway.data.media.open_item import MediaRef, is_broken_link, path_exists
 from headway.data.readers import lines
 from headway.data.scan import EMPTY, DatasetScan, scan_examples, scan_media
-from headway.data.source import DataSource, Example, MediaSpec, TextKind, in_example_blocks, sources
+from headway.data.schema import MediaSpec, Schema, schema_of
+from headway.data.source import DataSource, Example, in_example_blocks, sources
 from headway.data.split import split_off
 from headway.data.store import (
     DATA,
@@ -60,7 +59,6 @@ from headway.data.workdir import WorkDir, open_workdir, remove_leftovers
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
 from headway.settings.run import RunSettings
-from headway.settings.task_rows import spec_of
 from headway.settings.text import WordShape
 from headway.storage import work_folder
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
@@ -78,7 +76,6 @@ RECORD_SECONDS = 2.0
 
 
 def prepare(
-    kind: TextKind,
     settings: RunSettings,
     folder: Path,
     progress: Progress = SILENT,
@@ -94,29 +91,30 @@ def prepare(
     them, they get new ids after all others. `media` gives the form and target of images, videos and
     audio.
     """
-    _check_data_given(kind, settings)
+    _check_data_given(schema_of(settings, media), settings)
     folder.mkdir(parents=True, exist_ok=True)
     with rereadable(source.with_files(settings), folder) as settings:
-        settings = source.resolve_answer(kind, settings, media)
-        both = None if media is None else sources(kind, settings, media)
+        settings = source.resolve_answer(settings, media)
+        schema = schema_of(settings, media)
+        both = None if media is None else sources(settings, media)
         wanted = data_inputs(settings) if both is None else _media_inputs(both, folder)
         wanted |= {
-            "kind": kind,
+            "kind": schema.name,
             "specials": list(specials),
             "given": tokenizer and hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
         }
-        if kind == "tagged":
+        if schema.is_tagged:
             tag = settings.tag
             wanted["tag"] = {"scheme": tag.scheme, "prefix_strip": tag.prefix_strip}
-        if spec_of(settings).answers in ("labels", "number"):
-            wanted["answer"] = spec_of(settings).answers
+        if (target := schema.target) is not None and not schema.has_single_class:
+            wanted["answer"] = target.kind
         made = verified_manifest(folder / DATA, progress.note)
         if made is None or made["inputs"] != wanted:
             # Work resumes after whole blocks, so the blocks and columns must be the same as before.
             blocks = [source.BLOCK, source.BLOCK_CHARACTERS, lines.PIECE]
-            cut = {"blocks": blocks, **({"shapes": len(WordShape)} if kind == "tagged" else {})}
+            cut = {"blocks": blocks, **({"shapes": len(WordShape)} if schema.is_tagged else {})}
             with open_workdir(folder / DATA, {**wanted, **cut}, progress.note) as place:
-                build = DataBuilder(both or sources(kind, settings), place, progress)
+                build = DataBuilder(both or sources(settings), place, progress)
                 facts = build.run(tokenizer, specials)
                 if both is not None:
                     seen = {
@@ -132,7 +130,7 @@ def prepare(
 def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataManifest:
     """Return everything that determines the prepared data. If names, sizes and times of the files
     have not changed, their contents are not read again."""
-    settings, media = both[0].settings, both[0].media
+    settings, media = both[0].settings, both[0].schema.media
     assert media is not None
     if settings.data.on_bad_row == "error":
         check_files_exist(*(one for one in both if not one.in_arrays))
@@ -145,9 +143,9 @@ def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataMani
     except (OSError, ValueError, KeyError, TypeError):
         files = content_checksums(splits)
     values = {
-        "files": files, "form": asdict(media.form), "target": media.target,
+        "files": files, "form": asdict(media.form), "target": media.target_name,
         "valid_size": settings.data.valid_size, "answer": "label",
-        "tokenizer": tokenizer_inputs(settings) if both[0].columns else None,
+        "tokenizer": tokenizer_inputs(settings) if both[0].schema.text_names else None,
     }  # fmt: skip
     return json.loads(json.dumps(values))  # as it comes back from a file
 
@@ -179,29 +177,19 @@ NOTHING_IN_PYTHON = (
 )
 
 
-def _check_data_given(kind: TextKind, settings: RunSettings) -> None:
+def _check_data_given(schema: Schema, settings: RunSettings) -> None:
     data = settings.data
-    if kind == "media":
-        if not data.media:
-            raise DataError(
-                "no training data was given. Give a folder or files: headway train TASK FILES",
-                python=NOTHING_IN_PYTHON,
-            )
-    elif kind == "pairs":
-        if not data.source and not data.pairs:
-            raise DataError(
-                "no training data was given. Give a table of pairs, or --source and --target."
-            )
-    elif not data.text and not (kind == "texts" and data.pairs):
+    if getattr(data, schema.files) or (schema.is_translation and data.source):
+        return
+    if schema.is_translation:
         raise DataError(
-            "no training data was given. Give files: headway train TASK FILES",
-            python=NOTHING_IN_PYTHON,
+            "no training data was given. Give a table of pairs, or --source and --target."
         )
-    if kind == "fields" and not data.fields:
-        raise DataError(
-            "data.fields is not set. List the fields of the records with the body last, for "
-            "example data.fields=[title,body]"
-        )
+    what = "files" if schema.media is None else "a folder or files"
+    raise DataError(
+        f"no training data was given. Give {what}: headway train TASK FILES",
+        python=NOTHING_IN_PYTHON,
+    )
 
 
 class DataBuilder:
@@ -211,9 +199,9 @@ class DataBuilder:
         self, both: tuple[DataSource, DataSource], place: WorkDir, progress: Progress
     ) -> None:
         self.training, self.validation = both
-        self.kind = self.training.kind
+        self.schema = self.training.schema
         self.settings = self.training.settings
-        self.media = self.training.media
+        self.media = self.schema.media
         self.place = place
         self.progress = progress
 
@@ -222,17 +210,19 @@ class DataBuilder:
         split = self.place.state / "held_out.npy"
         if self.media is not None:
             examples = [*self.training, *self.validation]
-            MediaDecoder(examples, self.media, self.place.results, self.place).run(self.progress)
+            names = self.schema.media_names
+            decoder = MediaDecoder(examples, names, self.media.form, self.place.results, self.place)
+            decoder.run(self.progress)
         plan = self.place.stage("plan", lambda: self._plan(split), split)
         held_out, blank = np.load(split)
         words = self.place.results / "tokenizer.json"
 
         def make() -> None:
-            left_out = held_out | blank if self.kind in ("pairs", "media") else held_out
+            left_out = held_out if self.schema.counts_characters else held_out | blank
             texts = _for_training(self.training, Router(left_out, plan["cut"]))
             self._vocabularies(plan, texts, given, specials).save(words)
 
-        if self.training.columns:
+        if self.schema.text_names:
             self.place.stage("tokenizer", make, words)
         with DatasetWriter(
             self.training, words, plan["labels"], self.place.results, self.place.recorded()
@@ -254,7 +244,7 @@ class DataBuilder:
         return {
             **({} if self.media is None else {"form": asdict(self.media.form)}),
             "columns": encoder.stores,
-            "fields": list(self.training.columns) if self.kind == "fields" else [],
+            "fields": list(self.schema.text_names) if self.schema.has_fields else [],
             "labels": plan["labels"],
             "dropped": encoder.count.dropped,
             "n_bytes": encoder.count.n_bytes,
@@ -262,7 +252,7 @@ class DataBuilder:
 
     @property
     def _unit(self) -> str:
-        return "characters" if self.kind not in ("pairs", "media") else unit_of(self.training)
+        return "characters" if self.schema.counts_characters else self.schema.unit
 
     def _surveys(self) -> tuple[DatasetScan, DatasetScan | None]:
         """Survey the training data, and the validation data if it was given."""
@@ -287,10 +277,10 @@ class DataBuilder:
         cut, labels = None, sorted_labels(seen.labels.counts)
         surveys = [seen] if held is None else [seen, held]
         characters = sum(one.n_characters for one in surveys)
-        size = characters if self._unit == "characters" else sum(map(len, surveys))
+        size = characters if self.schema.counts_characters else sum(map(len, surveys))
         problems = {k: v for one in surveys for k, v in one.labels.problems.items()}
         held_out = np.zeros(len(seen), np.bool_)
-        if held is None and self.kind == "documents" and seen.filled.sum() < FEW_DOCUMENTS:
+        if held is None and self.schema.in_pieces and seen.filled.sum() < FEW_DOCUMENTS:
             cut = int(0.9 * int(seen.lengths[0][seen.filled].sum()))
         elif held is None:
             # The split is the peak of memory: drop what only the check needs.
@@ -327,11 +317,11 @@ class DataBuilder:
         with self.progress.stage(
             "training the tokenizer" if wanted.file is None else "reading the tokenizer"
         ):
-            if self.kind == "pairs":
+            if self.schema.is_translation:
                 one, other = tee(examples)
                 sides = (e.text("source") for e in one), (e.text("target") for e in other)
                 return train_vocabularies(*sides, wanted, plan["n"])
-            columns = self.training.columns
+            columns = self.schema.text_names
             texts = (text for one in examples for name in columns if (text := one.text(name)))
             tokenizer = train_on_texts(texts, wanted, plan["characters"], specials)
             return Vocabularies(tokenizer, tokenizer)
@@ -339,7 +329,7 @@ class DataBuilder:
     def _encode(self, encoder: DatasetWriter, blocks: Iterator[RoutedBlock], size: int) -> None:
         """Encode all remaining blocks, and record the progress from time to time."""
         kept = time.monotonic()
-        columns = self.training.columns
+        columns = self.schema.text_names
         progress = self.progress if columns else SILENT
         with progress.stage("tokenising", size, self._unit) as stage:
 
@@ -348,7 +338,7 @@ class DataBuilder:
                 if time.monotonic() - kept >= RECORD_SECONDS:
                     self.place.record(encoder.count.to_dict(), encoder.files.sync())
                     kept = time.monotonic()
-                if self._unit != "characters":
+                if not self.schema.counts_characters:
                     stage.advance(len(routed.examples))
                 else:
                     stage.advance(sum(len(one.text(n)) for one in routed.examples for n in columns))
@@ -357,7 +347,7 @@ class DataBuilder:
         encoder.files.sync()
 
     def _blocks(self, router: Router) -> Iterator[RoutedBlock]:
-        for block in in_example_blocks(self.training, self.training.columns):
+        for block in in_example_blocks(self.training, self.schema.text_names):
             yield router.route(block)
         yield from all_for_validation(self.validation)
 
@@ -375,7 +365,7 @@ class DataBuilder:
         mixed = np.random.default_rng(MIXED).permutation(len(validation)).tolist()
         both = compress(training, usable & ~held_out), [validation[row] for row in mixed]
         for is_valid, examples in enumerate(both):
-            for block in in_example_blocks(examples, self.training.columns):
+            for block in in_example_blocks(examples, self.schema.text_names):
                 each = np.ones(len(block), np.bool_)
                 yield RoutedBlock(block, each & bool(is_valid), each)
 
@@ -383,8 +373,7 @@ class DataBuilder:
 def stored_examples(source: DataSource, folder: Path, first: int = 0) -> list[Example]:
     """Return examples with the numbers of their media in the folder, after the `first` examples of
     others. An unreadable item has the number of another one and must not be used."""
-    assert source.media is not None
-    names = source.media.names
+    names = source.schema.media_names
     stored = np.cumsum(read_media_records(folder)["marks"] & UNREADABLE == 0) - 1
     rows = stored.reshape(-1, len(names))[first:].tolist()
     return [
@@ -394,31 +383,31 @@ def stored_examples(source: DataSource, folder: Path, first: int = 0) -> list[Ex
 
 
 def _for_training(source: DataSource, router: Router) -> Iterator[source.Example]:
-    for block in in_example_blocks(source, source.columns):
+    for block in in_example_blocks(source, source.schema.text_names):
         routed = router.route(block)
         yield from compress(routed.examples, ~routed.valid)
 
 
 def evaluation_set(
-    kind: TextKind, settings: RunSettings, tokenizer: Tokenizer, labels: Sequence[str]
+    settings: RunSettings, tokenizer: Tokenizer, labels: Sequence[str]
 ) -> tuple[Columns, list[DataManifest]]:
     """Load the files of `data.text` (or `data.pairs`) for evaluation: the encoded columns in
     memory, and the examples as in the files. A label not among `labels` raises an error with its
     place."""
-    _check_data_given(kind, settings)
+    _check_data_given(schema_of(settings), settings)
     with work_folder() as folder:
         words = folder / "tokenizer.json"
         Vocabularies(tokenizer, tokenizer).save(words)
         with rereadable(settings, folder) as readable:
-            source, _ = sources(kind, replace(readable, data=replace(readable.data, valid_text=())))
+            source, _ = sources(replace(readable, data=replace(readable.data, valid_text=())))
             with DatasetWriter(source, words, labels, folder) as encoder:
                 encoder.run(all_for_validation(source), lambda routed: None)
-        fields = source.columns if kind == "fields" else ()
+        fields = source.schema.text_names if source.schema.has_fields else ()
         facts = {"columns": encoder.stores, "fields": fields, "n_bytes": encoder.count.n_bytes}
         opened = open_columns(folder, "valid", facts)
         examples = (folder / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
         if not opened.n:
-            raise DataError(f"no {unit_of(source)} to evaluate in {', '.join(source.paths)}.")
+            raise DataError(f"no {source.schema.unit} to evaluate in {', '.join(source.paths)}.")
         return opened.in_memory(), [json.loads(line) for line in examples]
 
 
@@ -451,31 +440,31 @@ def evaluation_media(
             "no data to evaluate was given. Give a folder or files: headway evaluate RUN FILES",
             python="no data to evaluate was given. Pass a path or a table: run.evaluate(data)",
         )
-    source, _ = sources("media", settings, media)
+    source, _ = sources(settings, media)
     if settings.data.on_bad_row == "error":
         check_files_exist(source)
     with work_folder() as folder:
         words = folder / "tokenizer.json"
-        MediaDecoder(list(source), media, folder).run(progress)
+        MediaDecoder(list(source), source.schema.media_names, media.form, folder).run(progress)
         _check_scorable(scan_media(source, folder), labels)
         targets = [one.text("text") or ", ".join(one.labels) for one in source]
         if tokenizer is not None:
             Vocabularies(tokenizer, tokenizer).save(words)
         kept = source
-        if source.columns and tokenizer is None:
-            kept = replace(source, media=replace(media, target="none"))
+        if source.schema.text_names and tokenizer is None:
+            kept = replace(source, schema=source.schema.without_target())
         examples = stored_examples(source, folder)
         with DatasetWriter(kept, words, labels, folder) as encoder:
             encoder.run(all_for_validation(kept, examples), lambda routed: None)
         facts = {"columns": encoder.stores, "fields": (), "n_bytes": encoder.count.n_bytes}
         # The files stay mapped after their folder is removed.
         opened = open_columns(folder, "valid", {**facts, "form": asdict(media.form)})
-    found = [] if media.target in ("none", "other") else targets
+    found = targets if source.schema.has_target else []
     return EvaluationMedia(opened, [one.place for one in source], found)
 
 
 def _check_scorable(seen: DatasetScan, labels: Sequence[str]) -> None:
-    unit, problems = unit_of(seen.source), seen.labels.problems
+    unit, problems = seen.source.schema.unit, seen.labels.problems
     if not len(seen):
         raise DataError(f"the data has no {unit} to evaluate. Give files with at least one.")
     if problems:
@@ -484,11 +473,12 @@ def _check_scorable(seen: DatasetScan, labels: Sequence[str]) -> None:
         more = f" And {n - MOST_NAMED:,} more." * (n > MOST_NAMED)
         raise DataError(f"{n:,} of {len(seen):,} {unit} cannot be read: {shown}{more}")
     empty = seen.rows(EMPTY)
-    if "label" in seen.source.kinds and seen.labels.n_unlabelled:
+    if seen.source.schema.has_single_class and seen.labels.n_unlabelled:
         empty = np.flatnonzero(seen.label < 0)
     if len(empty):
         [one] = seen.examples(empty[:1].tolist()).values()
-        what = f"a {unit.removesuffix('s')} without a {'text' if seen.source.columns else 'label'}"
+        lacks = "text" if seen.source.schema.text_names else "label"
+        what = f"a {unit.removesuffix('s')} without a {lacks}"
         raise DataError(f"{one.place}: {what} cannot be evaluated.")
     for name in seen.labels.counts:
         if name not in labels:

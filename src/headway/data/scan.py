@@ -156,33 +156,34 @@ def scan_examples(
     `learn`, pairs are added to the profiles of source and target; without, they are only compared
     with the finished profiles."""
     names, blocks = LabelScan(), _Blocks(source)
-    labelled = not source.kinds.keys().isdisjoint(("label", "labels"))
-    names_any = labelled or source.kind in ("tagged", "fields")
+    schema = source.schema
+    labelled = schema.has_classes
+    names_any = labelled or schema.is_tagged or schema.has_fields
     profiles = Profiles() if profiles is None else profiles
     parts = GrowingColumns()
-    facts = _BlockScanner(source.kind == "pairs", source.kind == "fields")
+    facts = _BlockScanner(schema.is_translation, schema.has_fields)
     for found in map_blocks(facts, blocks):
         block = blocks.taken.popleft()
         if found.trigrams:
             found.marks[profiles.swapped(*found.trigrams, learn=learn)] |= SWAPPED
         told = block.examples if names_any else [one for one in block.examples if one.problem]
-        numbers = [names.add(item, source.columns) for item in told]
+        numbers = [names.add(item, schema.text_names) for item in told]
         some = (np.array(numbers, np.int32),) if labelled else ()
         ends = np.array([item.ends for item in block.examples], np.bool_)
         pair = () if found.other is None else (found.other,)
         parts.add((ends, found.key, found.exact, found.marks, *found.lengths, *pair, *some))
-        advance(block.size if source.kind != "pairs" else len(block.examples))
+        advance(len(block.examples) if schema.is_translation else block.size)
     if not parts.n:
         none = np.zeros(0, np.uint64)
-        sides = (none.astype(np.int64),) * (2 if source.kind == "pairs" else 1)
+        sides = (none.astype(np.int64),) * (2 if schema.is_translation else 1)
         return DatasetScan(source, none, none, none, sides, none.astype(np.uint8),
                       none.astype(np.int32), names, blocks.unequal)  # fmt: skip
     ends, key, exact, marks, *more = parts.whole()
     label = more.pop() if labelled else np.broadcast_to(np.int32(-1), len(key))
-    paired = len(source.columns) == 2 and source.kind != "fields"
+    paired = len(schema.text_names) == 2 and not schema.has_fields
     other = more.pop() if paired else key
     lengths = tuple(more)
-    if source.kind == "documents":
+    if schema.in_pieces:
         firsts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
         lengths = tuple(np.add.reduceat(side, firsts, dtype=np.int64) for side in lengths)
         # A mark of any piece applies to the document; it is empty only if all pieces are.
@@ -197,8 +198,7 @@ def scan_examples(
 
 def scan_media(source: DataSource, folder: Path, first: int = 0) -> DatasetScan:
     """Survey media that were decoded into the folder, after the `first` examples of others."""
-    assert source.media is not None
-    examples, each_has = list(source), len(source.media.names)
+    examples, each_has = list(source), len(source.schema.media_columns)
     here = slice(first * each_has, (first + len(examples)) * each_has)
     facts = read_media_records(folder)[here].reshape(-1, each_has)
     problems = read_problems(folder)
@@ -212,7 +212,7 @@ def scan_media(source: DataSource, folder: Path, first: int = 0) -> DatasetScan:
     key, other = facts["hash"][:, 0].copy(), facts["hash"][:, -1].copy()
     exact = key if each_has == 1 else mix_bits(key) ^ other
     empty = unread
-    if source.columns:
+    if source.schema.text_names:
         texts = [one.text("text") for one in examples]
         empty = unread | np.array([not text for text in texts], np.bool_)
         exact = mix_bits(key) ^ CharacterCodes.of(texts).hashes() if texts else key
@@ -234,7 +234,7 @@ class _Blocks:
         self.unequal: UnequalCounts | None = None
 
     def __iter__(self) -> Iterator[list[list[str]]]:
-        blocks = in_example_blocks(self.source, self.source.columns)
+        blocks = in_example_blocks(self.source, self.source.schema.text_names)
         while True:
             try:
                 block = next(blocks, None)
@@ -244,7 +244,9 @@ class _Blocks:
             if block is None:
                 return
             values = [item.values for item in block]
-            texts = [[cast(str, one[name]) for one in values] for name in self.source.columns]
+            texts = [
+                [cast(str, one[name]) for one in values] for name in self.source.schema.text_names
+            ]
             self.taken.append(_Block(block, sum(sum(map(len, column)) for column in texts)))
             yield texts
 

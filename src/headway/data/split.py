@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check import label_hint, unit_of, valid_option
+from headway.data.check import label_hint, valid_option
 from headway.data.check_report import Finding, Report, counted
 from headway.data.hashing import IntArray, UInt64Array, mix_bits
 from headway.data.scan import DatasetScan
@@ -36,14 +36,13 @@ def split_off(seen: DatasetScan, size: int, report: Report) -> NDArray[np.bool_]
     filled = seen.filled
     # A slice makes no copy, and nearly always there is text everywhere.
     rows = slice(None) if filled.all() else filled
-    kind = seen.source.kind
-    media = seen.source.media
+    schema = seen.source.schema
     # Voices are also compared with each other: one recording of a voice would say nothing.
-    each = 2 if media and media.form.modality == "audio" else 1
-    labels = seen.label[rows] if seen.labels.counts and kind != "tagged" else None
+    each = 2 if any(one.is_audio for one in schema.media_columns) else 1
+    labels = seen.label[rows] if seen.labels.counts and not schema.is_tagged else None
     try:
         keys = seen.key[rows], seen.other[rows]
-        unit = unit_of(seen.source)
+        unit = schema.unit
         option = valid_option(seen.source)
         chosen = choose_rows(*keys, size, unit, option, labels=labels, each=each)
     except DataError as error:
@@ -51,7 +50,7 @@ def split_off(seen: DatasetScan, size: int, report: Report) -> NDArray[np.bool_]
         report.findings.append(Finding("error", "no-split", 0, text))
         raise ImpossibleData(report) from error
     held_out[np.flatnonzero(filled)[chosen]] = True
-    if kind == "pairs":
+    if schema.is_translation:
         _report_shared(seen, filled & ~held_out, held_out, report)
     return held_out
 

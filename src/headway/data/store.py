@@ -12,21 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check_report import Report
+from headway.data.columns.column import SPLITS, class_of
 from headway.data.hashing import UInt64Array
 from headway.data.manifest import DataManifest, load_manifest
-from headway.data.media.decoding import UNREADABLE, VALUES, read_media_records
 from headway.data.media.open_item import ItemFormat
 from headway.data.media.store import AudioStore, ImageStore
 from headway.data.sniff import MediaType
-from headway.data.token_store import TokenStore, side
+from headway.data.token_store import TokenStore
 from headway.errors import DataError
 from headway.specs.needs import MEDIA
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 DATA = "data"
 """Name of the folder with the prepared data, in the folder of a run."""
-
-SPLITS = ("train", "valid")
 
 IntArray = NDArray[np.int64]
 ColumnStore = TokenStore | ImageStore | AudioStore | IntArray | NDArray[np.float32]
@@ -255,33 +253,15 @@ def open_columns(folder: Path, split: str, made: DataManifest) -> Columns:
     """Open a split as its manifest describes it."""
     stores: dict[str, ColumnStore] = {}
     hashes = None
-    if "form" in made:
-        items, known = open_media(folder, _form(made["form"]))
+    form = _form(made["form"]) if "form" in made else None
     for name, facts in made["columns"].items():
-        path = side(folder / split, facts.get("file", name))
-        if "lengths" in facts:
-            stores[name] = TokenStore.open(path, facts["dtype"], facts["lengths"])
-            continue
-        found: NDArray[Any] = np.fromfile(path, facts["dtype"])
-        if facts["kind"] in MEDIA:
-            stores[name] = items.rows(found)
-            hashes = known[found] if hashes is None else hashes
-        else:
-            stores[name] = found if facts["kind"] == "number" else found.astype(np.int64)
+        column = class_of(facts["kind"])
+        known = {**facts, "name": name, "form": form}
+        stores[name] = column.open(folder, split, known)
+        if hashes is None:
+            hashes = column.hashes(folder, split, known)
     n_bytes = made["n_bytes"][SPLITS.index(split)]
     return Columns(stores, fields=made["fields"], n_bytes=n_bytes, hashes=hashes)
-
-
-def open_media(folder: Path, form: ItemFormat) -> tuple[ImageStore | AudioStore, UInt64Array]:
-    """Open all media in the folder, with their content hashes."""
-    facts = read_media_records(folder)
-    facts = facts[facts["marks"] & UNREADABLE == 0]
-    if form.modality == "audio":
-        lengths = facts["height"].astype(np.int64)
-        return AudioStore.open(folder / VALUES, lengths, form.rate), facts["hash"]
-    assert form.size is not None
-    shape = (form.frames, form.channels, *form.size)
-    return ImageStore.open(folder / VALUES, shape), facts["hash"]
 
 
 def _form(values: DataManifest) -> ItemFormat:

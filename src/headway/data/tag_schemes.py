@@ -115,3 +115,13 @@ def to_bio(tags: Sequence[str], scheme: TagScheme) -> tuple[list[str], int]:
         touches = kind
         open_kind = None if letter in ("E", "S") else kind
     return made, misfits
+
+
+def check_words(words: Sequence[str], tags: Sequence[str], where: str) -> None:
+    """Raise an error unless there is one tag for each word."""
+    if len(words) != len(tags):
+        raise DataError(
+            f"{where} has {len(words)} words but {len(tags)} tags. Give one tag per word."
+        )
+    if not all(map(str.strip, words)) or not all(tags):
+        raise DataError(f"{where} has an empty word or tag.")

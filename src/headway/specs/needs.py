@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Modality = Literal["text", "image", "video", "audio"]
+MediaModality = Literal["image", "video", "audio"]
+
+Modality = Literal["text"] | MediaModality
 """Kind of input that a model reads."""
 
 
-DataKind = Modality | Literal["words", "label", "labels", "number", "tags"]
-"""Kind of values in a column of the data."""
+DataKind = str
+"""Kind of values in a column of the data, a key of `data.columns.column.KINDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,15 @@ NUMBER = Need(
 
 
 WRITTEN = Need(
-    name="text", kinds=frozenset({"text"}), role="target",
+    name="text", kinds=frozenset({"captions"}), role="target",
     also=("caption", "captions", "transcript", "transcription", "sentence", "description"),
 )  # fmt: skip
+
+
+ANSWERS: dict[str, Need] = {"labels": LABELS, "number": NUMBER}
+"""Columns of classification tasks whose answer is not one label."""
+
+
+def need_for_answer(need: Need, answer: str) -> Need:
+    """Return the column that holds the targets for this kind of answer."""
+    return ANSWERS.get(answer, need) if need is LABEL else need

@@ -19,9 +19,7 @@ from headway.specs.metrics import (
 from headway.specs.needs import (
     AUDIO,
     LABEL,
-    LABELS,
     MEDIA,
-    NUMBER,
     OTHER,
     SOURCE,
     TAGS,
@@ -29,8 +27,10 @@ from headway.specs.needs import (
     TEXT,
     WORDS,
     WRITTEN,
+    MediaModality,
     Modality,
     Need,
+    need_for_answer,
 )
 from headway.specs.options import (
     SCORING,
@@ -49,6 +49,9 @@ from headway.specs.task_settings import (
 Reads = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
 """Form of the examples in data files. Inputs for prediction use the same columns."""
 
+
+FileSetting = Literal["text", "pairs", "media"]
+"""Settings of `data` that take files; for validation they are prefixed with `valid_`."""
 
 OutputKind = Literal["text", "label", "labels", "number", "tags", "gaps", "vector"]
 
@@ -171,6 +174,46 @@ class Spec:
         if self.reads == "pairs":
             return ", or source=FILE, target=FILE"
         return ", or media=FILE" if self.file_options else ""
+
+    @property
+    def media(self) -> MediaModality | None:
+        """The kind of media that it reads; None if it reads text."""
+        return None if self.modality == "text" else self.modality
+
+    @property
+    def target(self) -> Need | None:
+        """The column that it predicts, if the data has it."""
+        return next((need for need in self.needs if need.role == "target"), None)
+
+    @property
+    def files(self) -> FileSetting:
+        """The setting of `data` that takes its files."""
+        found: dict[Reads, FileSetting] = {"pairs": "pairs", "media": "media"}
+        return found.get(self.reads, "text")
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether its data is sources with their translations."""
+        return self.reads == "pairs"
+
+    @property
+    def reads_sentences(self) -> bool:
+        """Whether its data is sentences that are split into words."""
+        return self.reads == "tagged"
+
+    @property
+    def reads_documents(self) -> bool:
+        """Whether its data is running text."""
+        return self.reads == "documents"
+
+    @property
+    def reads_views(self) -> bool:
+        """Whether its data is pairs of texts, or texts that are read twice."""
+        return self.reads == "texts"
+
+    @property
+    def reads_labelled_texts(self) -> bool:
+        return self.reads == "labelled"
 
     @property
     def writes(self) -> bool:
@@ -484,7 +527,7 @@ def spec_for_answer(row: Spec, answer: str) -> Spec:
     if row.answers != "label" or answer not in ("labels", "number"):
         return row
     several = answer == "labels"
-    needs = tuple((LABELS if several else NUMBER) if one is LABEL else one for one in row.needs)
+    needs = tuple(need_for_answer(one, answer) for one in row.needs)
     return replace(
         row, answers="labels" if several else "number", needs=needs,
         metrics=_SETS if several else _NUMBERS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headway.data.media.open_item import UNITS
 from headway.data.prepare import prepare
-from headway.data.source import MediaSpec
+from headway.data.schema import MediaSpec
 from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
 from headway.progress import Progress
@@ -17,6 +17,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.facts import DatasetStats, MediaFormat
 from headway.settings.model import ImageSettings
 from headway.settings.run import Resolved, RunSettings
+from headway.specs.needs import WRITTEN
 from headway.tasks.media_format import image_settings, pixel_statistics, stored_format
 from headway.tasks.parent_run import parent_of, tokenizer_of
 from headway.tasks.preprocess.image import ImageDataset
@@ -45,9 +46,9 @@ class CaptionTask(Seq2SeqTask):
                     f"augment.{name} mixes two images and their classes, but captions cannot be "
                     f"mixed. Remove augment.{name}."
                 )
-        media = MediaSpec.of(settings.caption.modality, self._shape(settings), "text")
+        media = MediaSpec.of(settings.caption.modality, self._shape(settings), WRITTEN)
         words = tokenizer_of(settings)
-        return prepare("media", settings, folder, progress, tokenizer=words, media=media)
+        return prepare(settings, folder, progress, tokenizer=words, media=media)
 
     @staticmethod
     def _shape(settings: RunSettings, stored: MediaFormat | None = None) -> ImageSettings:

@@ -31,7 +31,6 @@ from headway.data.document_windows import (
     window_shapes,
 )
 from headway.data.prepare import evaluation_set, prepare
-from headway.data.source import TextKind
 from headway.data.store import Columns, PreparedData, load_prepared
 from headway.data.text_windows import ranges
 from headway.data.token_store import TokenStore
@@ -263,11 +262,9 @@ class CausalLMObjective(Objective[Tensor]):
 
 class CausalLMTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
-        kind: TextKind = "fields" if settings.data.fields else "documents"
-        return prepare(
-            kind, settings, folder, progress,
-            tokenizer=tokenizer_of(settings), specials=mark_names(settings.data.fields),
-        )  # fmt: skip
+        specials = mark_names(settings.data.fields)
+        words = tokenizer_of(settings)
+        return prepare(settings, folder, progress, tokenizer=words, specials=specials)
 
     def describe(self, prepared: PreparedData) -> str:
         n = prepared.train.n
@@ -419,9 +416,8 @@ def evaluate_language(
     documents with fields, also the perplexity of the body with and without the other fields."""
     check_language(opened)
     model, tokenizer, device = opened.model, opened.vocab.target, opened.device
-    kind: TextKind = "fields" if files.fields else "documents"
     settings = with_files(settings, files)
-    texts, _ = evaluation_set(kind, settings, tokenizer, ())
+    texts, _ = evaluation_set(settings, tokenizer, ())
     context = settings.complete.context or context_of(opened.settings)
     items = causal_lm_dataset(texts, tokenizer, settings, context)
     with progress.stage("reading") as stage:

@@ -22,7 +22,7 @@ from headway.data.batches import FixedShapes, IntArray, StepPlan, to_device
 from headway.data.masking import CounterRandom
 from headway.data.media.open_item import UNITS
 from headway.data.prepare import evaluation_media, evaluation_set, prepare
-from headway.data.source import MediaSpec, TargetKind
+from headway.data.schema import MediaSpec
 from headway.data.store import Columns, PreparedData
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
@@ -34,6 +34,7 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.specs.metrics import METRICS
+from headway.specs.needs import OTHER, Need
 from headway.specs.tasks import Spec
 from headway.tasks.answers import JsonDict as Shown
 from headway.tasks.data_stats import audio_stats, image_stats
@@ -381,10 +382,10 @@ class ContrastiveTask(Task):
         what = self.row.modality
         if what == "text":
             words = tokenizer_of(settings)
-            return prepare("texts", settings, folder, progress, tokenizer=words)
+            return prepare(settings, folder, progress, tokenizer=words)
         check_unmixed(settings, what)
         media = MediaSpec.of(what, propose_media_settings(settings, what), target_of(settings.data))
-        return prepare("media", settings, folder, progress, media=media)
+        return prepare(settings, folder, progress, media=media)
 
     def describe(self, prepared: PreparedData) -> str:
         kind = "pairs" if "other" in prepared.train else unit_of(self.row)
@@ -455,7 +456,7 @@ class ContrastiveTask(Task):
         words = None if use.opened.words is None else use.opened.words.target
         asked = with_files(settings, files)
         if words is not None:
-            columns, _ = evaluation_set("texts", asked, words, ())
+            columns, _ = evaluation_set(asked, words, ())
         else:
             shape = media_settings_of(settings)
             media = MediaSpec.of(what_of(shape), shape, target_of(files))
@@ -487,9 +488,9 @@ def reads_once(settings: RunSettings) -> bool:
     return bool(settings.distil.teacher) and not settings.distil.hard
 
 
-def target_of(data: DataSettings) -> TargetKind:
-    """Target column of media: the partner if the settings name one, otherwise none."""
-    return "other" if data.other_field else "none"
+def target_of(data: DataSettings) -> Need | None:
+    """What comes with media: the partner if the settings name one, otherwise nothing."""
+    return OTHER if data.other_field else None
 
 
 def unit_of(row: Spec) -> str:

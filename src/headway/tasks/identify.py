@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from headway.data.sniff import is_table_file
-from headway.data.source import TargetKind, media_examples
+from headway.data.source import media_examples
 from headway.data.store import PreparedData
 from headway.errors import DataError, UserError
 from headway.metrics.speech import equal_error
 from headway.progress import Progress, no_progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved
+from headway.specs.needs import LABEL
 from headway.tasks.answers import (
     Answer,
     JsonDict,
@@ -246,7 +247,7 @@ class SpeakerPredictor(EmbeddingFilePredictor):
         file."""
         if self.against is None:
             return {}
-        label_wanted: TargetKind = "label" if self.is_list else "none"
+        label_wanted = LABEL if self.is_list else None
         folder, data = self.use.opened.folder, self.settings.data
         shape = media_settings_of(self.settings)
         sums: dict[str, Float32Array] = {}
@@ -335,7 +336,7 @@ def threshold_of(folder: Path) -> float | None:
 
 def _unknown_speakers(settings: Resolved, files: DataSettings) -> list[str]:
     """Labels of the test set that were not in the training data."""
-    found = media_examples(files.media, files, "audio", "label")
+    found = media_examples(files.media, files, "audio", LABEL)
     return sorted({name for one in found for name in one.labels} - set(settings.labels))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -16,13 +17,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.bind import MEDIA, Binding, to_python
+from headway.data.bind import Binding
+from headway.data.columns.column import class_of, parse_field, to_python
 from headway.data.media.arrays import npy_frames
 from headway.data.media.audio import one_channel
 from headway.data.media.image import sampled
-from headway.data.media.in_memory import MediaWriter, pixels_of, samples_of
+from headway.data.media.in_memory import MediaWriter
 from headway.data.media.open_item import (
     ItemFormat,
+    MediaRef,
     MediaRegion,
     is_file,
     read_media,
@@ -31,8 +34,6 @@ from headway.data.media.open_item import (
 from headway.data.media.resample import resample
 from headway.data.predict_input import bind_inputs
 from headway.data.readers.array_stack import CHANNELS
-from headway.data.readers.jsonl import value_text
-from headway.data.readers.media import PARTS as PART_COLUMNS
 from headway.data.sniff import MediaType
 from headway.data.table import (
     Table,
@@ -206,7 +207,9 @@ class Inputs:
 
     def _rows(self, table: Table, needs: Mapping[str, str] | None) -> Iterator[ParsedInput]:
         binding = bind_inputs(table, self.settings, needs)
-        parts = [name for name in PART_COLUMNS if name in table.columns and name not in binding]
+        parts = [
+            name for name in MediaRegion._fields if name in table.columns and name not in binding
+        ]
         kept = [name for name in table.columns if _is_plain(table, name)]
         names = list(dict.fromkeys([*binding, *(parts if self.form else ()), *kept]))
         tops = {name.partition(".")[0] for name in binding} | set(binding)
@@ -225,10 +228,10 @@ class Inputs:
         where = f"input {self.n:,}"
         try:
             if self.form is not None:
-                [kind] = [name for name, one in binding.items() if one.kind in MEDIA]
+                [kind] = [name for name, one in binding.items() if one.is_media]
                 own, _ = NAMES[self.form.modality]
                 item = {own: row[kind]} | {
-                    name: row[name] for name in PART_COLUMNS
+                    name: row[name] for name in MediaRegion._fields
                     if name in row and name not in binding and not is_missing(row[name])
                 }  # fmt: skip
                 return ParsedInput(self._media(item, self.form, where))
@@ -267,10 +270,10 @@ class Inputs:
         return (text,) if reads == "labelled" else text
 
     def _string(self, x: object, where: str) -> str:
-        if isinstance(x, np.str_):
-            x = str(x)
-        if isinstance(x, str):
-            return x.removesuffix("\n").removesuffix("\r")
+        if not is_missing(x):
+            with suppress(DataError):
+                text = str(class_of("text")("text").parse(x, where))
+                return text.removesuffix("\n").removesuffix("\r")
         more = ""
         if isinstance(x, PathLike):
             more = f" To predict for the lines of a file: run.stream(open({fspath(x)!r}))."
@@ -332,14 +335,14 @@ class Inputs:
                 )
         if self.spec.continues:
             some = {key: one for key, one in x.items() if key in names or self.strict}
-            return json.dumps({key: value_text(one, str(key), where) for key, one in some.items()})
-        return tuple(value_text(x.get(name), name, where) for name in names)
+            return json.dumps({key: parse_field(one, str(key), where) for key, one in some.items()})
+        return tuple(parse_field(x.get(name), name, where) for name in names)
 
     def _words(self, x: object, where: str) -> str | tuple[str, ...]:
         if isinstance(x, str):
             return x.replace("\t", " ")  # a tab would mark input with one word per line
-        if isinstance(x, list | tuple) and all(isinstance(word, str) for word in x):
-            return tuple(x)
+        with suppress(DataError):
+            return tuple(class_of("words")("words").parse(x, where))
         raise DataError(
             f"{where} is {shown_value(x)}, but this run takes {expected_input(self.settings)}."
         )
@@ -350,21 +353,20 @@ class Inputs:
         part, rate = MediaRegion(), None
         if isinstance(x, Mapping):
             x, part, rate = self._part(x, form, where)
-        if isinstance(x, Mapping):  # as in Hugging Face datasets: {"audio": {"array": …, …}}
-            x, _, inner = self._part(x, form, where)
-            rate = inner if rate is None else rate
-        if isinstance(x, str | PathLike):
-            return self._file(fspath(x), form, part)
-        if isinstance(x, bytes | bytearray | memoryview):
-            return _from_bytes(bytes(x), form, where, part)
+        if rate is not None:  # of a mapping, whose samples may be a mapping as in datasets
+            x = {**x, "sampling_rate": rate} if isinstance(x, Mapping) else (x, rate)
+        found = class_of(form.modality)(form.modality).parse(x, where)
+        if isinstance(found, MediaRef):
+            return self._file(found.path, form, part)
+        if isinstance(found.content, bytes):
+            return _from_bytes(found.content, form, where, part)
         if part != MediaRegion():
             raise DataError(
                 f"{where}: `box`, `start` and `end` apply only to files. Slice the array instead."
             )
-        if form.modality == "audio":
-            samples, own = samples_of((x, rate) if rate is not None else x, where)
-            return LoadedInput(where, _samples(samples, own, form, where))
-        return LoadedInput(where, _pixels(x, form, where))
+        if found.rate is not None:
+            return LoadedInput(where, _samples(found.content, found.rate, form, where))
+        return LoadedInput(where, _pixels(found.content, form, where))
 
     def _part(
         self, x: Mapping[str, object], form: ItemFormat, where: str
@@ -420,7 +422,7 @@ def _from_bytes(value: bytes, form: ItemFormat, name: str, part: MediaRegion) ->
     if not value:
         raise DataError(f"{name} is empty (0 bytes).")
     with work_folder() as folder:
-        said = MediaWriter(folder).put(value, NAMES[form.modality][0], name, "path")
+        said = MediaWriter(folder).put(value, None, "path")
         path = str(folder.parent / said["path"])
         try:
             return LoadedInput(name, read_media(path, form, part).values)
@@ -446,9 +448,8 @@ def _samples(samples: AnyArray, rate: int, form: ItemFormat, where: str) -> NDAr
     return resample(mono, rate, form.rate)
 
 
-def _pixels(x: object, form: ItemFormat, where: str) -> NDArray[np.uint8]:
-    moving = form.modality == "video"
-    values = pixels_of(x, NAMES[form.modality][0], where)
+def _pixels(values: AnyArray, form: ItemFormat, where: str) -> NDArray[np.uint8]:
+    moving = form.is_moving
     if values.ndim == 3 + moving and values.shape[-1] not in CHANNELS:
         raise DataError(
             f"{where} has the shape {values.shape}, but the colour channels must come last, as in "

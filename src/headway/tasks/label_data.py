@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headway.data.causal_lm import mark_names
-from headway.data.columns import number_of
 from headway.data.media.open_item import UNITS
 from headway.data.prepare import evaluation_media, prepare
-from headway.data.source import DataSource, MediaSpec, TextKind
+from headway.data.schema import MediaSpec, schema_of
+from headway.data.source import DataSource
 from headway.data.store import Columns, PreparedData
 from headway.errors import ConfigError, DataError
 from headway.metrics.baselines import TextPair
@@ -20,7 +20,7 @@ from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.settings.task_rows import spec_of
-from headway.specs.needs import Modality
+from headway.specs.needs import LABEL, Modality
 from headway.tasks.label_kinds import TargetArray, label_type_of
 from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
@@ -46,15 +46,12 @@ def prepare_labelled(
     if what == "text":
         from headway.settings.defaults import before_data  # only training chooses defaults
 
-        fields = settings.data.fields
         asked = before_data(spec_of(settings), settings, parent_of(settings))
-        return prepare(
-            "fields" if fields else "labelled", asked, folder, progress,
-            tokenizer=tokenizer_of(settings), specials=mark_names(fields),
-        )  # fmt: skip
+        specials, words = mark_names(settings.data.fields), tokenizer_of(settings)
+        return prepare(asked, folder, progress, tokenizer=words, specials=specials)
     check_token(settings, what)
-    media = MediaSpec.of(what, propose_media_settings(settings, what), "label")
-    return prepare("media", settings, folder, progress, media=media)
+    media = MediaSpec.of(what, propose_media_settings(settings, what), LABEL)
+    return prepare(settings, folder, progress, media=media)
 
 
 def check_token(settings: RunSettings, what: Modality) -> None:
@@ -84,7 +81,7 @@ def labelled_columns(
     """The test set in these files. Its labels must be among `names`."""
     if spec_of(settings).modality != "text":
         shape = media_settings_of(settings)
-        media = MediaSpec.of(what_of(shape), shape, "label")
+        media = MediaSpec.of(what_of(shape), shape, LABEL)
         asked = with_files(settings, files)
         found = evaluation_media(media, asked, labels=names, progress=progress)
         truth_N = label_type_of(settings, names).stored_targets(found.items)[:]
@@ -109,16 +106,18 @@ def labelled_examples(
     numbers = {label: i for i, label in enumerate(settings.labels)}
     examples: list[TextParts] = []
     found: list[Any] = []
-    kind: TextKind = "fields" if data.fields else "labelled"
-    source = DataSource(kind, with_files(settings, data), data.text)
+    settings = with_files(settings, data)
+    schema = schema_of(settings)
+    source, target = DataSource(schema, settings, data.text), schema.target
+    assert target is not None
     for item in source:
         if item.problem:
             raise DataError(item.problem)
-        examples.append(tuple(map(item.text, source.columns)))
-        if "number" in source.kinds:
-            found.append(float(item.text("number") or number_of("", "label", item.place)))
+        examples.append(tuple(map(item.text, schema.text_names)))
+        if not target.is_class:
+            found.append(float(item.text("number") or target.parse("", item.place)))
             continue
-        several = "labels" in source.kinds
+        several = target.is_several
         for label in item.strings("labels") if several else [item.text("label")]:
             if label not in numbers:
                 known = ", ".join(map(repr, settings.labels[:20]))

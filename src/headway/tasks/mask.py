@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headway.data.batches import StepPlan
 from headway.data.media.open_item import UNITS
 from headway.data.prepare import evaluation_media, evaluation_set, prepare
-from headway.data.source import MediaSpec
+from headway.data.schema import MediaSpec
 from headway.data.store import PreparedData
 from headway.errors import ConfigError, UserError
 from headway.metrics.language import perplexity
@@ -325,7 +325,7 @@ class MaskedLMTask(Task):
             check_unmixed(settings, what)
             check_audio_augment(settings, what)
             media = MediaSpec.of(what, propose_media_settings(settings, what))
-            return prepare("media", settings, folder, progress, media=media)
+            return prepare(settings, folder, progress, media=media)
         if settings.model is not None and not isinstance(settings.model, EncoderSettings):
             raise ConfigError(
                 "the task fill on texts needs a model of the encoder family, not of the "
@@ -338,9 +338,7 @@ class MaskedLMTask(Task):
                 f"the vocabulary of {settings.parent} has no mask token, which the task fill "
                 "needs. Start from a run of the task fill, or train from scratch."
             )
-        return prepare(
-            "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]
-        )
+        return prepare(settings, folder, progress, tokenizer=tokenizer, specials=[MASK])
 
     def describe(self, prepared: PreparedData) -> str:
         n = prepared.train.n
@@ -400,7 +398,7 @@ class MaskedLMTask(Task):
         asked, facts = with_files(settings, files), dict[str, Any]()
         if self.row.modality == "text":
             tokenizer = use.opened.vocab.target
-            columns, _ = evaluation_set("documents", asked, tokenizer, ())
+            columns, _ = evaluation_set(asked, tokenizer, ())
             facts["tokens"] = int(columns["text"].lengths.sum())
         else:
             media = MediaSpec.of(self.row.modality, media_settings_of(settings))

@@ -18,8 +18,9 @@ from headway.data.media.audio import audio_info
 from headway.data.media.open_item import UNITS, ItemFormat
 from headway.data.media.store import AudioStore, ImageStore
 from headway.data.prepare import check_files_exist
+from headway.data.schema import MediaSpec
 from headway.data.sniff import AUDIO, MediaType, extension
-from headway.data.source import DataSource, MediaSpec, sources
+from headway.data.source import DataSource, sources
 from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
 from headway.settings.facts import MediaFormat, SettingValues
@@ -150,7 +151,7 @@ def _first_rates(settings: RunSettings) -> list[int]:
 
 def _source(settings: RunSettings, what: MediaType) -> DataSource:
     """All items of the data files, not yet read."""
-    source, _ = sources("media", settings, MediaSpec(ItemFormat(what)))
+    source, _ = sources(settings, MediaSpec(ItemFormat(what)))
     if source.in_arrays:
         return source
     if settings.data.on_bad_row == "error":

@@ -10,11 +10,12 @@ from typing import Any
 from headway.data.media.audio import is_silent
 from headway.data.media.open_item import UNITS, ItemFormat, is_file
 from headway.data.sniff import MediaType, is_audio, is_visual
-from headway.data.source import Example, TargetKind, media_examples
+from headway.data.source import Example, media_examples
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.model import AudioSettings, ImageSettings
+from headway.specs.needs import Need
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ def load_media(
     folder: Path,
     shape: ImageSettings | AudioSettings,
     data: DataSettings | None = None,
-    target: TargetKind = "none",
+    target: Need | None = None,
 ) -> Iterator[LoadedInput]:
     """Read the media that each line names: a file, a folder, or a list of paths (TSV, CSV, JSONL).
 
     Names that are not found are looked up in `folder`, the folder of the run. Unreadable files are
     yielded with their error, and reading continues. A `LoadedInput` is passed through unchanged.
-    `target`: the column that lists must have in addition to the path."""
+    `target`: what lists must have in addition to the path."""
     form = ItemFormat.of(what_of(shape), shape)
     for line in ensure_list(lines):
         if isinstance(line, LoadedInput):

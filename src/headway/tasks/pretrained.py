@@ -11,6 +11,7 @@ from typing import Any
 
 from headway.data.files import is_stream, parts
 from headway.data.fingerprint import FIELDS
+from headway.data.schema import text_schema
 from headway.data.source import DataSource, Example, files_of, sources
 from headway.errors import UserError
 from headway.settings.folder import TOKENIZER, file_in, run_folder, shipped_names
@@ -79,11 +80,11 @@ def texts_of(settings: RunSettings) -> Iterator[str]:
     if any(is_stream(path) for side in paths.values() for path in side):
         return
     settings = replace(settings, data=replace(settings.data, **paths))
-    reads = spec_of(settings).reads
-    if reads == "tagged":  # detecting the tagging scheme would read all files
-        source = DataSource(reads, settings, paths["text"])
+    row = spec_of(settings)
+    if row.reads_sentences:  # detecting the tagging scheme would read all files
+        source = DataSource(text_schema(row.reads, settings), settings, paths["text"])
     else:
-        source, _ = sources(reads, settings)
+        source, _ = sources(settings)
     for one in islice(source, 0, ROWS, EVERY):
         yield from _texts(one)
 

@@ -17,7 +17,7 @@ import numpy as np
 from headway.data.files import open_lines
 from headway.data.pairs import read_pairs
 from headway.data.prepare import evaluation_media
-from headway.data.source import MediaSpec
+from headway.data.schema import MediaSpec
 from headway.data.store import Columns, load_prepared
 from headway.decode.speech.transcriber import Transcript
 from headway.decode.speech.word_times import WordTiming
@@ -40,6 +40,7 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import with_files
 from headway.settings.task_rows import spec_of
+from headway.specs.needs import WRITTEN
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.preprocess.preprocessor import media_settings_of
 from headway.tasks.scores import ScoreRow, Scores
@@ -297,7 +298,7 @@ def evaluate_captions(use: InferenceRequest, files: DataSettings) -> Scores:
     shape = media_settings_of(settings)
     assert isinstance(shape, ImageSettings)
     what = settings.caption.modality
-    media, asked = MediaSpec.of(what, shape, "text"), with_files(settings, files)
+    media, asked = MediaSpec.of(what, shape, WRITTEN), with_files(settings, files)
     given = evaluation_media(media, asked, progress=use.progress)
     images = given.items.images
     texts = [" ".join(text.split()) for text in given.targets]
@@ -383,7 +384,7 @@ def evaluate_transcripts(use: InferenceRequest, files: DataSettings) -> Scores:
     shape: AudioSettings = settings.model.audio  # type: ignore[union-attr]
     truths = true_words(files.media)
     ear = transcriber_of(use, times=truths is not None)
-    media = MediaSpec.of("audio", shape, "text")
+    media = MediaSpec.of("audio", shape, WRITTEN)
     found = evaluation_media(media, settings, progress=use.progress)
     audio = found.items.audio
     transcripts: list[Transcript] = []

@@ -46,7 +46,7 @@ def prepare_distilled(
 ) -> PreparedData:
     """Prepare the data with the teacher's vocabulary and its translations as targets."""
     where = pick_device(str(device))
-    prepared = prepare("pairs", with_teachers_words(settings), folder, progress)
+    prepared = prepare(with_teachers_words(settings), folder, progress)
     return make_distilled(prepared, settings, folder, where, progress)
 
 

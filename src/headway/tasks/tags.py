@@ -260,7 +260,7 @@ class TaggingObjective(Objective[TagTargets]):
 
 class TaggingTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
-        return prepare("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
+        return prepare(settings, folder, progress, tokenizer=tokenizer_of(settings))
 
     def describe(self, prepared: PreparedData) -> str:
         n_words = len(labels_of(prepared.train))
@@ -765,7 +765,7 @@ def tagged_sentences(
     settings: RunSettings, data: DataSettings
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Words and tags of the sentences in the files. Raise DataError if there are none."""
-    source, _ = sources("tagged", with_files(settings, replace(data, valid_text=())))
+    source, _ = sources(with_files(settings, replace(data, valid_text=())))
     found = [(list(one.strings("words")), list(one.strings("tags"))) for one in source]
     if not found:
         raise DataError(f"the test set is empty: no sentences in {', '.join(data.text)}.")

@@ -11,7 +11,7 @@ from torch import nn
 
 from headway.data.batches import StepPlan
 from headway.data.prepare import prepare
-from headway.data.source import MediaSpec
+from headway.data.schema import MediaSpec
 from headway.data.store import Columns, PreparedData
 from headway.decode.speech.recognizer import recognizer_of
 from headway.decode.speech.transcriber import Transcriber
@@ -24,6 +24,7 @@ from headway.settings.defaults import before_data
 from headway.settings.facts import DatasetStats
 from headway.settings.model import AudioSettings, family_of
 from headway.settings.run import Resolved, RunSettings
+from headway.specs.needs import WRITTEN
 from headway.tasks.media_format import audio_settings, item_rows, stored_format
 from headway.tasks.parent_run import model_named, parent_of, tokenizer_of
 from headway.tasks.preprocess.audio import AudioDataset
@@ -47,9 +48,9 @@ class TranscribeTask(Seq2SeqTask):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         check_weight(settings)
         return prepare(
-            "media", before_data(self.row, settings, parent_of(settings)), folder, progress,
+            before_data(self.row, settings, parent_of(settings)), folder, progress,
             tokenizer=tokenizer_of(settings),
-            media=MediaSpec.of("audio", audio_settings(settings), "text"),
+            media=MediaSpec.of("audio", audio_settings(settings), WRITTEN),
         )  # fmt: skip
 
     def describe(self, prepared: PreparedData) -> str:

@@ -45,7 +45,7 @@ class TranslateTask(Seq2SeqTask):
         if settings.start.run:
             words = file_in(run_folder(settings.start.run), TOKENIZER)
             settings = replace(settings, tokenizer=replace(settings.tokenizer, file=str(words)))
-        return prepare("pairs", settings, folder, progress)
+        return prepare(settings, folder, progress)
 
     def load_prepared(self, folder: Path) -> PreparedData:
         return with_distilled(load_prepared(folder), folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from headway.data.binding_table import media_target
 from headway.data.media.open_item import ItemFormat, MediaRef
-from headway.data.sniff import MediaType
-from headway.data.source import MediaSpec, sources
+from headway.data.schema import MediaSpec
+from headway.data.source import sources
 from headway.data.store import PreparedData
 from headway.data.table import Table, shown_value
 from headway.data.token_store import TokenStore
@@ -77,14 +77,14 @@ def stages_of(
 def _read(settings: RunSettings, row: Spec, prepared: PreparedData) -> tuple[list[str], list[str]]:
     """Return the example as written in its file, and as bound to columns."""
     wanted = prepared.valid_examples[0]
-    if row.reads == "media":
-        return _media(settings, row, str(wanted["place"]))
-    kind = "fields" if settings.data.fields and row.reads != "tagged" else row.reads
-    both = sources(kind, settings)
+    if row.media is not None:
+        media = MediaSpec(ItemFormat(row.media), media_target(settings, row))
+        return _media(settings, media, str(wanted["place"]))
+    both = sources(settings)
     for source in both[::-1]:
         for bound in source.tables():
             for example in bound:
-                made = source.shown(source.as_read(example))
+                made = source.schema.shown(source.as_read(example))
                 if made == wanted or _is_part(wanted, made):
                     return _raw(bound.table, example.place), [_values(example.values)]
     raise DataError("the data files changed while they were being read. Run the command again.")
@@ -104,9 +104,8 @@ def _raw(table: Table, place: str) -> list[str]:
     return [place]
 
 
-def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], list[str]]:
-    media = MediaSpec(ItemFormat(cast(MediaType, row.modality)), media_target(settings, row))
-    for source in sources("media", settings, media)[::-1]:
+def _media(settings: RunSettings, media: MediaSpec, place: str) -> tuple[list[str], list[str]]:
+    for source in sources(settings, media)[::-1]:
         for one in source:
             if one.place == place:
                 known = {name: value for name, value in one.values.items()

@@ -20,12 +20,13 @@ from headway.data.source import Example, media_examples
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.vision import ImageSettings
+from headway.specs.needs import LABEL, WRITTEN
 from tests.facts import missing, naming
 
 SHAPE = ImageSettings(height=8, width=8, patch=4, channels=3, frames=4)
 
 
-def items(*paths: Path, target: Any = "label", what: Any = "image", **fields: Any) -> list[Example]:
+def items(*paths: Path, target: Any = LABEL, what: Any = "image", **fields: Any) -> list[Example]:
     data = DataSettings(**fields)
     found = list(media_examples([str(path) for path in paths], data, what, target))
     if data.on_bad_row == "error":
@@ -60,7 +61,7 @@ def test_a_folder_per_class_gives_labels(tmp_path: Path) -> None:
     assert [item.text("label") for item in found] == ["cat", "dog", "dog"]
     assert first_values(found) == [80, 0, 40]
     assert opened(found[0]).shape == (1, 3, 8, 8)
-    assert [item.labels for item in items(tmp_path, target="none")] == [[]] * 3
+    assert [item.labels for item in items(tmp_path, target=None)] == [[]] * 3
 
 
 def test_folders_without_classes_are_errors(
@@ -77,7 +78,7 @@ def test_folders_without_classes_are_errors(
     with pytest.raises(DataError, match=naming(tmp_path / "empty")):
         items(tmp_path / "empty")
     with pytest.raises(DataError, match=naming(tmp_path / "flat", "path", "text")):
-        items(tmp_path / "flat", target="text")
+        items(tmp_path / "flat", target=WRITTEN)
     with pytest.raises(DataError, match=naming(tmp_path / "gone")):
         items(tmp_path / "gone")
     image(tmp_path / "round" / "cat" / "a.png")
@@ -104,10 +105,10 @@ def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
         "theirs.jsonl": [json.dumps({"file_name": path, "Caption": text}) for path, text in rows],
     }
     for name, lines in forms.items():
-        found = items(written(tmp_path / name, *lines), target="text")
+        found = items(written(tmp_path / name, *lines), target=WRITTEN)
         assert [item.text("text") for item in found] == [text for _, text in rows], name
         assert first_values(found) == [100, 101]
-        assert len(items(tmp_path / name, target="none")) == 2
+        assert len(items(tmp_path / name, target=None)) == 2
         assert found[1].place == f"{name}:{len(lines)}"
     numbers = written(tmp_path / "n.tsv", "x\tin/0.png\tcat", "y\tin/1.png\tdog")
     found = items(numbers, path_field="2", label_field="3")
@@ -115,7 +116,7 @@ def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
     named = written(tmp_path / "named.tsv", "file\tkind", "in/1.png\t7")
     assert items(named, path_field="file", label_field="kind")[0].labels == ["7"]
     (tmp_path / "packed.tsv.gz").write_bytes(gzip.compress("\n".join(forms["a.tsv"]).encode()))
-    assert len(items(tmp_path / "packed.tsv.gz", target="text")) == 2
+    assert len(items(tmp_path / "packed.tsv.gz", target=WRITTEN)) == 2
 
 
 def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_pat
     found = items(path, on_bad_row="skip")
     assert [item.place for item in found] == [f"m.tsv:{i}" for i in range(2, 8)]
     assert first_values([found[0]]) == [7]
-    reasons = ["m.tsv 4 1 3", "m.tsv 5 box='1,2'", "m.tsv 6 'path'", "b.png"]
+    reasons = ["m.tsv 4 1 3", "m.tsv 5 'box' '1,2'", "m.tsv 6 'path'", "b.png"]
     for item, facts in zip(list(found)[2:], reasons, strict=True):
         with pytest.raises(DataError, match=naming(facts)):
             opened(item)
@@ -146,7 +147,7 @@ def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_pat
 def test_a_pattern_expands_to_its_files(tmp_path: Path) -> None:
     for i in (10, 9):
         image(tmp_path / f"{i}.png", i)
-    assert first_values(items(tmp_path / "*.png", target="none")) == [9, 10]
+    assert first_values(items(tmp_path / "*.png", target=None)) == [9, 10]
 
 
 LABELS = ["a\nb", "a\tb", "a\x00b", "a\u2028b", "a\x85b"]
@@ -209,9 +210,9 @@ def test_all_missing_files_are_listed_at_once(tmp_path: Path) -> None:
         ("m.jsonl", "[1]", "1 '[1]'"),
         ("m.jsonl", '{"path": ', "1 JSON Expecting"),
         ("m.tsv", "path\tlabel\n\tcat", "2 'path'"),
-        ("m.jsonl", '{"path": "a.png", "label": "x", "box": [1, 2]}', "1 box=[1, 2]"),
-        ("m.jsonl", '{"path": "a.png", "label": "x", "start": -1}', "1 start=-1"),
-        ("m.jsonl", '{"path": "a.npy", "label": "x", "index": 1.5}', "1 index=1.5"),
+        ("m.jsonl", '{"path": "a.png", "label": "x", "box": [1, 2]}', "1 'box' [1, 2]"),
+        ("m.jsonl", '{"path": "a.png", "label": "x", "start": -1}', "1 'start' -1"),
+        ("m.jsonl", '{"path": "a.npy", "label": "x", "index": 1.5}', "1 'index' 1.5"),
     ],
 )  # fmt: skip
 def test_bad_manifests_are_named(tmp_path: Path, name: str, line: str, facts: str) -> None:
@@ -241,7 +242,7 @@ def test_items_of_stacks(tmp_path: Path) -> None:
     assert first_values([found[0], found[1]]) == [128, 0]
     with pytest.raises(DataError, match=naming("s.npy", 3)):
         opened(found[2])
-    assert first_values(items(tmp_path / "s.npy", target="none")) == [0, 64, 128]
+    assert first_values(items(tmp_path / "s.npy", target=None)) == [0, 64, 128]
     videos = np.zeros((2, 8, 8, 8, 3), np.uint8)
     videos[1] += np.arange(8, dtype=np.uint8)[:, None, None, None]
     np.save(tmp_path / "v.npy", videos)
@@ -250,7 +251,7 @@ def test_items_of_stacks(tmp_path: Path) -> None:
     video = opened(video, "video")
     assert video.shape == (4, 3, 8, 8)
     assert video[:, 0, 0, 0].tolist() == [1, 3, 5, 7]
-    assert len(items(tmp_path / "v.npy", what="video", target="none")) == 2
+    assert len(items(tmp_path / "v.npy", what="video", target=None)) == 2
 
 
 def test_bad_arrays_are_named(tmp_path: Path) -> None:
@@ -262,10 +263,10 @@ def test_bad_arrays_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.npy").write_text("no array")
     for name in ("objects", "cut", "none", "text"):
         with pytest.raises(DataError, match=rf"{name}\.npy"):
-            items(tmp_path / f"{name}.npy", target="none")
+            items(tmp_path / f"{name}.npy", target=None)
     np.save(tmp_path / "odd.npy", np.zeros((2, 8, 8, 2), np.uint8))
     with pytest.raises(DataError, match=naming("odd.npy", 0, 2)):
-        opened(items(tmp_path / "odd.npy", target="none")[0])
+        opened(items(tmp_path / "odd.npy", target=None)[0])
 
 
 def test_videos_in_folders(tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_videos_in_folders(tmp_path: Path) -> None:
     assert [item.text("label") for item in found] == ["run", "walk", "walk"]
     assert first_values(found, "video") == [9, 10, 20]
     assert opened(found[1], "video").shape == (4, 3, 8, 8)
-    assert len(items(tmp_path / "walk" / "a", what="video", target="none")) == 1
+    assert len(items(tmp_path / "walk" / "a", what="video", target=None)) == 1
 
 
 def idx(path: Path, array: np.ndarray, shape: tuple[int, ...] | None = None) -> Path:
@@ -327,7 +328,7 @@ def test_idx_files_with_false_headers_are_named(tmp_path: Path, end: str) -> Non
 
 def test_single_files_are_read_only_without_labels(tmp_path: Path) -> None:
     path = image(tmp_path / "a.png", 5)
-    assert first_values(items(path, target="none")) == [5]
+    assert first_values(items(path, target=None)) == [5]
     with pytest.raises(DataError, match=naming(path, "path", "label")) as caught:
         items(path)
     assert missing(str(caught.value), "index")
@@ -336,7 +337,7 @@ def test_single_files_are_read_only_without_labels(tmp_path: Path) -> None:
         items(tmp_path / "a.npy")
     other = written(tmp_path / "a.xyz", "x")
     with pytest.raises(DataError, match=naming("a.xyz", ".tsv", ".npy", ".webp")):
-        items(other, target="none")
+        items(other, target=None)
 
 
 def test_images_inside_a_parquet_file_are_an_error_with_an_alternative(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from headway.data import workers
 from headway.data.media import decoding, open_item
 from headway.data.media.store import AudioStore, ImageStore
 from headway.data.prepare import EvaluationMedia, evaluation_media, prepare
-from headway.data.source import Example, MediaSpec
+from headway.data.schema import MediaSpec
+from headway.data.source import Example
 from headway.data.split import choose_by_label
 from headway.data.store import ImpossibleData, PreparedData, load_prepared
 from headway.errors import DataError
@@ -29,6 +30,7 @@ from headway.settings.audio import AudioSettings
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.run import RunSettings
 from headway.settings.vision import ImageSettings
+from headway.specs.needs import LABEL, WRITTEN
 from tests.facts import missing, naming
 
 SHAPE = ImageSettings(height=8, width=8, patch=4)
@@ -57,12 +59,12 @@ def run(media: Path, valid: Path | None = None, **fields: Any) -> RunSettings:
 
 
 def prepared(settings: RunSettings, folder: Path, **options: Any) -> PreparedData:
-    asked = {"modality": "image", "shape": SHAPE, "target": "label"}
+    asked = {"modality": "image", "shape": SHAPE, "target": LABEL}
     media = MediaSpec.of(*(options.pop(name, usual) for name, usual in asked.items()))
-    return prepare("media", settings, folder, media=media, **options)
+    return prepare(settings, folder, media=media, **options)
 
 
-def scored(settings: RunSettings, target: Any = "label", **options: Any) -> EvaluationMedia:
+def scored(settings: RunSettings, target: Any = LABEL, **options: Any) -> EvaluationMedia:
     return evaluation_media(MediaSpec.of("image", SHAPE, target), settings, **options)
 
 
@@ -227,7 +229,7 @@ def test_rows_of_an_array_are_the_same_alone_and_together(
             monkeypatch.setattr(decoding, "MOST_ITEMS", most)
             monkeypatch.setattr(open_item, "ROWS_BYTES", 1000 * most)
             folder = tmp_path / f"{name}{most}"
-            made = prepared(settings, folder, modality=what, shape=shape, target="none")
+            made = prepared(settings, folder, modality=what, shape=shape, target=None)
             prints.append(made.fingerprint)
         assert len(set(prints)) == 1
 
@@ -236,7 +238,7 @@ def test_an_unreadable_row_of_a_block_is_named(tmp_path: Path) -> None:
     values = np.random.default_rng(0).random((40, 8, 8))
     values[7] = np.nan
     np.save(tmp_path / "s.npy", values)
-    made = prepared(run(tmp_path / "s.npy"), tmp_path / "run", target="none")
+    made = prepared(run(tmp_path / "s.npy"), tmp_path / "run", target=None)
     [finding] = [one for one in made.report.findings if one.name == "unreadable"]
     assert finding.count == 1
     assert not missing(finding.examples[0].source, "s.npy", 7)
@@ -390,7 +392,7 @@ def test_texts_and_several_references_follow_the_mixed_order(images: Make, tmp_p
     rows = [{"path": str(p), "text": [f"a {p.stem}", f"{p.stem} a"]} for p in paths]
     manifest = tmp_path / "valid.jsonl"
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = prepared(run(media, manifest), tmp_path / "run", target="text")
+    made = prepared(run(media, manifest), tmp_path / "run", target=WRITTEN)
     assert made.tokenizer is not None
     assert made.valid["text"] is not None
     texts = [made.tokenizer.decode(made.valid["text"][i].tolist()) for i in range(24)]
@@ -487,7 +489,7 @@ def captions(media: Path) -> Path:
 
 def test_texts_become_tokens(images: Make, tmp_path: Path) -> None:
     settings = run(captions(images()))
-    made = prepared(settings, tmp_path / "run", target="text")
+    made = prepared(settings, tmp_path / "run", target=WRITTEN)
     assert made.tokenizer is not None
     assert made.train["text"] is not None
     texts = [made.tokenizer.decode(made.train["text"][i].tolist()) for i in range(made.train.n)]
@@ -495,7 +497,7 @@ def test_texts_become_tokens(images: Make, tmp_path: Path) -> None:
     assert all(text.startswith("a ") for text in texts)
     assert findings(made)["duplicates"] == 1  # the same image with another caption is none
     made.save_tokenizer(tmp_path / "tokenizer.json")
-    other = prepared(settings, tmp_path / "other", target="text", tokenizer=made.tokenizer)
+    other = prepared(settings, tmp_path / "other", target=WRITTEN, tokenizer=made.tokenizer)
     assert other.tokenizer is not None
     assert other.tokenizer.to_json() == made.tokenizer.to_json()
 
@@ -509,7 +511,7 @@ def test_a_test_set_is_read_for_scoring(images: Make, tmp_path: Path) -> None:
     assert found.items.images.gather(np.array([0, 11])).shape == (2, 1, 3, 8, 8)
     with pytest.raises(DataError, match=naming("cat/0.png", "'cat'", "'dog'")):
         scored(run(media), labels=("dog",))
-    texts = scored(run(captions(media)), "text")
+    texts = scored(run(captions(media)), WRITTEN)
     assert texts.targets[0].startswith("a cat")
     assert "text" not in texts.items
     hashes = texts.items.hashes

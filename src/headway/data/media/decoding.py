@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,13 @@ from headway.data.media.open_item import (
     rows_of_arrays,
 )
 from headway.data.media.store import to_int16
-from headway.data.source import Example, MediaSpec
 from headway.data.workdir import GrowingFiles, WorkDir
 from headway.data.workers import map_blocks
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from headway.data.source import Example
 
 VALUES, FACTS, PROBLEMS = "items.values", "items.facts", "items.problems"
 RECORD = "decoded.json"
@@ -65,12 +67,13 @@ class MediaDecoder:
     """Decode the media of all examples into files, starting after the items that are done."""
 
     def __init__(
-        self, examples: Sequence[Example], media: MediaSpec, folder: Path,
+        self, examples: Sequence[Example], names: Sequence[str], form: ItemFormat, folder: Path,
         place: WorkDir | None = None,
     ) -> None:  # fmt: skip
-        """`place` regularly records how much is safely on disk, so that work can be resumed."""
-        self.items = [(one, name) for one in examples for name in media.names]
-        self.form = media.form
+        """Decode the values `names` of each example. `place` regularly records how much is safely
+        on disk, so that work can be resumed."""
+        self.items = [(one, name) for one in examples for name in names]
+        self.form = form
         self.place = place
         done, files = (place and place.recorded(RECORD)) or ({}, {})
         self.done = int(done.get("items", 0))
@@ -178,6 +181,12 @@ def check_room(folder: Path, n: int, form: ItemFormat) -> None:
 
 def read_media_records(folder: Path) -> MediaRecords:
     return np.fromfile(folder / FACTS, FACT)
+
+
+def readable_records(folder: Path) -> MediaRecords:
+    """Return the records of the items that are stored."""
+    records = read_media_records(folder)
+    return records[records["marks"] & UNREADABLE == 0]
 
 
 def read_problems(folder: Path) -> dict[int, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.sniff import ARRAY, extension_of
-from headway.data.table import is_missing, shown_value
+from headway.data.table import shown_value
 from headway.errors import DataError
 
 HELD = 1 << 26
@@ -30,38 +28,19 @@ class MediaWriter:
         self.n = 0
         self.pending: dict[tuple[Any, ...], tuple[Path, list[NDArray[Any]]]] = {}
 
-    def put(self, value: object, what: str, where: str, name: str) -> dict[str, Any]:
-        """Write a value and return its fields for a manifest: the path in the column `name`, and
+    def put(self, content: bytes | NDArray[Any], rate: int | None, name: str) -> dict[str, Any]:
+        """Write an item and return its fields for a manifest: the path in the column `name`, and
         which part of that file it is."""
-        if is_missing(value) or (isinstance(value, str) and not value):
-            raise DataError(f"{where} is empty. Give a path, bytes, or an array.")
-        if isinstance(value, str | PathLike):
-            return {name: str(Path(value).absolute())}
-        if isinstance(value, bytes | bytearray | memoryview):
-            return {name: self._bytes(bytes(value))}
-        if isinstance(value, Mapping):
-            return self._mapping(value, what, where, name)
-        if what == "audio":
-            samples, rate = samples_of(value, where)
-            return {**self._array(samples, (rate,), name), "rate": rate}
-        return self._array(pixels_of(value, what, where), (), name)
+        if isinstance(content, bytes):
+            return {name: self._bytes(content)}
+        if rate is None:
+            return self._array(content, (), name)
+        return {**self._array(content, (rate,), name), "rate": rate}
 
     def close(self) -> None:
         for path, arrays in self.pending.values():
             np.save(path, np.stack(arrays))
         self.pending = {}
-
-    def _mapping(
-        self, value: Mapping[str, Any], what: str, where: str, name: str
-    ) -> dict[str, Any]:
-        """Write a value of a Hugging Face dataset: undecoded bytes, a path, or an array of
-        samples."""
-        if value.get("array") is not None and what == "audio":
-            return self.put((value["array"], value.get("sampling_rate")), what, where, name)
-        inner = value.get("bytes") or value.get("path")
-        if inner is None:
-            raise DataError(f"{where} has none of the fields `bytes`, `path` and `array`. Add one.")
-        return self.put(inner, what, where, name)
 
     def _next(self, ending: str) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)

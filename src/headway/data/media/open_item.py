@@ -50,6 +50,15 @@ class ItemFormat:
 
     rate: int = 16_000
 
+    @property
+    def is_audio(self) -> bool:
+        return self.modality == "audio"
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether items are videos."""
+        return self.modality == "video"
+
     @classmethod
     def of(cls, what: MediaType, shape: MediaSettings, *, own_size: bool = False) -> ItemFormat:
         if isinstance(shape, AudioSettings):

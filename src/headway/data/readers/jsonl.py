@@ -1,4 +1,4 @@
-"""Read JSON Lines files: detect them, open them as tables, and convert the values of fields."""
+"""Read JSON Lines files: detect them, and open them as tables."""
 
 from __future__ import annotations
 
@@ -87,29 +87,6 @@ def _array(where: str) -> DataError:
         "python -c 'import json, sys; [print(json.dumps(x)) for x in json.load(sys.stdin)]' "
         "< FILE.json > FILE.jsonl"
     )
-
-
-def value_text(value: Any, name: str, where: str) -> str:
-    """Convert a label or a short field to text: numbers and booleans as in JSON, lists of texts
-    joined with commas, null as an empty text."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return check_unicode(value, name, where)
-    if isinstance(value, bool | int | float):
-        return json.dumps(value)
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return check_unicode(", ".join(value), name, where)
-    raise DataError(f"{where}: the field {name!r} is {json.dumps(value)[:40]}, not text.")
-
-
-def check_unicode(text: str, name: str, where: str) -> str:
-    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-        raise DataError(
-            f"{where}: the field {name!r} contains an unpaired surrogate, which is "
-            "not valid Unicode text."
-        )
-    return text
 
 
 def _kind(value: Any) -> str:

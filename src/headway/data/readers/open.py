@@ -7,14 +7,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from headway.data.bind import Column, is_header_for
+from headway.data.bind import is_header_for
+from headway.data.columns.column import Column
 from headway.data.files import DataFile, DataFiles
-from headway.data.readers.conll import open_conll
 from headway.data.readers.delimited import open_delimited, open_labelled_lines
 from headway.data.readers.folder import open_text_folder
 from headway.data.readers.jsonl import open_jsonl
 from headway.data.readers.lines import open_plain
-from headway.data.readers.parquet import open_parquet
 from headway.data.sniff import (
     PARQUET_START,
     detect_separator,
@@ -55,6 +54,8 @@ def _open(
     file = files.file(path, data.encoding)
     try:
         if file.first_bytes.startswith(PARQUET_START):
+            from headway.data.readers.parquet import open_parquet
+
             return open_parquet(path)
         return _open_text(file, data, columns, holds)
     finally:
@@ -70,6 +71,8 @@ def _open_text(
     if is_json_lines(path, first, *_names(columns, holds)):
         return open_jsonl(file)
     if holds == "words":
+        from headway.data.readers.conll import open_conll
+
         return open_conll(file)
     ragged = [one.name for one in columns if not one.optional] in PAIRS
     if holds == "table":
@@ -88,7 +91,7 @@ def _open_text(
 
 
 def _has_label(columns: Sequence[Column]) -> bool:
-    return any(one.kind in ("label", "labels", "number") for one in columns)
+    return any(one.is_label for one in columns)
 
 
 PAIRS = (["source", "target"], ["source"])

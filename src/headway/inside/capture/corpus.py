@@ -20,14 +20,17 @@ from headway.data.media.open_item import UNITS
 from headway.data.pairs import read_pairs
 from headway.data.predict_input import questions
 from headway.data.prepare import evaluation_media
+from headway.data.schema import MediaSpec, text_schema
 from headway.data.sniff import is_delimited, is_json_lines
-from headway.data.source import DataSource, MediaSpec, TargetKind, TextKind
+from headway.data.source import DataSource
 from headway.data.store import Columns, load_prepared
 from headway.errors import DataError, FolderError
 from headway.inside.capture.media import MediaInput
 from headway.settings.data import DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.run import media_settings, with_files
+from headway.specs.needs import WRITTEN, Need
+from headway.specs.tasks import Reads
 from headway.tasks.label_data import labelled_examples
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_inputs import check_kind, found_file, what_of
@@ -180,11 +183,11 @@ def _texts_in(files: DataSettings, run: LoadedRun) -> Iterator[str]:
     if files.pairs:
         yield from (first for first, _ in read_pairs((), (), files.pairs, files))
         return
-    kind: TextKind = "tagged" if run.spec.reads == "tagged" else "documents"
-    if kind == "documents" and files.fields:
-        kind = "fields"
-    items = DataSource(kind, with_files(run.settings, files), files.text)
-    yield from (" ".join(filter(None, map(item.text, items.columns))) for item in items)
+    settings = with_files(run.settings, files)
+    plain: Reads = "fields" if files.fields else "documents"
+    schema = text_schema("tagged" if run.spec.reads_sentences else plain, settings)
+    for item in DataSource(schema, settings, files.text):
+        yield " ".join(filter(None, map(item.text, schema.text_names)))
 
 
 def _of_pairs(pairs: Sequence[tuple[str, str]], name: str) -> Corpus:
@@ -202,11 +205,9 @@ def _labels(columns: Columns, names: Sequence[str], run: LoadedRun) -> tuple[int
     return tuple(numbers[names[label]] for label in columns["label"].tolist())
 
 
-def _target(run: LoadedRun) -> TargetKind:
-    """Target that media examples of this run have, if all targets are known."""
-    if run.spec.answers == "label":
-        return "label"
-    return "text" if run.spec.writes else "none"
+def _target(run: LoadedRun) -> Need | None:
+    """What media examples of this run come with, if all of it is known."""
+    return run.spec.target if run.spec.is_single_label or run.spec.writes else None
 
 
 def _of_media_files(run: LoadedRun, paths: Sequence[str]) -> Corpus:
@@ -219,16 +220,16 @@ def _of_media_files(run: LoadedRun, paths: Sequence[str]) -> Corpus:
     try:
         return _of_media(run, data, _target(run), where)
     except DataError:  # files without targets: the model's own answers are used
-        return _of_media(run, data, "none", where)
+        return _of_media(run, data, None, where)
 
 
-def _of_media(run: LoadedRun, data: DataSettings, target: TargetKind, name: str) -> Corpus:
+def _of_media(run: LoadedRun, data: DataSettings, target: Need | None, name: str) -> Corpus:
     """Read media as a test set is read."""
     settings = media_settings_of(run.settings)
     media = MediaSpec.of(what_of(settings), settings, target)
     asked = replace(run.settings, data=data)
     found = evaluation_media(media, asked, labels=run.settings.labels)
-    texts = [" ".join(text.split()) for text in found.targets] if target == "text" else None
+    texts = [" ".join(text.split()) for text in found.targets] if target is WRITTEN else None
     labels = _labels(found.items, run.settings.labels, run)
     return _of_set(run, found.items, name, found.places, texts, labels)
 

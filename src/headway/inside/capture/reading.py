@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.data.readers.jsonl import parse_object, value_text
+from headway.data.columns.column import parse_field
+from headway.data.readers.jsonl import parse_object
 from headway.decode.search.hypothesis import Hypothesis, TokenConstraints
 from headway.decode.search.searcher import too_long
 from headway.decode.speech.ctc import best_path
@@ -279,7 +280,7 @@ def _prompt(run: LoadedRun, text: str) -> list[int]:
     for name in fields:
         if not values.get(name):
             return field_prompt(known, name, tokenizer)
-        known[name] = value_text(values[name], name, "the text")
+        known[name] = parse_field(values[name], name, "the text")
     return field_prompt(known, None, tokenizer)
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from headway.serve.service import Service
 
 RouteHandler = Callable[[Service, Request], Awaitable[Response]]
-Schema = Mapping[str, Any]
+JsonSchema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,16 +21,16 @@ class Route:
     path: str
     handler: RouteHandler
     summary: str
-    body: Schema | None = None
+    body: JsonSchema | None = None
     """Schema of a JSON body."""
 
-    form: Schema | None = None
+    form: JsonSchema | None = None
     """Schema of a form with files, if the body may be one."""
 
     urlencoded: bool = False
     """The body may also be a URL-encoded form."""
 
-    responses: Mapping[str, Schema] = field(default_factory=dict)
+    responses: Mapping[str, JsonSchema] = field(default_factory=dict)
     """Schemas of the response by media type."""
 
     error_codes: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
@@ -69,7 +69,7 @@ def object_schema(required: tuple[str, ...] = (), /, **properties: Any) -> dict[
     return {**found, "required": list(required)} if required else found
 
 
-def event_stream_schema(of: Schema, example: str = "") -> dict[str, Any]:
+def event_stream_schema(of: JsonSchema, example: str = "") -> dict[str, Any]:
     """Schema of a response that is a stream of server-sent events, each an object like `of`."""
     said = (
         "Server-sent events if the request has stream=true: lines of `data: ` with an object of "

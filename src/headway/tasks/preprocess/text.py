@@ -22,8 +22,9 @@ from headway.data.batches import (
     with_special_tokens,
 )
 from headway.data.causal_lm import DEFAULT_EPOCH, FieldStream
+from headway.data.columns.column import parse_field
 from headway.data.masking import CounterRandom
-from headway.data.readers.jsonl import parse_object, value_text
+from headway.data.readers.jsonl import parse_object
 from headway.data.store import Columns
 from headway.data.text_windows import FlatSequences, TextReader
 from headway.data.token_store import TokenStore
@@ -274,7 +275,7 @@ def parse_texts(line: str | TextParts, where: str, data: DataSettings) -> TextPa
         return line
     if data.fields:
         values = parse_object(line, where) if line.strip() else {}
-        return tuple(value_text(values.get(name), name, where) for name in data.fields)
+        return tuple(parse_field(values.get(name), name, where) for name in data.fields)
     if not data.other_field:
         return (line,)
     first, tab, second = line.partition("\t")

@@ -1,0 +1,1 @@
+"""The kinds of columns: one class per kind, which matches, parses, checks, stores and shows."""
