@@ -16,6 +16,7 @@ import typer
 
 from headway.cli.main import app
 from headway.serve.limits import Limits
+from headway.settings import effects
 from headway.settings.field_docs import documented
 from headway.settings.model import FAMILY_SETTINGS, BodySettings, TextSettings, family_of
 from headway.settings.presets import PRESETS
@@ -71,6 +72,12 @@ RECIPES_INTRO = """## Recipes
 SCORES_INTRO = """## Scores
 
 `train.metric` may name one of its task; [Scores](../tasks/metrics.md) says what they are.
+
+"""
+EFFECTS_INTRO = """
+These settings and options have an effect only under a condition. Setting one where its condition
+does not hold is an error that names it, the condition and the fix. All other settings always have
+an effect. A test compares this table with the settings that training and prediction read.
 
 """
 FLAGS_INTRO = """
@@ -262,6 +269,23 @@ def models_page() -> str:
     ))  # fmt: skip
 
 
+def effects_page() -> str:
+    tables: dict[str, effects.EffectTable[Any]] = {
+        "Training and decoding": effects.OF_RUN,
+        "Body of the model": effects.OF_BODY,
+        "Other settings of the model": effects.OF_MODEL,
+        "Options of predict and evaluate": effects.OF_CALL,
+    }
+    parts = ["# When settings have an effect\n\n", MADE, EFFECTS_INTRO]
+    for title, rows in tables.items():
+        keys: dict[str, dict[str, None]] = {}
+        for row in (row for of_key in rows.rows.values() for row in of_key):
+            keys.setdefault(row.reason, {}).update(dict.fromkeys(row.settings))
+        shown = ([", ".join(f"`{key}`" for key in of), prose(why)] for why, of in keys.items())
+        parts += [f"## {title}\n\n", table(["setting", "applies only"], shown)]
+    return "".join(parts)
+
+
 def flags_page() -> str:
     group: Any = typer.main.get_command(app)
     parts = [
@@ -300,6 +324,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "tasks.md": tasks_page,
     "models.md": models_page,
+    "effects.md": effects_page,
     "flags.md": flags_page,
 }
 

@@ -301,7 +301,7 @@ def test_a_prompt_longer_than_the_context_is_named(error_of: Command) -> None:
          "fill encoder @plain decoder"),
         (["train", "complete", "--text", "@text", "--out", "x", "--from", "@nothing"], "@nothing"),
         (["train", "complete", "--text", "@text", "--out", "x", "fill.mask=0.3"],
-         "[fill] 'complete'"),
+         "[fill] complete"),
         (["train", "complete", "--text", "@text", "--out", "x", "complete.contxt=8"],
          "complete.contxt context"),
         (["train", "complete", "--text", "@text", "--out", "x", "complete.drop_fields=2"],

@@ -372,7 +372,10 @@ def test_two_runs_in_one_folder_are_refused(error_of: Failing, here: Path) -> No
         (command("train.lrr=1"), "train.lrr lr"),
         (command("model.vocab_size=5", out="y"), "model.vocab_size tokenizer.vocab_size"),
         (command("model.preset=gpt2", out="y"), "translate seq2seq gpt2 model.preset"),
-        (command("train.weight_decay=0.1", out="y"), "train.weight_decay=0.1 train.optimizer=adam"),
+        (
+            command("train.weight_decay=0.1", out="y"),
+            "train.weight_decay=0.1 train.optimizer=adamw",
+        ),
         (command("--budget", "soon", out="y"), "--budget 'soon' 90s"),
         (command("--budget", "9m", out="y"), "train.steps=2 --budget 9m"),
         (command("--device", "gpu", out="y"), "'gpu' cpu cuda"),

@@ -215,6 +215,8 @@ REFUSED_THOUGH_READ = {
     "data.label_field": "one binding asks what columns are called",
     "decode.n_best": "one printer is for all answers",
     "classify.teacher": "videos are read as images are",
+    "augment.mixup": "one augmentation is for all images, also for those without labels",
+    "augment.cutmix": "one augmentation is for all images, also for those without labels",
 }
 
 

@@ -26,8 +26,8 @@ from ..facts import missing
 SIZES = {"vocab_size": 41, "d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48, "max_len": 32}
 
 BAD = [
-    (Seq2SeqSettings, {"self": [[0], [0]]}, ("kept_heads.self", "encoder", "decoder", "cross")),
-    (DecoderSettings, {"cross": [[0], [0]]}, ("kept_heads.cross", "self")),
+    (Seq2SeqSettings, {"self": [[0], [0]]}, ("kept_heads.self", "self attention")),
+    (DecoderSettings, {"cross": [[0], [0]]}, ("kept_heads.cross", "cross attention")),
     (DecoderSettings, {"self": [[0]]}, ("kept_heads.self", "1", "2")),
     (DecoderSettings, {"self": [[0], []]}, ("kept_heads.self", "2")),
     (DecoderSettings, {"self": [[0], [4]]}, ("kept_heads.self", "2", "[4]", "0", "3")),

@@ -11,9 +11,10 @@ import pytest
 
 from headway.cli.main import main
 from headway.errors import ConfigError, DataError
-from headway.settings.augment import FOR_AUDIO, FOR_IMAGES, AugmentSettings
+from headway.settings.augment import AugmentSettings
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
+from headway.settings.effects import AUGMENT_AUDIO, AUGMENT_IMAGES
 from headway.settings.overrides import Overrides, flatten, nest
 from headway.settings.presets import preset
 from headway.settings.recipes import FOLDER, about, in_folder, recipe_names, recipe_path
@@ -217,8 +218,8 @@ def test_changes_of_both_kinds_are_taken_where_the_kind_is_not_known_yet() -> No
 
 
 def test_every_change_is_of_images_or_of_recordings() -> None:
-    names = [field.name for field in fields(AugmentSettings)]
-    assert [*FOR_IMAGES, *FOR_AUDIO] == names
+    names = [f"augment.{field.name}" for field in fields(AugmentSettings)]
+    assert [*AUGMENT_IMAGES, *AUGMENT_AUDIO] == names
 
 
 def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
@@ -313,7 +314,8 @@ def test_a_setting_without_effect_on_a_task_is_named(words: str, task: str) -> N
     key = first.partition("=")[0]
     with pytest.raises(ConfigError) as caught:
         load_run_settings(None, [first, *rest], {"task": task})
-    why = [word for word in rest if not word.startswith("classify.")] or [spec_of(task).name]
+    why = [word.partition("=")[0] for word in rest if not word.startswith("classify.")]
+    why = why or [spec_of(task).name]
     assert not missing(caught.value, key, *why)
 
 

@@ -124,7 +124,7 @@ def test_the_answer_selects_the_row() -> None:
         (["classify.answer=labels", "classify.balance=true"], r"\.balance.*\.answer=labels"),
         (["classify.answer=number", "classify.balance=true"], r"\.balance.*\.answer=number"),
         (["classify.answer=number", "train.label_smoothing=0.1"], r"train\.label_smoothing"),
-        (["classify.answer=label", "classify.std=2.0"], r"classify\.std.*classify\.answer=label"),
+        (["classify.answer=label", "classify.std=2.0"], r"classify\.std.*classify\.answer=number"),
         (["classify.answer=number", "classify.std=0.0"], "std=0"),
     ],
 )

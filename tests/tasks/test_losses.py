@@ -24,7 +24,7 @@ from headway.tasks.distil import load_teacher
 from headway.tasks.losses import cosine_loss, distil, plain, rdrop, soft_loss
 from headway.tasks.objective import Objective, TaskLoss
 from headway.tasks.task import find_task
-from headway.training.check_settings import check_implied
+from headway.training.check_settings import check_training
 from headway.training.distributed import Distributed
 from headway.training.request import implied_settings
 from headway.training.trainer import Trainer
@@ -176,7 +176,7 @@ def test_a_student_is_not_read_twice_as_well() -> None:
 def test_terms_without_a_teacher_or_beside_its_writing_are_an_error() -> None:
     settings = load_run_settings(None, ["distil.soft=1"], {"task": "classify"})
     with pytest.raises(ConfigError, match=r"distil\.soft.*--teacher"):
-        check_implied(settings)
+        check_training(settings)
     with pytest.raises(ConfigError, match=r"distil\.soft.*\btranslate\b"):
         load_run_settings(None, ["distil.soft=1"], {"task": "translate", "distil.teacher": "x"})
     given = {"task": "translate", "distil.teacher": "x"}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.errors import ConfigError, FolderError
+from headway.errors import FolderError
 from headway.models.build import build_model
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.train import TrainSettings
@@ -98,11 +98,6 @@ def test_adam_is_the_textbook_formula() -> None:
         wanted = wanted - 0.1 * (m / (1 - 0.9**step)) / ((v / (1 - 0.98**step)).sqrt() + 1e-9)
         optimizer.step()
     torch.testing.assert_close(model.weight.double(), wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_weight_decay_with_adam_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"weight_decay=0\.1\b.*optimizer=adamw\b"):
-        build_optimizer(tiny(), settings_of("adam", 0.1), device="cpu")
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (4, 16), (16, 4)])

@@ -25,7 +25,6 @@ from headway.settings.run import (
 )
 from headway.settings.train import TrainSettings
 from headway.tasks.task import find_task
-from headway.training.check_settings import check_implied
 from headway.training.resolve import resolve, resolve_run
 from headway.training.run_folder import RunFolder
 from tests.stored import read_back
@@ -68,11 +67,16 @@ def test_reasons_are_correct_for_little_data_and_few_steps() -> None:
 
 
 def test_lora_settings_without_lora_are_an_error() -> None:
-    settings = load_run_settings(
-        None, [], {"task": "complete", "data.text": ["x"], "start.run": "y", "lora.alpha": 2.0}
-    )
+    given = {"task": "complete", "data.text": ["x"], "start.run": "y", "lora.alpha": 2.0}
     with pytest.raises(ConfigError, match=r"lora\.alpha\b.*lora\.rank\b"):
-        check_implied(settings)
+        load_run_settings(None, [], given)
+
+
+def test_weight_decay_with_adam_is_an_error() -> None:
+    """Also if the task chose the weight decay: the user may have set only the optimiser."""
+    train = TrainSettings(weight_decay=0.1, optimizer="adam")
+    with pytest.raises(ConfigError, match=r"train\.weight_decay\b.*train\.optimizer=adamw\b"):
+        resolve(RunSettings(task="translate", train=train), PAIRS, DeviceInfo())
 
 
 @pytest.mark.parametrize("name", ["mem_get_info", "is_bf16_supported", "is_available"])

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 
-from headway.settings.data import FILES
+from headway.settings.effects import data_settings
 from headway.settings.folder import CONFIG, RUNS, runs_in, shipped_names
 from headway.settings.model import FAMILY_SETTINGS
 from headway.settings.run import SETTINGS, TASK_SECTIONS
@@ -134,7 +134,7 @@ def _of_training(task: str | None) -> Iterator[tuple[str, Any]]:
             continue
         for key, leaf in _leaves(cls, section):
             name = key.partition(".")[2]
-            known = {"data": spec and spec.data | set(FILES), "decode": spec and spec.decode}
+            known = {"data": spec and data_settings(spec), "decode": spec and spec.decode}
             if not known.get(section) or name in known[section]:  # type: ignore[operator]
                 yield key, leaf
     yield "model.preset", (str, None)

@@ -14,7 +14,7 @@ from headway.cli import completion
 from headway.cli.data_arguments import JsonOption
 from headway.cli.print_table import show_table
 from headway.errors import FolderError
-from headway.settings.body import IGNORED, ignored_by
+from headway.settings.effects import ignored_by
 from headway.settings.folder import WEIGHTS, file_in, find_settings, run_folder
 from headway.settings.model import (
     AudioEncoderSettings,
@@ -131,7 +131,7 @@ def _shape_rows(settings: ModelSettings) -> list[InfoRow]:
 
 def _of_body(settings: ModelSettings) -> str:
     """A summary of the settings that only some bodies have."""
-    unread, said = IGNORED[settings.body], []
+    unread, said = ignored_by({"body": settings.body}), []
     if "bidirectional" not in unread and not settings.causal:
         said.append("both directions" if settings.bidirectional else "one direction")
     if "kernel" not in unread:

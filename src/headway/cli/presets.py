@@ -12,7 +12,7 @@ from headway.cli import completion
 from headway.cli.data_arguments import JsonOption
 from headway.cli.print_table import show_table
 from headway.errors import ConfigError, suggest
-from headway.settings.body import IGNORED
+from headway.settings.effects import ignored_by
 from headway.settings.model import FAMILY_SETTINGS, ModelSettings, family_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
 
 def _read(settings: ModelSettings, name: str) -> int | str:
     """A setting of each side; empty where the body does not use it."""
-    return "" if name in IGNORED[settings.body] else _joined(settings.each(name))
+    return "" if name in ignored_by({"body": settings.body}) else _joined(settings.each(name))
 
 
 def _joined(numbers: Sequence[int]) -> int | str:

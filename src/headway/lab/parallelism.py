@@ -25,7 +25,8 @@ from headway.models.decoder import Decoder
 from headway.models.summary import count_parameters, meta_model
 from headway.nn.devices import pick_device
 from headway.nn.layout import Layout
-from headway.settings.body import IGNORED, with_body
+from headway.settings.body import with_body
+from headway.settings.effects import ignored_by
 from headway.settings.model import DecoderSettings
 
 VOCAB = 64
@@ -190,7 +191,7 @@ def shape(
         attention_dropout=0.0,
     )  # fmt: skip
     made = with_body(usual, body, more.get("single_head", "every"))
-    wide: dict[str, Any] = {} if "d_ff" in IGNORED[body] else {"d_ff": 4 * width}
+    wide: dict[str, Any] = {} if "d_ff" in ignored_by({"body": body}) else {"d_ff": 4 * width}
     return replace(made, d_model=width, **wide, **more)
 
 

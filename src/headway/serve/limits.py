@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from headway.errors import ConfigError
-from headway.specs.explicit import TracksExplicit
-from headway.specs.values import check_values
+from headway.specs.values import TracksExplicit, check_values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,20 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.errors import ConfigError
-from headway.specs.explicit import TracksExplicit
-from headway.specs.values import check_least, check_values
+from headway.specs.values import TracksExplicit, check_least, check_values
 
 SHARES = ("erase", "speed")
 MOST_OPERATIONS = 10
 """Upper limit of `rand`: more operations make an image unrecognisable."""
 
-FOR_IMAGES = ("flip", "crop", "rand", "magnitude", "erase", "mixup", "cutmix")
-FOR_AUDIO = ("bands", "band_width", "spans", "span_width", "speed", "noise", "gain_db")
-
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentSettings(TracksExplicit):
-    """Data augmentation for images and videos (`FOR_IMAGES`) or audio (`FOR_AUDIO`)."""
+    """Data augmentation for images and videos, or for audio."""
 
     flip: bool = False
     """Mirror each image with probability 0.5."""
@@ -73,9 +69,3 @@ class AugmentSettings(TracksExplicit):
             raise ConfigError(f"rand={self.rand} must be at most {MOST_OPERATIONS}.")
         counts = ("crop", "rand", "mixup", "cutmix", "bands", "band_width", "spans", "span_width")
         check_least(self, 0, *counts, "noise", "gain_db")
-
-    def without_effect(self, reads: str) -> list[str]:
-        """Names of changed settings that a run on `reads` ("images" or "audio") ignores."""
-        others = FOR_AUDIO if reads == "image" else FOR_IMAGES
-        usual = AugmentSettings()
-        return [name for name in others if getattr(self, name) != getattr(usual, name)]

@@ -6,11 +6,11 @@ Nothing here imports torch, so settings are checked before any slow import.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
 from headway.errors import ConfigError
+from headway.settings.effects import OF_MODEL, ModelFacts, check_model, ignored_by
 from headway.settings.kept_heads import ALL_HEADS, KeptHeads
 from headway.specs.values import check_least, check_values
 
@@ -28,54 +28,6 @@ HeadIn = Literal["every", "second-last", "none"]
 ADDED_POSITIONS = ("sinusoidal", "sinusoidal-halves", "learned", "none")
 """Positional encodings added to embeddings, possible with any body. The others act inside
 attention."""
-
-OF_ATTENTION = frozenset({
-    "n_heads", "n_kv_heads", "d_head", "kept_heads", "d_ff", "activation", "rope", "relative",
-    "window", "scale_attention", "attention_bias", "ff_bias", "qk_norm", "attention_dropout",
-    "ff_dropout", "n_decoder_heads", "n_decoder_kv_heads", "d_decoder_head", "d_decoder_ff",
-    "decoder_activation",
-})  # fmt: skip
-"""Settings of attention and of the feed-forward network after it."""
-
-IGNORED: dict[str, frozenset[str]] = {
-    "transformer": frozenset(
-        {"bidirectional", "source_attention", "kernel", "dilation", "order", "single_head"}
-    ),
-    "lstm": OF_ATTENTION | {"kernel", "dilation", "order", "single_head"},
-    "gru": OF_ATTENTION | {"kernel", "dilation", "order", "single_head"},
-    "convolution": OF_ATTENTION | {"bidirectional", "order", "single_head"},
-    "sha-rnn": (OF_ATTENTION - {"d_ff", "window", "attention_dropout", "ff_dropout"})
-    | {"bidirectional", "source_attention", "kernel", "dilation", "order"},
-    "ngram": OF_ATTENTION
-    | {
-        "bidirectional",
-        "source_attention",
-        "kernel",
-        "dilation",
-        "d_model",
-        "n_layers",
-        "dropout",
-        "norm",
-        "norm_eps",
-        "block_layout",
-        "positions",
-        "init",
-        "embedding_scale",
-        "embedding_norm",
-        "head_bias",
-        "embeddings",
-        "tune_embeddings",
-        "tie",
-        "pooling",
-        "n_labels",
-        "tag_transitions",
-        "single_head",
-    },
-}
-"""Settings that each body ignores: an error if the user sets them, dropped from our own choices."""
-
-OF_SINGLE_HEAD = frozenset({"window", "attention_dropout"})
-"""Settings that a SHA-RNN without an attention head ignores too."""
 
 INSTEAD: dict[str, Any] = {"positions": "none", "init": "paper", "pooling": "mean"}
 """Defaults of bodies other than the Transformer: they encode token order by themselves, and their
@@ -101,20 +53,12 @@ class RopeSettings:
     def __post_init__(self) -> None:
         check_values(self)
         check_least(self, 1, "trained_len", of="rope.")
-        if self.scaling != "llama3" and self.trained_len != 8192:
-            raise ConfigError(
-                f"rope.trained_len={self.trained_len} has no effect with "
-                f"rope.scaling={self.scaling!r}. Remove rope.trained_len, or set "
-                "rope.scaling=llama3."
-            )
+        changed = {f"model.rope.{name}": value for name, value in vars(self).items()
+                   if value != getattr(type(self), name)}  # fmt: skip
+        OF_MODEL.check(changed, ModelFacts(positions="rotary", rope_scaling=self.scaling))
         if self.base <= 0:
             raise ConfigError(
                 f"rope.base={self.base:g} must be positive. The usual value is 10000."
-            )
-        if self.scaling == "none" and self.factor != 1.0:
-            raise ConfigError(
-                f"rope.factor={self.factor:g} has no effect with rope.scaling='none'. "
-                "Choose rope.scaling=linear, ntk or llama3, or remove rope.factor."
             )
         if self.factor < 1.0:
             raise ConfigError(
@@ -277,21 +221,8 @@ class BodySettings:
 
     def _check_body(self) -> None:
         """Reject settings that this body ignores or does not support."""
+        check_model(self)
         body = self.body
-        usual = {one.name: one.default for one in fields(self)}
-        asked = {"body": body, "single_head": getattr(self, "single_head", "every")}
-        for name in sorted(ignored_by(asked) & usual.keys()):
-            if getattr(self, name) != usual[name] and not self._reads_anyway(name):
-                if name not in IGNORED[body]:
-                    raise ConfigError(
-                        f"{name} has no effect with single_head='none', which has no attention. "
-                        f"Remove {name}, or choose another single_head."
-                    )
-                readers = [other for other in IGNORED if name not in IGNORED[other]]
-                raise ConfigError(
-                    f"{name} has no effect with body={body!r}, only with {' and '.join(readers)}. "
-                    f"Remove {name}, or choose another body."
-                )
         if body == "transformer":
             return
         if self.block_layout == "parallel":
@@ -307,10 +238,6 @@ class BodySettings:
         check_least(self, 1, "kernel", "dilation")
         self._check_encoder()
 
-    def _reads_anyway(self, name: str) -> bool:
-        """Whether an output head uses a setting that the body ignores."""
-        return name == "activation" and "words" in getattr(self, "heads", ()) and not self.causal
-
     def _check_encoder(self) -> None:
         """Reject settings that this body does not support in an encoder or decoder."""
         if self.body == "sha-rnn" and self.d_ff % self.d_model:
@@ -320,11 +247,6 @@ class BodySettings:
                 f"body='sha-rnn', which sums slices of this width. Try d_ff={near}."
             )
         if self.causal:
-            if not self.bidirectional:
-                raise ConfigError(
-                    "bidirectional=false has no effect on a decoder, which always reads from left "
-                    "to right. Remove bidirectional."
-                )
             return
         if self.body in ("sha-rnn", "ngram"):
             raise ConfigError(
@@ -428,16 +350,6 @@ class BodySettings:
                 f"sinusoidal positions need an even width, but d_model={self.d_model} is odd. "
                 f"Try d_model={self._nearest_width()}."
             )
-        if self.positions != "rotary" and self.rope != RopeSettings():
-            raise ConfigError(
-                f"the rope.* settings have no effect with positions={self.positions!r}. "
-                "Set positions=rotary, or remove the rope.* settings."
-            )
-        if self.positions != "relative" and self.relative != RelativeSettings():
-            raise ConfigError(
-                f"the relative.* settings have no effect with positions={self.positions!r}. "
-                "Set positions=relative, or remove the relative.* settings."
-            )
 
     @property
     def is_counted(self) -> bool:
@@ -527,14 +439,6 @@ class BodySettings:
 
 
 BodySettingsT = TypeVar("BodySettingsT", bound=BodySettings)
-
-
-def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:
-    """Settings that a model with these settings ignores, given its body."""
-    unread = IGNORED.get(str(model.get("body", "transformer")), frozenset())
-    # Command-line values are not yet converted: none is still None or the text "none".
-    headless = model.get("single_head", "every") in ("none", None)
-    return unread | OF_SINGLE_HEAD if headless else unread
 
 
 def with_body(

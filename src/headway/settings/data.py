@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from headway.errors import ConfigError
-from headway.specs.explicit import TracksExplicit
-from headway.specs.values import check_least, check_values
+from headway.specs.values import TracksExplicit, check_least, check_values
 
 GIVEN = "given"
 """Folder inside a run that stores data passed in memory."""
@@ -138,10 +137,6 @@ class DataSettings(TracksExplicit):
             raise ConfigError(
                 "data.media cannot be combined with text files (data.text, data.source, "
                 "data.pairs). Give only one of them."
-            )
-        if self.valid_media and not self.media:
-            raise ConfigError(
-                "data.valid_media has no effect without data.media. Set data.media too."
             )
         if len(set(self.fields)) != len(self.fields):
             raise ConfigError(

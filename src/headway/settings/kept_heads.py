@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from headway.errors import ConfigError
+from headway.settings.effects import OF_MODEL, ModelFacts
 
 HeadsPerLayer = tuple[tuple[int, ...], ...]
 """Head numbers for each layer."""
@@ -52,12 +53,7 @@ class KeptHeads:
             layers, name = getattr(self, field.name), f"kept_heads.{field.name}"
             if layers is None:
                 continue
-            if field.name not in n_layers:
-                has = ", ".join(n_layers)
-                raise ConfigError(
-                    f"{name} has no effect, because this model has other kinds of attention "
-                    f"({has}). Remove {name}."
-                )
+            OF_MODEL.check({f"model.{name}": layers}, ModelFacts(attention=frozenset(n_layers)))
             if len(layers) != n_layers[field.name]:
                 raise ConfigError(
                     f"{name} has lists for {len(layers)} layers, but the model has "

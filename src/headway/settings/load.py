@@ -11,10 +11,10 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import is_dataclass, replace
 from datetime import date, time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from headway.errors import ConfigError, suggest
-from headway.settings.body import IGNORED, with_body
+from headway.settings.body import BodyKind, with_body
 from headway.settings.model import (
     FAMILY_SETTINGS,
     ImageEncoderSettings,
@@ -50,7 +50,7 @@ def model_settings(
     start = _start(named["preset"], named["family"], where, locate)
     body = rest.get("body", start.body)
     single_head = rest.get("single_head", "every")
-    if body in IGNORED and (body != start.body or single_head in ("none", None)):
+    if body in get_args(BodyKind) and (body != start.body or single_head in ("none", None)):
         # These bodies read classes from the mean of all tokens, so there is no class token.
         start = with_body(_without_class_token(start), body, single_head)
     family = family_of(start)

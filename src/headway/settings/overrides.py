@@ -17,7 +17,7 @@ from headway.errors import Edge, Option, edge
 from headway.settings.load import parse_override
 from headway.settings.renamed import check_together, current, current_value, report
 from headway.settings.toml import comments_of, lines_of, parse, read_text
-from headway.specs.explicit import explicit_fields
+from headway.specs.values import explicit_fields
 
 
 class OriginKind(Enum):

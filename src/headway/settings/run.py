@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.errors import ConfigError, DataError, FolderError, one_line, suggest
+from headway.settings import effects
 from headway.settings.augment import AugmentSettings
-from headway.settings.body import ignored_by
 from headway.settings.data import FILES, DataSettings, TokenizerSettings, file_name
 from headway.settings.decode import DecodeSettings
 from headway.settings.load import (
@@ -55,7 +55,7 @@ from headway.settings.toml import (
     to_toml,
     toml_value,
 )
-from headway.settings.train import OF_SCHEDULES, ResolvedTrain, TrainSettings
+from headway.settings.train import ResolvedTrain, TrainSettings
 from headway.specs.metrics import check_metric
 from headway.specs.task_settings import (
     CaptionSettings,
@@ -302,9 +302,11 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
         raise ConfigError(f"{locate('task')}unknown task {task!r}.{suggest(str(task), SPECS)}")
     for name in TASK_SECTIONS:
         if name in values and name != task:
-            raise ConfigError(
-                f"{locate(name)}the section [{name}] has no effect on the task {task!r}. Remove "
-                f"the {name} settings."
+            raise effects.no_effect(
+                f"[{name}]",
+                effects.OF_SECTION.reason,
+                effects.RunFacts(row=SPECS[task]).place,
+                where=locate(name),
             )
     built: dict[str, Any] = {
         name: from_dict(cls, values.get(name, {}), f"{name}.", locate)
@@ -322,122 +324,49 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
     settings = RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
     if asked is None:  # the settings of a trained run are not checked again
         check_metric(settings.train.metric, task, spec_of(settings).scores, locate)
-        check_effect(settings, possible(settings), locate)
+        check_effect(settings, possible(settings), locate, distils=True)
     return settings
 
 
-def check_effect(settings: RunSettings, rows: Sequence[Spec], locate: Locate = no_location) -> None:
-    """Raise an error for settings that have no effect on the task.
-
-    `rows`: the task variants that are still possible; there may be several until data is read."""
-    _check_augment(settings, rows, locate)
-    _check_others(settings, rows[0], locate)
+TYPED = (OriginKind.SETTING, OriginKind.OPTION, OriginKind.IMPLIED)
+"""Origins whose text is what the user typed."""
 
 
-def _check_augment(settings: RunSettings, rows: Sequence[Spec], locate: Locate) -> None:
-    """Raise an error for image augmentation of audio tasks and vice versa."""
-    reads = {"audio" if row.modality == "audio" else "image" for row in rows
-             if row.modality != "text"}  # fmt: skip
-    if not reads and any(key.startswith("augment.") for key in settings.asked):
-        raise ConfigError(
-            f"{locate('augment')}the section [augment] applies only to images, videos and audio, "
-            f"but the task {settings.task!r} reads text. Remove the augment settings."
-        )
-    wrong = settings.augment.without_effect(*reads) if len(reads) == 1 else []
-    if wrong:
-        key = f"augment.{wrong[0]}"
-        seen, changed = "images", "audio"
-        if "audio" in reads:
-            seen, changed = changed, seen
-        raise ConfigError(
-            f"{locate(key)}{key} applies only to {changed} and has no effect on the task "
-            f"{settings.task!r}, which reads {seen}. Remove {key}."
-        )
+def check_effect(
+    settings: RunSettings,
+    rows: Sequence[Spec],
+    locate: Locate | None = None,
+    chosen: Mapping[str, object] | None = None,
+    **known: object,
+) -> None:
+    """Raise an error for settings that have no effect: those from the user, and those in `chosen`.
+
+    `rows`: the task variants that are still possible; there may be several until data is read.
+    `known`: more facts, such as the body of the model."""
+    asked = settings.asked
+
+    def place(key: str) -> str:
+        """The origin, unless it is what the user typed, which the error names anyway."""
+        origin = asked.origin(key)
+        return f"{origin.text}: " if origin.text and origin.kind not in TYPED else ""
+
+    effects.OF_RUN.check(
+        {**(chosen or {}), **asked},
+        effects.run_facts(settings, rows, **known),
+        is_default=_is_default,
+        typed=lambda key, value: as_typed(asked, key) if key in asked else f"{key}={value}",
+        where=locate or place,
+    )
 
 
-def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
-    """Raise an error for non-default settings that the task ignores: training, tokenizer, data."""
-    rebuilds = "rebuild" in spec.heads
-    reasons: dict[str, str] = {}
-    if not spec.has_probabilities:
-        numbers = "vectors" if spec.answers == "vector" else "reconstructed values"
-        unlikely = f"on the task {spec.name}, because {numbers} have no probabilities to compare"
-        reasons |= {"train.rdrop": unlikely, "distil.temperature": unlikely}
-    elif settings.distil.teacher and not spec.by_sequence:
-        reasons["train.rdrop"] = (
-            "with distillation, where predictions are compared with those of the teacher"
-        )
-    if spec.by_sequence:
-        written = (
-            f"on the task {spec.name}, whose students learn from the text their teacher generates"
-        )
-        terms = ("soft", "hard", "cosine", "between", "temperature")
-        reasons |= {f"distil.{name}": written for name in terms}
-    smoothed = ""
-    if spec.answers == "vector":
-        smoothed = f"on the task {spec.name}, which predicts no tokens or classes"
-    elif rebuilds:
-        smoothed = f"on the task {spec.name} with images or audio, which predicts numeric values"
-    elif spec.answers == "number":
-        smoothed = "on regression, which has no classes"
-        reasons["distil.temperature"] = "on regression, which has no probabilities"
-    elif settings.tag.crf:
-        smoothed = "with tag.crf=true, which scores whole tag sequences"
-    elif settings.transcribe.ctc == 1.0:
-        smoothed = "with transcribe.ctc=1, which has no decoder"
-    if spec.answers == "labels":
-        each = "on multi-label targets, where each label is smoothed separately"
-        reasons["train.label_smoothing_kind"] = each
-    if smoothed:
-        reasons |= {"train.label_smoothing": smoothed, "train.label_smoothing_kind": smoothed}
-    if not settings.identify.margin:
-        reasons["identify.scale"] = "without identify.margin"
-    if spec.modality != "image":
-        reasons["classify.teacher"] = f"with classify.modality={spec.modality}, only with images"
-    if spec.modality != "text" and not spec.writes:
-        words = [key for key in settings.asked if key.startswith("tokenizer.")]
-        reasons |= dict.fromkeys(
-            words, f"on the task {spec.name}, which neither reads nor generates text"
-        )
-    if "train.schedule" in settings.asked:
-        reasons |= {
-            f"train.{name}": f"with train.schedule={settings.train.schedule}"
-            for name, schedules in OF_SCHEDULES.items()
-            if settings.train.schedule not in schedules
-        }
-    if spec.reads == "documents" and not settings.data.fields:
-        reasons["data.on_bad_row"] = "on plain text, where every line is valid"
-    unread = {one.name for one in fields(DataSettings)}.difference(FILES, spec.data)
-    given = " with media" if spec.reads == "media" else ""
-    passed = f"on the task {spec.name}{given}, which does not use it"
-    reasons |= {f"data.{name}": passed for name in unread}
-    if spec.answers in ("label", "number"):
-        reasons["data.label_separator"] = "without classify.answer=labels"
-    if spec.reads != "pairs":
-        reasons["tokenizer.joint"] = f"on the task {spec.name}, which has no source and target side"
-    if spec.settings is FillSettings:
-        foreign = FILL_MEDIA if spec.modality == "text" else FILL_TEXT
-        what = "text" if spec.modality == "text" else "images and audio"
-        reasons |= {f"fill.{name}": f"on {what}" for name in foreign}
-    if spec.modality != "text":
-        reasons["embed.drop_words"] = "on media, which have no words"
-    for key, reason in reasons.items():
-        value = settings.asked.get(key)
-        # The default of smoothing depends on the task; 0 is allowed wherever it has no effect.
-        usual = 0.0 if key == "train.label_smoothing" else _default(key)
-        if key in settings.asked and value != usual:
-            raise ConfigError(f"{locate(key)}{key} has no effect {reason}. Remove {key}.")
-
-
-FILL_TEXT = ("context", "whole_words", "random", "keep")
-FILL_MEDIA = ("modality", "span")
-"""Settings of `fill` that apply only to media. `FILL_TEXT`: only to text."""
-
-
-def _default(key: str) -> Any:
-    """Default value of a dotted key, in the form that `Overrides` stores."""
+def _is_default(key: str, value: object) -> bool:
+    """Whether a setting has its default value. Values are in the form that `Overrides` stores."""
     section, _, name = key.partition(".")
-    return flatten({key: getattr(SETTINGS[section](), name)})[key]
+    if key == "train.label_smoothing":  # its default depends on the task
+        return value == 0.0
+    if section not in SETTINGS:
+        return False
+    return bool(value == flatten({key: getattr(SETTINGS[section](), name)})[key])
 
 
 def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locate) -> None:
@@ -448,7 +377,7 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
     groups = [model.get(key) for key in ("n_kv_heads", "n_decoder_kv_heads")]
     shared = lcm(*(n for n in groups if isinstance(n, int) and n > 0))
     loose: dict[str, Any] = {"n_heads": shared, "d_head": 64}
-    loose = {key: value for key, value in loose.items() if key not in ignored_by(model)}
+    loose = {key: value for key, value in loose.items() if key not in effects.ignored_by(model)}
     for family in families:
         if family == "image-encoder":
             image = model.get("image")

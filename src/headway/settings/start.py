@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.errors import ConfigError
-from headway.specs.explicit import TracksExplicit
-from headway.specs.values import check_least, check_positive, check_values
+from headway.specs.values import TracksExplicit, check_least, check_positive, check_values
 
 
 @dataclass(frozen=True, kw_only=True)

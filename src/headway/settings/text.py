@@ -70,11 +70,6 @@ class TextSettings(BodySettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 1, "vocab_size")
-        if not self.tune_embeddings and self.embeddings is None:
-            raise ConfigError(
-                "tune_embeddings=false has no effect without word vectors. Set embeddings to a "
-                "file of word vectors, for example embeddings=vectors.txt."
-            )
 
 
 DECODER_KEYS = {
@@ -232,7 +227,7 @@ class EncoderSettings(TextSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_heads(self.heads, self.n_labels, self.tag_transitions)
+        _check_heads(self.heads, self.n_labels)
         check_least(self, 0, "ngrams")
         labelled = {"classes", "tags"} & set(self.heads)  # otherwise the task adds the head later
         if self.ngrams and labelled and len(self.heads) > 1:
@@ -248,11 +243,6 @@ class EncoderSettings(TextSettings):
             raise ConfigError(
                 f"sinusoidal positions need an even width, but d_embedding={self.d_embedding} is "
                 "odd. Choose an even d_embedding."
-            )
-        if self.pooler != "tanh" and "pooled" not in self.heads:
-            raise ConfigError(
-                f"pooler={self.pooler!r} has no effect without a 'pooled' head. Remove pooler, or "
-                "add 'pooled' to heads."
             )
 
     @property
@@ -314,7 +304,7 @@ class DecoderSettings(TextSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 1, "order")
-        _check_heads(self.heads, self.n_labels, self.tag_transitions)
+        _check_heads(self.heads, self.n_labels)
         if self.is_counted and self.heads != ("words",):
             raise ConfigError(
                 f"body='ngram' only predicts the next token (heads=['words']). For "
@@ -330,7 +320,7 @@ class DecoderSettings(TextSettings):
         return True
 
 
-def _check_heads(heads: tuple[str, ...], n_labels: int, tag_transitions: bool) -> None:
+def _check_heads(heads: tuple[str, ...], n_labels: int) -> None:
     if len(set(heads)) != len(heads):
         raise ConfigError(f"heads={list(heads)} lists a head twice. List each head only once.")
     labelled = [head for head in heads if head in ("classes", "tags")]
@@ -338,14 +328,4 @@ def _check_heads(heads: tuple[str, ...], n_labels: int, tag_transitions: bool) -
         raise ConfigError(
             f"a {labelled[0]!r} head needs labels, but n_labels={n_labels}. Set n_labels to the "
             "number of labels."
-        )
-    if n_labels and not labelled:
-        raise ConfigError(
-            f"n_labels={n_labels} has no effect without a 'classes' or 'tags' head. "
-            f"Add one: heads={[*heads, 'classes']}."
-        )
-    if tag_transitions and "tags" not in heads:
-        raise ConfigError(
-            "tag_transitions has no effect without a 'tags' head. Remove tag_transitions, or add "
-            "'tags' to heads."
         )

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 from headway.errors import ConfigError
-from headway.specs.explicit import TracksExplicit
-from headway.specs.values import check_least, check_positive, check_values
+from headway.specs.values import TracksExplicit, check_least, check_positive, check_values
 
 Schedule = Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "trapezoid"]
 
-OF_SCHEDULES = {"floor": ("cosine", "linear"), "cooldown": ("trapezoid",)}
-"""Settings that only some schedules read."""
+FLOOR_SCHEDULES = ("cosine", "linear")
+"""Schedules that end at `floor`, instead of 0."""
 
 
 COUNTS = ("steps", "batch_tokens", "micro_tokens", "bucket_steps", "eval_every", "save_every")

@@ -7,6 +7,7 @@ from typing import Literal
 
 from headway.errors import ConfigError
 from headway.settings.body import Activation, BlockLayout, BodySettings, InitScheme, PositionKind
+from headway.settings.effects import OF_MODEL, ModelFacts
 from headway.settings.text import Seq2SeqSettings
 from headway.specs.values import check_least, check_values
 
@@ -78,10 +79,9 @@ class ImageSettings:
             raise ConfigError(
                 f"image.frames={self.frames} must be a multiple of image.tubelet={self.tubelet}."
             )
-        if self.stem == "grid" and self.tubelet != 1:
-            raise ConfigError(
-                f"image.tubelet={self.tubelet} has no effect with image.stem=grid, whose cells "
-                "span one frame. Use image.tubelet=1."
+        if self.tubelet != 1:
+            OF_MODEL.check(
+                {"model.image.tubelet": self.tubelet}, ModelFacts(grid=self.stem == "grid")
             )
         if self.distil_token and not self.class_token:
             raise ConfigError(

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.errors import ConfigError
-from headway.specs.explicit import TracksExplicit
-from headway.specs.values import check_least, check_positive, check_values
+from headway.specs.values import TracksExplicit, check_least, check_positive, check_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,18 +113,6 @@ class ClassifySettings(LabelSettings):
     def __post_init__(self) -> None:
         check_values(self)
         check_positive(self, "std")
-        for name in ("mean", "std"):
-            if self.answer != "number" and getattr(self, name) is not None:
-                raise ConfigError(
-                    f"classify.{name} applies only to regression (classify.answer=number), not to "
-                    f"classify.answer={self.answer}."
-                )
-        if self.threshold is not None and self.answer in ("label", "number"):
-            raise ConfigError(
-                f"classify.threshold={self.threshold:g} has no effect with "
-                f"classify.answer={self.answer}: it applies only to multi-label classification "
-                "(classify.answer=labels)."
-            )
         if self.threshold is not None and not 0.0 < self.threshold < 1.0:
             raise ConfigError(f"classify.threshold={self.threshold:g} must be between 0 and 1.")
         if self.answer in ("labels", "number") and self.balance:

@@ -147,19 +147,6 @@ class Spec:
         return tuple(dict.fromkeys(family for row in self.rows for family in row.families))
 
     @property
-    def data(self) -> frozenset[str]:
-        """Names of the `data.*` settings that it uses, in addition to the data files."""
-        found = DATA_OF[self.reads]
-        if self.answers == "gaps" and self.reads == "documents":
-            found |= {"on_long"}
-        if self.answers == "vector" and self.reads == "media":
-            found |= {"other_field"}
-        if self.answers == "labels":
-            found |= {"label_separator"}
-        with_fields = self.continues or "classes" in self.heads
-        return found if with_fields else found - {"fields"}
-
-    @property
     def file_options(self) -> str:
         """Alternatives to FILES on the command line."""
         if self.reads == "pairs":
@@ -316,7 +303,7 @@ _PRECISION = frozenset({"precision"})
 _ENDINGS: dict[Modality, str] = {"image": "png", "video": "gif", "audio": "wav"}
 
 
-_ALL = frozenset({
+DECODING = frozenset({
     "beam", "length_penalty", "length_penalty_alpha", "coverage", "n_best", "extra_len", "max_len",
     "min_len", "sample", "temperature", "top_k", "top_p", "min_p", "seed", "groups", "diversity",
     "repetition_penalty", "no_repeat_ngram", "unknown", "stop", "precision", "batch_tokens",
@@ -325,25 +312,7 @@ _ALL = frozenset({
 class would make the tables depend on the settings."""
 
 
-_SEARCHED = _ALL - {"stop"}
-
-
-_DATA = frozenset({"valid_size", "encoding"})
-
-
-DATA_OF: dict[Reads, frozenset[str]] = {
-    "pairs": _DATA | {"source_field", "target_field", "on_bad_row", "max_len", "max_ratio"},
-    "documents": _DATA | {"text_field", "label_field", "fields", "unit", "on_bad_row"},
-    "labelled": _DATA | {"text_field", "other_field", "label_field", "fields", "on_long",
-    "on_bad_row"},
-    "tagged": _DATA | {"label_field", "words_field", "tags_field", "on_long", "on_bad_row"},
-    "texts": _DATA
-    | {"source_field", "target_field", "text_field", "label_field", "fields"}
-    | {"on_long", "on_bad_row"},
-    "media": _DATA | {"path_field", "label_field", "text_field", "on_bad_row"},
-}  # fmt: skip
-"""Names of the `data.*` settings that each form of data uses, in addition to the data files. A test
-trains and runs every task and compares this table with the settings that were read."""
+_SEARCHED = DECODING - {"stop"}
 
 
 def _fill(modality: Modality, family: str) -> Spec:
@@ -408,7 +377,7 @@ _ROWS = (
         name="complete", modality="text", objective="causal_lm.CausalLMTask", reads="documents",
         needs=(TEXT,), answers="text", metrics=scored("loss", "ppl", "bits_per_byte"),
         families=("decoder",), settings=CompleteSettings, continues=True, counts="token",
-        decode=_ALL - {"extra_len"},
+        decode=DECODING - {"extra_len"},
         options=frozenset({"stream", "shots", "labels", "field", "draft", "scores"}),
         lacks="more text", truth="repeats",
         example='echo "Once upon a time" | headway predict {run}',

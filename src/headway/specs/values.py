@@ -1,4 +1,4 @@
-"""Check values against the types of settings, and describe these types in messages."""
+"""What classes of settings share: types of values, their checks, and which values were passed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from headway.errors import ConfigError, suggest
 
@@ -132,3 +132,23 @@ def _shown(value: float) -> str:
 def without_none(hint: Any) -> Any:
     (only,) = (option for option in get_args(hint) if option is not NoneType)
     return only
+
+
+class TracksExplicit:
+    """Base class of the setting sections of a run. Records the names of explicit arguments."""
+
+    _said: frozenset[str]
+
+    def __new__(cls, *_: object, **said: object) -> Self:
+        made = super().__new__(cls)
+        object.__setattr__(made, "_said", frozenset(said))
+        return made
+
+
+def explicit_fields(settings: object) -> frozenset[str]:
+    """Names passed explicitly, as in `TrainSettings(optimizer="adam")`.
+
+    Empty if all names were passed, which is what `replace` and files do."""
+    names: frozenset[str] = getattr(settings, "_said", frozenset())
+    everything = len(fields(settings))  # type: ignore[arg-type]
+    return frozenset() if len(names) == everything else names

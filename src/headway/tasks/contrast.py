@@ -32,7 +32,8 @@ from headway.progress import Progress
 from headway.settings.augment import AugmentSettings
 from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats
-from headway.settings.run import Resolved, RunSettings, with_files
+from headway.settings.run import Resolved, RunSettings, check_effect, with_files
+from headway.settings.task_rows import spec_of
 from headway.specs.metrics import METRICS
 from headway.specs.needs import OTHER, Need
 from headway.specs.tasks import Spec
@@ -47,7 +48,6 @@ from headway.tasks.dataset import (
     n_examples,
 )
 from headway.tasks.label import ClassificationDataset
-from headway.tasks.mask import check_unmixed
 from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.objective import EpochItems, MicroBatch, Objective, TaskLoss
@@ -383,7 +383,6 @@ class ContrastiveTask(Task):
         if what == "text":
             words = tokenizer_of(settings)
             return prepare(settings, folder, progress, tokenizer=words)
-        check_unmixed(settings, what)
         media = MediaSpec.of(what, propose_media_settings(settings, what), target_of(settings.data))
         return prepare(settings, folder, progress, media=media)
 
@@ -423,10 +422,7 @@ class ContrastiveTask(Task):
                 "step with each other. Lower train.batch_tokens or raise train.micro_tokens."
             )
         is_text = self.row.modality == "text"
-        if is_text and pairs and settings.embed.drop_words:
-            raise ConfigError(
-                "embed.drop_words has no effect on pairs of texts. Remove embed.drop_words."
-            )
+        check_effect(settings, [spec_of(settings)], pairs=is_text and pairs)
         if pairs or model.dropout or reads_once(settings):
             return
         if is_text and not settings.embed.drop_words:

@@ -31,7 +31,6 @@ from headway.settings.facts import DatasetStats
 from headway.settings.model import EncoderSettings, ImageSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.specs.metrics import METRICS
-from headway.specs.needs import Modality
 from headway.tasks.data_stats import audio_stats, image_stats
 from headway.tasks.dataset import Batch, EvalPass, batches_of
 from headway.tasks.losses import PLAIN, word_loss
@@ -57,8 +56,6 @@ from headway.tasks.readout import EachRow, Read
 from headway.tasks.scores import Baselines, ScoreRow, Scores
 from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import MASK, Tokenizer
-
-OF_LABELS = ("mixup", "cutmix")
 
 CHUNK = 512
 """Number of masked positions whose logits are computed at once."""
@@ -322,8 +319,6 @@ class MaskedLMTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         what = self.row.modality
         if what != "text":
-            check_unmixed(settings, what)
-            check_audio_augment(settings, what)
             media = MediaSpec.of(what, propose_media_settings(settings, what))
             return prepare(settings, folder, progress, media=media)
         if settings.model is not None and not isinstance(settings.model, EncoderSettings):
@@ -413,23 +408,3 @@ class MaskedLMTask(Task):
         rows = head.rows(values, trivial, settings.fill.mask)
         facts["baseline"] = trivial if tokenizer else trivial["loss"]
         return Scores(values, rows=rows, facts={**values, **facts}, find_baselines=find)
-
-
-def check_unmixed(settings: RunSettings, what: Modality) -> None:
-    """Raise ConfigError for augmentation that mixes labels: these tasks have none."""
-    for name in OF_LABELS if what != "audio" else ():
-        if getattr(settings.augment, name):
-            raise ConfigError(
-                f"augment.{name} mixes two images and their labels, but the task {settings.task} "
-                f"has no labels. Remove augment.{name}."
-            )
-
-
-def check_audio_augment(settings: RunSettings, what: Modality) -> None:
-    """Raise ConfigError for augmentation settings with audio, where they have no effect."""
-    asked = [key for key in settings.asked if key.startswith("augment.")]
-    if what == "audio" and asked:
-        raise ConfigError(
-            f"{asked[0]} has no effect on the task fill with audio: parts of each recording are "
-            f"masked anyway. Remove {asked[0]}."
-        )

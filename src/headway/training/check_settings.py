@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from headway.errors import ConfigError, UserError
-from headway.settings.decode import DecodeSettings
+from headway.errors import ConfigError
 from headway.settings.folder import load_run, run_folder
-from headway.settings.run import RunSettings, overrides_of
-from headway.settings.start import DistilSettings, LoraSettings
-from headway.settings.task_rows import spec_of
+from headway.settings.run import RunSettings, check_effect
+from headway.settings.task_rows import possible, spec_of
 from headway.specs.needs import SOURCE
 
 
@@ -28,17 +24,10 @@ def check_files(settings: RunSettings) -> None:
 
 def check_training(settings: RunSettings) -> None:
     """Reject settings that are impossible or have no effect, before any data is read."""
-    check_implied(settings)
     from headway.settings.warm_start import check_task
 
-    spec = spec_of(settings)
-    for field in fields(DecodeSettings):
-        unusual = getattr(settings.decode, field.name) != field.default
-        if unusual and field.name not in spec.decode:
-            raise UserError(
-                f"decode.{field.name} has no effect on a run of the task {spec.name}. Remove "
-                f"decode.{field.name}."
-            )
+    check_implied(settings)
+    check_effect(settings, possible(settings))
     if settings.start.run:
         old = load_run(run_folder(settings.start.run)).model
         assert old is not None
@@ -46,28 +35,13 @@ def check_training(settings: RunSettings) -> None:
 
 
 def check_implied(settings: RunSettings) -> None:
-    """Reject settings that the start run or the teacher has fixed, or that have no effect without
-    one."""
+    """Reject a run with two origins, and weights to tune where there are none."""
     start, teacher = settings.start.run, settings.distil.teacher
     if start and teacher:
         raise ConfigError(
             "--from cannot be combined with --teacher: a student starts from layers of its "
             "teacher. Remove --from."
         )
-    for key in settings.asked:
-        if (start or teacher) and key.startswith("tokenizer."):
-            raise ConfigError(
-                f"{key} has no effect: the vocabulary comes from {start or teacher}. Remove {key}."
-            )
-    if settings.distil != DistilSettings() and not teacher:
-        key = next(key for key in settings.asked if key.startswith("distil."))
-        raise ConfigError(
-            f"{key} has no effect without a teacher. Give a run as the teacher: headway train "
-            "distil --teacher RUN."
-        )
-    if settings.lora != LoraSettings() and not settings.lora.rank:
-        key = next(key for key in overrides_of(settings) if key.startswith("lora."))
-        raise ConfigError(f"{key} has no effect without lora.rank. Set lora.rank, or remove {key}.")
     if not spec_of(settings).pretrained or "start.run" in settings.asked:
         check_from_scratch(settings)
 

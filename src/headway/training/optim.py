@@ -36,7 +36,6 @@ def build_optimizer(
     `set_lr` fills in place, so that a replay sees the new value.
     `scales`: factors of the learning rate for some parameters.
     """
-    check_optimizer(settings)
     kind = torch.device(device).type
     arguments: dict[str, Any] = {
         "lr": torch.zeros((), device=device) if capturable else 0.0,
@@ -70,15 +69,6 @@ def _mark_changed(optimizer: Optimizer, *_: object) -> None:
     """Increment the version of all weights, which fused kernels do not. Caches of values computed
     from a weight, as in `nn/cpu_packed.py`, rely on it."""
     torch.autograd.graph.increment_version(_parameters(optimizer))
-
-
-def check_optimizer(settings: TrainSettings) -> None:
-    """Reject optimiser settings that have no effect."""
-    if settings.optimizer == "adam" and settings.weight_decay:
-        raise ConfigError(
-            f"train.weight_decay={settings.weight_decay:g} has no effect with "
-            "train.optimizer=adam. Use train.optimizer=adamw, or leave train.weight_decay out."
-        )
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

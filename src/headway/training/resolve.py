@@ -14,8 +14,9 @@ import torch
 
 from headway.errors import ConfigError
 from headway.models.summary import activations, count_parameters, meta_model
-from headway.settings.body import INSTEAD, ignored_by
+from headway.settings.body import INSTEAD
 from headway.settings.defaults import propose
+from headway.settings.effects import ignored_by
 from headway.settings.facts import (
     ChosenSetting,
     ChosenSettings,
@@ -25,9 +26,9 @@ from headway.settings.facts import (
 )
 from headway.settings.load import model_settings
 from headway.settings.model import ModelSettings, family_of
-from headway.settings.overrides import Overrides, as_typed, nest
+from headway.settings.overrides import Overrides, nest
 from headway.settings.presets import PRESETS, TESTS
-from headway.settings.run import Resolved, RunSettings, overrides_of
+from headway.settings.run import Resolved, RunSettings, check_effect, overrides_of
 from headway.settings.task_rows import spec_of
 from headway.settings.train import COUNTS, ResolvedTrain, TrainSettings
 from headway.settings.warm_start import (
@@ -41,7 +42,6 @@ from headway.specs.metrics import check_metric
 from headway.tasks.distil import student_model
 from headway.tasks.task import find_task
 from headway.training.budget import EVALUATIONS
-from headway.training.optim import check_optimizer
 
 MEMORY_SHARE = 0.7
 """Share of the free memory of a device that may be used by everything that grows with the batch."""
@@ -77,9 +77,11 @@ def resolve(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> R
     proposal = propose(find_task(settings, facts.front).row, settings, facts, device)
     check_metric(settings.train.metric, settings.task, proposal.metrics)
     model, of_model = choose_model(settings, facts, proposal)
-    if model.is_counted:
-        _check_counted(settings)
     values, why = with_choices(settings, proposal.others)
+    check_effect(
+        settings, [spec_of(settings)], body=model.body, optimizer=values["train"].optimizer,
+        chosen={} if model.is_counted else {"train.weight_decay": values["train"].weight_decay},
+    )  # fmt: skip
     train, of_training = choose_training(values["train"], facts, device, proposal, model)
     values |= {
         "task": settings.task, "asked": settings.asked, "fingerprint": settings.fingerprint,
@@ -185,21 +187,6 @@ def _for_body(chosen: ChosenSettings, asked: Mapping[str, Any]) -> ChosenSetting
     return kept
 
 
-COUNTING = {"train.metric", "train.seed", "train.threads", "train.tensorboard", "train.precision"}
-"""Training settings that apply to an n-gram model, which is counted without steps."""
-
-
-def _check_counted(settings: RunSettings) -> None:
-    """Reject settings that have no effect on an n-gram model."""
-    beside = ("start.", "lora.", "distil.", "budget")
-    for key in settings.asked:
-        if key.startswith(beside) or (key.startswith("train.") and key not in COUNTING):
-            raise ConfigError(
-                f"{as_typed(settings.asked, key)} has no effect with model.body=ngram: n-grams are "
-                "counted in one pass over the training text, without steps. Remove this setting."
-            )
-
-
 def _check_fresh(settings: RunSettings) -> None:
     """Reject settings that would keep a newly added decoder from learning."""
     why = "the decoder added to the encoder of {} is untrained, and would hardly learn with {}"
@@ -249,7 +236,6 @@ def choose_training(
     model: ModelSettings,
 ) -> tuple[ResolvedTrain, dict[str, str]]:  # fmt: skip
     """Choose batches, steps and intervals, in this order: each depends on the ones before it."""
-    check_optimizer(train)
     amount, why = proposal.amount, dict[str, str]()
 
     def choose(name: str, value: object, reason: str) -> None:

@@ -128,14 +128,7 @@ class Training:
         """Decide the variant of the task from the data files, and reject settings without effect on
         it. Data in memory must have been written to files."""
         self.settings = decided(self.settings)
-        asked = self.settings.asked
-
-        def place(key: str) -> str:
-            origin = asked.origin(key)
-            named = origin.kind is OriginKind.SETTING or not origin.text
-            return "" if named else f"{origin.text}: "
-
-        check_effect(self.settings, [spec_of(self.settings)], place)
+        check_effect(self.settings, [spec_of(self.settings)])
 
     @cached_property
     def task(self) -> Task:

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
-from headway.settings.train import OF_SCHEDULES, ResolvedTrain
+from headway.settings.train import FLOOR_SCHEDULES, ResolvedTrain
 
 PEAK = 1e-3
 """Default peak learning rate of schedules without a rule of their own."""
@@ -31,7 +31,7 @@ def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable
     peak = target_peak(settings, steps, d_model)
     after = AFTER_WARMUP[settings.schedule]
     cooldown = round(settings.cooldown * steps)
-    floor = settings.floor if settings.schedule in OF_SCHEDULES["floor"] else 0.0
+    floor = settings.floor if settings.schedule in FLOOR_SCHEDULES else 0.0
 
     def rate(step: float) -> float:
         later = floor + (1.0 - floor) * after(step, warmup, steps, cooldown)

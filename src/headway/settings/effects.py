@@ -1,0 +1,694 @@
+"""The table of effects: settings and options that change nothing unless a condition holds.
+
+`EFFECTS` lists the conditions of each. Loading, resolving and predicting check what the user set
+against it, and `no_effect` writes every error. Settings without a row always have an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from headway.errors import ConfigError
+from headway.settings.data import DataSettings
+from headway.settings.train import FLOOR_SCHEDULES
+from headway.specs.options import OPTIONS, SCORING
+from headway.specs.tasks import DECODING, SECTIONS, SPECS, Spec
+
+if TYPE_CHECKING:
+    from headway.settings.body import BodySettings
+    from headway.settings.run import RunSettings
+
+
+class HasPlace(Protocol):
+    """Facts that describe where a setting has no effect, for errors."""
+
+    @property
+    def place(self) -> str: ...
+
+
+Facts = TypeVar("Facts", bound=HasPlace)
+Locate = Callable[[str], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectRule(Generic[Facts]):
+    """A row of the table: settings that have an effect only under a condition."""
+
+    settings: tuple[str, ...]
+    """Dotted keys, sections or options (`--top`)."""
+
+    when: Callable[[Facts], bool]
+    """Whether the settings have an effect, given what is known. A fact that is not known yet does
+    not take the effect away."""
+
+    reason: str
+    """The condition in words: the end of a sentence that begins with "applies only"."""
+
+    explicit: bool = False
+    """Whether setting the default explicitly is an error too. It is where something else replaces
+    the setting, so the default would not hold either."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What the effect of a training setting depends on."""
+
+    row: Spec
+    media: frozenset[str] = frozenset({"image", "audio"})
+    """Kinds of media that the files may still contain; video counts as images."""
+
+    section: str = ""
+    """Section of a task that the settings contain."""
+
+    parent: str = ""
+    """Run whose model and vocabulary are used: the start run or the teacher."""
+
+    teacher: str = ""
+    distils: bool = True
+    """Whether there is a teacher. A recipe for a student does not name one: the command does."""
+
+    lora: bool = True
+    body: str = ""
+    optimizer: str = ""
+    schedule: str = ""
+    """Learning-rate schedule, if the user chose it."""
+
+    media_files: bool = True
+    fields: bool = True
+    """Whether documents are divided into fields (`data.fields`)."""
+
+    pairs: bool = False
+    """Whether the data contains pairs of texts."""
+
+    answer: str = "auto"
+    crf: bool = False
+    ctc: float = 0.0
+    margin: bool = True
+
+    @property
+    def place(self) -> str:
+        return _on_task(self.row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BodyFacts:
+    """What decides which settings a body reads."""
+
+    body: str = "transformer"
+    single_head: str | None = "every"
+    masked_words: bool = False
+    """Whether an encoder predicts masked words. That head has an activation function of its own."""
+
+    @property
+    def place(self) -> str:
+        return f" with body={self.body!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What the effect of other model settings depends on."""
+
+    causal: bool = False
+    attention: frozenset[str] = frozenset({"self", "encoder", "decoder", "cross"})
+    """Kinds of multi-head attention in the model."""
+
+    heads: tuple[str, ...] = ()
+    media: bool = False
+    """Whether the model reads images or audio, so that its number of labels has a default."""
+
+    positions: str = "none"
+    rope_scaling: str = "none"
+    word_vectors: bool = False
+    grid: bool = False
+    """Whether the cells of a convolutional stem replace patches."""
+
+    @property
+    def place(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFacts:
+    """What the effect of an option of predict or evaluate depends on."""
+
+    row: Spec
+    options: Mapping[str, object] = field(default_factory=dict)
+    fields: bool | None = None
+    """Whether the run was trained on documents with fields. None: not known yet."""
+
+    chooses_labels: bool = False
+    """Whether the most likely of several answers is chosen, without generating text."""
+
+    scoring: bool = False
+
+    @property
+    def place(self) -> str:
+        return _on_task(self.row)
+
+
+def _on_task(row: Spec) -> str:
+    return f" on the task {row.name}" + f" ({row.modality})" * (len(SPECS[row.name].rows) > 1)
+
+
+def no_effect(
+    typed: str, reason: str, place: str = "", *, remove: str = "", where: str = ""
+) -> ConfigError:
+    """The error for a setting or an option without effect.
+
+    `typed`: what the user typed. `reason`: the condition under which it has an effect. `place`: the
+    task or model that does not meet it. `remove`: what to remove. `where`: the origin, as a prefix.
+    """
+    return ConfigError(
+        f"{where}{typed} has no effect{place}: it applies only {reason}. Remove {remove or typed}."
+    )
+
+
+def _model_setting(key: str, value: object) -> str:
+    name = key.removeprefix("model.")
+    if isinstance(value, bool):
+        return f"{name}={str(value).lower()}"
+    if isinstance(value, float):
+        return f"{name}={value:g}"
+    return f"{name}={value!r}" if isinstance(value, int | str) else name
+
+
+class EffectTable(Generic[Facts]):
+    """The rows that depend on the same facts, by setting."""
+
+    def __init__(self, *rows: EffectRule[Facts]) -> None:
+        keys = dict.fromkeys(key for row in rows for key in row.settings)
+        self.rows = {key: tuple(row for row in rows if key in row.settings) for key in keys}
+
+    def rows_of(self, key: str) -> Iterator[EffectRule[Facts]]:
+        """The rows of a setting and of the sections around it."""
+        while key:
+            yield from self.rows.get(key, ())
+            key = key.rpartition(".")[0]
+
+    def missing(
+        self, key: str, facts: Facts, *, is_default: bool = False
+    ) -> EffectRule[Facts] | None:
+        """The first row by which the setting has no effect, if any. `is_default`: whether it has
+        its default value, which is an error only where a row says so."""
+        rows = (row for row in self.rows_of(key) if row.explicit or not is_default)
+        return next((row for row in rows if not row.when(facts)), None)
+
+    def without_effect(self, facts: Facts) -> frozenset[str]:
+        """The settings of the table that have no effect."""
+        return frozenset(key for key in self.rows if self.missing(key, facts))
+
+    def check(
+        self,
+        values: Mapping[str, Any],
+        facts: Facts,
+        *,
+        is_default: Callable[[str, Any], bool] = lambda key, value: False,
+        typed: Callable[[str, Any], str] = _model_setting,
+        where: Locate = lambda key: "",
+    ) -> None:
+        """Raise a `ConfigError` for the first of these values that has no effect."""
+        for key, value in values.items():
+            row = self.missing(key, facts, is_default=is_default(key, value))
+            if row is not None:
+                raise no_effect(
+                    typed(key, value), row.reason, facts.place,
+                    remove=key.removeprefix("model."), where=where(key),
+                )  # fmt: skip
+
+
+def _reading(*forms: str) -> Callable[[RunFacts], bool]:
+    return lambda facts: facts.row.reads in forms
+
+
+def _reads_fields(facts: RunFacts) -> bool:
+    """Whether the task reads text that may be divided into fields."""
+    row = facts.row
+    labelled = row.continues or "classes" in row.heads
+    return labelled and _reading("documents", "labelled", "texts")(facts)
+
+
+def _reads_long_lines(facts: RunFacts) -> bool:
+    """Whether texts longer than the model reads can be split or cut."""
+    windows = facts.row.fills_masks and _reading("documents")(facts)
+    return windows or _reading("labelled", "tagged", "texts")(facts)
+
+
+def _has_second_column(facts: RunFacts) -> bool:
+    pairs_of_media = facts.row.is_embedding and _reading("media")(facts)
+    return pairs_of_media or _reading("labelled")(facts)
+
+
+def _smooths(facts: RunFacts) -> bool:
+    return facts.row.has_probabilities and not facts.row.is_regression
+
+
+def _keys(section: str, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for name in names)
+
+
+def _word(name: str) -> str:
+    """The option of a name, as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _tasks(uses: Callable[[Spec], bool]) -> str:
+    names = [name for name, spec in SPECS.items() if any(map(uses, spec.rows))]
+    *some, last = names
+    return f"to the tasks {', '.join(some)} and {last}" if some else f"to the task {last}"
+
+
+AUGMENT_IMAGES = _keys(
+    "augment", ("flip", "crop", "rand", "magnitude", "erase", "mixup", "cutmix")
+)  # fmt: skip
+AUGMENT_AUDIO = _keys(
+    "augment", ("bands", "band_width", "spans", "span_width", "speed", "noise", "gain_db")
+)
+TOKENIZER = _keys(
+    "tokenizer", ("kind", "vocab_size", "joint", "normalisation", "lowercase", "file")
+)
+STEPS = _keys("train", (
+    "steps", "epochs", "batch_tokens", "micro_tokens", "bucket_steps", "optimizer", "lr",
+    "schedule", "warmup", "cooldown", "floor", "eps", "weight_decay", "clip", "label_smoothing",
+    "label_smoothing_kind", "rdrop", "ema", "gradient_checkpointing", "compile", "eval_every",
+    "save_every", "patience", "keep", "average", "max_bad_steps",
+))  # fmt: skip
+"""Settings of training by optimiser steps."""
+
+OF_SECTION: EffectRule[RunFacts] = EffectRule(
+    settings=tuple(SECTIONS), when=lambda facts: facts.section in ("", facts.row.name),
+    reason="to the task of the same name",
+)  # fmt: skip
+
+OF_RUN: EffectTable[RunFacts] = EffectTable(
+    OF_SECTION,
+    # Data
+    EffectRule(
+        settings=("data.source_field", "data.target_field"), when=_reading("pairs", "texts"),
+        reason="to text that has a source and a target",
+    ),
+    EffectRule(
+        settings=("data.max_len", "data.max_ratio"), when=_reading("pairs"),
+        reason="to the task translate",
+    ),
+    EffectRule(
+        settings=("data.text_field",), when=_reading("documents", "labelled", "texts", "media"),
+        reason="to tasks with a column of texts",
+    ),
+    EffectRule(
+        settings=("data.label_field",),
+        when=_reading("documents", "labelled", "tagged", "texts", "media"),
+        reason="to tasks other than translate",
+    ),
+    EffectRule(
+        settings=("data.other_field",), when=_has_second_column,
+        reason="to text classification and to embeddings of media, which may read pairs",
+    ),
+    EffectRule(
+        settings=("data.words_field", "data.tags_field"), when=_reading("tagged"),
+        reason="to the task tag",
+    ),
+    EffectRule(
+        settings=("data.path_field",), when=_reading("media"),
+        reason="to images, videos and audio",
+    ),
+    EffectRule(
+        settings=("data.fields",), when=_reads_fields,
+        reason="to text generation and text classification",
+    ),
+    EffectRule(settings=("data.unit",), when=_reading("documents"), reason="to plain text"),
+    EffectRule(
+        settings=("data.on_long",), when=_reads_long_lines,
+        reason="to encoders of text, which read one window at a time",
+    ),
+    EffectRule(
+        settings=("data.on_bad_row",),
+        when=lambda facts: facts.fields or not _reading("documents")(facts),
+        reason="to tables, because every line of plain text is valid",
+    ),
+    EffectRule(
+        settings=("data.label_separator",), when=lambda facts: facts.row.is_multi_label,
+        reason="with classify.answer=labels",
+    ),
+    EffectRule(
+        settings=("data.valid_media",), when=lambda facts: facts.media_files,
+        reason="together with data.media",
+    ),
+    # Tokenizer
+    EffectRule(
+        settings=TOKENIZER, when=lambda facts: facts.row.is_text or facts.row.writes,
+        reason="to tasks that read or generate text",
+    ),
+    EffectRule(
+        settings=("tokenizer.joint",), when=_reading("pairs"),
+        reason="to the task translate, which has a source and a target",
+    ),
+    EffectRule(
+        settings=TOKENIZER, when=lambda facts: not facts.parent, explicit=True,
+        reason="without --from and --teacher, because the vocabulary is that of the other run",
+    ),
+    # Training
+    EffectRule(
+        settings=(*STEPS, "budget", "start", "lora", "distil"), explicit=True,
+        when=lambda facts: facts.body != "ngram",
+        reason="to models other than model.body=ngram, whose n-grams are counted in one pass "
+        "over the training text",
+    ),
+    EffectRule(
+        settings=("train.floor",),
+        when=lambda facts: facts.schedule in ("", *FLOOR_SCHEDULES),
+        reason="with train.schedule=cosine or train.schedule=linear",
+    ),
+    EffectRule(
+        settings=("train.cooldown",), when=lambda facts: facts.schedule in ("", "trapezoid"),
+        reason="with train.schedule=trapezoid",
+    ),
+    EffectRule(
+        settings=("train.weight_decay",), when=lambda facts: facts.optimizer != "adam",
+        reason="with train.optimizer=adamw, muon or lamb",
+    ),
+    EffectRule(
+        settings=("train.label_smoothing", "train.label_smoothing_kind"), when=_smooths,
+        reason="to tasks that predict tokens, tags or classes",
+    ),
+    EffectRule(
+        settings=("train.label_smoothing", "train.label_smoothing_kind"),
+        when=lambda facts: not facts.crf,
+        reason="without tag.crf=true, which scores whole tag sequences",
+    ),
+    EffectRule(
+        settings=("train.label_smoothing", "train.label_smoothing_kind"),
+        when=lambda facts: facts.ctc < 1.0,
+        reason="to models with a decoder, not with transcribe.ctc=1",
+    ),
+    EffectRule(
+        settings=("train.label_smoothing_kind",), when=lambda facts: not facts.row.is_multi_label,
+        reason="to a single class: each of several labels is smoothed separately",
+    ),
+    EffectRule(
+        settings=("train.rdrop",), when=lambda facts: facts.row.has_probabilities,
+        reason="to outputs that have probabilities, not to vectors and reconstructed values",
+    ),
+    EffectRule(
+        settings=("train.rdrop",), when=lambda facts: not facts.teacher or facts.row.by_sequence,
+        reason="without a teacher, whose predictions are compared instead",
+    ),
+    # Distillation and fine-tuning
+    EffectRule(
+        settings=("distil",), when=lambda facts: facts.distils,
+        reason="with a teacher: headway train distil --teacher RUN",
+    ),
+    EffectRule(
+        settings=("distil.temperature",), when=_smooths,
+        reason="to outputs that have probabilities, not to vectors and numbers",
+    ),
+    EffectRule(
+        settings=_keys("distil", ("soft", "hard", "cosine", "between", "temperature")),
+        when=lambda facts: not facts.row.by_sequence,
+        reason="to students that learn from probabilities, not from generated text",
+    ),
+    EffectRule(settings=("lora",), when=lambda facts: facts.lora, reason="together with lora.rank"),
+    # Augmentation
+    EffectRule(
+        settings=("augment",), when=lambda facts: bool(facts.media), explicit=True,
+        reason="to images, videos and audio",
+    ),
+    EffectRule(
+        settings=AUGMENT_IMAGES, when=lambda facts: facts.media != {"audio"},
+        reason="to images and videos",
+    ),
+    EffectRule(
+        settings=AUGMENT_AUDIO, when=lambda facts: facts.media != {"image"}, reason="to audio"
+    ),
+    EffectRule(
+        settings=("augment",), explicit=True,
+        when=lambda facts: not (facts.row.fills_masks and facts.row.is_audio),
+        reason="to tasks other than fill with audio, which masks parts of each recording",
+    ),
+    EffectRule(
+        settings=("augment.mixup", "augment.cutmix"),
+        when=lambda facts: not (facts.row.fills_masks or facts.row.is_embedding),
+        reason="to tasks with labels, which are mixed as the images are",
+    ),
+    # Sections of tasks
+    EffectRule(
+        settings=("fill.context", "fill.whole_words", "fill.random", "fill.keep"),
+        when=lambda facts: facts.row.is_text, reason="to text",
+    ),
+    EffectRule(
+        settings=("fill.span",), when=lambda facts: not facts.row.is_text,
+        reason="to images, videos and audio",
+    ),
+    EffectRule(
+        settings=("classify.mean", "classify.std"), when=lambda facts: facts.answer == "number",
+        reason="to regression (classify.answer=number)",
+    ),
+    EffectRule(
+        settings=("classify.threshold",), when=lambda facts: facts.answer in ("auto", "labels"),
+        reason="to multi-label classification (classify.answer=labels)",
+    ),
+    EffectRule(
+        settings=("classify.teacher",), when=lambda facts: facts.row.modality == "image",
+        reason="to images",
+    ),
+    EffectRule(
+        settings=("embed.drop_words",), when=lambda facts: facts.row.is_text, reason="to text"
+    ),
+    EffectRule(
+        settings=("embed.drop_words",), when=lambda facts: not facts.pairs,
+        reason="to text without pairs",
+    ),
+    EffectRule(
+        settings=("identify.scale",), when=lambda facts: facts.margin,
+        reason="together with identify.margin",
+    ),
+    # Decoding
+    *(
+        EffectRule(
+            settings=(f"decode.{name}",),
+            when=partial(lambda name, facts: name in facts.row.decode, name),
+            reason=_tasks(partial(lambda name, row: name in row.decode, name)),
+        )
+        for name in sorted(DECODING)
+    ),
+)  # fmt: skip
+"""Settings of training, and those of decoding that are stored in a run."""
+
+
+def _body(*bodies: str) -> dict[str, Any]:
+    """The condition that a model has one of these bodies."""
+    named = " or ".join(f"body={body}" for body in bodies)
+    return {"when": lambda facts: facts.body in bodies, "reason": f"with {named}"}
+
+
+OF_BODY: EffectTable[BodyFacts] = EffectTable(
+    EffectRule(
+        settings=_keys("model", (
+            "n_heads", "n_kv_heads", "d_head", "kept_heads", "rope", "relative", "scale_attention",
+            "attention_bias", "ff_bias", "qk_norm", "n_decoder_heads", "n_decoder_kv_heads",
+            "d_decoder_head", "d_decoder_ff", "decoder_activation",
+        )),
+        **_body("transformer"),
+    ),
+    EffectRule(
+        settings=_keys("model", ("d_ff", "window", "attention_dropout", "ff_dropout")),
+        **_body("transformer", "sha-rnn"),
+    ),
+    EffectRule(
+        settings=("model.activation",),
+        when=lambda facts: facts.body == "transformer" or facts.masked_words,
+        reason="with body=transformer and to heads for masked words",
+    ),
+    EffectRule(
+        settings=_keys("model", ("window", "attention_dropout")),
+        when=lambda facts: facts.single_head not in ("none", None),
+        reason="with attention, which single_head=none removes",
+    ),
+    EffectRule(settings=("model.bidirectional",), **_body("lstm", "gru")),
+    EffectRule(settings=("model.source_attention",), **_body("lstm", "gru", "convolution")),
+    EffectRule(settings=("model.kernel", "model.dilation"), **_body("convolution")),
+    EffectRule(settings=("model.order",), **_body("ngram")),
+    EffectRule(settings=("model.single_head",), **_body("sha-rnn")),
+    EffectRule(
+        settings=_keys("model", (
+            "d_model", "n_layers", "dropout", "norm", "norm_eps", "block_layout", "positions",
+            "init", "embedding_scale", "embedding_norm", "head_bias", "embeddings",
+            "tune_embeddings", "tie", "pooling", "n_labels", "tag_transitions",
+        )),
+        **_body("transformer", "lstm", "gru", "convolution", "sha-rnn"),
+    ),
+)  # fmt: skip
+"""Settings that only some bodies read. Choices of the program drop those that the body ignores."""
+
+OF_MODEL: EffectTable[ModelFacts] = EffectTable(
+    EffectRule(
+        settings=("model.bidirectional",), when=lambda facts: not facts.causal,
+        reason="to encoders: a decoder reads from left to right",
+    ),
+    *(
+        EffectRule(
+            settings=(f"model.kept_heads.{kind}",),
+            when=partial(lambda kind, facts: kind in facts.attention, kind),
+            reason=f"to models with {kind} attention",
+        )
+        for kind in ("self", "encoder", "decoder", "cross")
+    ),
+    EffectRule(
+        settings=("model.rope",), when=lambda facts: facts.positions == "rotary",
+        reason="with positions=rotary",
+    ),
+    EffectRule(
+        settings=("model.relative",), when=lambda facts: facts.positions == "relative",
+        reason="with positions=relative",
+    ),
+    EffectRule(
+        settings=("model.rope.factor",), when=lambda facts: facts.rope_scaling != "none",
+        reason="with rope.scaling=linear, ntk or llama3",
+    ),
+    EffectRule(
+        settings=("model.rope.trained_len",), when=lambda facts: facts.rope_scaling == "llama3",
+        reason="with rope.scaling=llama3",
+    ),
+    EffectRule(
+        settings=("model.tune_embeddings",), when=lambda facts: facts.word_vectors,
+        reason="together with embeddings, a file of word vectors",
+    ),
+    EffectRule(
+        settings=("model.pooler",), when=lambda facts: "pooled" in facts.heads,
+        reason="to models with 'pooled' in heads",
+    ),
+    EffectRule(
+        settings=("model.n_labels",),
+        when=lambda facts: facts.media or bool({"classes", "tags"} & {*facts.heads}),
+        reason="to models with 'classes' or 'tags' in heads",
+    ),
+    EffectRule(
+        settings=("model.tag_transitions",), when=lambda facts: "tags" in facts.heads,
+        reason="to models with 'tags' in heads",
+    ),
+    EffectRule(
+        settings=("model.image.tubelet",), when=lambda facts: not facts.grid,
+        reason="to patches: the cells of image.stem=grid span one frame",
+    ),
+)  # fmt: skip
+"""Settings that depend on other settings of the model."""
+
+OF_CALL: EffectTable[CallFacts] = EffectTable(
+    *(
+        EffectRule(
+            settings=(_word(name),),
+            when=partial(lambda name, facts: facts.scoring or name in facts.row.options, name),
+            reason=_tasks(partial(lambda name, row: name in row.options, name)),
+        )
+        for name in OPTIONS
+    ),
+    *(
+        EffectRule(
+            settings=(_word(name),),
+            when=partial(lambda name, facts: not facts.scoring or name in facts.row.scoring, name),
+            reason=_tasks(partial(lambda name, row: name in row.scoring, name)),
+        )
+        for name in SCORING
+    ),
+    EffectRule(
+        settings=("--top",),
+        when=lambda facts: not facts.row.is_embedding or bool(facts.options.get("nearest")),
+        reason="together with --nearest FILE",
+    ),
+    EffectRule(
+        settings=("--scores", "--with"),
+        when=lambda facts: not (facts.options.get("against") or facts.options.get("to")),
+        reason="without --against and --to",
+    ),
+    EffectRule(
+        settings=("--field",), when=lambda facts: facts.fields is not False,
+        reason="to runs that were trained on documents with fields",
+    ),
+    EffectRule(
+        settings=("--shots", "--labels", "--draft"), when=lambda facts: not facts.fields,
+        reason="to runs that were trained on documents without fields",
+    ),
+    EffectRule(
+        settings=("--stream", "--draft"), when=lambda facts: not facts.chooses_labels,
+        reason="to generated text, not to a choice of labels",
+    ),
+    EffectRule(
+        settings=("--text",), when=lambda facts: facts.row.is_text, reason="to runs that read text"
+    ),
+    EffectRule(
+        settings=("data.on_bad_row",), when=lambda facts: not facts.scoring,
+        reason="to training and prediction, because scores cover every line",
+    ),
+)  # fmt: skip
+"""Options of predict and evaluate."""
+
+TABLES: tuple[EffectTable[Any], ...] = (OF_RUN, OF_BODY, OF_MODEL, OF_CALL)
+
+EFFECTS: Mapping[str, tuple[EffectRule[Any], ...]] = {
+    key: tuple(chain.from_iterable(table.rows.get(key, ()) for table in TABLES))
+    for key in chain.from_iterable(table.rows for table in TABLES)
+}
+"""The rows of each setting and option. All of them must hold for it to have an effect."""
+
+
+def run_facts(settings: RunSettings, rows: Sequence[Spec], **known: Any) -> RunFacts:
+    """The facts about the settings of a run.
+
+    `rows`: the rows of the task that are still possible. `known`: facts that settings do not have.
+    """
+    media = {"audio" if row.is_audio else "image" for row in rows if not row.is_text}
+    facts: dict[str, Any] = {
+        "row": rows[0],
+        "media": frozenset(media),
+        "parent": settings.parent,
+        "teacher": settings.distil.teacher,
+        "distils": bool(settings.distil.teacher),
+        "lora": settings.lora.rank > 0,
+        "optimizer": settings.asked.get("train.optimizer", ""),
+        "schedule": settings.asked.get("train.schedule", ""),
+        "media_files": bool(settings.data.media),
+        "fields": bool(settings.data.fields),
+        "answer": settings.classify.answer,
+        "crf": settings.tag.crf,
+        "ctc": settings.transcribe.ctc,
+        "margin": settings.identify.margin > 0,
+    }
+    return RunFacts(**facts | known)
+
+
+def data_settings(row: Spec) -> frozenset[str]:
+    """Names of the `data.*` settings that have an effect on a row of the task table."""
+    unread = OF_RUN.without_effect(RunFacts(row=row))
+    return frozenset(one.name for one in fields(DataSettings) if f"data.{one.name}" not in unread)
+
+
+def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:
+    """Names of the settings that the body of a model ignores. Values may be unconverted words."""
+    facts = BodyFacts(
+        body=str(model.get("body", "transformer")), single_head=model.get("single_head", "every")
+    )
+    return frozenset(key.removeprefix("model.") for key in OF_BODY.without_effect(facts))
+
+
+def check_model(settings: BodySettings) -> None:
+    """Raise an error for a changed model setting that has no effect beside the others."""
+    heads = getattr(settings, "heads", ())
+    changed = {
+        f"model.{one.name}": getattr(settings, one.name)
+        for one in sorted(fields(settings), key=lambda one: one.name)
+        if getattr(settings, one.name) != one.default
+    }
+    body = BodyFacts(
+        body=settings.body, single_head=getattr(settings, "single_head", "every"),
+        masked_words="words" in heads and not settings.causal,
+    )  # fmt: skip
+    OF_BODY.check(changed, body)
+    facts = ModelFacts(
+        causal=settings.causal, heads=heads, positions=settings.positions,
+        media=hasattr(settings, "image") or hasattr(settings, "audio"),
+        word_vectors=bool(getattr(settings, "embeddings", None)),
+    )  # fmt: skip
+    OF_MODEL.check(changed, facts)
