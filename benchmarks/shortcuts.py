@@ -19,18 +19,15 @@ from torch import nn
 from benchmarks.machine import alternating, pick_device, save
 from benchmarks.train_step import EAGER, GRAPHED, SIZES, headway_round
 from benchmarks.train_step import Work as Sentences
-from headway.decode import lean_step
 from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.interop.graphs import record
 from headway.interop.graphs.graphs import graphs_of
 from headway.models.build import build_model
-from headway.models.decoder import Decoder
 from headway.models.parts.front import set_compute_dtype
 from headway.models.seq2seq import Seq2Seq
 from headway.nn import dropout, embedding, linear, loss, norms
 from headway.nn.attention import attend
-from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.linear import pack, unpack
 from headway.nn.loss import LabelSmoothing
@@ -94,27 +91,6 @@ def packed_weights(name: str, tokens: int) -> tuple[Work, Work]:
         return torch.inference_mode()(lambda: model.encoder(x_ND, layout))
 
     return through(quick), through(plain)
-
-
-def lean_steps(name: str, tokens: int) -> tuple[Work, Work]:
-    """Tokens of one text, one after another."""
-    settings = preset(name)
-    model = build_model(settings, seed=0).eval()
-    assert isinstance(model, Decoder)
-    pack(model)
-    token_1, layout = torch.zeros(1, dtype=torch.long), Layout.of([1])
-    step = lean_step.lean_step(model)
-    assert step is not None
-
-    def written(call: Callable[..., object]) -> Work:
-        def work() -> None:
-            cache = Cache(settings.n_layers, n_rows=1, capacity=tokens)
-            for at in range(tokens):
-                call(token_1, layout.shifted([at]), cache)
-
-        return torch.inference_mode()(work)
-
-    return written(step), written(model)
 
 
 def known_words(name: str, tokens: int) -> tuple[Work, Work]:
@@ -214,7 +190,6 @@ CASES = {
     "nn/embedding.py": (joined_gradients, "transformer-base", 600),
     "nn/dropout.py": (shared_draws, "transformer-base", 600),
     "nn/cpu_packed.py": (packed_weights, "transformer-base", 4),
-    "decode/lean_step.py": (lean_steps, "gpt2", 20),
     "tokens/word_cache.py": (known_words, "", 20_000),
     "interop/graphs/record.py": (recorded_graphs, "transformer-test", 20),
     "training/tensor_lists.py": (changed_lists, "transformer-base", 0),
@@ -224,8 +199,6 @@ CASES = {
 
 ON_GPU = (*WITHOUT, "training/tensor_lists.py", "nn/kernels/decode_attention.py")
 ON_CPU = tuple(name for name in CASES if name != "nn/kernels/decode_attention.py")
-
-TINY = {"gpt2": "decoder-test"}
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -243,7 +216,7 @@ def main(words: Sequence[str] | None = None) -> None:
             continue
         make, model, tokens = CASES[name]
         if given.tiny:
-            model, tokens = model and TINY.get(model, "transformer-test"), 20
+            model, tokens = model and "transformer-test", 20
         quick, plain = make(model, tokens)
         found[name] = alternating({"with": quick, "without": plain}, device, given.rounds)
     if steps := [name for name in names if name in WITHOUT]:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headway.decode.lean_step import lean_step
 from headway.decode.logits_processors import always_banned
 from headway.decode.output import Output
 from headway.decode.search.cuda_graphs import (
@@ -218,7 +217,6 @@ class ContinuousBatch:
         fixed = self.device.type == "cuda" if fixed is None else fixed
         self.fixed = fixed and not counts
         self._make_caches()
-        self.lean = [None if self.fixed else lean_step(model) for model in models]
         self.compiled = any(map(is_compiled, models))
         self.draws: dict[Hashable, Callable[[Tensor, Tensor], Tensor]] = {}
         self.never: dict[Hashable, Tensor] = {}
@@ -330,12 +328,10 @@ class ContinuousBatch:
         if self.fixed:
             return [step(last) for step in self.steps]
         tokens_N = torch.tensor(last, device=self.device)
-        found = []
-        for model, cache, lean in zip(self.models, self.caches, self.lean, strict=True):
-            layout = cache.layout(1, self.device)
-            compute = lean if lean is not None and len(set(cache.lengths)) == 1 else model
-            found.append(compute(tokens_N, layout, cache))
-        return found
+        return [
+            model(tokens_N, cache.layout(1, self.device), cache)
+            for model, cache in zip(self.models, self.caches, strict=True)
+        ]
 
     def _read_new(self) -> list[Tensor]:
         """Process as many waiting prompts as there is room for, in one flat batch.

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from headway.decode.lean_step import lean_step
 from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
@@ -154,7 +153,6 @@ class DecoderSteps:
         if self.width > 1 or min(lengths) < self.front:
             self.may_BWS, self.position_B1S = self._tree(capacity)
         self.own_WW = torch.eye(self.width, dtype=torch.bool, device=self.device)
-        self.lean = lean_step(model) if self.may_BWS is None else None
         self._lay_out()
 
     def _tree(self, capacity: int) -> tuple[Tensor, Tensor]:
@@ -193,8 +191,7 @@ class DecoderSteps:
             reach=self.reach + self.length + 1,
             memo={},
         )
-        compute = self.model if self.lean is None else self.lean
-        x_ND = compute(tokens_BW.flatten(), layout, self.cache)
+        x_ND = self.model(tokens_BW.flatten(), layout, self.cache)
         self.length += 1
         return self.model.scores(x_ND).float().log_softmax(-1)
 

@@ -2,7 +2,9 @@
 
 Requests for which every queue is full are rejected from their raw bytes, before they are parsed. In
 an overload these rejections are most of the work, and they compete with the models for the CPU. So
-the responses are built once, and the event loop pauses between batches of them.
+the responses are built once, and the event loop pauses between batches of them. With ten times as
+many requests as it can answer, the shipped translator answers 82 % of its peak on two cores, and
+31 % if the requests take the normal path (`python -m benchmarks.serve --only overload`).
 """
 
 from __future__ import annotations
