@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 import threading
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headway.data import files
-from headway.data.files import count_lines, is_stream, open_lines, spool
+from headway.data.files import DataFile, DataFiles, count_lines, is_stream, open_lines, spool
 from headway.errors import ConfigError, DataError
 from tests.facts import naming
 
@@ -219,3 +221,45 @@ def test_streams_are_recognised_and_copied(tmp_path: Path) -> None:
     spool(str(pipe), tmp_path / "copy")
     writer.join()
     assert list(open_lines(str(tmp_path / "copy"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_complete_pass_computes_the_checksum_of_the_file(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / ("a.txt.gz" if packed else "a.txt")
+    text = "".join(f"line {i}\n" for i in range(50_000))
+    # Zeros after the last member of a gzip file are padding that the decompressor does not need.
+    path.write_bytes(gzip.compress(text.encode()) + bytes(100_000) if packed else text.encode())
+    expected = {"size": path.stat().st_size, "sha256": sha256(path.read_bytes()).hexdigest()}
+    file = DataFile(str(path))
+    assert [next(file.head()), *islice(file.lines(), 2)] == ["line 0", "line 0", "line 1"]
+    file.close()
+    lines = file.lines()
+    assert sum(1 for _ in lines) == 50_000
+    path.write_text("other")  # the checksum is that of what was read
+    assert file.identity == expected
+    assert DataFile(str(path)).identity["size"] == 5
+
+
+def test_the_beginning_of_a_file_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"line {i}\n" for i in range(50_000)))
+    file = DataFile(str(path))
+    assert file.first_bytes.startswith(b"line 0")
+    first = list(islice(file.head(), 3))
+    file.close()
+    path.unlink()
+    assert list(islice(file.head(), 3)) == first == ["line 0", "line 1", "line 2"]
+    with pytest.raises(DataError, match=r"a\.txt"):
+        list(file.head())
+
+
+def test_each_folder_is_listed_once_for_a_command(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.txt").touch()
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    files = DataFiles()
+    found = {path.name for path in files.walk(tmp_path)}
+    assert found == {"a", "1.txt", "up"}
+    (tmp_path / "a" / "2.txt").touch()
+    assert {path.name for path in files.walk(tmp_path)} == found
+    assert {path.name for path in DataFiles().walk(tmp_path)} == found | {"2.txt"}

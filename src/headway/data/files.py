@@ -52,6 +52,28 @@ T = TypeVar("T")
 STDIN = "-"
 
 
+class _Checksum(RawIOBase):
+    """Stream that computes the checksum of what is read through it."""
+
+    def __init__(self, stream: BufferedReader) -> None:
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        n = self._stream.readinto(buffer)
+        self._digest.update(memoryview(buffer)[:n])
+        self._size += n
+        return n
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"size": self._size, "sha256": self._digest.hexdigest()}
+
+
 class _Readable(Protocol):
     def read1(self, size: int, /) -> bytes: ...
 
@@ -112,6 +134,7 @@ class DataFile:
         self._is_whole = False
         self._raw: BufferedReader | None = None
         self._rest: Iterator[str] | None = None
+        self._identity: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -137,11 +160,33 @@ class DataFile:
 
     def lines(self) -> Iterator[str]:
         """Open the file and yield all its lines."""
-        return open_lines(self.path, self.encoding)
+        return lines_of(self.text(), self.name)
 
     def text(self) -> Iterator[str]:
-        """Open the file and yield all its text in chunks."""
-        return open_text(self.path, self.encoding)
+        """Open the file and yield all its text in chunks. The first complete pass also computes the
+        checksum of the file."""
+        if self._identity is not None or is_stream(self.path):
+            yield from open_text(self.path, self.encoding)
+            return
+        with _file(self.path) as file:
+            checked = _Checksum(file)
+            raw = BufferedReader(checked)
+            yield from _decoded(raw, self.path, self.encoding)
+            while raw.read(CHUNK):  # what a decompressor leaves behind
+                pass
+            self._identity = checked.identity
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Size and SHA-256. The file is read for them only if no pass has read all of it."""
+        if self._identity is None:
+            with _raw(self.path) as file:
+                checked = _Checksum(file)
+                buffer = bytearray(CHUNK)
+                while checked.readinto(buffer):
+                    pass
+                self._identity = checked.identity
+        return self._identity
 
     def close(self) -> None:
         """Close the file; what has been read of its beginning is kept."""
@@ -185,7 +230,8 @@ class DataFiles:
     is, and each folder is listed once, whatever part of the command asks."""
 
     def __init__(self) -> None:
-        self._files: OrderedDict[tuple[str, str], DataFile] = OrderedDict()
+        self._files: dict[tuple[str, str], DataFile] = {}
+        self._recent: OrderedDict[tuple[str, str], DataFile] = OrderedDict()
         self._known: dict[Hashable, Any] = {}
 
     def file(self, path: str, encoding: str = "utf-8") -> DataFile:
@@ -193,9 +239,10 @@ class DataFiles:
         key = (path, encoding)
         if key not in self._files:
             self._files[key] = DataFile(path, encoding)
-        self._files.move_to_end(key)
-        if len(self._files) > MOST_HEADS:
-            _, oldest = self._files.popitem(last=False)
+        self._recent[key] = self._files[key]
+        self._recent.move_to_end(key)
+        if len(self._recent) > MOST_HEADS:
+            _, oldest = self._recent.popitem(last=False)
             oldest.forget()
         return self._files[key]
 
@@ -362,13 +409,6 @@ def spool(path: str, copy: Path) -> None:
     """Copy a stream, which can be read only once, to a file."""
     with _raw(path) as stream, copy.open("wb") as out:
         shutil.copyfileobj(stream, out, CHUNK)
-
-
-def identity(path: str) -> dict[str, Any]:
-    """Return the size and SHA-256 of a data file; raise a `DataError` if it cannot be opened."""
-    with _raw(path) as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return {"size": os.fstat(stream.fileno()).st_size, "sha256": digest}
 
 
 @contextmanager

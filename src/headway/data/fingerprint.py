@@ -19,7 +19,6 @@ from headway.data.files import (
     STDIN,
     DataFiles,
     class_files,
-    identity,
     is_stream,
     parts,
     spool,
@@ -85,7 +84,8 @@ def data_inputs(settings: RunSettings) -> dict[str, Any]:
     their folder, and the settings that change the result."""
     data = asdict(settings.data)
     known = files_of(settings)
-    files = {name: [_identity(path, known) for path in data.pop(name)] for name in FIELDS}
+    encoding = settings.data.encoding
+    files = {name: [_identity(path, known, encoding) for path in data.pop(name)] for name in FIELDS}
     data.pop("on_long")  # applied by the task: the store keeps long texts whole
     usual = asdict(DataSettings())
     for name in ("on_bad_row", "words_field", "tags_field", "label_separator"):
@@ -181,10 +181,10 @@ def _sum_of(name: str) -> str:
     return digest.hexdigest()
 
 
-def _identity(path: str, known: DataFiles) -> dict[str, Any]:
+def _identity(path: str, known: DataFiles, encoding: str = "utf-8") -> dict[str, Any]:
     if Path(path).is_dir():  # a folder for each class: names are labels
         files = [file for file, _ in class_files(path, known)]
         said = [(str(file.relative_to(path)), _sum_of(str(file))) for file in files]
         digest = hashlib.sha256(repr(said).encode()).hexdigest()
         return {"size": sum(file.stat().st_size for file in files), "sha256": digest}
-    return identity(path)
+    return known.file(path, encoding).identity

@@ -4,7 +4,8 @@ The result is the folder `data/`. It is built beside it and moved there when com
 process is killed at any moment, the next one resumes the work. The folder has checksums of itself
 and of its inputs, so that it is reused exactly if nothing has changed. Preparing uses all cores,
 and memory for a few blocks of text and about 100 bytes per example. Texts are read twice, for the
-check and for their tokens; media are read once, and the check uses facts stored about them.
+check with their checksum and for their tokens, and once more to train a tokenizer; media are read
+once, and the check uses facts stored about them.
 """
 
 from __future__ import annotations
@@ -97,34 +98,44 @@ def prepare(
         settings = source.resolve_answer(settings, media)
         schema = schema_of(settings, media)
         both = None if media is None else sources(settings, media)
-        wanted = data_inputs(settings) if both is None else _media_inputs(both, folder)
-        wanted |= {
-            "kind": schema.name,
-            "specials": list(specials),
-            "given": tokenizer and hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
-        }
-        if schema.is_tagged:
-            tag = settings.tag
-            wanted["tag"] = {"scheme": tag.scheme, "prefix_strip": tag.prefix_strip}
-        if (target := schema.target) is not None and not schema.has_single_class:
-            wanted["answer"] = target.kind
+        media_inputs = None if both is None else _media_inputs(both, folder)
+
+        def wanted() -> DataManifest:
+            found = data_inputs(settings) if media_inputs is None else dict(media_inputs)
+            return found | _other_inputs(schema, settings, tokenizer, specials)
+
         made = verified_manifest(folder / DATA, progress.note)
-        if made is None or made["inputs"] != wanted:
+        if made is None or made["inputs"] != wanted():
             # Work resumes after whole blocks, so the blocks and columns must be the same as before.
             blocks = [source.BLOCK, source.BLOCK_CHARACTERS, lines.PIECE]
             cut = {"blocks": blocks, **({"shapes": len(WordShape)} if schema.is_tagged else {})}
-            with open_workdir(folder / DATA, {**wanted, **cut}, progress.note) as place:
+            # Without an earlier attempt, the scan of the files also computes their checksums.
+            with open_workdir(folder / DATA, lambda: wanted() | cut, progress.note) as place:
                 build = DataBuilder(both or sources(settings), place, progress)
                 facts = build.run(tokenizer, specials)
                 if both is not None:
                     seen = {
                         "states": file_states([list(one) for one in both]),
-                        "files": wanted["files"],
+                        "files": wanted()["files"],
                     }
                     (place.results / SEEN).write_text(json.dumps(seen), encoding="utf-8")
-                write_manifest(place.results, {"inputs": wanted, **facts})
+                write_manifest(place.results, {"inputs": wanted(), **facts})
         remove_leftovers(folder / DATA)
     return load_prepared(folder)
+
+
+def _other_inputs(
+    schema: Schema, settings: RunSettings, tokenizer: Tokenizer | None, specials: Sequence[str]
+) -> DataManifest:
+    """Return what determines the prepared data besides the files and the settings of `data`."""
+    given = tokenizer and hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
+    found: DataManifest = {"kind": schema.name, "specials": list(specials), "given": given}
+    if schema.is_tagged:
+        tag = settings.tag
+        found["tag"] = {"scheme": tag.scheme, "prefix_strip": tag.prefix_strip}
+    if (target := schema.target) is not None and not schema.has_single_class:
+        found["answer"] = target.kind
+    return found
 
 
 def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataManifest:

@@ -353,11 +353,10 @@ class DataSource:
             yield from self._opened
             return
         data, schema = self.settings.data, self.schema
-        blanks, bad = schema.counts_blank_lines, data.on_bad_row
+        blanks, bad, files = schema.counts_blank_lines, data.on_bad_row, files_of(self.settings)
         for both in self.aligned:
-            table = open_aligned(both, SIDES, data.encoding)
+            table = open_aligned([files.file(one, data.encoding) for one in both], SIDES)
             yield BoundTable(table, bind(table, schema.without_settings()), blanks, bad)
-        files = files_of(self.settings)
         absent = dict.fromkeys(schema.text_names, "") if schema.has_fields else {}
         for path in parts(self.paths, files=files):
             table = open_table(path, data, schema.columns, schema.contents, files)
@@ -396,8 +395,10 @@ def sources(settings: RunSettings, media: MediaSpec | None = None) -> tuple[Data
     scheme: TagScheme = "bio"
     if schema.is_tagged:
         asked = settings.tag.scheme
-        both = DataSource(schema, settings, (*training, *validation))
-        scheme = both.detected() if asked == "auto" else asked
+        paths = (*training, *validation)
+        both = DataSource(schema, settings, paths)
+        known = files_of(settings)
+        scheme = known.once(("tags", paths), both.detected) if asked == "auto" else asked
     return DataSource(schema, settings, training, scheme), DataSource(
         schema, settings, validation, scheme
     )

@@ -32,6 +32,9 @@ Note = Callable[[str], None]
 class WorkDir:
     results: Path
     state: Path
+    wanted: Callable[[], Mapping[str, Any]]
+    """Returns what is being made; called when there is something to compare or to record."""
+
     note: Note = lambda text: None
     """Receives a message about anything found damaged."""
 
@@ -84,25 +87,29 @@ class WorkDir:
             self.note(f"{path} is damaged. The work that it records will be repeated.")
             return None
 
-    @staticmethod
-    def _write(path: Path, values: Mapping[str, Any]) -> None:
+    def _write(self, path: Path, values: Mapping[str, Any]) -> None:
+        if not (self.state / WANTED).exists():
+            replace_text(self.state / WANTED, seal_json(json.dumps(self._asked())))
         replace_text(path, seal_json(json.dumps(values)))
+
+    def _asked(self) -> Any:
+        return json.loads(json.dumps({"wanted": self.wanted(), "files": {}}))
 
 
 @contextmanager
 def open_workdir(
-    folder: Path, wanted: Mapping[str, Any], note: Note = lambda text: None
+    folder: Path, wanted: Callable[[], Mapping[str, Any]], note: Note = lambda text: None
 ) -> Iterator[WorkDir]:
     """Yield a place to build the folder in; when it is complete, it is moved to its name. The
-    result of an interrupted attempt is reused if that had the same `wanted`. A `UserError` clears
-    the place."""
-    place = _place(folder, note)
-    asked = json.loads(json.dumps({"wanted": wanted, "files": {}}))
-    if place._read(place.state / WANTED) != asked or not place.results.is_dir():
+    result of an interrupted attempt is reused if that had the same `wanted`, which is called when
+    the first stage is recorded, or before if there is an earlier attempt. A `UserError` clears the
+    place."""
+    place = _place(folder, wanted, note)
+    before = place._read(place.state / WANTED)
+    if before is None or before != place._asked() or not place.results.is_dir():
         _clear(place)
         place.results.mkdir()
         place.state.mkdir()
-        place._write(place.state / WANTED, asked)
     try:
         yield place
     except UserError:
@@ -115,12 +122,14 @@ def open_workdir(
 
 def remove_leftovers(folder: Path) -> None:
     """Remove leftovers of the work on a complete folder."""
-    _clear(_place(folder))
+    _clear(_place(folder, dict))
 
 
-def _place(folder: Path, note: Note = lambda text: None) -> WorkDir:
+def _place(
+    folder: Path, wanted: Callable[[], Mapping[str, Any]], note: Note = lambda text: None
+) -> WorkDir:
     results, state = (folder.with_name(f"{folder.name}.{end}") for end in ("tmp", "work"))
-    return WorkDir(results, state, note)
+    return WorkDir(results, state, wanted, note)
 
 
 def _clear(place: WorkDir) -> None:

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from headway.data.files import MAX_LINE, DataFile, display_name, is_stream, lines_of, open_lines
+from headway.data.files import MAX_LINE, DataFile, is_stream, lines_of
 from headway.data.misalignment import describe_misalignment
 from headway.data.table import SAMPLE, RawRow, Table
 from headway.errors import DataError
@@ -75,40 +75,41 @@ def _pieces(chunks: Iterator[str], name: str, unit: TextUnit) -> Iterator[RawRow
         yield RawRow((held,), number)
 
 
-def open_aligned(paths: Sequence[str], names: Sequence[str], encoding: str) -> Table:
+def open_aligned(files: Sequence[DataFile], names: Sequence[str]) -> Table:
     """Return a table of aligned files: line n of one file belongs to line n of the others."""
 
     def read(asked: Sequence[str]) -> Iterator[RawRow]:
-        files = [open_lines(paths[names.index(name)], encoding) for name in asked]
+        sides = [files[names.index(name)].lines() for name in asked]
         number = 0
         try:
-            for number, lines in enumerate(zip(*files, strict=True), 1):
+            for number, lines in enumerate(zip(*sides, strict=True), 1):
                 yield RawRow(lines, number)
         except ValueError as error:  # raised by zip; our own errors are not ValueErrors
-            raise UnequalCounts(_unequal(paths[0], paths[1], encoding)) from error
+            raise UnequalCounts(_unequal(files[0], files[1])) from error
 
-    streams = any(is_stream(path) for path in paths)
-    heads = [[] if streams else list(islice(open_lines(path, encoding), SAMPLE)) for path in paths]
+    streams = any(is_stream(file.path) for file in files)
+    heads = [[] if streams else list(islice(file.head(), SAMPLE)) for file in files]
+    for file in files:
+        file.close()
     sample = [dict(zip(names, lines, strict=True)) for lines in zip(*heads, strict=False)]
-    beside = " and ".join(Path(display_name(path)).name for path in paths[1:])
-    return Table(tuple(names), sample, read, name=display_name(paths[0]), typed=False,
+    beside = " and ".join(Path(file.name).name for file in files[1:])
+    return Table(tuple(names), sample, read, name=files[0].name, typed=False,
                  form=f"lines, aligned with {beside}")  # fmt: skip
 
 
-def _unequal(source: str, target: str, encoding: str) -> str:
-    names = f"{display_name(source)} and {display_name(target)}"
+def _unequal(source: DataFile, target: DataFile) -> str:
+    names = f"{source.name} and {target.name}"
     rule = "line n of one must be the translation of line n of the other."
-    if is_stream(source) or is_stream(target):
+    if is_stream(source.path) or is_stream(target.path):
         return f"{names} have different numbers of lines: {rule}"
     lengths = [
-        np.fromiter((len(line) for line in open_lines(path, encoding)), np.float64)
-        for path in (source, target)
+        np.fromiter((len(line) for line in file.lines()), np.float64) for file in (source, target)
     ]
-    counts = (
-        f"{display_name(source)} has {len(lengths[0]):,} lines, but {display_name(target)} has "
-    )
+    counts = f"{source.name} has {len(lengths[0]):,} lines, but {target.name} has "
     counts += f"{len(lengths[1]):,}: {rule} "
-    return counts + describe_misalignment(lengths[0], lengths[1], (source, target), encoding)
+    return counts + describe_misalignment(
+        lengths[0], lengths[1], (source.path, target.path), source.encoding
+    )
 
 
 def _place(text: str) -> int:
