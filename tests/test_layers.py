@@ -206,3 +206,12 @@ def test_such_a_path_or_marker_would_be_seen() -> None:
     assert MARKER.search("# " + "TO" + "DO: later")
     assert not MARKER.search("# " + "TO" + "DO(#12): later")
     assert not MACHINE_PATH.search("see docs/work/home/page.md")
+
+
+def test_a_text_classifier_loads_few_modules() -> None:
+    """The rest, such as data preparation and searches, is imported where it is used."""
+    code = "import sys, headway.tasks.label; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [name for name in done.stdout.split() if name.partition(".")[0] == "headway"]
+    assert "headway.tasks.label" in loaded
+    assert len(loaded) <= 150

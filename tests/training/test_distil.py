@@ -19,7 +19,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import Layout
 from headway.nn.loss import LabelSmoothing
-from headway.nn.stack import pick_layers, stacks
+from headway.nn.stack import stacks
 from headway.progress import SILENT
 from headway.settings.facts import ParentRun
 from headway.settings.folder import CONFIG, TOKENIZER
@@ -44,7 +44,7 @@ from headway.tasks.distil import (
 from headway.tasks.label import ClassifyObjective
 from headway.tasks.label_kinds import SingleLabel
 from headway.tasks.losses import distil as distil_loss
-from headway.tasks.losses import soft_loss
+from headway.tasks.losses import pick_layers, soft_loss
 from headway.tasks.mask import MaskedLMObjective, MaskedLMTask, MaskedTokenHead
 from headway.tasks.masked_text import MaskedTextDataset
 from headway.tasks.objective import Objective

@@ -20,6 +20,8 @@ from headway.data.check_report import (
     ReportedExample,
     counted,
     listed,
+    rare_label_note,
+    sorted_labels,
 )
 from headway.data.hashing import UInt64Array
 from headway.data.media.decoding import FLAT, UNREADABLE
@@ -32,7 +34,7 @@ from headway.data.scan import (
     SWAPPED,
     DatasetScan,
 )
-from headway.data.source import DataSource
+from headway.data.source import MOST_NAMED, DataSource
 from headway.settings.overrides import OriginKind
 
 EXAMPLES = 3
@@ -42,15 +44,10 @@ MANY = 0.1
 MIN_PER_CLASS = 10
 """A class with fewer examples than this is reported as rare."""
 
-FEW_HELD = 5
-"""A label with fewer validation examples than this is reported: its scores are unreliable."""
 
 MAX_RATIO = 3.0
 """A pair is an outlier when its length ratio differs from the usual one by more than this factor
 and by more than four standard deviations."""
-
-MOST_NAMED = 20
-"""Files that an error lists."""
 
 MOST_UNREADABLE = 0.1
 """Share of unreadable files above which the check reports an error instead of a warning."""
@@ -509,16 +506,6 @@ def is_number(text: str) -> bool:
         return False
 
 
-def rare_label_note(counts: Mapping[str, int], what: str = "validation examples") -> str:
-    """A line that lists the labels with too few examples for scores of their own; empty without
-    such labels."""
-    few = [name for name in sorted_labels(counts) if counts[name] < FEW_HELD]
-    if not few:
-        return ""
-    shown = ", ".join(f"{name!r} ({counts[name]})" for name in few[:10]) + ", …" * (len(few) > 10)
-    return f"{len(few)} of {len(counts)} labels have fewer than {FEW_HELD} {what}: {shown}."
-
-
 def missing_label_warning(here: Set[str], there: Set[str]) -> list[Finding]:
     """A warning where validation, which has the labels `here`, lacks some of training."""
     lacking = sorted_labels(there - here)
@@ -597,15 +584,6 @@ def conflicts(hashes: NDArray[np.uint64], labels: NDArray[np.int32], rows: IntAr
     """Return the rows whose label differs from that of the first row with the same hash."""
     _, first, group = np.unique(hashes[rows], return_index=True, return_inverse=True)
     return rows[labels[rows] != labels[rows][first][group]]
-
-
-def sorted_labels(names: Iterable[str]) -> list[str]:
-    """Sort labels by name, or by value if all of them are numbers."""
-    names = list(names)
-    try:
-        return sorted(names, key=lambda name: (float(name), name))
-    except ValueError:
-        return sorted(names)
 
 
 def clipped(text: str, width: int = 60) -> str:

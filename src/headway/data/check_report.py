@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Literal
+
+FEW_HELD = 5
+"""A label with fewer validation examples than this is reported: its scores are unreliable."""
 
 
 def counted(n: int, unit: str, which: str = "") -> str:
@@ -170,3 +173,22 @@ def _labels(labels: Mapping[str, tuple[int, int]], what: str, most: int = 20) ->
 
 def listed(names: Sequence[str], most: int = 12) -> str:
     return ", ".join(map(repr, names[:most])) + (", …" if len(names) > most else "")
+
+
+def rare_label_note(counts: Mapping[str, int], what: str = "validation examples") -> str:
+    """A line that lists the labels with too few examples for scores of their own; empty without
+    such labels."""
+    few = [name for name in sorted_labels(counts) if counts[name] < FEW_HELD]
+    if not few:
+        return ""
+    shown = ", ".join(f"{name!r} ({counts[name]})" for name in few[:10]) + ", …" * (len(few) > 10)
+    return f"{len(few)} of {len(counts)} labels have fewer than {FEW_HELD} {what}: {shown}."
+
+
+def sorted_labels(names: Iterable[str]) -> list[str]:
+    """Sort labels by name, or by value if all of them are numbers."""
+    names = list(names)
+    try:
+        return sorted(names, key=lambda name: (float(name), name))
+    except ValueError:
+        return sorted(names)

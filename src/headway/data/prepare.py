@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, compress, tee
+from itertools import compress, tee
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from headway.data import source
 from headway.data.check import (
-    MOST_NAMED,
     PROBLEMS,
     check,
     missing_label_warning,
@@ -42,11 +41,17 @@ from headway.data.fingerprint import (
 from headway.data.language_id import Profiles
 from headway.data.manifest import DataManifest, verified_manifest, write_manifest
 from headway.data.media.decoding import UNREADABLE, MediaDecoder, read_media_records
-from headway.data.media.open_item import MediaRef, is_broken_link, path_exists
 from headway.data.readers import lines
 from headway.data.scan import EMPTY, DatasetScan, scan_examples, scan_media
 from headway.data.schema import MediaSpec, Schema, schema_of
-from headway.data.source import DataSource, Example, in_example_blocks, sources
+from headway.data.source import (
+    MOST_NAMED,
+    DataSource,
+    Example,
+    check_files_exist,
+    in_example_blocks,
+    sources,
+)
 from headway.data.split import split_off
 from headway.data.store import (
     DATA,
@@ -159,28 +164,6 @@ def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataMani
         "tokenizer": tokenizer_inputs(settings) if both[0].schema.text_names else None,
     }  # fmt: skip
     return json.loads(json.dumps(values))  # as it comes back from a file
-
-
-def check_files_exist(*several: DataSource) -> None:
-    """Raise one `DataError` that lists all missing files."""
-    files: dict[str, str] = {}
-    for one in chain(*several):
-        for value in one.values.values():
-            if isinstance(value, MediaRef):
-                files.setdefault(value.path, one.place)
-    # Broken links are reported when they are read, and left out.
-    missing = [
-        f"{name} ({place})" for name, place in files.items()
-        if not path_exists(Path(name)) and not is_broken_link(Path(name))
-    ]  # fmt: skip
-    if missing:
-        shown = ", ".join(missing[:MOST_NAMED])
-        more = f", and {len(missing) - MOST_NAMED:,} more" * (len(missing) > MOST_NAMED)
-        n = len(missing)
-        raise DataError(
-            f"{'1 file is' if n == 1 else f'{n:,} files are'} missing: {shown}{more}. Paths in a "
-            "list of files are relative to the folder of that list."
-        )
 
 
 NOTHING_IN_PYTHON = (

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 from headway.data.bind import Binding, bind
 from headway.data.columns.column import Column, Value, class_of, to_python
 from headway.data.files import DataFiles, parts
-from headway.data.media.open_item import MediaRef, MediaRegion
+from headway.data.media.open_item import MediaRef, MediaRegion, is_broken_link, path_exists
 from headway.data.readers.lines import UnequalCounts, open_aligned
 from headway.data.readers.media import open_media
 from headway.data.readers.open import open_table
@@ -34,6 +34,9 @@ from headway.specs.needs import Need
 
 BLOCK = 4096
 BLOCK_CHARACTERS = 2_000_000
+
+MOST_NAMED = 20
+"""Files that an error lists."""
 
 
 class Example(NamedTuple):
@@ -471,3 +474,25 @@ def in_example_blocks(
         raise
     if block:
         yield block
+
+
+def check_files_exist(*several: DataSource) -> None:
+    """Raise one `DataError` that lists all missing files."""
+    files: dict[str, str] = {}
+    for one in chain(*several):
+        for value in one.values.values():
+            if isinstance(value, MediaRef):
+                files.setdefault(value.path, one.place)
+    # Broken links are reported when they are read, and left out.
+    missing = [
+        f"{name} ({place})" for name, place in files.items()
+        if not path_exists(Path(name)) and not is_broken_link(Path(name))
+    ]  # fmt: skip
+    if missing:
+        shown = ", ".join(missing[:MOST_NAMED])
+        more = f", and {len(missing) - MOST_NAMED:,} more" * (len(missing) > MOST_NAMED)
+        n = len(missing)
+        raise DataError(
+            f"{'1 file is' if n == 1 else f'{n:,} files are'} missing: {shown}{more}. Paths in a "
+            "list of files are relative to the folder of that list."
+        )

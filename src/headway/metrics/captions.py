@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headway.metrics.interval import Interval
 from headway.metrics.translation import (
     SAMPLES,
     SEED,
     CorpusScore,
-    Interval,
     Reference,
     as_list,
     exact_match,

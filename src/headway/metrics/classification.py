@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.metrics.translation import Interval
+from headway.metrics.interval import Interval
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -17,7 +17,7 @@ from headway.metrics.classification import (
     reliability,
     widened,
 )
-from headway.metrics.translation import Interval
+from headway.metrics.interval import Interval
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.metrics.classification import SAMPLES, SEED
-from headway.metrics.translation import Interval
+from headway.metrics.interval import Interval
 
 FloatArray = NDArray[np.float64]
 

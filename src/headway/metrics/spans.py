@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.metrics.classification import widened
-from headway.metrics.translation import Interval
+from headway.metrics.interval import Interval
 
 SAMPLES = 1000
 SEED = 12345

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headway.errors import UserError, suggest
+from headway.metrics.interval import Interval
 from headway.metrics.moses import tokenise
 from headway.settings.listed import ensure_list
 
@@ -37,15 +38,6 @@ class CorpusScore:
     name: str
     value: float
     signature: str
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with its 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

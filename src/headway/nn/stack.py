@@ -74,8 +74,3 @@ class Stack(nn.Module):
 def stacks(model: nn.Module) -> list[tuple[str, Stack]]:
     """Return the stacks of a model with their names."""
     return [(name, part) for name, part in model.named_children() if isinstance(part, Stack)]
-
-
-def pick_layers(student: int, teacher: int) -> list[int]:
-    """Return the teacher's layers that a student starts from: every other one for half as many."""
-    return [number * teacher // student for number in range(student)]

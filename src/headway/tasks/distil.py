@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError
 from headway.models.parts.front import set_compute_dtype
-from headway.nn.stack import pick_layers, stacks
+from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.facts import ParentRun
 from headway.settings.model import EncoderSettings, ModelSettings, Seq2SeqSettings
@@ -25,7 +25,7 @@ from headway.settings.task_rows import spec_of
 from headway.settings.warm_start import WITHOUT_VECTORS, check_same, with_changes
 from headway.tasks.dataset import EvalPass
 from headway.tasks.loaded_run import LoadedRun, open_run
-from headway.tasks.losses import plain
+from headway.tasks.losses import pick_layers, plain
 from headway.tasks.objective import Objective
 from headway.tasks.readout import readout_of
 from headway.tasks.task import Note

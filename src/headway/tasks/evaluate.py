@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
@@ -18,8 +18,10 @@ from headway.errors import UserError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.tasks.dataset import EvalPass
-from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.scores import Methods, Scores
+
+if TYPE_CHECKING:
+    from headway.tasks.loaded_run import LoadedRun
 
 E = TypeVar("E")
 """A set of examples with their targets."""

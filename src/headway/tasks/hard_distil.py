@@ -16,7 +16,6 @@ from headway.settings.folder import load_run, run_folder
 from headway.settings.model import ImageEncoderSettings, ImageSettings
 from headway.settings.run import RunSettings
 from headway.settings.task_rows import spec_of
-from headway.tasks.loaded_run import open_run
 from headway.tasks.readout import OneClass
 
 
@@ -42,6 +41,8 @@ class HardTeacher:
         )
 
     def _load(self, device: torch.device) -> nn.Module:
+        from headway.tasks.loaded_run import open_run  # only a teacher opens another run
+
         opened = open_run(self.folder, device=str(device), precision="fp32", words=False)
         model = opened.model.requires_grad_(False)
         set_compute_dtype(model, self.dtype)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import FixedShapes, IntArray, to_device
-from headway.data.check import rare_label_note
+from headway.data.check_report import rare_label_note
 from headway.data.store import Columns, PreparedData
 from headway.decode.batching import windows
 from headway.errors import DataError, UserError
@@ -34,7 +34,6 @@ from headway.settings.run import Resolved, RunSettings, check_effect
 from headway.settings.task_rows import spec_of
 from headway.specs.metrics import METRICS
 from headway.tasks.answers import Answer
-from headway.tasks.data_stats import STATS_OF, label_stats
 from headway.tasks.dataset import (
     Batch,
     EpochSeed,
@@ -639,6 +638,8 @@ class ClassifyTask(Task):
         return f"{amount} of {names} {'speakers' if self.row.compares else 'classes'}"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
+        from headway.tasks.data_stats import STATS_OF, label_stats  # only training needs it
+
         return label_stats(STATS_OF[self.row.modality](settings, prepared), prepared)
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:

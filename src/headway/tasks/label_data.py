@@ -10,7 +10,6 @@ import numpy as np
 
 from headway.data.causal_lm import mark_names
 from headway.data.media.open_item import UNITS
-from headway.data.prepare import evaluation_media, prepare
 from headway.data.schema import MediaSpec, schema_of
 from headway.data.source import DataSource
 from headway.data.store import Columns, PreparedData
@@ -43,8 +42,10 @@ class LabelledColumns(NamedTuple):
 def prepare_labelled(
     what: Modality, settings: RunSettings, folder: Path, progress: Progress
 ) -> PreparedData:
+    from headway.data.prepare import prepare  # only training prepares data
+
     if what == "text":
-        from headway.settings.defaults import before_data  # only training chooses defaults
+        from headway.settings.defaults import before_data
 
         asked = before_data(spec_of(settings), settings, parent_of(settings))
         specials, words = mark_names(settings.data.fields), tokenizer_of(settings)
@@ -80,6 +81,8 @@ def labelled_columns(
 ) -> LabelledColumns:
     """The test set in these files. Its labels must be among `names`."""
     if spec_of(settings).modality != "text":
+        from headway.data.prepare import evaluation_media
+
         shape = media_settings_of(settings)
         media = MediaSpec.of(what_of(shape), shape, LABEL)
         asked = with_files(settings, files)

@@ -19,7 +19,7 @@ from headway.metrics import classification as metrics
 from headway.metrics import multilabel as several
 from headway.metrics import regression
 from headway.metrics.baselines import majority
-from headway.metrics.translation import Interval
+from headway.metrics.interval import Interval
 from headway.models.parts.output_heads import CosineHead
 from headway.nn.logistic import LinkFunction
 from headway.nn.loss import LabelSmoothing

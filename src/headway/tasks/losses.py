@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from headway.models.parts.counted import NgramLMHead
 from headway.models.parts.output_heads import LMHead, MaskedLMHead
 from headway.nn.loss import LabelSmoothing
-from headway.nn.stack import pick_layers
 from headway.nn.tap import record
 from headway.settings.run import RunSettings
 from headway.settings.start import DistilSettings
@@ -240,3 +239,8 @@ def word_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskLo
     head = read.scores
     assert isinstance(head, LMHead | MaskedLMHead | NgramLMHead)
     return TaskLoss(*head.loss(read.x_RD, labels_R, smoothing, read.weights_R))
+
+
+def pick_layers(student: int, teacher: int) -> list[int]:
+    """Return the teacher's layers that a student starts from: every other one for half as many."""
+    return [number * teacher // student for number in range(student)]

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from headway.data.media.audio import audio_info
 from headway.data.media.open_item import UNITS, ItemFormat
 from headway.data.media.store import AudioStore, ImageStore
-from headway.data.prepare import check_files_exist
 from headway.data.schema import MediaSpec
 from headway.data.sniff import AUDIO, MediaType, extension
-from headway.data.source import DataSource, sources
+from headway.data.source import DataSource, check_files_exist, sources
 from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
 from headway.settings.facts import MediaFormat, SettingValues

@@ -33,7 +33,7 @@ from headway.errors import DataError
 from headway.metrics import classification as classes
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
-from headway.metrics.translation import Interval
+from headway.metrics.interval import Interval
 from headway.models.parts.ngrams import NgramScores
 from headway.models.parts.output_heads import ModelInput, at_least_fp32
 from headway.nn.crf import allowed_transitions, log_likelihood, viterbi

@@ -24,7 +24,6 @@ from headway.settings.task_rows import spec_of
 from headway.specs.tasks import Spec
 from headway.tasks.answers import Answer
 from headway.tasks.evaluate import Evaluator, TestRun, evaluate_files
-from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.modality import decided, decided_for
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
@@ -33,6 +32,7 @@ from headway.tokens.tokenizer import Vocabularies
 if TYPE_CHECKING:
     from headway.decode.continuous import BatchMember, ContinuousBatch
     from headway.decode.stream import OnOutputPiece
+    from headway.tasks.loaded_run import LoadedRun
 
 Note = Callable[[str], None]
 
