@@ -69,6 +69,7 @@ def call_facts() -> Iterator[CallFacts]:
     for row in (*ROWS, USELESS):
         yield CallFacts(row=row, fields=True)
         yield CallFacts(row=row, fields=False, options={"against": "x", "nearest": "x"})
+        yield CallFacts(row=row, fields=False, options={})
         yield CallFacts(row=row, chooses_labels=True, scoring=True)
 
 

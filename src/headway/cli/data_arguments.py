@@ -14,6 +14,7 @@ import typer
 
 from headway.cli import completion
 from headway.errors import ConfigError, Option, UserError, visible
+from headway.settings.effects import OF_RUN, CallFacts, RunFacts, check_options
 from headway.settings.folder import CONFIG, RUNS, file_in, run_folder
 from headway.settings.overrides import Origin, Overrides
 from headway.settings.renamed import key_of
@@ -122,12 +123,12 @@ def files_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def check_settings(words: Sequence[str]) -> None:
-    """Raise `ConfigError` for settings that have no effect on a trained model."""
+    """Raise `ConfigError` for settings that a trained model does not read."""
     for word in words:
         if key_of(word) == BAD:
             raise ConfigError(
-                f"{word!r} has no effect here: scores cover every line, so unreadable lines cannot "
-                "be skipped. Correct these lines, or remove them from the file."
+                f"{word!r} is not accepted here: scores cover every line, so unreadable lines "
+                "cannot be skipped. Correct these lines, or remove them from the file."
             )
         if not word.startswith("decode.") and key_of(word) not in COLUMNS:
             raise ConfigError(
@@ -137,15 +138,10 @@ def check_settings(words: Sequence[str]) -> None:
 
 
 def check_decoding(settings: RunSettings, words: Sequence[str]) -> None:
-    """Raise `UserError` for decoding settings that runs of this task do not use."""
-    spec = spec_of(settings)
-    for word in words:
-        key = key_of(word)
-        section, _, name = key.partition(".")
-        if section == "decode" and name not in spec.decode:
-            raise UserError(
-                f"{key} has no effect on a run of the task {spec.name}. Leave {key} out."
-            )
+    """Raise an error for decoding settings that runs of this task do not use."""
+    said = {key_of(word): word for word in words}
+    decode = {key: word for key, word in said.items() if key.startswith("decode.")}
+    OF_RUN.check(decode, RunFacts(row=spec_of(settings)), typed=lambda key, word: str(word))
 
 
 def only_decoding(words: Sequence[str]) -> list[str]:
@@ -157,8 +153,13 @@ def only_decoding(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def check_engine(name: str, device: str) -> None:
+def check_engine(name: str, device: str, *, int8: bool = False) -> None:
     engines.check_engine(name)
+    if int8 and name != "torch":
+        raise UserError(
+            f"--int8 cannot be combined with --engine {name}, which runs exported weights. Export "
+            f"the run in 8 bits: headway export RUN --to {name} --int8"
+        )
     if name != "torch" and device not in ("auto", "cpu"):
         raise UserError(
             f"--device {device} cannot be combined with --engine {name}, which runs on the CPU. "
@@ -211,10 +212,7 @@ def media_files(
     if spec_of(settings).modality == "text":
         return None
     if texts:
-        raise UserError(
-            f"--text has no effect on a run of the task {settings.task} that reads media files. "
-            "Name the files instead: headway predict RUN FILE"
-        )
+        check_options(CallFacts(row=spec_of(settings), options={"text": texts}))
     if not files and sys.stdin.isatty():
         raise UserError(
             f"no input given. This run of the task {settings.task} reads media files. Name the "

@@ -23,6 +23,16 @@ from headway.cli import completion
 from headway.errors import ConfigError, UserError
 from headway.settings.data import INPUTS
 from headway.settings.decode import DecodeSettings
+from headway.settings.effects import (
+    OF_CALL,
+    OF_RUN,
+    CallFacts,
+    RunFacts,
+    no_effect,
+    on_task,
+    tasks_that,
+    word_of,
+)
 from headway.settings.field_docs import documented
 from headway.settings.folder import load_run
 from headway.settings.renamed import current, report
@@ -170,12 +180,13 @@ VALID_FILES = tuple(
 
 def _of_options(options: Mapping[str, CallOption], section: FlagSection) -> tuple[Flag, ...]:
     def flag(one: CallOption) -> Flag:
-        names = "options" if section == "answers" else "scoring"
+        scoring = section == "scores"
         kind = int if one.number else str if one.takes else bool
-        return Flag(
-            one.name, one.help, section, lambda spec: one.name in getattr(spec, names), one.takes,
-            kind, one.several,
-        )  # fmt: skip
+
+        def fits(spec: Spec) -> bool:
+            return not OF_CALL.missing(word_of(one.name), CallFacts(row=spec, scoring=scoring))
+
+        return Flag(one.name, one.help, section, fits, one.takes, kind, one.several)
 
     return tuple(map(flag, options.values()))
 
@@ -191,7 +202,11 @@ def _of_decoding() -> tuple[Flag, ...]:
         kind = str if several or choices else hint
         takes = choices or {int: "N", float: "NUMBER", str: "TEXT"}.get(kind, "")
         said = documented(DecodeSettings).get(name, "")
-        return Flag(name, said, "decoding", lambda spec: name in spec.decode, takes, kind, several)
+        return Flag(
+            name, said, "decoding",
+            lambda spec: not OF_RUN.missing(f"decode.{name}", RunFacts(row=spec)),
+            takes, kind, several,
+        )  # fmt: skip
 
     return tuple(flag(name, hint) for name, hint in setting_types(DecodeSettings).items())
 
@@ -209,14 +224,11 @@ def in_sections(named: OptionValues) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check_fits(named: Iterable[str], flags: Sequence[Flag], spec: Spec) -> None:
-    """Raise `UserError` for an option that would have no effect on runs of this task."""
+    """Raise an error for an option that would have no effect on runs of this task."""
     known = {flag.name: flag for flag in flags}
-    for name in named:
-        if not known[name].fits(spec):
-            raise UserError(
-                f"{known[name].word} has no effect on a run of the task {spec.name}. Leave "
-                f"{known[name].word} out."
-            )
+    for flag in (known[name] for name in named):
+        if not flag.fits(spec):
+            raise no_effect(flag.word, tasks_that(flag.fits), on_task(spec))
 
 
 class TaskCommand(TyperCommand):

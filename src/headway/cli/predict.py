@@ -97,16 +97,11 @@ def predict(
     Tables are read by the column names of training. Options such as --text and --source name
     other columns. `headway predict RUN --help` shows the options of a run.
     """
-    check_engine(engine, device)
+    check_engine(engine, device, int8=int8)
     files, overrides = files_and_settings(words or [])
     decode, options = in_sections(named)
     text, needs = _texts_and_columns(options, files)
     folders = run_folders(run, options.get("with", ()))
-    if int8 and engine != "torch":
-        raise UserError(
-            f"--int8 has no effect with --engine {engine}, which runs exported weights. Export the "
-            f"run in 8 bits: headway export RUN --to {engine} --int8"
-        )
     settings = settings_of(
         folders[0], overrides, {"precision": "int8"} | decode if int8 else decode
     )

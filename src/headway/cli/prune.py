@@ -127,7 +127,7 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
     if "." in text and not text.endswith("%"):
         gone = frozenset(head_given(name, "--heads") for name in text.split(","))
         if kind is not None:
-            raise UserError("--kind has no effect when --heads names the heads. Leave --kind out.")
+            raise UserError("--kind cannot be combined with heads by name (--heads). Leave it out.")
         remaining_heads(model, gone)  # an unknown head, or none left, surfaces here
         return gone
     total = sum(kind in (None, head[0]) for head in all_heads(model))

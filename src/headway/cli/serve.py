@@ -75,12 +75,7 @@ def serve(
     names, changes = split_words(words)
     if not names:
         raise UserError("no run given. Name a run: headway serve RUN. `headway models` lists runs.")
-    check_engine(engine, device)
-    if int8 and engine != "torch":
-        raise UserError(
-            f"--int8 has no effect with --engine {engine}, which runs exported weights. Export the "
-            f"run in 8 bits: headway export RUN --to {engine} --int8"
-        )
+    check_engine(engine, device, int8=int8)
     for module in ("starlette", "uvicorn", "python_multipart"):
         needs(module, "serve")
     from headway.serve import server

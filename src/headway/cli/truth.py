@@ -123,8 +123,8 @@ def _by_option(words: list[str], named: OptionValues, spec: Spec) -> OptionValue
     flag = next((flag for flag in FLAGS if flag.fits(spec)), None)
     if flag is None:
         raise UserError(
-            f"{words[0]} has no effect: headway truth reads no file for a run of the task "
-            f"{spec.name}. Leave the file out."
+            f"headway truth reads no file for a run of the task {spec.name}, but {words[0]} is "
+            "given. Leave the file out."
         )
     return {flag.name: Path(words[0])}
 

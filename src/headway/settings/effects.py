@@ -7,7 +7,7 @@ against it, and `no_effect` writes every error. Settings without a row always ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -91,7 +91,7 @@ class RunFacts:
 
     @property
     def place(self) -> str:
-        return _on_task(self.row)
+        return on_task(self.row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,9 @@ class CallFacts:
     """What the effect of an option of predict or evaluate depends on."""
 
     row: Spec
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] | None = None
+    """Options of the call. None: not known yet."""
+
     fields: bool | None = None
     """Whether the run was trained on documents with fields. None: not known yet."""
 
@@ -147,10 +149,10 @@ class CallFacts:
 
     @property
     def place(self) -> str:
-        return _on_task(self.row)
+        return on_task(self.row)
 
 
-def _on_task(row: Spec) -> str:
+def on_task(row: Spec) -> str:
     return f" on the task {row.name}" + f" ({row.modality})" * (len(SPECS[row.name].rows) > 1)
 
 
@@ -250,13 +252,23 @@ def _keys(section: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{section}.{name}" for name in names)
 
 
-def _word(name: str) -> str:
+def word_of(name: str) -> str:
     """The option of a name, as it is typed."""
     return f"--{name.replace('_', '-')}"
 
 
-def _tasks(uses: Callable[[Spec], bool]) -> str:
-    names = [name for name, spec in SPECS.items() if any(map(uses, spec.rows))]
+def _has(facts: CallFacts, name: str) -> bool | None:
+    """Whether an option was given. None: not known yet."""
+    return None if facts.options is None else bool(facts.options.get(name))
+
+
+def tasks_that(uses: Callable[[Spec], bool]) -> str:
+    """The tasks for which a condition holds, as the end of an error."""
+    names = []
+    for name, spec in SPECS.items():
+        kinds = [row.modality for row in spec.rows if uses(row)]
+        if kinds:
+            names.append(name + f" ({', '.join(kinds)})" * (len(kinds) < len(spec.rows)))
     *some, last = names
     return f"to the tasks {', '.join(some)} and {last}" if some else f"to the task {last}"
 
@@ -470,7 +482,7 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         EffectRule(
             settings=(f"decode.{name}",),
             when=partial(lambda name, facts: name in facts.row.decode, name),
-            reason=_tasks(partial(lambda name, row: name in row.decode, name)),
+            reason=tasks_that(partial(lambda name, row: name in row.decode, name)),
         )
         for name in sorted(DECODING)
     ),
@@ -579,28 +591,28 @@ OF_MODEL: EffectTable[ModelFacts] = EffectTable(
 OF_CALL: EffectTable[CallFacts] = EffectTable(
     *(
         EffectRule(
-            settings=(_word(name),),
+            settings=(word_of(name),),
             when=partial(lambda name, facts: facts.scoring or name in facts.row.options, name),
-            reason=_tasks(partial(lambda name, row: name in row.options, name)),
+            reason=tasks_that(partial(lambda name, row: name in row.options, name)),
         )
         for name in OPTIONS
     ),
     *(
         EffectRule(
-            settings=(_word(name),),
+            settings=(word_of(name),),
             when=partial(lambda name, facts: not facts.scoring or name in facts.row.scoring, name),
-            reason=_tasks(partial(lambda name, row: name in row.scoring, name)),
+            reason=tasks_that(partial(lambda name, row: name in row.scoring, name)),
         )
         for name in SCORING
     ),
     EffectRule(
         settings=("--top",),
-        when=lambda facts: not facts.row.is_embedding or bool(facts.options.get("nearest")),
+        when=lambda facts: not facts.row.is_embedding or _has(facts, "nearest") is not False,
         reason="together with --nearest FILE",
     ),
     EffectRule(
         settings=("--scores", "--with"),
-        when=lambda facts: not (facts.options.get("against") or facts.options.get("to")),
+        when=lambda facts: not (_has(facts, "against") or _has(facts, "to")),
         reason="without --against and --to",
     ),
     EffectRule(
@@ -613,14 +625,10 @@ OF_CALL: EffectTable[CallFacts] = EffectTable(
     ),
     EffectRule(
         settings=("--stream", "--draft"), when=lambda facts: not facts.chooses_labels,
-        reason="to generated text, not to a choice of labels",
+        reason="to generated text, not to the choice of a label",
     ),
     EffectRule(
-        settings=("--text",), when=lambda facts: facts.row.is_text, reason="to runs that read text"
-    ),
-    EffectRule(
-        settings=("data.on_bad_row",), when=lambda facts: not facts.scoring,
-        reason="to training and prediction, because scores cover every line",
+        settings=("--text",), when=lambda facts: facts.row.is_text, reason="to runs that read text. Other files are named: headway predict RUN FILE"
     ),
 )  # fmt: skip
 """Options of predict and evaluate."""
@@ -663,6 +671,12 @@ def data_settings(row: Spec) -> frozenset[str]:
     """Names of the `data.*` settings that have an effect on a row of the task table."""
     unread = OF_RUN.without_effect(RunFacts(row=row))
     return frozenset(one.name for one in fields(DataSettings) if f"data.{one.name}" not in unread)
+
+
+def check_options(facts: CallFacts) -> None:
+    """Raise an error for an option of a call that has no effect beside the others."""
+    given = {word_of(name): value for name, value in (facts.options or {}).items() if value}
+    OF_CALL.check(given, facts, typed=lambda key, value: key)
 
 
 def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:

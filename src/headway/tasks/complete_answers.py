@@ -18,8 +18,10 @@ from headway.decode.stream import OnOutputPiece
 from headway.errors import DataError, UserError, suggest
 from headway.models.decoder import Decoder
 from headway.settings.decode import DecodeSettings
+from headway.settings.effects import CallFacts, check_options
 from headway.settings.folder import run_folder
 from headway.settings.listed import ensure_list
+from headway.settings.task_rows import spec_of
 from headway.tasks.answers import Answer, JsonDict, LabelAnswer, PrintOptions
 from headway.tasks.causal_lm import check_language, context_of
 from headway.tasks.fewshot import FewShotClassifier, FewShotExamples, FewShotPrediction
@@ -32,20 +34,16 @@ TextCallback = Callable[[str], None]
 
 
 def predictor(use: InferenceRequest) -> Predictor:
-    if use.settings.data.fields:
-        check_unused_options(
-            use.options, ("shots", "labels", "draft"), "with a run that uses data.fields"
+    fields = bool(use.settings.data.fields)
+    chooses = not fields and chooses_labels(use.options)
+    check_options(
+        CallFacts(
+            row=spec_of(use.settings), options=use.options, fields=fields, chooses_labels=chooses
         )
+    )
+    if fields:
         return FieldPredictor(use)
-    if use.options.get("field"):
-        raise UserError(
-            "--field has no effect, because this run was trained on documents without fields. "
-            "Remove --field."
-        )
-    if chooses_labels(use.options):
-        check_unused_options(use.options, ("stream", "draft"), "when a label is chosen")
-        return LabelChoicePredictor(use)
-    return CausalLMPredictor(use)
+    return LabelChoicePredictor(use) if chooses else CausalLMPredictor(use)
 
 
 def chooses_labels(options: Mapping[str, Any]) -> bool:
@@ -60,13 +58,6 @@ def shots_of(given: str | Path | Sequence[Mapping[str, str]]) -> FewShotExamples
     return (
         FewShotExamples.read(given) if isinstance(given, str | Path) else FewShotExamples.of(given)
     )
-
-
-def check_unused_options(options: Mapping[str, object], names: Sequence[str], where: str) -> None:
-    """Raise an error if one of these options is set, because it would have no effect."""
-    for name in names:
-        if options.get(name):
-            raise UserError(f"--{name} has no effect {where}. Remove --{name}.")
 
 
 def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> TextCallback | None:

@@ -13,6 +13,7 @@ from headway.data.predict_input import questions
 from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.retrieval import Float32Array, cosine
+from headway.settings.effects import CallFacts, check_options
 from headway.settings.run import Resolved
 from headway.settings.task_rows import spec_of
 from headway.tasks.answers import (
@@ -171,12 +172,9 @@ def predictor(use: InferenceRequest) -> EmbeddingPredictor:
     to, nearest, top = (use.options.get(name) for name in ("to", "nearest", "top"))
     if to and nearest:
         raise UserError("conflicting options: use either --to or --nearest, not both.")
-    if top is not None and not nearest:
-        raise UserError(
-            "--top has no effect without --nearest FILE. Add --nearest FILE, or remove --top."
-        )
     if top is not None and top < 1:
         raise UserError(f"--top {top} must be at least 1.")
+    check_options(CallFacts(row=spec_of(use.settings), options=use.options))
     if to:
         file = EmbeddingFilePredictor(use)
         file.path = Path(str(to))

@@ -18,6 +18,7 @@ from headway.errors import DataError, UserError
 from headway.metrics.speech import equal_error
 from headway.progress import Progress, no_progress
 from headway.settings.data import DataSettings
+from headway.settings.effects import CallFacts, check_options
 from headway.settings.run import Resolved
 from headway.specs.needs import LABEL
 from headway.tasks.answers import (
@@ -69,11 +70,7 @@ class IdentifyTask(ClassifyTask):
         """A classifier, or a comparison of vectors with `--against` or `--to`."""
         if not use.options.get("against") and not use.options.get("to"):
             return ClassifyPredictor(use)
-        for option in ("scores", "with"):
-            if use.options.get(option):
-                raise UserError(
-                    f"--{option} has no effect together with --against or --to. Remove --{option}."
-                )
+        check_options(CallFacts(row=self.row, options=use.options))
         return SpeakerPredictor(use)
 
     def evaluator(self, runs: Sequence[Resolved], words: Vocabularies | None) -> IdentifyEvaluator:
