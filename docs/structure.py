@@ -42,9 +42,14 @@ def comparisons(tree: ast.AST, kinds: set[str]) -> Iterator[int]:
             continue
         sides = [node.left, *node.comparators]
         names = {one.id if isinstance(one, ast.Name) else one.attr for one in sides
-                 if isinstance(one, ast.Name | ast.Attribute)}  # fmt: skip
+                 if isinstance(one, ast.Name | ast.Attribute) and not _is_of_array(one)}  # fmt: skip
         if names & kinds and any(map(_is_text, sides)):
             yield node.lineno
+
+
+def _is_of_array(node: ast.AST) -> bool:
+    """Whether this is `values.dtype.kind`, which is not the kind of a column."""
+    return isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("dtype")
 
 
 def _is_text(node: ast.AST) -> bool:

@@ -204,7 +204,7 @@ class Run:
             if need.role == "input"
             and (not need.optional or bool(getattr(data, f"{need.name}_field", None)))
         )  # fmt: skip
-        return found[:1] if spec.reads == "texts" else found  # the other sides are for training
+        return found[:1] if spec.reads_views else found  # the other sides are for training
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -631,7 +631,7 @@ class Run:
         if names := self.settings.data.fields:
             pairs = zip(names, question, strict=True)
             return json.dumps({name: text for name, text in pairs if text}, ensure_ascii=False)
-        between = " " if spec_of(self.settings).reads == "tagged" else "\t"
+        between = " " if spec_of(self.settings).reads_sentences else "\t"
         return between.join(" ".join(text.split()) for text in question)
 
     @InPython()

@@ -79,11 +79,11 @@ def test_column_names_of_a_run_come_before_the_usual_ones(
     kept = settings_of("classify", text=["x"], text_field="opinion", label_field="stars")
     run = RunSettings(task="classify", data=kept.data, asked=asked.asked)
     both = write("a.csv", ["text,opinion,stars", "no,yes,1"])
-    assert list(questions(both, "labelled", run)) == ["yes"]
+    assert list(questions(both, run)) == ["yes"]
     source = DataSource(text_schema("labelled", run), run, (both,))
     assert [one.text("text") for one in source] == ["yes"]
     usual = write("b.tsv", ["text\tlabel", "no\t1"])
-    assert list(questions(usual, "labelled", run)) == ["no"]
+    assert list(questions(usual, run)) == ["no"]
 
 
 def test_folders_and_lists_of_media_are_shown_too(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def read(
 ) -> tuple[list[Question], str]:
     settings = RunSettings(task=TASKS[reads], labels=labels, data=DataSettings(**data))
     notes: list[str] = []
-    found = list(questions(path, reads, settings, notes.append))
+    found = list(questions(path, settings, notes.append))
     assert len(notes) < 2
     return found, "".join(notes)
 
@@ -177,7 +177,7 @@ def test_missing_columns_are_reported_with_their_settings(
     notes: list[str] = []
     settings = RunSettings(task=TASKS[reads])
     with pytest.raises(DataError, match=naming(facts)):
-        list(questions(write(name, lines), reads, settings, notes.append))
+        list(questions(write(name, lines), settings, notes.append))
     assert not (notes and name == "a.csv"), "a note about columns, and then an error"
 
 
@@ -185,20 +185,20 @@ def test_a_skipped_bad_line_is_an_empty_text(write: Write) -> None:
     path = write("a.jsonl", ['{"text": "a"}', "no json", '{"txt": "b"}', '{"text": "b"}'])
     settings = RunSettings(task="classify", data=DataSettings(on_bad_row="skip"))
     notes: list[str] = []
-    assert list(questions(path, "labelled", settings, notes.append)) == ["a", "", "", "b"]
+    assert list(questions(path, settings, notes.append)) == ["a", "", "", "b"]
     assert not missing(notes[1], path, 2, "JSON")
     assert not missing(notes[2], path, 3, "'text'", "'txt'")
 
     lines = ['{"words": ["a"]}', '{"wrds": ["b"]}', "{", '{"tokens": ["c"]}']
     path, notes = write("b.jsonl", lines), []
     settings = RunSettings(task="tag", data=DataSettings(on_bad_row="skip"))
-    found = list(questions(path, "tagged", settings, notes.append))
+    found = list(questions(path, settings, notes.append))
     assert found == [lines[0], "", "", lines[3]]
     assert not missing(notes[0], path, 2, "'words'")
 
     path, notes = write("c.jsonl", ['{"title": "a"}', '{"x": 1}', '{"title": "b"}']), []
     settings = RunSettings(task="classify", data=DataSettings(on_bad_row="skip", fields=("title",)))
-    assert list(questions(path, "labelled", settings, notes.append)) == [("a",), ("",), ("b",)]
+    assert list(questions(path, settings, notes.append)) == [("a",), ("",), ("b",)]
     assert not missing(notes[1], path, 2, "'title'")
 
 

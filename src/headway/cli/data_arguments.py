@@ -169,17 +169,17 @@ def check_engine(name: str, device: str, *, int8: bool = False) -> None:
 
 def text_files(files: Sequence[str]) -> list[str]:
     """Expand text files, glob patterns and folders, as `train` does. Default: standard input."""
-    from headway.data.files import parts
+    from headway.data.files import STDIN, parts
 
     # A text that ends with a question mark looks like a glob pattern, too.
-    missing = [one for one in files if one != "-" and not Path(one).exists()
+    missing = [one for one in files if one != STDIN and not Path(one).exists()
                and not glob.glob(one, recursive=True)]  # noqa: PTH207 (any path) # fmt: skip
     if missing and (len(missing) == len(files) > 1 or any(map(_is_text, missing))):
         raise UserError(
             f"no such file: {missing[0]!r}. To give text instead of a file: --text "
             f"{shlex.quote(' '.join(files))}"
         )
-    if "-" in files and len(files) > 1:
+    if STDIN in files and len(files) > 1:
         raise UserError(
             f"standard input (-) must be the only input, but {len(files)} inputs are given: "
             f"{', '.join(files)}."
@@ -209,7 +209,7 @@ def media_files(
     """The input files of a run on media. An empty list: standard input has their paths.
 
     None for a run on text."""
-    if spec_of(settings).modality == "text":
+    if spec_of(settings).is_text:
         return None
     if texts:
         check_options(CallFacts(row=spec_of(settings), options={"text": texts}))

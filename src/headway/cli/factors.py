@@ -32,9 +32,9 @@ CONTEXT = 7
 
 FLAGS = (
     Flag("text", "A corpus with one text per line; for translation, source<TAB>target.", "cases",
-         lambda spec: spec.reads != "media", "FILE", several=True),
+         lambda spec: not spec.is_media, "FILE", several=True),
     Flag("media", "A corpus of images, videos or audio: folders or manifests.", "cases",
-         lambda spec: spec.reads == "media", "PATH", several=True),
+         lambda spec: spec.is_media, "PATH", several=True),
 )  # fmt: skip
 
 

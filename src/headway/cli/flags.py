@@ -119,7 +119,7 @@ def _seen(kind: str) -> Callable[[Spec], bool]:
 
 def _has_text(spec: Spec) -> bool:
     """Whether the task reads text, from a column or from files."""
-    return _has("text")(spec) or spec.reads not in ("media", "pairs")
+    return _has("text")(spec) or spec.reads_lines
 
 
 HELP = {
@@ -155,7 +155,7 @@ MANY = "Repeatable; `-` is standard input."
 COLUMNS = _columns()
 FILES = (
     Flag("media", "Images, videos or audio: one folder per class, or a TSV/JSONL list of paths.",
-         "files", lambda spec: spec.reads == "media", "PATH", several=True),
+         "files", lambda spec: spec.is_media, "PATH", several=True),
     Flag("pairs", "TSV or JSONL files with source and target.", "files", _has("source"),
          "FILE", several=True),
 )  # fmt: skip
@@ -169,7 +169,7 @@ VALID_FILES = tuple(
         several=True,
     )
     for name, fits in {
-        "text": lambda spec: spec.reads not in ("media", "pairs"),
+        "text": lambda spec: spec.reads_lines,
         "media": FILES[0].fits,
         "source": _has("source"),
         "target": _has("source"),

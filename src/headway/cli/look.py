@@ -36,11 +36,11 @@ PORT = 8321
 
 
 def _reads_text(spec: Spec) -> bool:
-    return spec.modality == "text"
+    return spec.is_text
 
 
 def _reads_media(spec: Spec) -> bool:
-    return spec.modality != "text"
+    return not spec.is_text
 
 
 def _writes(spec: Spec) -> bool:

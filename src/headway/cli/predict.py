@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 TEXT = Flag(
     "text", "An input text, repeatable. With FILES: the column of the text.", "answers",
-    lambda spec: spec.modality == "text", "TEXT", several=True,
+    lambda spec: spec.is_text, "TEXT", several=True,
 )  # fmt: skip
 NAMED = ("other", "source", "words", "image", "video", "audio")
 COLUMNS_READ = tuple(flag for flag in COLUMNS if flag.name in NAMED)
@@ -218,7 +218,7 @@ def _only(name: str, values: Sequence[str]) -> str:
 
 def _with_path(settings: Resolved, needs: dict[str, str]) -> Resolved:
     """Settings with the column of media paths, if an option names it."""
-    if spec_of(settings).modality == "text" or not needs:
+    if spec_of(settings).is_text or not needs:
         return settings
     (name,) = needs.values()
     return replace(settings, data=replace(settings.data, path_field=name))
@@ -295,11 +295,11 @@ def _table(out: str, columns: Sequence[str], spec: Spec, n_best: int) -> AnswerT
     """A table with the input columns followed by the columns of the answers."""
     from headway.tasks.answer_tables import AnswerTable
 
-    scored = spec.answers in ("label", "text")
-    answered = ["answer", *["score"] * scored, *["spans"] * (spec.answers == "tags")]
+    scored = spec.is_single_label or spec.writes
+    answered = ["answer", *["score"] * scored, *["spans"] * spec.is_tagging]
     for rank in range(2, n_best + 1):
         answered += [f"answer_{rank}", *[f"score_{rank}"] * scored]
-    return AnswerTable(out, columns, [*answered, *["error"] * (spec.modality != "text")])
+    return AnswerTable(out, columns, [*answered, *["error"] * (not spec.is_text)])
 
 
 def _write_rows(
@@ -326,10 +326,10 @@ def _report_columns(name: str, settings: RunSettings) -> None:
     from headway.data.sniff import is_table_file
 
     if is_table_file(Path(name)) and Path(name).is_file():
+        what = spec_of(settings).media
+        assert what is not None
         with suppress(DataError):  # reported later, among the answers
-            _print_note(
-                f"{name}: {describe_media_columns(name, settings.data, spec_of(settings).media)}."
-            )
+            _print_note(f"{name}: {describe_media_columns(name, settings.data, what)}.")
 
 
 def _print(

@@ -174,7 +174,7 @@ def _ready(app: Any, url: str, needs_key: bool) -> None:
         _print_note(f"memory in MB: weights of {held}; whole process {resident_bytes() / 1e6:,.0f}")
     first = next(iter(workers))
     key = " -H 'Authorization: Bearer KEY'" if needs_key else ""
-    if first.spec.modality == "text":
+    if first.spec.is_text:
         body = json.dumps({"model": first.name, "input": _example(first.run)})
         send = f"-H 'Content-Type: application/json' -d '{body}'"
     else:

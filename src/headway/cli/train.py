@@ -152,7 +152,7 @@ def _task_files_settings(
             raise ConfigError(
                 f"no such file: {word!r}. Write settings as key=value, for example train.lr=1e-3."
             )
-    alone = task in SPECS and SPECS[task].reads == "pairs" and len(rest) == 2
+    alone = task in SPECS and SPECS[task].reads_pairs and len(rest) == 2
     if alone and all(Path(word).is_file() and not _is_table(word) for word in rest):
         one, other = map(shlex.quote, rest)
         raise ConfigError(

@@ -28,9 +28,9 @@ FLAGS = (
          "cases",
          lambda spec: spec.truth == "pairs", "FILE", Path),
     Flag("reactions", "Reactions as SMILES with atom-mapping numbers.", "cases",
-         lambda spec: spec.answers == "gaps" and spec.modality == "text", "FILE", Path),
+         lambda spec: spec.fills_masks and spec.is_text, "FILE", Path),
     Flag("media", "A JSONL manifest of images with boxes, or audio with word times.", "cases",
-         lambda spec: spec.modality != "text", "FILE", Path),
+         lambda spec: not spec.is_text, "FILE", Path),
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def truth(
             f"line: headway truth {run} pairs.tsv. Names and numbers that are copied from source "
             "to target serve as known alignments."
         )
-    if spec.truth and spec.modality != "text" and media is None:
+    if spec.truth and not spec.is_text and media is None:
         raise UserError(
             f"{run} is a run of the task {task} and needs a manifest with known boxes or times: "
             f"headway truth {run} FILE.jsonl. `examples/make_{spec.truth}.py` writes such a "
@@ -176,5 +176,5 @@ def _show(found: MapAccuracy, n_texts: int) -> None:
 
 
 def _way(name: str) -> str:
-    kind, _, head = name.partition(" ")
-    return f"{shown(head)}, selected on one half" if kind == "head" else name
+    way, _, head = name.partition(" ")
+    return f"{shown(head)}, selected on one half" if way == "head" else name

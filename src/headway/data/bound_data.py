@@ -153,7 +153,7 @@ class BoundData:
         medium = column.parse(value, place)
         if isinstance(medium, MediaRef):
             return {called: str(Path(medium.path).absolute())}
-        return loose.put(*medium, called)
+        return loose.put(medium.content, medium.rate, called)
 
 
 def bind_data(
@@ -344,13 +344,14 @@ def _of_files(
     fits = [one for one in layouts if needs and set(needs) <= _words(one)] or list(layouts)
     media = [
         (kind, columns) for kind, columns in fits
-        if kind == "media"
+        if columns[0].is_media
         and (len(layouts) == 1 or may_hold(paths[0], columns[0].kind, files.walk))
     ]  # fmt: skip
     if not media and "text" not in needs and _is_list(paths[0]):
         media = [
             (kind, columns) for kind, columns in fits
-            if kind == "media" and _lists_media(paths[0], columns, layouts[0][1], encoding, files)
+            if columns[0].is_media
+            and _lists_media(paths[0], columns, layouts[0][1], encoding, files)
         ]  # fmt: skip
     form, columns = (media or fits)[0]
     settings = {word: one.setting for one in columns for word in one.python_names}

@@ -60,6 +60,9 @@ NARROW = 2.0
 
 SHORT_S, LONG_S = 0.1, 30.0
 
+TAG, CLASS = "tag", "label"
+"""Words for a class in messages."""
+
 PROBLEMS = "problems.jsonl"
 """Name of the file that lists the examples left out, in the folder of the prepared data."""
 
@@ -126,7 +129,7 @@ class Findings:
             text = f"every {what} is {next(iter(counts))!r}, but training needs at least two."
             text += f" If the labels are in another column, change {where}." if where else ""
             self.add("error", "one-class", 1, text)
-        elif what == "label" and len(counts) > max(20, self.n // 2):
+        elif what == CLASS and len(counts) > max(20, self.n // 2):
             text = f"{len(counts):,} different labels for {self.n:,} {self.unit}."
             text += f" If the labels are in another column, change {where}.{other}" if where else ""
             self.add("warning", "many-classes", len(counts), text)
@@ -298,7 +301,7 @@ class TextFindings(Findings):
 
     @property
     def what(self) -> str:
-        return "tag" if self.schema.is_tagged else "label"
+        return TAG if self.schema.is_tagged else CLASS
 
     def fields(self) -> None:
         names, fields = self.scan.labels, self.schema.text_names
@@ -386,12 +389,12 @@ class MediaFindings(TextFindings):
         sizes = {}
         if good.any():
             height, width = facts["height"].astype(np.int64), facts["width"].astype(np.int64)
-            if form.modality == "audio":
+            if form.is_audio:
                 sizes = self._lengths(height / form.rate, good)
             else:
                 assert form.size is not None
                 sizes = self._areas(height, width, good, form.size)
-        silent = "silent from start to end." * (form.modality == "audio")
+        silent = "silent from start to end." * form.is_audio
         flat = np.flatnonzero((facts["marks"] & FLAT > 0).any(1))
         self.add_rows("warning", "flat", flat, silent or "every pixel has the same colour.")
         return sizes

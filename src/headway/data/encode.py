@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headway.data.check import valid_option
 from headway.data.check_report import Finding, Report, counted
-from headway.data.columns.column import SPLITS, Column, Rows, StoreFacts, StoreTools
+from headway.data.columns.column import SPLITS, Rows, StoreFacts, StoreTools, TokenColumn
 from headway.data.manifest import DataManifest
 from headway.data.source import DataSource, Example, in_example_blocks
 from headway.data.workdir import GrowingFiles
@@ -149,7 +149,7 @@ class BlockEncoder:
     """Function that turns a block of texts into token ids, in any process."""
 
     vocab: Path
-    columns: Mapping[str, Column]
+    columns: Mapping[str, TokenColumn]
     """The columns to encode, by the names of their tokens."""
 
     body: str

@@ -51,7 +51,7 @@ from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
 from headway.settings.task_rows import spec_of
 from headway.specs.needs import TEXT, WORDS, MediaModality
-from headway.specs.tasks import Reads, Spec
+from headway.specs.tasks import Spec
 
 Question = str | tuple[str, ...]
 """A text, two texts to compare, or the fields of a document in order, empty where absent."""
@@ -80,7 +80,7 @@ class InputFile:
 
 
 def questions(
-    path: str, reads: Reads, settings: RunSettings, note: Note = lambda text: None
+    path: str, settings: RunSettings, note: Note = lambda text: None
 ) -> Iterator[Question]:
     """Yield the questions of a file in order; `note` receives how its columns are used."""
     return (cast(Question, one.question) for one in _text_file(path, settings, note).inputs)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from headway.data.bind import Binding, column_of, with_setting_names
-from headway.data.columns.column import Column, class_of
+from headway.data.columns.column import Column, TokenColumn, class_of
 from headway.data.media.open_item import UNITS, ItemFormat, MediaSettings
 from headway.data.readers.open import FileContents
 from headway.data.sniff import MediaType
@@ -106,14 +106,14 @@ class Schema:
         return tuple(self.roles.get(name, name) for name in names)
 
     @property
-    def token_columns(self) -> dict[str, Column]:
+    def token_columns(self) -> dict[str, TokenColumn]:
         """The columns whose values are tokenised, by the names of the tokens."""
         if self.is_tagged:
-            return {"text": next(one for one in self.columns if one.is_words)}
-        texts = (one for one in self.columns if one.is_text)
-        return {
-            name: replace(one, name=name) for name, one in zip(self.text_names, texts, strict=True)
-        }
+            words = next(one for one in self.columns if one.is_words)
+            return {"text": cast("TokenColumn", words)}
+        texts = [cast("TokenColumn", one) for one in self.columns if one.is_text]
+        named = zip(self.text_names, texts, strict=True)
+        return {name: replace(column, name=name) for name, column in named}
 
     @property
     def other_columns(self) -> tuple[Column, ...]:

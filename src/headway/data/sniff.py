@@ -224,14 +224,14 @@ def may_hold(path: str | PathLike[str], what: str, walk: Callable[[Path], Iterab
     """Whether a file is one of a modality by its name, or a folder holds one at any depth.
     `walk` yields what is below a folder."""
 
-    def is_one(name: str) -> bool:
-        if what == "audio":
-            return is_audio(name)
-        return is_visual(name) or is_array(name) or is_idx(name)
-
+    is_one = {"audio": is_audio}.get(what, _may_be_pixels)
     if not Path(path).is_dir():
         return is_one(os.fspath(path))
     return any(is_one(one.name) and not one.is_dir() for one in walk(Path(path)))
+
+
+def _may_be_pixels(name: str) -> bool:
+    return is_visual(name) or is_array(name) or is_idx(name)
 
 
 def media_types(value: object) -> tuple[MediaType, ...]:

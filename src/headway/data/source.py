@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from headway.data.bind import Binding, bind
 from headway.data.columns.column import Column, Value, class_of, to_python
@@ -182,7 +182,7 @@ class BoundTable:
     def _values(self, raw: RawRow) -> dict[str, Value]:
         assert raw.values is not None
         found: dict[str, Value] = dict(self.absent)
-        where, region = "", {}
+        where, region = "", dict[str, Any]()
         for (name, column), value in zip(self.binding.items(), raw.values, strict=True):
             if column.is_plain(value):
                 found[column.name] = value

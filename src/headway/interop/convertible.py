@@ -98,24 +98,24 @@ def label_config(settings: RunSettings) -> dict[str, Any]:
 
     `threshold` is a key of ours. `transformers` keeps it but leaves thresholds to its users.
     """
-    answers = spec_of(settings).answers
-    names = ("LABEL_0",) if answers == "number" else settings.labels
+    row = spec_of(settings)
+    names = ("LABEL_0",) if row.is_regression else settings.labels
     if not names:
         return {}
     facts: dict[str, Any] = {
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
     }
-    if answers in PROBLEMS:
-        facts["problem_type"] = PROBLEMS[answers]
-    if answers == "labels" and settings.classify.threshold is not None:
+    if row.answers in PROBLEMS:
+        facts["problem_type"] = PROBLEMS[row.answers]
+    if row.is_multi_label and settings.classify.threshold is not None:
         facts["threshold"] = settings.classify.threshold
     return facts
 
 
 def in_answer_units(weights: Mapping[str, Tensor], settings: RunSettings) -> Mapping[str, Tensor]:
     """Rescale the head of a regression model to answers in their own units, not standardised."""
-    if spec_of(settings).answers != "number":
+    if not spec_of(settings).is_regression:
         return weights
     mean, std = settings.classify.mean or 0.0, settings.classify.std or 1.0
     name = "heads.classes.linear"

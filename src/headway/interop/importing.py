@@ -135,7 +135,7 @@ def with_task(found: Architecture, task: str) -> Architecture:
         raise UserError(f"--task {task!r} is unknown. Choose one of {', '.join(SPECS)}.")
     family = family_of(found.model)
     families = SPECS[task].all_families
-    if SPECS[task].answers == "vector" and family in families:
+    if SPECS[task].is_embedding and family in families:
         return replace(found, task=task, labels=(), decode={})
     if family not in families:
         raise UserError(
@@ -207,7 +207,7 @@ def run_settings(found: Architecture) -> RunSettings:
         embed=_embed(found),
         classify=_classify(found),
         transcribe=TranscribeSettings(ctc=0.0)
-        if SPECS[found.task].writes and SPECS[found.task].modality == "audio"
+        if SPECS[found.task].writes and SPECS[found.task].is_audio
         else TranscribeSettings(),
         data=_data(found),
     )
@@ -245,7 +245,7 @@ def _classify(found: Architecture) -> ClassifySettings:
 
 def _embed(found: Architecture) -> EmbedSettings:
     """Embedding settings. Vectors are not normalised unless the folder specifies it."""
-    if SPECS[found.task].answers != "vector":
+    if not SPECS[found.task].is_embedding:
         return EmbedSettings()
     return EmbedSettings(**{"normalise": False, **found.embed})
 

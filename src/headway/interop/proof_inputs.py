@@ -144,13 +144,13 @@ def proof_texts(run: LoadedRun, sentences: Sequence[str]) -> list[TextItem]:
     """
     tokenizer, longest = run.vocab.source, run.shape.max_len
     ids = tokenizer.encode_batch(list(sentences))
-    if run.spec.reads == "pairs":
+    if run.spec.reads_pairs:
         room = min(longest, run.settings.data.max_len) - 2
         return [TextItem(tokenizer.as_source(text[:room])) for text in ids]
     if run.spec.continues:
         room = max(1, longest - min(NEW_TOKENS, longest // 2) - 1)
         return [TextItem(tokenizer.as_prompt(text[:room])) for text in ids]
-    if run.spec.reads == "tagged" and getattr(run.shape, "reads_shapes", False):
+    if run.spec.reads_sentences and getattr(run.shape, "reads_shapes", False):
         return [tagged_item(run, sentence) for sentence in sentences]
     pairs = bool(run.settings.data.other_field) or getattr(run.shape, "n_segments", 0) > 1
     found = []
@@ -165,7 +165,7 @@ def proof_texts(run: LoadedRun, sentences: Sequence[str]) -> list[TextItem]:
 
 def _with_masked_tokens(run: LoadedRun, text: TextItem) -> TextItem:
     mask = run.vocab.source.mask
-    if run.spec.answers != "gaps" or mask is None:
+    if not run.spec.fills_masks or mask is None:
         return text
     specials = run.vocab.source.specials
     gaps = set(range(2, len(text.ids), 7))

@@ -164,7 +164,7 @@ def _write_back(run: LoadedRun, out: Path) -> None:
         write_json(out / PREPROCESSOR_JSON, facts["preprocessor"])
     if run.words is not None:
         give_back_tokenizer(run, out)
-    if run.spec.answers == "vector" and not give_back_modules(run, out):
+    if run.spec.is_embedding and not give_back_modules(run, out):
         write_modules(run.settings, out)
 
 
@@ -216,14 +216,14 @@ def _write_ours(run: LoadedRun, out: Path) -> None:
     ids = special_ids(run)
     write_json(out / "config.json", {**config, **ids, "dtype": "float32"})
     write_tokenizer(run, out)
-    if run.spec.writes and run.spec.modality == "audio":
+    if run.spec.writes and run.spec.is_audio:
         write_json(out / "generation_config.json", whisper_generation(run.vocab.target, run.shape))
-    if run.spec.writes and run.spec.modality != "audio":
+    if run.spec.writes and not run.spec.is_audio:
         decode, target = run.settings.decode, run.vocab.target
         banned = always_banned(decode, SpecialTokens.of(target))
         facts = generation_config(decode, ids, longest=run.shape.max_len, never=banned)
         write_json(out / "generation_config.json", facts)
-    if run.spec.answers == "vector":
+    if run.spec.is_embedding:
         write_modules(run.settings, out)
 
 
@@ -273,7 +273,7 @@ def _check_pooling(run: LoadedRun) -> None:
 
 
 def _check_shapes(run: LoadedRun) -> None:
-    if run.spec.answers == "tags" and getattr(run.shape, "reads_shapes", False):
+    if run.spec.is_tagging and getattr(run.shape, "reads_shapes", False):
         raise UserError(
             "this model needs the shape of each word (capitals, digits), which the tokenizers of "
             "transformers do not provide. Use --to onnx, --to torch or --to ctranslate2. Or train "

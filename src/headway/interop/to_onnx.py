@@ -71,7 +71,7 @@ def _facts(run: LoadedRun, graph: Graph) -> dict[str, str]:
     facts: dict[str, Any] = {"headway_version": __version__, "task": run.settings.task}
     if run.settings.labels:
         facts["labels"] = json.dumps(run.settings.labels, ensure_ascii=False)
-    if run.spec.answers == "labels":
+    if run.spec.is_multi_label:
         facts["threshold"] = f"{run.settings.classify.threshold or THRESHOLD:g}"
     if isinstance(run.shape, AudioEncoderSettings | AudioSeq2SeqSettings):
         facts["sample_rate"] = str(run.shape.audio.rate)

@@ -372,7 +372,7 @@ class BodySettings:
         """The stacks of the model, named by their kind of self-attention."""
         return ("self",)
 
-    def own_key(self, kind: str, name: str) -> str:
+    def own_key(self, side: str, name: str) -> str:
         """The setting that gives `name` (such as `n_heads`) for one stack only."""
         return name
 

@@ -117,7 +117,7 @@ class DefaultFacts:
         """Metrics available for the data: `top5` needs more than five labels, spans need tags that
         mark them, and fields are not scored per byte."""
         found = spec_for_answer(self.row, self.stats.answer).scores
-        if self.answers == "tags" and not has_span_tags(self.stats.labels):
+        if self.row.is_tagging and not has_span_tags(self.stats.labels):
             return "accuracy", "loss"
         if self.row.continues and self.settings.data.fields:
             found = found[:2]
@@ -135,7 +135,7 @@ class DefaultFacts:
         """Tokens per epoch as the model reads them: for media, patches or frames."""
         if not self._is_visual:
             return self.stats.n_tokens
-        views = 2 if self.answers == "vector" else 1
+        views = 2 if self.row.is_embedding else 1
         return views * self.longest * self.stats.n
 
     @cached_property
@@ -324,11 +324,11 @@ class DefaultFacts:
 
     @property
     def _is_visual(self) -> bool:
-        return self.row.modality in ("image", "video")
+        return not self.row.is_text and not self.row.is_audio
 
     @property
     def _is_speech(self) -> bool:
-        return self.row.modality == "audio" and self.row.writes
+        return self.row.is_audio and self.row.writes
 
     @property
     def _counts(self) -> list[int]:

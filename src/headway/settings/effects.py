@@ -463,7 +463,7 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         reason="to multi-label classification (classify.answer=labels)",
     ),
     EffectRule(
-        settings=("classify.teacher",), when=lambda facts: facts.row.modality == "image",
+        settings=("classify.teacher",), when=lambda facts: facts.row.is_image,
         reason="to images",
     ),
     EffectRule(

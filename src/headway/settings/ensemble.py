@@ -46,7 +46,7 @@ def _check_pair(first: Path, run: RunSettings, folder: Path, other: RunSettings)
             f"{folder} and {first} have different labels. All models of an ensemble need the same "
             "labels in the same order."
         )
-    if spec_of(run).answers == "tags" and _reads_shapes(other) != _reads_shapes(run):
+    if spec_of(run).is_tagging and _reads_shapes(other) != _reads_shapes(run):
         raise ConfigError(
             f"{folder} and {first} need different inputs: only one of them uses word shapes "
             "(model.n_segments). All models of an ensemble need the same input format."

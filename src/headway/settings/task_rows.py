@@ -28,9 +28,9 @@ def possible(settings: RunSettings) -> tuple[Spec, ...]:
 
 
 def _known_modalities(settings: RunSettings) -> set[str]:
-    what = getattr(getattr(settings, settings.task), "modality", "auto")
-    if what != "auto":
-        return {what}
+    named = getattr(getattr(settings, settings.task), "modality", "auto")
+    if named != "auto":
+        return {named}
     if settings.model is not None:
         return {front_reads(settings.model)}
     asked = settings.asked

@@ -146,8 +146,8 @@ class Seq2SeqSettings(TextSettings):
     def sides(self) -> tuple[str, ...]:
         return ("encoder", "decoder")
 
-    def own_key(self, kind: str, name: str) -> str:
-        return name if kind == "encoder" else DECODER_KEYS[name]
+    def own_key(self, side: str, name: str) -> str:
+        return name if side == "encoder" else DECODER_KEYS[name]
 
     @property
     def attention_layers(self) -> dict[str, int]:

@@ -246,6 +246,20 @@ class Spec:
         return self.modality == "audio"
 
     @property
+    def is_image(self) -> bool:
+        return self.modality == "image"
+
+    @property
+    def is_media(self) -> bool:
+        """Whether its data is folders or lists of media."""
+        return self.reads == "media"
+
+    @property
+    def reads_lines(self) -> bool:
+        """Whether a line of plain text is one of its examples."""
+        return not self.is_media and not self.reads_pairs
+
+    @property
     def in_words(self) -> bool:
         """Whether its outputs are words of a vocabulary."""
         return self.writes or "words" in self.heads
@@ -259,6 +273,11 @@ class Spec:
     def labelled(self) -> bool:
         """Whether its outputs are labels or tags of the training data."""
         return self.answers in ("label", "labels", "tags")
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether its outputs are compared with labels, tags or texts of the data."""
+        return self.is_single_label or self.is_tagging or self.writes
 
     @property
     def has_probabilities(self) -> bool:

@@ -379,8 +379,8 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
 
 class ContrastiveTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
-        what = self.row.modality
-        if what == "text":
+        what = self.row.media
+        if what is None:
             words = tokenizer_of(settings)
             return prepare(settings, folder, progress, tokenizer=words)
         media = MediaSpec.of(what, propose_media_settings(settings, what), target_of(settings.data))
@@ -393,10 +393,10 @@ class ContrastiveTask(Task):
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         """Facts about the data, with tokens or positions counted over all views."""
         pairs = "other" in prepared.train
-        if self.row.modality == "audio":
+        if self.row.is_audio:
             found = audio_stats(settings, prepared)
             return replace(found, n_tokens=2 * found.n_tokens, pairs=pairs)
-        if self.row.modality != "text":
+        if not self.row.is_text:
             return replace(image_stats(settings, prepared), pairs=pairs)
         sides = sides_of(
             prepared.train, TextPreprocessor(prepared.tokenizer, 1 << 40).input_dataset
@@ -421,7 +421,7 @@ class ContrastiveTask(Task):
                 f"{train.batch_tokens}, because the loss compares all {unit_of(self.row)} of a "
                 "step with each other. Lower train.batch_tokens or raise train.micro_tokens."
             )
-        is_text = self.row.modality == "text"
+        is_text = self.row.is_text
         check_effect(settings, [spec_of(settings)], pairs=is_text and pairs)
         if pairs or model.dropout or reads_once(settings):
             return
@@ -490,7 +490,7 @@ def target_of(data: DataSettings) -> Need | None:
 
 
 def unit_of(row: Spec) -> str:
-    return "texts" if row.modality == "text" else UNITS[row.modality]
+    return "texts" if row.media is None else UNITS[row.media]
 
 
 def has_augmentation(augment: AugmentSettings) -> bool:

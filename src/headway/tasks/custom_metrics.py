@@ -49,7 +49,7 @@ class CustomMetric:
 def custom_metrics(given: Mapping[str, MetricFunction], spec: Spec) -> dict[str, CustomMetric]:
     """User-defined metrics by name. Raises an error for names in use, invalid values, and tasks
     that are evaluated without predictions."""
-    if given and (spec.answers not in ("label", "tags", "text") or spec.continues):
+    if given and (not spec.has_targets or spec.continues):
         raise ConfigError(
             f"metrics= compares predictions with targets, but the task {spec.name} is evaluated "
             "without predictions. Remove metrics=."

@@ -146,7 +146,7 @@ class NearestPredictor(EmbeddingPredictor):
         """Load the candidates: the lines of a text file, or a media file, folder or list."""
         lines: Iterable[InputLine] = [path]
         if self.use.opened.words is not None:
-            texts = questions(path, "texts", self.use.settings)
+            texts = questions(path, self.use.settings)
             lines = [text for text in texts if isinstance(text, str) and text.strip()]
         found = list(self.parse(lines))
         for one in found:

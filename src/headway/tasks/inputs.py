@@ -83,7 +83,7 @@ def is_several(x: object, settings: RunSettings) -> bool:
         return True
     if isinstance(x, str | bytes | bytearray | memoryview | PathLike | Mapping):
         return False
-    if isinstance(x, tuple) and kind == "audio" and _is_audio(x):
+    if isinstance(x, tuple) and spec_of(settings).is_audio and _is_audio(x):
         return False
     if isinstance(x, list | tuple):
         return True
@@ -97,7 +97,7 @@ def is_several(x: object, settings: RunSettings) -> bool:
         )
     if isinstance(x, Sequence):
         return True
-    if kind != "text" and hasattr(x, "read"):
+    if not spec_of(settings).is_text and hasattr(x, "read"):
         raise TypeError(
             f"the input is an open file ({type(x).__name__}). Pass its path, or its content as "
             "bytes: x.read()."
@@ -119,11 +119,10 @@ def _array(x: object) -> AnyArray:
 
 def _several_in(values: AnyArray, kind: Modality) -> bool:
     """Whether an array holds several inputs, judged by its number of axes."""
-    if kind == "text" or values.dtype.kind in "OUT":
+    if values.dtype.kind in "OUT":
         return values.ndim > 0
-    if kind == "audio":
-        return False
-    return values.ndim > 3 + (kind == "video")  # (N, H, W) looks like (C, H, W)
+    most = class_of(kind).item_axes  # (N, H, W) looks like (C, H, W)
+    return most is not None and values.ndim > most
 
 
 def expected_input(settings: RunSettings) -> str:
@@ -138,7 +137,7 @@ def expected_input(settings: RunSettings) -> str:
         return f"a mapping with its fields: {{{example}}}"
     if settings.data.other_field:
         return "a mapping with two texts: {'text': …, 'other': …}"
-    return "a text" + (", or {'words': [...]}" if spec_of(settings).reads == "tagged" else "")
+    return "a text" + (", or {'words': [...]}" if spec_of(settings).reads_sentences else "")
 
 
 def is_rows(xs: object) -> bool:
@@ -250,24 +249,24 @@ class Inputs:
     # -- text
 
     def _text(self, x: object, where: str) -> object:
-        data, reads = self.settings.data, self.spec.reads
+        data, is_tuple = self.settings.data, self.spec.reads_labelled_texts
         if data.fields:
             return self._fields(x, where)
         if isinstance(x, Mapping):
             x = self._named(x, where)
-        if reads == "tagged":
+        if self.spec.reads_sentences:
             return self._words(x, where)
-        if data.other_field and reads == "labelled":
+        if data.other_field and is_tuple:
             if not isinstance(x, tuple):
                 raise DataError(
                     f"{where} is {shown_value(x)}, but this run compares two texts. Pass "
                     f"{expected_input(self.settings)}."
                 )
             return tuple(self._string(text, where) for text in x)
-        if isinstance(x, tuple):
+        if isinstance(x, tuple) and len(x) == 1:
             [x] = x
         text = self._string(x, where)
-        return (text,) if reads == "labelled" else text
+        return (text,) if is_tuple else text
 
     def _string(self, x: object, where: str) -> str:
         if not is_missing(x):
@@ -308,7 +307,7 @@ class Inputs:
                     f"{', '.join(map(repr, x)) or 'none'}. "
                     f"This run takes {expected_input(self.settings)}."
                 )
-            if self.spec.reads == "texts":  # the partner is only used in training
+            if self.spec.reads_views:  # the partner is only used in training
                 break
         for name in x:
             if name not in known and self.strict:
@@ -397,14 +396,14 @@ class Inputs:
         """Read one media file. Folders and lists hold several inputs and raise an error."""
         path = found_file(name, self.folder)
         check_kind(path, form.modality)
-        if path.is_dir() and form.modality != "video":
+        if path.is_dir() and not form.is_moving:
             raise DataError(
                 f"{name} is a folder, but an input must be one file. Pass a list of its files: "
                 f"run(sorted(pathlib.Path({name!r}).iterdir()))"
             )
         if not is_file(path) and not path.is_dir():
             raise DataError(f"file not found: {name}.")
-        if self.spec.writes and form.modality == "audio" and part == MediaRegion():
+        if self.spec.writes and form.is_audio and part == MediaRegion():
             return name  # may be of any length, so it is read during transcription
         return LoadedInput(name, read_media(str(path), form, part).values)
 

@@ -627,7 +627,7 @@ HOW_BAG = {
 
 class ClassifyTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
-        return prepare_labelled(self.row.modality, settings, folder, progress)
+        return prepare_labelled(self.row.media, settings, folder, progress)
 
     def describe(self, prepared: PreparedData) -> str:
         amount, names = f"{prepared.train.n:,} {self.row.counts}s", len(prepared.labels)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headway.data.causal_lm import mark_names
+from headway.data.columns.column import class_of
 from headway.data.media.open_item import UNITS
 from headway.data.schema import MediaSpec, schema_of
 from headway.data.source import DataSource
@@ -19,7 +20,7 @@ from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.settings.task_rows import spec_of
-from headway.specs.needs import LABEL, Modality
+from headway.specs.needs import LABEL, MediaModality
 from headway.tasks.label_kinds import TargetArray, label_type_of
 from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
@@ -40,11 +41,11 @@ class LabelledColumns(NamedTuple):
 
 
 def prepare_labelled(
-    what: Modality, settings: RunSettings, folder: Path, progress: Progress
+    what: MediaModality | None, settings: RunSettings, folder: Path, progress: Progress
 ) -> PreparedData:
     from headway.data.prepare import prepare  # only training prepares data
 
-    if what == "text":
+    if what is None:
         from headway.settings.defaults import before_data
 
         asked = before_data(spec_of(settings), settings, parent_of(settings))
@@ -55,9 +56,9 @@ def prepare_labelled(
     return prepare(settings, folder, progress, media=media)
 
 
-def check_token(settings: RunSettings, what: Modality) -> None:
+def check_token(settings: RunSettings, what: MediaModality) -> None:
     """Raise ConfigError unless a teacher and a distillation token are set together."""
-    if what != "image":
+    if not class_of(what).is_image:
         return
     teacher = settings.classify.teacher
     token = settings.asked.get("model.image.distil_token")
@@ -80,7 +81,7 @@ def labelled_columns(
     progress: Progress = SILENT,
 ) -> LabelledColumns:
     """The test set in these files. Its labels must be among `names`."""
-    if spec_of(settings).modality != "text":
+    if not spec_of(settings).is_text:
         from headway.data.prepare import evaluation_media
 
         shape = media_settings_of(settings)
@@ -139,5 +140,5 @@ def labelled_examples(
 
 def unit_of(settings: RunSettings) -> str:
     """Plural noun for the examples of a run, for messages."""
-    modality = spec_of(settings).modality
-    return "texts" if modality == "text" else UNITS[modality]
+    what = spec_of(settings).media
+    return "texts" if what is None else UNITS[what]

@@ -608,11 +608,11 @@ class PrintedLabels(PrintedLabel):
 
 
 def label_type_of(settings: Resolved, labels: Sequence[str]) -> LabelType:
-    train, answers = settings.train, spec_of(settings).answers
-    if answers == "number":
+    train, row = settings.train, spec_of(settings)
+    if row.is_regression:
         own = settings.classify
         return Regression(own.mean or 0.0, own.std or 1.0)
-    if answers == "labels":
+    if row.is_multi_label:
         threshold = settings.classify.threshold or several.THRESHOLD
         return MultiLabel(tuple(labels), train.label_smoothing, threshold)
     smoothing = LabelSmoothing.of(train.label_smoothing, len(labels), train.label_smoothing_kind)

@@ -317,8 +317,8 @@ def head_of(settings: Resolved, items: MaskedDataset) -> MaskedHead:
 
 class MaskedLMTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
-        what = self.row.modality
-        if what != "text":
+        what = self.row.media
+        if what is not None:
             media = MediaSpec.of(what, propose_media_settings(settings, what))
             return prepare(settings, folder, progress, media=media)
         if settings.model is not None and not isinstance(settings.model, EncoderSettings):
@@ -337,15 +337,15 @@ class MaskedLMTask(Task):
 
     def describe(self, prepared: PreparedData) -> str:
         n = prepared.train.n
-        if self.row.modality != "text":
-            return f"{n:,} {UNITS[self.row.modality]}"
+        if self.row.media is not None:
+            return f"{n:,} {UNITS[self.row.media]}"
         tokens = int(prepared.train["text"].lengths.sum())
         return f"{n:,} document{'s' * (n != 1)} of {tokens:,} tokens"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        if self.row.modality == "audio":
+        if self.row.is_audio:
             return audio_stats(settings, prepared)
-        if self.row.modality != "text":
+        if not self.row.is_text:
             return image_stats(settings, prepared)
         lengths = prepared.train["text"].lengths
         return DatasetStats(
@@ -376,11 +376,11 @@ class MaskedLMTask(Task):
         return MaskedLMObjective(settings, prepared)
 
     def predictor(self, use: InferenceRequest) -> Predictor:
-        if self.row.modality != "text":
+        if self.row.media is not None:
             folder = use.opened.folder
             raise UserError(
                 f"the run {folder} was trained only to reconstruct masked "
-                f"{UNITS[self.row.modality]} and cannot make predictions. Fine-tune it first: "
+                f"{UNITS[self.row.media]} and cannot make predictions. Fine-tune it first: "
                 f"headway train classify FILES --from {folder}"
             )
         from headway.tasks.fill_answers import MaskedLMPredictor
@@ -391,12 +391,12 @@ class MaskedLMTask(Task):
         """Scores at the masked positions of a test set, with a baseline without input."""
         settings, tokenizer = use.settings, None
         asked, facts = with_files(settings, files), dict[str, Any]()
-        if self.row.modality == "text":
+        if self.row.media is None:
             tokenizer = use.opened.vocab.target
             columns, _ = evaluation_set(asked, tokenizer, ())
             facts["tokens"] = int(columns["text"].lengths.sum())
         else:
-            media = MediaSpec.of(self.row.modality, media_settings_of(settings))
+            media = MediaSpec.of(self.row.media, media_settings_of(settings))
             columns = evaluation_media(media, asked, progress=use.progress).items
             facts["n"] = columns.n
         items = preprocessor_of(settings, tokenizer).masked_dataset(columns, settings.fill)

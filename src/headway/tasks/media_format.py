@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.columns.column import class_of
 from headway.data.media.audio import audio_info
 from headway.data.media.open_item import UNITS, ItemFormat
 from headway.data.media.store import AudioStore, ImageStore
@@ -58,7 +59,7 @@ def image_settings(
     asked = settings.asked.section("model.image")
     seen = stored or _image_format(_first_images(settings, what), what)
     found = {"height": seen.height, "width": seen.width, "channels": seen.channels}
-    if what == "video":
+    if class_of(what).is_moving:
         found |= {"frames": seen.frames, "tubelet": TUBELET}
     values = {**found, **(wants or {}), **asked}
     if "patch" not in values and values.get("stem") != "grid":
@@ -90,7 +91,9 @@ loudness nor the microphone identifies a speaker."""
 
 def propose_media_settings(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
     """Input settings for media tasks that do not generate text."""
-    return audio_settings(settings, STANDARD) if what == "audio" else image_settings(settings, what)
+    if class_of(what).is_audio:
+        return audio_settings(settings, STANDARD)
+    return image_settings(settings, what)
 
 
 def stored_format(prepared: PreparedData) -> MediaFormat:
@@ -120,7 +123,7 @@ def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSetti
 def _first_images(settings: RunSettings, what: MediaType) -> Iterator[NDArray[np.uint8]]:
     """A sample of the images in their original size, spread over the dataset. Unreadable ones are
     skipped, because the data check lists them; if all are unreadable, DataError is raised."""
-    form = ItemFormat(what, frames=FRAMES if what == "video" else 1)
+    form = ItemFormat(what, frames=FRAMES if class_of(what).is_moving else 1)
     wrong, read = None, 0
     for one in _source(settings, what).spread(LOOKED_AT):
         try:
@@ -173,7 +176,7 @@ def _image_format(found: Iterable[NDArray[np.uint8]], what: MediaType) -> MediaF
         height=_rounded(height),
         width=_rounded(width),
         channels=1 if all(grey for *_, grey in seen) else 3,
-        frames=FRAMES if what == "video" else 1,
+        frames=FRAMES if class_of(what).is_moving else 1,
     )
 
 

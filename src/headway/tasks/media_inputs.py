@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway.data.columns.column import class_of
 from headway.data.media.audio import is_silent
 from headway.data.media.open_item import UNITS, ItemFormat, is_file
-from headway.data.sniff import MediaType, is_audio, is_visual
+from headway.data.sniff import MediaType, is_audio, is_media_file
 from headway.data.source import Example, media_examples
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
@@ -95,6 +96,7 @@ def found_file(name: str, folder: Path) -> Path:
 
 def check_kind(path: Path, what: MediaType) -> None:
     """Raise DataError if the file extension belongs to another kind of media."""
-    if (is_audio(path) and what != "audio") or (is_visual(path) and what == "audio"):
+    column = class_of(what)(what)
+    if is_media_file(path) and not column.could_hold(path):
         kind = "an audio file" if is_audio(path) else "an image or video file"
         raise DataError(f"{path} is {kind}, but this run is for {UNITS[what]}.")

@@ -288,7 +288,7 @@ DIVERGENCES: dict[str, Divergence] = {"labels": sigmoid_divergence, "number": me
 def readout_of(settings: RunSettings) -> Readout:
     """The readout for the settings of a run."""
     spec, has = spec_of(settings), getattr(settings.model, "heads", ())
-    if spec.answers == "vector":
+    if spec.is_embedding:
         return OneVector(unit=settings.embed.normalise)
     if spec.heads and not set(spec.heads) & set(has):  # an imported model without heads
         return OneVector()

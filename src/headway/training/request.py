@@ -152,7 +152,7 @@ class TrainRequest:
         what = said.get(f"{task}.modality")
         rows = SPECS[task].rows if task in SPECS else ()
         what = what if what in {row.modality for row in rows} else None
-        media = any(row.reads == "media" for row in rows)
+        media = any(row.is_media for row in rows)
         if "data.path_field" in said and media and not {*MEDIA, "path"} & set(columns):
             columns["path"] = str(said["data.path_field"])
         data = {ROWS: bind_data(task, self.data, columns, what=what, files=files)}

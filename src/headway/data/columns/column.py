@@ -83,7 +83,14 @@ class Column(ABC):
     is_media: ClassVar[bool] = False
     """Whether the values are images, videos or audio."""
 
+    is_image: ClassVar[bool] = False
     is_audio: ClassVar[bool] = False
+    is_moving: ClassVar[bool] = False
+    """Whether the values are videos."""
+
+    item_axes: ClassVar[int | None] = None
+    """Most axes of an array that is one value; more are several values. None: any number."""
+
     is_label: ClassVar[bool] = False
     """Whether the values are targets: labels or numbers."""
 
@@ -213,6 +220,16 @@ class Column(ABC):
     def from_stored(cls, values: NDArray[Any]) -> NDArray[Any]:
         """Convert stored numbers, one per example, to those that training reads."""
         return values
+
+
+class TokenColumn(Column):
+    """A column whose values are stored as tokens."""
+
+    @abstractmethod
+    def tokenize(
+        self, values: Sequence[Any], continues: NDArray[np.bool_], tokenizer: Tokenizer
+    ) -> dict[str, FlatIds]:
+        """Return the tokens to store; a value that `continues` the one before is encoded so."""
 
 
 class ColumnWriter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,7 +24,7 @@ from headway.data.columns.column import (
     check_unicode,
 )
 from headway.data.media.decoding import VALUES, readable_records
-from headway.data.media.in_memory import pixels_of, samples_of
+from headway.data.media.in_memory import frames_of, pixels_of, samples_of
 from headway.data.media.open_item import ItemFormat, MediaRef
 from headway.data.media.store import AudioStore, ImageStore
 from headway.data.sniff import MediaType, is_media_file, media_types
@@ -113,9 +114,9 @@ class MediaColumn(Column):
             return self.parse(inner, where)
         return self.held(raw, where)
 
+    @abstractmethod
     def held(self, raw: object, where: str) -> HeldMedia:
-        """Return pixels in memory."""
-        return HeldMedia(pixels_of(raw, self.kind, where))
+        """Return pixels or samples in memory."""
 
     def is_plain(self, value: object) -> bool:
         return type(value) is MediaRef
@@ -148,13 +149,23 @@ class MediaColumn(Column):
 @dataclass(frozen=True)
 class ImageColumn(MediaColumn):
     kind: ClassVar[str] = "image"
+    is_image: ClassVar[bool] = True
     modality: ClassVar[MediaType] = "image"
+    item_axes: ClassVar[int | None] = 3
+
+    def held(self, raw: object, where: str) -> HeldMedia:
+        return HeldMedia(pixels_of(raw, where))
 
 
 @dataclass(frozen=True)
 class VideoColumn(MediaColumn):
     kind: ClassVar[str] = "video"
+    is_moving: ClassVar[bool] = True
     modality: ClassVar[MediaType] = "video"
+    item_axes: ClassVar[int | None] = 4
+
+    def held(self, raw: object, where: str) -> HeldMedia:
+        return HeldMedia(frames_of(raw, where))
 
 
 @dataclass(frozen=True)
@@ -169,7 +180,6 @@ class AudioColumn(MediaColumn):
         return super().parse(raw, where)
 
     def held(self, raw: object, where: str) -> HeldMedia:
-        """Return samples in memory."""
         return HeldMedia(*samples_of(raw, where))
 
     @classmethod

@@ -15,6 +15,7 @@ from headway.data.columns.column import (
     Sample,
     StoreFacts,
     StoreTools,
+    TokenColumn,
     Value,
     check_unicode,
     label_text,
@@ -53,7 +54,7 @@ class ListColumn(Column):
 
 
 @dataclass(frozen=True)
-class WordsColumn(ListColumn):
+class WordsColumn(ListColumn, TokenColumn):
     """The words of a sentence. Their tokens are stored as the text of the example, with the number
     of tokens of each word, and the letter case of each word if tokens have no case."""
 

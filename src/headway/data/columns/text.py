@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.columns.column import (
-    Column,
     Sample,
     StoreFacts,
     StoreTools,
+    TokenColumn,
     Value,
     all_texts,
     check_unicode,
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TextColumn(Column):
+class TextColumn(TokenColumn):
     """A text per example."""
 
     kind: ClassVar[str] = "text"
     is_text: ClassVar[bool] = True
+    item_axes: ClassVar[int | None] = 0
     default: ClassVar[Value] = ""
 
     def matches(self, sample: Sample) -> str | None:
@@ -75,7 +76,6 @@ class TextColumn(Column):
     def tokenize(
         self, texts: Sequence[str], continues: NDArray[np.bool_], tokenizer: Tokenizer
     ) -> dict[str, FlatIds]:
-        """Return the tokens to store; a text that `continues` the one before is encoded as such."""
         return {self.name: tokenizer.encode_parts(texts, continues)}
 
 

@@ -127,7 +127,7 @@ class MediaDecoder:
     def _outcomes(self, reading: DecodedMedia) -> list[DecodeResult]:
         """Outcomes of items of one shape, with a hash and marks for each."""
         values_N, height, width = reading
-        if self.form.modality == "audio":
+        if self.form.is_audio:
             flat = [is_silent(values) for values in values_N]
             values_N = to_int16(values_N).astype("<i2")
         else:

@@ -69,15 +69,19 @@ class MediaWriter:
         return said
 
 
-def pixels_of(value: Any, what: str, where: str) -> NDArray[Any]:
-    if what == "video" and isinstance(value, list | tuple):
-        frames = [pixels_of(one, "image", where) for one in value]
+def pixels_of(value: Any, where: str) -> NDArray[Any]:
+    """Return the pixels of an image."""
+    return _image(value) if hasattr(value, "getbands") else _numbers(value, where)
+
+
+def frames_of(value: Any, where: str) -> NDArray[Any]:
+    """Return the pixels of a video: of a list of images, of an animation, or of an array."""
+    if isinstance(value, list | tuple):
+        frames = [pixels_of(one, where) for one in value]
         if not frames or len({frame.shape for frame in frames}) > 1:
             raise DataError(f"{where}: a video needs at least one frame, all of the same size.")
         return np.stack(frames)
-    if hasattr(value, "getbands"):  # a Pillow image, possibly an animation
-        return _image(value) if what == "image" else _animation(value)
-    return _numbers(value, where)
+    return _animation(value) if hasattr(value, "getbands") else _numbers(value, where)
 
 
 def _image(image: Any) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.columns.column import class_of
 from headway.data.media.arrays import stack_frames, stack_item, stack_items
 from headway.data.media.audio import read_audio
 from headway.data.media.image import (
@@ -52,20 +53,20 @@ class ItemFormat:
 
     @property
     def is_audio(self) -> bool:
-        return self.modality == "audio"
+        return class_of(self.modality).is_audio
 
     @property
     def is_moving(self) -> bool:
         """Whether items are videos."""
-        return self.modality == "video"
+        return class_of(self.modality).is_moving
 
     @classmethod
     def of(cls, what: MediaType, shape: MediaSettings, *, own_size: bool = False) -> ItemFormat:
         if isinstance(shape, AudioSettings):
-            assert what == "audio"
+            assert class_of(what).is_audio
             return cls(what, rate=shape.rate)
         size = None if own_size else (shape.height, shape.width)
-        return cls(what, shape.channels, shape.frames if what == "video" else 1, size)
+        return cls(what, shape.channels, shape.frames if class_of(what).is_moving else 1, size)
 
 
 class MediaRegion(NamedTuple):
@@ -125,7 +126,7 @@ def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> Decode
         raise DataError(f"{path} is a broken link to {Path(path).readlink()}.")
     if (read := OPENERS.get(extension(path))) is not None:
         return read(path, form)
-    if form.modality == "audio":
+    if form.is_audio:
         return _audio(path, form, part)
     if part.start is not None or part.end is not None:
         raise DataError(f"{path}: `start` and `end` apply only to audio. Remove them.")
@@ -137,7 +138,7 @@ def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> Decode
         raise DataError(f"{path}: `index` applies only to stacks (.npy, IDX). Remove it.")
     if part.box is not None:
         return _cut_out(path, form, part.box)
-    if form.modality == "video":
+    if form.is_moving:
         return decode_video(path, form.frames, form.channels, form.size)
     return decode_image(path, form.channels, form.size)
 
@@ -148,7 +149,7 @@ def rows_of_arrays(media: Sequence[MediaRef | None], form: ItemFormat) -> dict[s
     for number, one in enumerate(media):
         if one is not None and (index := one.part.index) is not None and one.part.is_row:
             found.setdefault(one.path, {})[number] = index
-    known = form.modality != "audio"
+    known = not form.is_audio
     return {path: rows for path, rows in found.items() if known and _is_array(path)}
 
 
@@ -165,7 +166,7 @@ def _is_array(path: str) -> bool:
 
 
 def _stacked(values: NDArray[Any], form: ItemFormat, where: str) -> DecodedMedia:
-    moving = form.modality == "video"
+    moving = form.is_moving
     pixels = stack_frames(values, moving, form.channels, where)
     n, t, *shape = pixels.shape
     if moving and t != form.frames:
@@ -212,7 +213,7 @@ def _audio(path: str, form: ItemFormat, part: MediaRegion) -> DecodedMedia:
 
 
 def _cut_out(path: str, form: ItemFormat, box: tuple[int, int, int, int]) -> DecodedMedia:
-    if form.modality != "image":
+    if form.is_audio or form.is_moving:
         raise DataError(f"{path}: `box` applies only to images. Remove it.")
     sheet_CYX = SHEETS.read(path, form.channels)
     left, top, right, bottom = box

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from headway.data.columns.column import class_of
 from headway.data.files import DataFiles, class_files, class_folders, natural, open_text
 from headway.data.media.image import frame_files
 from headway.data.media.open_item import UNITS, MediaRef, is_broken_link
@@ -28,7 +29,7 @@ def open_folder(folder: Path, what: MediaType, files: DataFiles, *, labelled: bo
         names = [(one, one_line(one.name, str(folder)[:200])) for one in classes]
         entries = [(path, name) for one, name in names for path in _below(one, what, files)]
     else:
-        frames = what == "video" and bool(frame_files(folder, files))
+        frames = class_of(what).is_moving and bool(frame_files(folder, files))
         found = [folder] if frames else _below(folder, what, files)
         entries = [(path, None) for path in found]
     if not entries:
@@ -119,7 +120,7 @@ def _below(folder: Path, what: MediaType, files: DataFiles) -> list[Path]:
         if path.is_dir() and path.is_symlink() and folder.resolve().is_relative_to(path.resolve()):
             continue  # a link to a parent folder: a cycle
         if _is_class(path):
-            frames = what == "video" and bool(frame_files(path, files))
+            frames = class_of(what).is_moving and bool(frame_files(path, files))
             found += [path] if frames else _below(path, what, files)
         elif has_extension_of(path, what) or (is_broken_link(path) and not path.suffix):
             found.append(path)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headway.data.columns.column import Column
+from headway.data.columns.column import Column, class_of
 from headway.data.files import STDIN, DataFiles
 from headway.data.media.open_item import (
     UNITS,
@@ -51,8 +51,8 @@ def open_media(
             f"JSONL file with the columns {data.path_field} and {data.other_field}."
         )
     labelled = bool(wanted) and "text" not in wanted
-    is_folder = form is Format.FOLDER
-    idx = idx_in_folder(path, files) if is_folder and what == "image" else None
+    is_folder, holds_images = form is Format.FOLDER, class_of(what).is_image
+    idx = idx_in_folder(path, files) if is_folder and holds_images else None
     if idx is None and is_folder:
         if "text" in wanted:
             raise DataError(
@@ -61,7 +61,7 @@ def open_media(
             )
         return open_folder(path, what, files, labelled=labelled)
     if idx is not None or form is Format.IDX:
-        if what != "image":
+        if not holds_images:
             raise DataError(f"{path} is an IDX file of images, but {UNITS[what]} are needed.")
         if "text" in wanted:
             raise DataError(
@@ -85,6 +85,6 @@ def _single(path: Path, what: MediaType, wanted: str) -> Table:
             f"a TSV, CSV or JSONL file with the columns path and {wanted}"
             f"{', and index (from 0) for the items of a stack' * is_array(path)}."
         )
-    if is_array(path) and is_stack(path, moving=what == "video"):
+    if is_array(path) and is_stack(path, moving=class_of(what).is_moving):
         return open_stack(path)
     return open_files([(path, None)], str(path), what)

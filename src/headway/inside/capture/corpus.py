@@ -76,7 +76,7 @@ class Corpus:
         where = ", ".join(map(display_name, names))
         if not lines:
             raise DataError(f"{where} contains no text. Give a file with one text per line.")
-        if run.spec.reads != "pairs" or not any("\t" in line for line in lines):
+        if not run.spec.reads_pairs or not any("\t" in line for line in lines):
             return cls(where, tuple(lines), cut=cut)
         pairs = [line.split("\t") for line in lines]
         for number, cells in enumerate(pairs, 1):
@@ -102,15 +102,15 @@ class Corpus:
     def of_test_set(cls, files: DataSettings, run: LoadedRun) -> Corpus:
         """Read test data in the form that `headway evaluate` takes."""
         spec, name = run.spec, "the test set"
-        if spec.reads == "media":
+        if spec.is_media:
             return _of_media(run, files, _target(run), name)
-        if spec.reads == "pairs":
+        if spec.reads_pairs:
             return _of_pairs(list(read_pairs(files.source, files.target, files.pairs, files)), name)
-        if spec.answers == "label":
+        if spec.is_single_label:
             texts, labels = labelled_examples(run.settings, files)
             lines = tuple("\t".join(part for part in text if part) for text in texts)
             return cls(name, lines, labels=tuple(labels.tolist()))
-        if not files.pairs and spec.reads not in ("tagged", "documents"):
+        if not files.pairs and not (spec.reads_sentences or spec.reads_documents):
             return cls.of(files.text, run)
         found, cut = _take_bounded(_texts_in(files, run))
         return replace(cls.of_lines(found), cut=cut)
@@ -126,7 +126,7 @@ class Corpus:
                 python=f"{run.folder.name} contains no validation data. Pass a corpus.",
             )
         prepared = load_prepared(run.folder)
-        if run.spec.reads == "media":
+        if run.spec.is_media:
             texts = None
             if "text" in prepared.valid:
                 ids = (prepared.valid["text"][row] for row in range(prepared.valid.n))
@@ -134,7 +134,7 @@ class Corpus:
             places = [str(example["place"]) for example in prepared.valid_examples]
             labels = _labels(prepared.valid, prepared.labels, run)
             return _of_set(run, prepared.valid, name, places, texts, labels)
-        if run.spec.reads == "pairs":
+        if run.spec.reads_pairs:
             return _of_pairs(prepared.valid_pairs[:MAX_LINES], name)
         found = texts_of(prepared.valid, prepared.tokenizer, MAX_LINES)
         lines = ["\t".join(part for part in text if part) for text in found]
@@ -280,17 +280,17 @@ def _take_bounded(lines: Iterator[str]) -> tuple[list[str], bool]:
 
 
 def _lines_of(path: str, run: LoadedRun) -> Iterator[str]:
-    settings, reads = run.settings.data, run.spec.reads
+    settings, spec = run.settings.data, run.spec
     lines = open_lines(path, settings.encoding)
     head = list(islice(lines, 20))
     if head and is_json_lines(path, head[0], settings.text_field):
-        if reads == "pairs":
+        if spec.reads_pairs:
             return (_join(pair) for pair in read_pairs((), (), (path,), settings) if any(pair))
-        return (_join(ensure_list(one)) for one in questions(path, reads, run.settings) if one)
-    if reads == "labelled" and is_delimited(path):
-        asked = questions(path, reads, run.settings)
+        return (_join(ensure_list(one)) for one in questions(path, run.settings) if one)
+    if spec.reads_labelled_texts and is_delimited(path):
+        asked = questions(path, run.settings)
         return (_join(ensure_list(one)) for one in asked)
-    if reads != "pairs" and not (reads == "labelled" and settings.other_field):
+    if not spec.reads_pairs and not (spec.reads_labelled_texts and settings.other_field):
         _refuse_tables(path, head)
     return chain(head, lines)
 

@@ -97,7 +97,7 @@ def examples(run: LoadedRun, corpus: Corpus, n: int = N_EXAMPLES) -> list[Readin
         if SEPARATOR in corpus.lines:  # a separator between documents
             corpus = Corpus.of_lines([line for line in corpus.lines if line != SEPARATOR])
         cut = [one for one in passages(run, corpus, 1 << 40) if one.n_tokens > 2][:n]
-        found = [_with_gaps(run, one) for one in cut] if run.spec.answers == "gaps" else [*cut]
+        found = [_with_gaps(run, one) for one in cut] if run.spec.fills_masks else [*cut]
     else:
         found = list(_answer_texts(run, corpus))
     found = [reading for reading in found if reading.outputs]
@@ -145,7 +145,7 @@ def _answer_texts(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
 
 def _right(run: LoadedRun, reading: Reading, corpus: Corpus, number: int) -> Reading:
     """Replace the model's label by the correct one, if that is known."""
-    if corpus.labels is None or run.spec.answers != "label" or reading.direction:
+    if corpus.labels is None or not run.spec.is_single_label or reading.direction:
         return reading
     label = corpus.labels[number]
     right = replace(reading.outputs[0], id=label, name=run.settings.labels[label])
@@ -155,7 +155,7 @@ def _right(run: LoadedRun, reading: Reading, corpus: Corpus, number: int) -> Rea
 def _answer_media(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
     """Yield readings of images, videos or recordings."""
     for number, media in _media(run, corpus):
-        if run.spec.answers == "gaps":
+        if run.spec.fills_masks:
             yield read_masked(run, media, number)
         elif run.spec.labelled or corpus.targets is None:
             # Without a beam, which takes long and changes little.
@@ -209,13 +209,13 @@ def _block(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
             yield _passage(run, number, {name: media.stream(name)}, media)
         return
     tokenizer = run.vocab.target
-    if spec.reads == "labelled":
+    if spec.reads_labelled_texts:
         for item in text_items(run, lines, LONGEST):
             streams = {name: TokenStream.of(name, item.ids, tokenizer)}
             found = _passage(run, item.example, streams)
             yield replace(found, segments=tuple(item.segments))
         return
-    if spec.reads == "tagged":
+    if spec.reads_sentences:
         rule = word_rule(run.folder)
         sentences = [sentence_of(line, "the corpus", rule).words for line in lines]
         words = encoded(sentences, tokenizer, run.settings.tag)
@@ -298,7 +298,7 @@ def _passage(
         outputs = next_outputs([*stream.ids[1:], *ends], tokenizer)
         return replace(found, text=text, outputs=outputs)
     inner = range(1, len(stream) - 1)
-    ids = stream.ids if spec.answers == "gaps" else (-1,) * len(stream)
+    ids = stream.ids if spec.fills_masks else (-1,) * len(stream)
     outputs = tuple(TracedOutput(row, ids[row], stream.pieces[row]) for row in inner)
     return replace(found, text=text, outputs=outputs)
 

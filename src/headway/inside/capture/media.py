@@ -197,15 +197,13 @@ def example_input(run: LoadedRun) -> str | MediaInput | None:
 
 def check_input_kind(run: LoadedRun, text: str | None, file: Path | str | None) -> None:
     """Raise an error if the input is not of the kind that the run reads."""
-    reads = input_description(run)
-    if reads == "text" and file is not None:
+    reads, is_text = input_description(run), run.spec.is_text
+    if is_text and file is not None:
         raise UserError(
             f"{run.folder.name} reads text, not media files. Give a text: --text 'A sentence.'"
         )
-    if reads != "text" and text is not None:
+    if not is_text and text is not None:
         raise UserError(f"{run.folder.name} reads {reads}, not text. Give a file: --file PATH.")
     if text is None and file is None:
         way = "a text: --text 'A sentence.'"
-        raise UserError(
-            f"no input was given. Give {way if reads == 'text' else f'{reads}: --file PATH.'}"
-        )
+        raise UserError(f"no input was given. Give {way if is_text else f'{reads}: --file PATH.'}")

@@ -344,10 +344,10 @@ def _label(run: LoadedRun, given: str | MediaInput, change: Intervention) -> Rea
         return replace(reading, direction=tuple(vector_D.tolist()))
     if run.spec.writes:
         return _read_ctc(run, reading, change)
-    if isinstance(given, MediaInput) and run.spec.answers == "gaps":
+    if isinstance(given, MediaInput) and run.spec.fills_masks:
         return read_masked(run, given)
     scores_RC = _scores(run, reading, change)
-    if run.spec.answers == "number":  # explained like a vector with one component
+    if run.spec.is_regression:  # explained like a vector with one component
         value = float(label_type_of(run.settings, ()).predictions(scores_RC[:1])[0, 0])
         number = (TracedOutput(None, 0, f"{value:.6g}"),)
         return replace(reading, outputs=number, direction=(1.0,))
@@ -366,11 +366,10 @@ def _unanswered(run: LoadedRun, given: str | MediaInput) -> Reading:
         return Reading(
             given.name, run.settings.task, {name: given.stream(name)}, vector, media=given
         )
-    answers = run.spec.answers
-    if answers == "tags":
+    if run.spec.is_tagging:
         item = tagged_item(run, given)
     else:
-        item = gapped_item(run, given) if answers == "gaps" else text_items(run, [given])[0]
+        item = gapped_item(run, given) if run.spec.fills_masks else text_items(run, [given])[0]
     _check(run, item.needed)
     rows: Sequence[int | None] = [None] if item.rows is None else item.rows
     return Reading(
@@ -394,7 +393,7 @@ def read_masked(run: LoadedRun, media: MediaInput, number: int = 0) -> Reading:
 
 
 def _choose(run: LoadedRun, reading: Reading, scores_RC: Tensor) -> list[int]:
-    if reading.answers != "gaps":
+    if not reading.fills_masks:
         return [int(id) for id in scores_RC.argmax(-1)]
     tokenizer = run.vocab.source
     scores_RC[:, sorted(tokenizer.specials)] = -torch.inf
@@ -405,7 +404,7 @@ def _choose(run: LoadedRun, reading: Reading, scores_RC: Tensor) -> list[int]:
 
 
 def _name(run: LoadedRun, id: int) -> str:
-    if run.spec.answers == "gaps":
+    if run.spec.fills_masks:
         return run.vocab.source.tokens([id])[0]
     labels = run.settings.labels
     return labels[id] if id < len(labels) else str(id)

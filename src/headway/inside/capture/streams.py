@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.decode.align import word_numbers
 from headway.settings.task_rows import spec_of
-from headway.specs.tasks import SPECS, OutputKind
+from headway.specs.tasks import SPECS, OutputKind, Spec
 from headway.tokens.pieces import SPACE_MARK
 from headway.tokens.tokenizer import Tokenizer
 
@@ -98,7 +98,7 @@ class Reading:
     @property
     def answers(self) -> OutputKind | None:
         """Kind of the outputs; None for a trace of an unknown task."""
-        return spec_of(self.task).answers if self.task in SPECS else None
+        return None if self.row is None else self.row.answers
 
     @property
     def unit(self) -> str:
@@ -106,13 +106,32 @@ class Reading:
         return "texts" if self.media is None else self.media.unit
 
     @property
+    def row(self) -> Spec | None:
+        """Row of the task table; None for a trace of an unknown task."""
+        return spec_of(self.task) if self.task in SPECS else None
+
+    @property
+    def is_single_label(self) -> bool:
+        return self.row is not None and self.row.is_single_label
+
+    @property
     def labelled(self) -> bool:
-        return self.answers in ("label", "tags")
+        """Whether each output is one label: that of the input, or of a word."""
+        return self.row is not None and (self.row.is_single_label or self.row.is_tagging)
+
+    @property
+    def fills_masks(self) -> bool:
+        return self.row is not None and self.row.fills_masks
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether the output is a vector, or changes are measured along one."""
+        return bool(self.direction) or (self.row is not None and self.row.is_embedding)
 
     @property
     def continues(self) -> bool:
         """Whether the output follows the input in the same stream."""
-        return self.task in SPECS and spec_of(self.task).continues
+        return self.row is not None and self.row.continues
 
     @property
     def writes(self) -> bool:

@@ -56,7 +56,7 @@ def unit(run: LoadedRun) -> str:
     """Unit of losses: nats, 1 − cosine for vectors, or mean square."""
     if gives_vector(run):
         return "1 − cosine"
-    numbers = run.spec.answers == "number" or not run.spec.has_probabilities
+    numbers = run.spec.is_regression or not run.spec.has_probabilities
     return "mean square" if numbers else "nats"
 
 

@@ -100,7 +100,7 @@ def ngram_effects(run: LoadedRun, trace: Trace) -> list[NgramEffects]:
 
 def _answers(run: LoadedRun, scores_C: Tensor) -> Tensor:
     """Probabilities (C) of labels or tags, or the number (1), from scores."""
-    if run.spec.answers == "tags":
+    if run.spec.is_tagging:
         return scores_C.double().softmax(-1)
     return label_type_of(run.settings, run.settings.labels).predictions(scores_C.double()[None])[0]
 
@@ -117,7 +117,7 @@ def _margin(scores_XC: Tensor, label: int) -> Tensor:
 def name_of(gram: NgramOccurrence, reading: Reading) -> str:
     """The tokens of an n-gram as people read them, and what is seen of them."""
     stream, name, before = reading.last, "", -2
-    if gram.view is None and reading.answers == "label" and len(gram.places) > 1:
+    if gram.view is None and reading.is_single_label and len(gram.places) > 1:
         firsts = {stream.pieces[seen[0]] for seen in gram.places}
         if len(firsts) > 1:  # one hash for all tokens inside words
             return INSIDE

@@ -54,7 +54,7 @@ def find_examples(
     data, else a test set. The test set comes last because the score is also measured on it."""
     if given:
         where = ", ".join(given)
-        if run.spec.reads == "documents":
+        if run.spec.reads_documents:
             texts = replace(run.settings.data, text=tuple(given), valid_text=())
             corpus = Corpus.of_test_set(texts, run)
         else:

@@ -231,7 +231,7 @@ def _line(
     run: LoadedRun, text: str | MediaInput, number: int, rng: np.random.Generator
 ) -> LineStates:
     # A language model reads the line and generates nothing; other models decode without a beam.
-    gaps = run.spec.answers == "gaps"
+    gaps = run.spec.fills_masks
     if gaps and not isinstance(text, str):
         reading = read_masked(run, text, number)
     else:

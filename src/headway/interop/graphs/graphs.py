@@ -135,11 +135,11 @@ class ReadoutGraph(nn.Module):
         spec, readout = spec_of(settings), readout_of(settings)
         name = LOGITS
         if isinstance(readout, OneVector):
-            name = SENTENCE if spec.modality == "text" else EMBEDDING
+            name = SENTENCE if spec.is_text else EMBEDDING
         self.readouts: dict[str, Readout] = {REBUILT if "rebuild" in model.heads else name: readout}
-        if name == LOGITS and spec.answers == "label" and spec.compares:
+        if name == LOGITS and spec.is_single_label and spec.compares:
             self.readouts[EMBEDDING] = OneVector(unit=True)
-        tags = model.heads["tags"] if spec.answers == "tags" else None
+        tags = model.heads["tags"] if spec.is_tagging else None
         self.transitions: Tensor | None = getattr(tags, "transitions", None)
         self.with_mask = spec.writes
         more = (TRANSITIONS,) * (self.transitions is not None) + (MASK,) * self.with_mask

@@ -97,7 +97,7 @@ def describe(
 ) -> None:
     """Write `graphs.json`, which describes inputs and outputs for users who call the graphs."""
     facts: list[dict[str, Any]] = []
-    several = spec_of(settings).answers == "labels"
+    several = spec_of(settings).is_multi_label
     threshold = {"threshold": settings.classify.threshold or THRESHOLD} if several else {}
     for graph, program in graphs:
         shapes = output_shapes(graph, program)

@@ -79,7 +79,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = F
         with quiet(transformers), torch.no_grad():
             theirs, said = _by_transformers(transformers, run, out, config, ours)
             notes += said
-            if run.spec.modality == "text":
+            if run.spec.is_text:
                 same, about = _same_ids(transformers, run, out, sentences)
                 notes.append(about)
     theirs = [_standardised(run, scores) for scores in theirs]
@@ -90,7 +90,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = F
 
 def _standardised(run: LoadedRun, scores: Float32Array) -> Float32Array:
     """Convert regression outputs to standardised units, those of our head."""
-    if run.spec.answers != "number":
+    if not run.spec.is_regression:
         return scores
     own = run.settings.classify
     return (scores - (own.mean or 0.0)) / (own.std or 1.0)
@@ -113,7 +113,7 @@ def quiet(transformers: ModuleType) -> Iterator[None]:
 
 def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
     """Notes on differences that are caused by the format."""
-    if run.spec.modality != "text":
+    if not run.spec.is_text:
         return []
     assert isinstance(run.shape, TextSettings)
     said = family_named(config["model_type"]).read(config, _many(run.shape), {})
@@ -136,9 +136,9 @@ def _by_transformers(
     readings: Sequence[ProofCase],
 ) -> tuple[list[Float32Array], list[str]]:
     name = named = (config.get("architectures") or [""])[0]
-    embeds, notes = run.spec.answers == "vector", []
+    embeds, notes = run.spec.is_embedding, []
     prepare: Callable[[Any], ModelArguments] = _text
-    if run.spec.modality == "text":
+    if run.spec.is_text:
         bare = named.endswith("Model") and not named.endswith(("LMHeadModel", "MTModel"))
         name = named if hasattr(transformers, named) and bare == embeds else _auto_class(run)
     else:
@@ -222,7 +222,7 @@ def _scores(
     run: LoadedRun, said: Any, reading: ProofCase, sentence: SentenceFolder | None
 ) -> Tensor:
     """Scores of one output, as in `ProofCase.scores`."""
-    if run.spec.answers == "vector" and run.spec.modality == "text":
+    if run.spec.is_embedding and run.spec.is_text:
         return _vector(run, said, len(reading.tokens), sentence)
     if "prediction_logits" in said:
         return said.prediction_logits[0]
@@ -288,7 +288,7 @@ def _by_us(
     if (out / PREPROCESSOR_JSON).is_file():
         found = with_preprocessing(found, read_table(out / PREPROCESSOR_JSON))
     embed, sentence = run.settings.embed, None
-    if run.spec.answers == "vector":
+    if run.spec.is_embedding:
         sentence = _sentence(out)
     if sentence is not None:
         found = sentence.applied(found)

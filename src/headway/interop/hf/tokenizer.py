@@ -31,7 +31,7 @@ TARGET = "target"
 def around(run: LoadedRun) -> tuple[list[int], list[int]]:
     """Special tokens before and after a text, for the task of the run."""
     tokenizer = run.vocab.source
-    if run.spec.modality == "audio":  # of the output, since there is no input text
+    if run.spec.is_audio:  # of the output, since there is no input text
         return [tokenizer.bos, *_present(tokenizer.target_begin)], [tokenizer.eos]
     if isinstance(run.shape, Seq2SeqSettings):
         return _present(tokenizer.source_begin), [tokenizer.eos]
@@ -169,7 +169,7 @@ def name_of(tokenizer: Tokenizer, token: int) -> str:
 
 
 def _config(run: LoadedRun, tokenizer: Tokenizer) -> dict[str, Any]:
-    fills = run.spec.answers == "gaps"
+    fills = run.spec.fills_masks
     names = ["input_ids", "attention_mask"]
     if isinstance(run.shape, EncoderSettings) and run.shape.n_segments > 1:
         names.insert(1, "token_type_ids")

@@ -55,7 +55,7 @@ def _n_scores(settings: RunSettings) -> int:
     shape: Any = settings.model
     if spec_of(settings).labelled or "classes" in spec_of(settings).heads:
         return int(shape.n_labels)
-    blank = spec_of(settings).modality == "audio" and not isinstance(shape, Seq2SeqSettings)
+    blank = spec_of(settings).is_audio and not isinstance(shape, Seq2SeqSettings)
     return int(shape.vocab_size) + blank
 
 

@@ -50,7 +50,7 @@ def languages_of(run: Run) -> tuple[str, str] | None:
 def translators(service: Service) -> dict[tuple[str, str], InferenceWorker]:
     found: dict[tuple[str, str], InferenceWorker] = {}
     for worker in service.workers.values():
-        if worker.spec.reads == "pairs":
+        if worker.spec.reads_pairs:
             pair = service.languages.get(worker.name) or languages_of(worker.run)
             if pair is not None:
                 found.setdefault(pair, worker)

@@ -112,7 +112,7 @@ def _instead(
 def _mask(run: LoadedRun, texts: Sequence[Passage], seed: int) -> list[Passage]:
     """Mask tokens for a masked language model, because its loss is defined on hidden tokens
     only."""
-    if run.spec.answers != "gaps":
+    if not run.spec.fills_masks:
         return list(texts)
     if texts[0].media is not None:
         return [replace(text, hides=text.line) for text in texts]

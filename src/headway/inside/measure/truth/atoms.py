@@ -49,7 +49,7 @@ def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Cas
     reading = read(run, "".join(text for text, _ in plain))
     stream = reading.last
     places = [place for place, is_special in enumerate(stream.special) if not is_special]
-    if len(places) != len(plain) or reading.answers != "gaps":
+    if len(places) != len(plain) or not reading.fills_masks:
         raise UserError(
             f"{run.folder.name} cannot be measured on SMILES reactions. Use a run of the "
             "task fill whose tokenizer makes one token per atom."

@@ -23,7 +23,7 @@ def section(looked: LookInputs) -> PageSection | None:
     run, trace = looked.run, looked.trace
     if run is None or not trace.states or not trace.reading.outputs:
         return None
-    if run.spec.answers == "number":  # a number has no alternatives and no direction
+    if run.spec.is_regression:  # a number has no alternatives and no direction
         return None
     plain = lens(run, trace)
     found: PageSection = {

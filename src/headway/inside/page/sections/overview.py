@@ -76,7 +76,7 @@ def _numbers(looked: LookInputs) -> list[PageSection]:
 
 
 def _is_number(run: LoadedRun | None) -> bool:
-    return run is not None and run.spec.answers == "number"
+    return run is not None and run.spec.is_regression
 
 
 def _knows(run: LoadedRun, reading: Reading) -> tuple[str, int, str]:
@@ -103,7 +103,7 @@ def _answer(looked: LookInputs) -> PageSection:
         )
         error = f"mean squared error {trace.meta['error']:.3g} (predicting the mean: 1)"
         return {"kind": "rebuilt", "size": len(outputs), "said": f"{rows}: {error}."}
-    if trace.reading.answers == "vector" or trace.reading.direction or trace.scores_RC is None:
+    if trace.reading.is_vector or trace.scores_RC is None:
         vector = trace.scores_RC
         length = None if vector is None else float(vector.float().norm())
         return {
@@ -111,7 +111,7 @@ def _answer(looked: LookInputs) -> PageSection:
             "size": 0 if vector is None else vector.shape[-1],
             "length": length,
         }
-    several = looked.run is not None and looked.run.spec.answers == "labels"
+    several = looked.run is not None and looked.run.spec.is_multi_label
     scores_RC = trace.scores_RC.float()
     probs_RC = scores_RC.sigmoid() if several else scores_RC.softmax(-1)
     best = probs_RC.topk(min(CHOICES, probs_RC.shape[-1]), dim=-1)

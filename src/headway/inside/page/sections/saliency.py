@@ -190,7 +190,7 @@ def _packed(
     if sum(map_.weights_RS.numel() for map_ in maps) > MOST_CELLS:
         first, maps = len(maps) - 1, maps[-1:]
     shares = [map_.share_R("source") for map_ in maps] if method.has_share else []
-    is_vector = reading.answers == "vector" or bool(reading.direction)
+    is_vector = reading.is_vector
     unit = "in length along its own direction" if is_vector else "in nats"
     is_plain = method.key in ("mean", "max")
     weights = torch.stack([map_.weights_RS for map_ in maps])
