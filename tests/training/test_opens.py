@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,11 @@ import numpy as np
 import pytest
 
 import headway
+from headway.data.source import with_files
+from headway.tasks.modality import modality_of_file
+from headway.tasks.task import find_task
+
+from .labelled import asked, resolved, sentiments, write_tsv
 
 OPENED = ("open", "os.listdir", "os.scandir")
 STEPS = {"train.steps": 1, "train.threads": 1, "model.n_layers": 1}
@@ -68,15 +74,31 @@ def test_a_file_is_opened_for_its_format_and_for_each_pass(reviews: Path, tmp_pa
     assert found == {"reviews.tsv": 3}
 
 
-def test_a_folder_of_images_is_listed_once(tmp_path: Path) -> None:
+def test_a_folder_of_images_is_listed_once_and_its_task_decided_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from PIL import Image
 
+    decided: list[Path] = []
+
+    def decide(path: Path, *more: Any) -> str:
+        decided.append(path)
+        return modality_of_file(path, *more)
+
+    monkeypatch.setattr("headway.tasks.modality.modality_of_file", decide)
     pixels = np.random.default_rng(0).integers(0, 255, (2, 12, 8, 8), np.uint8)
     for name, images in zip(("cat", "dog"), pixels, strict=True):
         (tmp_path / "data" / name).mkdir(parents=True)
         for i, image in enumerate(images):
             Image.fromarray(image).save(tmp_path / "data" / name / f"{i}.jpg")
     counts = train(tmp_path / "data", tmp_path / "run", STEPS)
+    assert decided == [tmp_path / "data"]
     assert {name: counts.pop(name) for name in (".", "cat", "dog")} == {".": 1, "cat": 1, "dog": 1}
     # Each image is opened for the size to store, for its checksum and for its pixels.
     assert sorted(counts.values()) == [3] * 24
+
+
+def test_the_settings_of_a_run_can_be_sent_to_other_processes(tmp_path: Path) -> None:
+    settings = with_files(asked("classify", write_tsv(tmp_path / "a.tsv", sentiments())))
+    found, _ = resolved(find_task(settings), settings, tmp_path)
+    assert pickle.loads(pickle.dumps(found)) == found

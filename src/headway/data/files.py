@@ -170,7 +170,7 @@ class DataFile:
             return
         with _file(self.path) as file:
             checked = _Checksum(file)
-            raw = BufferedReader(checked)
+            raw: BufferedReader[Any] = BufferedReader(checked)
             yield from _decoded(raw, self.path, self.encoding)
             while raw.read(CHUNK):  # what a decompressor leaves behind
                 pass

@@ -18,13 +18,12 @@ from headway.data.store import PreparedData, load_prepared
 from headway.progress import SILENT, OnProgress, Progress, no_progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats
-from headway.settings.model import AudioSettings, ImageSettings
 from headway.settings.run import Resolved, RunSettings
 from headway.settings.task_rows import spec_of
 from headway.specs.tasks import Spec
 from headway.tasks.answers import Answer
 from headway.tasks.evaluate import Evaluator, TestRun, evaluate_files
-from headway.tasks.modality import decided, decided_for
+from headway.tasks.modality import decided
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
 from headway.tokens.tokenizer import Vocabularies
@@ -136,11 +135,9 @@ class Task(ABC):
         return evaluate_files(how, run, files)
 
 
-def find_task(settings: RunSettings, front: ImageSettings | AudioSettings | None = None) -> Task:
-    """The task of a run. With the `front` that the data was prepared for, no data file has to be
-    opened to detect the kind of media."""
-    known = decided(settings) if front is None else decided_for(settings, front)
-    return make_task(spec_of(known))
+def find_task(settings: RunSettings) -> Task:
+    """The task of a run; its row is decided from the data files if the settings leave it open."""
+    return make_task(spec_of(decided(settings)))
 
 
 def make_task(row: Spec) -> Task:

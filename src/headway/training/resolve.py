@@ -40,7 +40,8 @@ from headway.settings.warm_start import (
 )
 from headway.specs.metrics import check_metric
 from headway.tasks.distil import student_model
-from headway.tasks.task import find_task
+from headway.tasks.modality import decided, decided_for
+from headway.tasks.task import make_task
 from headway.training.budget import EVALUATIONS
 
 MEMORY_SHARE = 0.7
@@ -52,7 +53,8 @@ CPU_TOKENS = 2048
 
 def resolve_run(settings: RunSettings, prepared: Any, device: torch.device) -> Resolved:
     """Return all settings of a run on prepared data."""
-    task, place = find_task(settings), device_info(device)
+    settings = decided(settings)
+    task, place = make_task(spec_of(settings)), device_info(device)
     facts = task.facts(settings, prepared)
     found = resolve(settings, facts, place)
     if settings.train.epochs is not None:
@@ -74,7 +76,9 @@ def device_info(device: torch.device) -> DeviceInfo:
 def resolve(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Resolved:
     """Choose all open settings, except the number of steps in a run with a budget."""
     settings = replace(settings, asked=overrides_of(settings))
-    proposal = propose(find_task(settings, facts.front).row, settings, facts, device)
+    if facts.front is not None:
+        settings = decided_for(settings, facts.front)
+    proposal = propose(spec_of(settings), settings, facts, device)
     check_metric(settings.train.metric, settings.task, proposal.metrics)
     model, of_model = choose_model(settings, facts, proposal)
     values, why = with_choices(settings, proposal.others)
@@ -85,7 +89,7 @@ def resolve(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> R
     train, of_training = choose_training(values["train"], facts, device, proposal, model)
     values |= {
         "task": settings.task, "asked": settings.asked, "fingerprint": settings.fingerprint,
-        "labels": facts.labels or settings.labels, "model": model, "train": train,
+        "labels": facts.labels or settings.labels, "model": model, "train": train, "files": None,
         "why": {**of_model, **why, **of_training},
     }  # fmt: skip
     return Resolved(**values)

@@ -36,7 +36,7 @@ from headway.tasks.distil import compare, load_teacher
 from headway.tasks.losses import loss_for
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Baselines, Scores, advice, compared, standings
-from headway.tasks.task import Note, find_task
+from headway.tasks.task import Note, make_task
 from headway.training import estimate as plan
 from headway.training.average import Ema, average_of, newest_undamaged
 from headway.training.budget import FEW, PATIENCE, Budget, Final
@@ -89,7 +89,7 @@ class Trainer:
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
         self.objective: Objective[Any] = with_metrics(
-            find_task(settings).objective(settings, prepared), own or {}, by
+            make_task(spec_of(settings)).objective(settings, prepared), own or {}, by
         )
         self.no_graph_reason = self._why_no_graph() if device.type == "cuda" else ""
         """Reason why steps on a GPU run without a CUDA graph; empty if they use one."""
