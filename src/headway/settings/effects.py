@@ -442,7 +442,9 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
     ),
     EffectRule(
         settings=("augment.mixup", "augment.cutmix"),
-        when=lambda facts: not (facts.row.fills_masks or facts.row.is_embedding),
+        when=lambda facts: not (
+            facts.row.fills_masks or facts.row.is_embedding or facts.row.writes
+        ),
         reason="to tasks with labels, which are mixed as the images are",
     ),
     # Sections of tasks

@@ -10,7 +10,7 @@ from headway.data.media.open_item import UNITS
 from headway.data.prepare import prepare
 from headway.data.schema import MediaSpec
 from headway.data.store import PreparedData
-from headway.errors import ConfigError, DataError
+from headway.errors import DataError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
@@ -40,12 +40,6 @@ class CaptionTask(Seq2SeqTask):
                 "(of the image) and `text` (the caption), for example: "
                 "headway train caption captions.tsv --out RUN"
             )
-        for name in ("mixup", "cutmix"):
-            if getattr(settings.augment, name):
-                raise ConfigError(
-                    f"augment.{name} mixes two images and their classes, but captions cannot be "
-                    f"mixed. Remove augment.{name}."
-                )
         media = MediaSpec.of(settings.caption.modality, self._shape(settings), WRITTEN)
         words = tokenizer_of(settings)
         return prepare(settings, folder, progress, tokenizer=words, media=media)
