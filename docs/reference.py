@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -17,6 +18,8 @@ import typer
 from headway.cli.main import app
 from headway.serve.limits import Limits
 from headway.settings import effects
+from headway.settings.default_facts import DefaultFacts
+from headway.settings.defaults import DefaultRow, default_rows
 from headway.settings.field_docs import documented
 from headway.settings.model import FAMILY_SETTINGS, BodySettings, TextSettings, family_of
 from headway.settings.presets import PRESETS
@@ -82,6 +85,22 @@ an effect. A test compares this table with the settings that training and predic
 """
 FLAGS_INTRO = """
 What `--help` after a command says, on one page; [Command line](command-line.md) explains them.
+
+"""
+DEFAULTS_INTRO = """
+What `headway train` chooses for a setting that is left open, and why. `--dry-run` and the
+`config.toml` of a run name the row after the reason of each value:
+`lr = 0.004  # chosen: … [classify-text.training]`. A row applies if its conditions and those of its
+group hold; a later row replaces the values of an earlier one. Conditions name [facts](#facts) of
+the data, the device and the run. `train.micro_tokens`, `train.steps`, `train.eval_every` and
+`train.save_every` follow from the others, and from the memory of the device.
+
+This page repeats `settings/defaults.toml`, whose comments tell where numbers come from.
+
+"""
+FACTS_INTRO = """## Facts
+
+What conditions and values refer to.
 
 """
 MODEL_INTRO = """## `[model]`
@@ -320,8 +339,88 @@ def _params(command: Any) -> Iterable[list[str]]:
         yield [*row, tasks] if flags else row
 
 
+def defaults_page() -> str:
+    groups: dict[str, list[DefaultRow]] = {}
+    for row in default_rows():
+        groups.setdefault(row.group, []).append(row)
+    parts = ["# Defaults\n\n", MADE, DEFAULTS_INTRO]
+    for group, rows in groups.items():
+        shared, _ = rows[0].when
+        applies = f"When {_conditions(shared)}.\n\n" if shared else ""
+        parts.append(f"## `[{group}]`\n\n{applies}")
+        parts.append(
+            table(
+                ["row", "when", "value", "reason"],
+                (
+                    [f"`{row.name.partition('.')[2]}`", _conditions(row.when[1]) or "always",
+                     "<br>".join(f"`{key}` = {_how(how)}" for key, how in row.values.items()),
+                     row.reason]
+                    for row in rows
+                ),
+            )
+        )  # fmt: skip
+    facts = (
+        [f"`{name}`", prose(" ".join((one.__doc__ or "").split()))]
+        for name, one in vars(DefaultFacts).items()
+        if isinstance(one, property | cached_property) and not name.startswith("_")
+    )
+    return "".join((*parts, FACTS_INTRO, table(["fact", "meaning"], facts)))
+
+
+LIMITS = {
+    "from": "at least", "above": "above", "up_to": "up to", "below": "below", "not": "not",
+}  # fmt: skip
+
+
+def _conditions(when: Mapping[str, Any]) -> str:
+    return " and ".join(_condition(name, wanted) for name, wanted in when.items())
+
+
+def _condition(name: str, wanted: Any) -> str:
+    if name in ("open", "asked"):
+        keys = " and ".join(f"`{key}`" for key in wanted)
+        return f"{keys} {'left open' if name == 'open' else 'set by the user'}"
+    if isinstance(wanted, bool):
+        return f"`{name}`" if wanted else f"not `{name}`"
+    if isinstance(wanted, Mapping):
+        limits = (f"{LIMITS[how]} {_how(limit)}" for how, limit in wanted.items())
+        return f"`{name}` {' and '.join(limits)}"
+    values = wanted if isinstance(wanted, list) else [wanted]
+    return f"`{name}` is {' or '.join(map(_how, values))}"
+
+
+def _how(how: Any) -> str:
+    """A value of the table of defaults in words."""
+    if not isinstance(how, Mapping):
+        large = isinstance(how, int) and not isinstance(how, bool) and abs(how) > 999
+        return f"{how:,}" if large else f"`{toml_value(how)}`"
+    if "cpu" in how:
+        found = f"{_how(how['cpu'])} on a CPU, {_how(how['gpu'])} on a GPU"
+    elif "function" in how:
+        inner = ", ".join(
+            f"{name} {_how(one)}" for name, one in how.items()
+            if name not in ("function", "at_least", "at_most")
+        )  # fmt: skip
+        found = f"`{how['function']}`" + (f" ({inner})" if inner else "")
+    elif "divide" in how:
+        found = f"{_how(how['divide'])} / `{how['by']}`"
+    elif "by" in how:
+        limit, rest = ("up_to", "above") if "up_to" in how else ("below", "from")
+        steps = (f"{_how(value)} {LIMITS[limit]} {_how(most)}" for most, value in how[limit])
+        found = f"by `{how['by']}`: {', '.join(steps)}, then {_how(how[rest])}"
+    else:
+        found = f"`{how.get('fact') or how['chosen']}`"
+        found += f" × {how['times']}" if "times" in how else ""
+        found += f" // {how['over']}" if "over" in how else ""
+        found += f" + {how['plus']}" if "plus" in how else ""
+    ends = (f", at {name} {_how(how[f'at_{name}'])}"
+            for name in ("least", "most") if f"at_{name}" in how)  # fmt: skip
+    return found + "".join(ends)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_page,
+    "defaults.md": defaults_page,
     "tasks.md": tasks_page,
     "models.md": models_page,
     "effects.md": effects_page,

@@ -60,6 +60,7 @@ def test_what_pip_installs_has_the_models_the_page_and_answers(
     assert said["models"] == sorted(shipped_names())
     assert said["panels"] > 5
     assert said["answer"] == "Good morning."
+    assert (installed / "headway" / "settings" / "defaults.toml").is_file()
 
 
 def test_the_installed_command_prints_its_version(installed: Path, tmp_path: Path) -> None:

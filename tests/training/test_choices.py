@@ -12,6 +12,7 @@ import pytest
 from headway.cli.main import main
 from headway.errors import ConfigError
 from headway.models.summary import count_parameters, meta_model
+from headway.settings.defaults import TABLE, default_rows
 from headway.settings.facts import DatasetStats, DeviceInfo
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.presets import preset
@@ -393,6 +394,10 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(
         r"\b0\.002\b.*\b10\b",
     ):
         assert re.search(pattern, facts), pattern
+    rows = dict(re.findall(r"^(\w+) = .*# chosen: .* \[([\w.-]+)\]$", out, re.MULTILINE))
+    assert (rows["optimizer"], rows["d_model"]) == ("training.from-scratch", "translate.model-cpu")
+    assert set(rows.values()) <= {row.name for row in default_rows()}
+    assert str(TABLE) in facts
 
 
 def numbers(text: str) -> set[str]:

@@ -1,8 +1,15 @@
-"""Every shipped recipe resolves to complete settings on a CPU and on a GPU."""
+"""Every shipped recipe resolves to complete settings on a CPU and on a GPU.
+
+The settings that are chosen for them are in `tests/golden/chosen.json`:
+`python -m tests.training.test_recipes` writes it again.
+"""
 
 from __future__ import annotations
 
+import json
 import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +28,8 @@ from tests.stored import read_back
 
 CPU = DeviceInfo()
 GPU = DeviceInfo(type="cuda", free_bytes=130 << 30, bf16=True)
+DEVICES = {"cpu": CPU, "cuda": GPU}
+GOLDEN = Path(__file__).parents[1] / "golden" / "chosen.json"
 PARENTS = {"debian-detect": "debian-fields", "sentiment-distil": "sentiment-pretrain"}
 """Recipes for a run that starts from, or learns from, the run of another recipe."""
 
@@ -30,9 +39,10 @@ def loaded(name: str) -> RunSettings:
 
 
 def resolved(name: str, device: DeviceInfo) -> Resolved:
-    settings = loaded(name)
-    parent = None
+    settings, parent = loaded(name), None
     if name in PARENTS:
+        given = {"distil.teacher" if name.endswith("distil") else "start.run": PARENTS[name]}
+        settings = load_run_settings(recipe_path(name), [], given, is_recipe=True)
         model = resolved(PARENTS[name], device).model
         parent = ParentRun(name=PARENTS[name], task=loaded(PARENTS[name]).task, model=model)
     front = getattr(settings.model, "image", None) or getattr(settings.model, "audio", None)
@@ -51,7 +61,7 @@ def stored_as(front: ImageSettings | AudioSettings | None) -> MediaFormat:
     return MediaFormat(rate=front.rate if front else 0)
 
 
-@pytest.mark.parametrize("device", [CPU, GPU], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_resolves(name: str, device: DeviceInfo) -> None:
     found = resolved(name, device)
@@ -62,3 +72,24 @@ def test_a_recipe_resolves(name: str, device: DeviceInfo) -> None:
     assert asked
     assert {key: written[key] for key in asked} == asked
     assert loaded(name).asked.keys() - asked.keys() <= {"model.preset"}
+
+
+def chosen(name: str, place: str) -> dict[str, Any]:
+    """Settings of a recipe that are chosen automatically, by dotted key."""
+    found = resolved(name, DEVICES[place])
+    values = flatten(tomllib.loads(resolved_toml(found)))
+    return {key: values[key] for key in sorted(found.why) if key in values}
+
+
+@pytest.mark.parametrize("place", DEVICES)
+@pytest.mark.parametrize("name", recipe_names())
+def test_what_is_chosen_for_a_recipe_has_not_changed(name: str, place: str) -> None:
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert chosen(name, place) == golden[name][place]
+    assert golden.keys() == set(recipe_names())
+
+
+if __name__ == "__main__":
+    everything = {name: {place: chosen(name, place) for place in DEVICES}
+                  for name in recipe_names()}  # fmt: skip
+    GOLDEN.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n", encoding="utf-8")

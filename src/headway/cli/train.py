@@ -176,6 +176,7 @@ def _show_plan(run: Training, folder: Path) -> int:
     """Print the plan, with times measured on this machine, as comments and TOML on stdout."""
     from headway.models.summary import count_parameters, meta_model
     from headway.progress import duration
+    from headway.settings.defaults import TABLE
     from headway.training.estimate import memory_needed
     from headway.training.schedule import schedule_line
 
@@ -205,5 +206,6 @@ def _show_plan(run: Training, folder: Path) -> int:
     print(f"# measured: {timing.tokens_per_s:,.0f} tokens/s, {timing.step_s:.3g} s per step")
     print(f"# {steps:,} steps and {evaluations} evaluations: about {duration(total)}")
     print(f"# {schedule_line(train, steps, model.d_model)}")
+    print(f"# [row] after a reason: a row of the table of defaults, {TABLE}")
     print(resolved_toml(settings), end="")
     return 0

@@ -630,7 +630,8 @@ OF_CALL: EffectTable[CallFacts] = EffectTable(
         reason="to generated text, not to the choice of a label",
     ),
     EffectRule(
-        settings=("--text",), when=lambda facts: facts.row.is_text, reason="to runs that read text. Other files are named: headway predict RUN FILE"
+        settings=("--text",), when=lambda facts: facts.row.is_text,
+        reason="to runs that read text. Other files are named: headway predict RUN FILE",
     ),
 )  # fmt: skip
 """Options of predict and evaluate."""
