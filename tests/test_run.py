@@ -529,6 +529,7 @@ def test_words_of_a_sentence_may_be_given_as_such(runs: Path) -> None:
     run = headway.load(runs / "tag", device="cpu")
     in_text = run("ba de").to_dict()
     assert in_text.pop("offsets") == [[0, 2], [3, 5]]
+    assert in_text.pop("source") == "ba de"
     assert run({"words": ["ba", "de"]}).to_dict() == in_text
     assert run("ba\tde").words == ("ba", "de")
 

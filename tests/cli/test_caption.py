@@ -59,7 +59,7 @@ def test_words_look_at_what_they_name(folder: Path, capsys: Output) -> None:
     [line] = capsys.readouterr().out.splitlines()
     facts = json.loads(line)
     assert facts["file"] == name
-    assert facts["caption"] == "red left of blue"
+    assert facts["text"] == "red left of blue"
     assert facts["size"] == [8, 8]
     [output] = facts["outputs"]
     assert output["finished"]

@@ -109,7 +109,7 @@ def test_every_line_is_continued(said: Command) -> None:
 def test_json_has_every_token_with_its_log_probability(said: Command) -> None:
     found = json.loads(said("plain", "--json"))
     [output] = found["outputs"]
-    assert found["prompt"] == "the old"
+    assert found["source"] == "the old"
     assert len(output["tokens"]) == 6
     assert sum(output["token_log_probs"]) == pytest.approx(output["log_prob"])
     assert f"the old{output['text']}\n" == said("plain")
@@ -184,7 +184,7 @@ def test_prompts_with_answers_are_continued_up_to_the_end_of_the_line(
     of = shots(tmp_path / "shots", ("the", "old"), ("red", "cat"), names=("prompt", "answer"))
     [row] = said("plain", "--shots", of, "--json", lines="dog\n").splitlines()
     found = json.loads(row)
-    assert found["prompt"] == "the old\n\nred cat\n\ndog"
+    assert found["source"] == "the old\n\nred cat\n\ndog"
     assert said("plain", "--shots", of, lines="dog\n") == found["outputs"][0]["text"] + "\n"
     assert said("plain", "--shots", of, "--stream", lines="dog\n") == said(
         "plain", "--shots", of, lines="dog\n"

@@ -14,8 +14,10 @@ from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import EncoderSettings
-from headway.tasks.complete_answers import PrintedContinuations, completer_of
+from headway.tasks.answers import ContinuationAnswer
+from headway.tasks.complete_answers import completer_of
 from headway.tasks.loaded_run import open_run
+from headway.tasks.seq2seq_answers import answer_of
 from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.trainer import train_vocabularies
 
@@ -43,8 +45,10 @@ def test_what_was_learned_is_continued_in_order_and_the_same_in_any_batch() -> N
 def test_facts_have_the_log_probability_of_every_token() -> None:
     decoder = completer(replace(GREEDY, n_best=2, beam=2))
     [found] = decoder.complete(["one two"])
-    facts = json.loads(json.dumps(PrintedContinuations(found.outputs, prompt=found.source).facts()))
-    assert facts["prompt"] == "one two"
+    answer = answer_of(found.outputs, ContinuationAnswer, source=found.source)
+    facts = json.loads(json.dumps(answer.to_dict()))
+    assert facts["source"] == "one two"
+    assert facts["text"] == facts["outputs"][0]["text"]
     best, second = facts["outputs"]
     assert best["text"] == " three four five six."
     assert best["finished"]

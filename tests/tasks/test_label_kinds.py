@@ -18,7 +18,7 @@ from headway.models.parts.output_heads import LabelHead, set_class_prior
 from headway.nn.loss import LabelSmoothing
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.task_rows import spec_of
-from headway.tasks.answers import PrintOptions
+from headway.tasks.format import PrintOptions
 from headway.tasks.label_kinds import MultiLabel, Regression, SingleLabel
 from headway.tasks.readout import Read, mean_square, sigmoid_divergence
 

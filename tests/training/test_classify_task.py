@@ -23,8 +23,8 @@ from headway.progress import SILENT
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings
 from headway.settings.task_rows import spec_of
-from headway.tasks.answers import PrintOptions
 from headway.tasks.dataset import EvalPass
+from headway.tasks.format import PrintOptions
 from headway.tasks.label import ClassifyObjective, ClassifyPredictor, ItemLogits
 from headway.tasks.loaded_run import LoadedRun, open_run
 from headway.tasks.losses import plain as plain_loss

@@ -366,7 +366,7 @@ def test_lines_become_vectors(run: tuple[Path, RunSettings], model: nn.Module) -
     assert len(answers) == 3
     for answer, line in zip(answers, lines, strict=True):
         assert json.loads(answer.lines()) == answer.to_dict()["vector"]
-        assert answer.to_dict()["text"] == line
+        assert answer.to_dict()["source"] == line
         assert np.linalg.norm(answer.to_dict()["vector"]) == pytest.approx(1.0, abs=1e-4)
 
 

@@ -282,7 +282,7 @@ def test_gaps_are_filled_with_ranked_words(
         f"{mask} likes cold rain in the morning . 3",
     ]
     answers = list(made.answers(lines))
-    assert [answer.to_dict()["filled"] for answer in answers] == [
+    assert [answer.to_dict()["text"] for answer in answers] == [
         "a green house stands near the tall tree . 3", "",
         "nobody likes cold rain in the morning . 3",
     ]  # fmt: skip
@@ -339,7 +339,7 @@ def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_is_an_error(
     made = MaskedLMPredictor([filler], prepared.tokenizer, 12)
     [answer] = made.answers([line])
     word = answer.to_dict()["gaps"][0][0]["word"]
-    assert answer.to_dict()["filled"] == line.replace("[MASK]", word).strip()
+    assert answer.to_dict()["text"] == line.replace("[MASK]", word).strip()
     [(tokens, gaps)] = made.read(line, "").windows(12)
     assert len(tokens) == 12
     assert tokens[gaps[0]] == prepared.tokenizer.mask

@@ -191,13 +191,12 @@ def test_a_silent_recording_is_called_silent(run: Path, spoken: Path, tmp_path: 
 
 def test_vectors_are_written(run: Path, spoken: Path, tmp_path: Path) -> None:
     files = [spoken / "known" / "ada" / "1.wav", tmp_path / "none.wav"]
-    first, second = answers(run, files, to=str(tmp_path / "v.npy"))
+    [unreadable] = answers(run, files, to=str(tmp_path / "v.npy"))
     vectors = np.load(tmp_path / "v.npy")
     assert vectors.shape == (2, 32)
     assert np.linalg.norm(vectors[0]) == pytest.approx(1.0, abs=1e-5)
-    assert first.to_dict()["vector"] == pytest.approx(vectors[0].tolist(), abs=1e-5)
     assert np.isnan(vectors[1]).all()
-    assert "none.wav" in second.error
+    assert "none.wav" in unreadable.error
 
 
 @pytest.mark.parametrize(

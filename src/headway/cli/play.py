@@ -99,15 +99,15 @@ class Player:
         return True
 
     def _answer(self, line: str) -> None:
-        from headway.tasks.answers import PrintOptions
+        from headway.tasks.format import PrintOptions
 
         self.shown = False
         try:
             for answer in self.predictor.answers([line]):
                 self.number += 1
-                show = PrintOptions(numbered=self.run.settings.decode.n_best > 1)
-                shown = "" if self.shown else answer.lines(show, self.number)
-                print(visible(shown), flush=True)
+                several = self.run.settings.decode.n_best > 1
+                show = PrintOptions(numbered=several, streamed=self.shown)
+                print(visible(answer.lines(show, self.number)), flush=True)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise

@@ -46,7 +46,8 @@ from headway.specs.tasks import Spec
 if TYPE_CHECKING:
     from headway.data.predict_input import InputFile
     from headway.tasks.answer_tables import AnswerTable
-    from headway.tasks.answers import Answer, PrintOptions
+    from headway.tasks.answers import Answer
+    from headway.tasks.format import PrintOptions
 
 TEXT = Flag(
     "text", "An input text, repeatable. With FILES: the column of the text.", "answers",
@@ -137,7 +138,7 @@ def predict(
     from headway.data.files import count_lines, is_stream
     from headway.run import Run
     from headway.tasks.answer_tables import is_table
-    from headway.tasks.answers import PrintOptions
+    from headway.tasks.format import PrintOptions
 
     progress = Progress()
     table = is_table(out) and not (as_json and out.endswith(".jsonl"))
@@ -173,7 +174,7 @@ def predict(
     stage = watched.stage("predicting", n_lines, beats=beats)
     show = PrintOptions(
         "scores" in options, settings.decode.n_best > 1, "alignments" in options,
-        options.get("top"), options.get("format", "text"),
+        options.get("top"), options.get("format", "text"), "stream" in options,
     )  # fmt: skip
     if table:
         n_best = max(options.get("top") or 1, settings.decode.n_best if spec.writes else 1)
@@ -294,23 +295,20 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 def _table(out: str, columns: Sequence[str], spec: Spec, n_best: int) -> AnswerTable:
     """A table with the input columns followed by the columns of the answers."""
     from headway.tasks.answer_tables import AnswerTable
+    from headway.tasks.format import cell_names
 
-    scored = spec.is_single_label or spec.writes
-    answered = ["answer", *["score"] * scored, *["spans"] * spec.is_tagging]
-    for rank in range(2, n_best + 1):
-        answered += [f"answer_{rank}", *[f"score_{rank}"] * scored]
-    return AnswerTable(out, columns, [*answered, *["error"] * (not spec.is_text)])
+    return AnswerTable(out, columns, cell_names(spec, n_best))
 
 
 def _write_rows(
     answers: Iterable[Answer], rows: AnswerTable, n_best: int, stage: ProgressStage
 ) -> int:  # fmt: skip
     """Write one row per answer and return the number of inputs that failed."""
-    from headway.tasks.answer_tables import answer_cells
+    from headway.tasks.format import to_cells
 
     failed = 0
     for answer in answers:
-        rows.write(answer.row, answer_cells(answer, n_best))
+        rows.write(answer.row, to_cells(answer, n_best))
         stage.advance()
         if answer.error:
             failed += 1

@@ -108,8 +108,7 @@ def logprobs_by_name(out: TextAnswer, behind: int) -> list[TokenLogprob]:
 
 def has_stop_string(out: TextAnswer) -> bool:
     """Whether a stop string ended the output."""
-    facts = out.to_dict().get("outputs") or [{}]
-    return bool(facts[0].get("stopped_by"))
+    return out.stopped_by is not None
 
 
 def _readable(token: str) -> str:

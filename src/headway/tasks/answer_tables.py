@@ -18,13 +18,8 @@ from typing import IO, Any
 
 from headway.errors import UserError, needs
 from headway.storage import replace_file
-from headway.tasks.answers import (
-    Answer,
-    LabelsAnswer,
-    NumberAnswer,
-    TagAnswer,
-    VectorAnswer,
-)
+from headway.tasks.answers import Answer
+from headway.tasks.format import to_cells
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 
@@ -50,33 +45,6 @@ def without_formula(text: str) -> str:
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
-def answer_cells(answer: Answer, n_best: int = 1) -> dict[str, object]:
-    """The cells of an answer: `answer`, `score` where there is one, and the next-best."""
-    found: dict[str, object] = {"answer": _value(answer)}
-    if answer.score is not None:
-        found["score"] = round(answer.score, 6)
-    if isinstance(answer, TagAnswer) and answer.marked:
-        found["spans"] = [span.facts() for span in answer.spans]
-    if not answer.error:
-        for rank, other in enumerate(answer.others[: n_best - 1], 2):
-            found[f"answer_{rank}"] = _value(other)
-            if other.score is not None:
-                found[f"score_{rank}"] = round(other.score, 6)
-    if answer.error:
-        found["answer"], found["error"] = None, answer.error
-    return found
-
-
-def _value(answer: Answer) -> object:
-    if isinstance(answer, LabelsAnswer):
-        return list(answer.labels)
-    if isinstance(answer, NumberAnswer):
-        return answer.value
-    if type(answer) is VectorAnswer:
-        return answer.vector.tolist()
-    return answer.text
-
-
 def free_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
     """Names of columns for the answers that none of the given columns has."""
     taken = set(taken)
@@ -100,7 +68,7 @@ class AnswerTable:
         self, path: str | Path, given: Sequence[str], answered: Sequence[str],
         part: Path | None = None,
     ) -> None:  # fmt: skip
-        """`given`: columns of the input; `answered`: keys of `answer_cells` that may occur;
+        """`given`: columns of the input; `answered`: keys of `to_cells` that may occur;
         `part`: temporary file to write to, if not `path` itself."""
         self.path, self.ending = Path(path), Path(path).suffix.lower()
         self.part = part or self.path
@@ -223,7 +191,7 @@ def save_table(answers: Sequence[Answer], path: Path) -> None:
     """Write a table with one row per answer: the input columns if the inputs were rows of a table,
     otherwise `id` and `place` if known, and then the answer."""
     rows = [dict(_given(one)) for one in answers]
-    cells = [answer_cells(one) for one in answers]
+    cells = [to_cells(one) for one in answers]
     given = dict.fromkeys(name for row in rows for name in row)
     answered = dict.fromkeys(name for row in cells for name in row) or {"answer": None}
     replace_file(path, lambda part: _save(path, part, (list(given), list(answered)), rows, cells))

@@ -1,7 +1,7 @@
 """Answers (predictions) of models: one frozen class for each kind, and lists of them.
 
-Every answer has a text; each kind adds its own fields. The output of `--json` and the printed lines
-are made on demand by the `printed` object of the task.
+Every answer has a text; each kind adds its own fields. `tasks/format.py` turns the fields into
+printed lines, JSON, cells of a table and HTML.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import json
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, SupportsIndex, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, cast, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -23,57 +22,13 @@ from headway.storage import replace_file, replace_text
 if TYPE_CHECKING:
     from headway.decode.output import AttendedRegion
     from headway.decode.speech.word_times import WordTiming
+    from headway.tasks.format import PrintOptions
 
 JsonDict = dict[str, Any]
 """JSON object."""
 
 Float32Array = NDArray[np.float32]
 AnyArray = NDArray[np.generic]
-
-
-@dataclass(frozen=True)
-class PrintOptions:
-    """How answers are printed for people."""
-
-    scores: bool = False
-    """Print the score of each answer."""
-
-    numbered: bool = False
-    """Print the number of the input before each output, because an input may have several."""
-
-    alignments: bool = False
-    top: int | None = None
-    """Number of classes to print with their probabilities; None: only the best class."""
-
-    form: str = "text"
-    """Format of transcripts: `text`, `srt` or `vtt`."""
-
-
-PLAIN = PrintOptions()
-
-
-class Printed(Protocol):
-    """The two output forms of an answer: JSON for programs, lines for people."""
-
-    def facts(self) -> JsonDict: ...
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        """One line per requested output. `number`: index of the input, from 1."""
-        ...
-
-
-@dataclass(frozen=True)
-class PlainPrinted:
-    """An answer whose printed lines do not depend on `PrintOptions`."""
-
-    text: str
-    data: JsonDict
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        return self.text
-
-    def facts(self) -> JsonDict:
-        return dict(self.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -93,6 +48,9 @@ class Answer:
     place: str = ""
     """Name of the input: a file, or a place in a list of files."""
 
+    source: str | None = None
+    """Input text; None if the input is not a text, or if the answer does not keep it."""
+
     row: Mapping[str, object] | None = field(default=None, repr=False, compare=False)
     """Row of the input table, without columns that hold media."""
 
@@ -102,7 +60,8 @@ class Answer:
     error: str = ""
     """Reason why there is no answer, if the input could not be read."""
 
-    printed: Printed | None = field(default=None, repr=False, compare=False)
+    silent: bool = False
+    """Whether the input is audio without sound, so that the answer is meaningless."""
 
     @property
     def others(self) -> tuple[Self, ...]:
@@ -111,12 +70,15 @@ class Answer:
 
     def to_dict(self) -> JsonDict:
         """JSON object that `headway predict --json` prints."""
-        facts = {"text": self.text} if self.printed is None else self.printed.facts()
-        return {"error": self.error, **facts} if self.error else facts
+        from headway.tasks.format import to_json
 
-    def lines(self, show: PrintOptions = PLAIN, number: int = 1) -> str:
+        return to_json(self)
+
+    def lines(self, show: PrintOptions | None = None, number: int = 1) -> str:
         """Output of `headway predict` for this answer. `number`: index of the input, from 1."""
-        return self.text if self.printed is None else self.printed.lines(show, number)
+        from headway.tasks.format import PrintOptions, to_lines
+
+        return to_lines(self, show or PrintOptions(), number)
 
     def save(self, path: str | Path) -> None:
         """Write this answer to a file; see `Answers.save`."""
@@ -167,7 +129,7 @@ def mean_probability(log_probs: Sequence[float]) -> float | None:
 
 def attributes_of(kind: type[Answer]) -> list[str]:
     """Public fields and properties of an answer class, in order."""
-    named = [one.name for one in fields(kind) if one.name != "printed"]
+    named = [one.name for one in fields(kind)]
     more = [name for name in dir(kind) if isinstance(getattr(kind, name), property)]
     return [*dict.fromkeys([*named, *more])]
 
@@ -182,18 +144,21 @@ class LabelAnswer(Answer):
     probs: tuple[float, ...]
     """Probability of each class, in the order of `classes`."""
 
+    log_probs: tuple[float, ...] = ()
+    """Log-probability of each class as a text, if a language model chose among them."""
+
+    top: int | None = None
+    """Number of classes that were asked for; None: only the best."""
+
     @classmethod
-    def of(
-        cls, classes: Sequence[str], shares: Iterable[float], *, place: str = "",
-        printed: Printed | None = None,
-    ) -> LabelAnswer:  # fmt: skip
-        """Answer with the most likely class, the first one in case of a tie."""
+    def of(cls, classes: Sequence[str], shares: Iterable[float], **other: Any) -> LabelAnswer:
+        """Answer with the most likely class, the first one in case of a tie. `other`: the remaining
+        fields."""
         values = tuple(map(float, shares))
         best = max(range(len(values)), key=values.__getitem__)
         return cls(
-            text=classes[best], score=values[best], place=place, printed=printed,
-            classes=tuple(classes), probs=values,
-        )  # fmt: skip
+            text=classes[best], score=values[best], classes=tuple(classes), probs=values, **other
+        )
 
     @property
     def label(self) -> str:
@@ -207,7 +172,7 @@ class LabelAnswer(Answer):
     def others(self) -> tuple[Self, ...]:
         order = sorted(range(len(self.probs)), key=lambda i: -self.probs[i])
         return tuple(
-            replace(self, text=self.classes[i], score=self.probs[i], printed=None)
+            replace(self, text=self.classes[i], score=self.probs[i])
             for i in order
             if self.classes[i] != self.text
         )
@@ -225,6 +190,9 @@ class LabelsAnswer(Answer):
 
     probs: tuple[float, ...]
     """Independent probability of each label, in the order of `classes`."""
+
+    top: int | None = None
+    """Number of labels that were asked for; None: only the predicted ones."""
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -272,9 +240,6 @@ class TagAnswer(Answer):
     """Start and end of each word in `source`, in characters; empty if the input was a list of
     words."""
 
-    source: str = ""
-    """Text that was split into the words."""
-
     @property
     def spans(self) -> tuple[AnswerSpan, ...]:
         """Spans marked by the tags; empty for tags that do not mark spans."""
@@ -284,18 +249,23 @@ class TagAnswer(Answer):
         return tuple(self._span(one.type, one.first, one.last) for one in found)
 
     def _span(self, kind: str, first: int, last: int) -> AnswerSpan:
-        if not self.offsets:
+        if self.source is None or not self.offsets:
             return AnswerSpan(kind, first, last, " ".join(self.words[first : last + 1]))
         start, end = self.offsets[first][0], self.offsets[last][1]
         return AnswerSpan(kind, first, last, self.source[start:end], start, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WordAnswer(Answer):
+    """One line of CoNLL columns: a word with its tag, or a line between two sentences."""
+
+    word: str = ""
+    """Empty for a line between sentences, which is the text of the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TextAnswer(Answer):
     """Generated text."""
-
-    source: str = ""
-    """Source sentence or prompt; empty if the input is not a text."""
 
     tokens: tuple[str, ...] = ()
     """Tokens in readable form, without the end token."""
@@ -306,8 +276,23 @@ class TextAnswer(Answer):
     log_prob: float = 0.0
     """Sum of the log-probabilities of all tokens."""
 
+    ranking_score: float = 0.0
+    """Log-probability with the length penalty; `others` are ranked by it."""
+
     finished: bool = True
     """Whether the text ended with an end token and not at a limit."""
+
+    stopped_by: str | None = None
+    """Stop string that ended the text, if one did."""
+
+    parts: int = 1
+    """Number of parts that a long source was split into."""
+
+    cut: bool = False
+    """Whether the end of a long source was cut off."""
+
+    size: tuple[int, int] | None = None
+    """Height and width of the image that `alignment` refers to."""
 
     alignment: tuple[tuple[int, int], ...] | tuple[AttendedRegion, ...] | None = None
     """Pairs of word indices of source and text, from 0; for an image, the part that each word
@@ -318,6 +303,23 @@ class TextAnswer(Answer):
     @property
     def others(self) -> tuple[Self, ...]:
         return cast(tuple[Self, ...], self.rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ContinuationAnswer(TextAnswer):
+    """Text that continues a prompt, which is the `source`."""
+
+    prompted: bool = True
+    """Whether the text is printed after its prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FieldAnswer(ContinuationAnswer):
+    """Generated field of a document."""
+
+    field: str
+    document: Mapping[str, str]
+    """All fields of the document, with the generated one."""
 
 
 class AnswerSegment(NamedTuple):
@@ -338,6 +340,12 @@ class AnswerSegment(NamedTuple):
     """Probability of Whisper's no-speech token; None for models without one."""
 
     temperature: float = 0.0
+    silent: bool = False
+    doubtful: bool = False
+    """Whether the text is unreliable: repetitive or improbable."""
+
+    tries: int = 1
+    """Number of attempts at several temperatures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -383,6 +391,22 @@ class NearestAnswer(VectorAnswer):
     cosine: float
     near: tuple[tuple[str, float], ...] = ()
     """Nearest candidates with their cosines, the nearest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SpeakerAnswer(NearestAnswer):
+    """Nearest enrolled speaker, or the comparison with one recording."""
+
+    against: str | None = None
+    """Recording to compare with; None for a list of speakers."""
+
+    threshold: float | None = None
+    """Least cosine that counts as the same speaker, if known."""
+
+    @property
+    def same(self) -> bool | None:
+        """Whether both recordings have the same speaker; None without a threshold."""
+        return None if self.threshold is None else self.cosine >= self.threshold
 
 
 class Answers(list[Answer]):
@@ -452,7 +476,9 @@ class Answers(list[Answer]):
             raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
 
     def _repr_html_(self) -> str:
-        return table_html(self)
+        from headway.tasks.format import to_html
+
+        return to_html(self)
 
 
 def _save_lines(answers: Answers, path: Path) -> None:
@@ -542,51 +568,3 @@ SAVERS: dict[str, Callable[[Answers, Path], None]] = {
 
 MOST_REPR = 20
 """Number of answers in a `repr`."""
-
-MOST_ROWS = 50
-"""Number of answers in the HTML table of a notebook."""
-
-CELL = "text-align:left;white-space:pre-wrap"
-
-
-def table_html(answers: Sequence[Answer]) -> str:
-    """HTML table of answers for notebooks."""
-    shown = answers[:MOST_ROWS]
-    names = ["place"] * any(one.place for one in shown)
-    names += ["source"] * any(getattr(one, "source", "") for one in shown)
-    names += ["text", *["score"] * any(one.score is not None for one in shown)]
-    head = _row("th", names)
-    rows = "".join(_row("td", [_cell(one, name) for name in names]) for one in shown)
-    left = len(answers) - len(shown)
-    more = f"<p>… and {left:,} more</p>" if left else ""
-    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>{more}"
-
-
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag} style={CELL!r}>{cell}</{tag}>' for cell in cells)}</tr>"
-
-
-def _cell(answer: Answer, name: str) -> str:
-    if name == "score":
-        return "" if answer.score is None else f"{answer.score:.4f}"
-    if name != "text":
-        return escape(str(getattr(answer, name, "")))
-    if answer.error:
-        return f'<span style="color:#b00">{escape(answer.error)}</span>'
-    notes = "".join(f"<br><small>{escape(note)}</small>" for note in answer.notes)
-    return (_shaded(answer) or escape(answer.text)) + notes
-
-
-def _shaded(answer: Answer) -> str:
-    """HTML of a text with less likely tokens in stronger red; empty if the tokens do not add up to
-    the text."""
-    if not isinstance(answer, TextAnswer) or len(answer.token_log_probs) < len(answer.tokens):
-        return ""
-    parts = [token.replace("▁", " ") for token in answer.tokens]
-    if "".join(parts).strip() != answer.text.strip():
-        return ""
-    return "".join(
-        f'<span title="{np.exp(log_prob):.3f}" style="background:rgba(214,69,65,'
-        f'{0.6 * (1 - np.exp(log_prob)):.2f})">{escape(part)}</span>'
-        for part, log_prob in zip(parts, answer.token_log_probs, strict=False)
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from headway.data.causal_lm import FieldMarks
 from headway.data.predict_input import Question
 from headway.decode.completer import Completer, Prompt
 from headway.decode.continuous import BatchMember, ContinuousBatch
-from headway.decode.output import GenerationResult, Output
+from headway.decode.output import GenerationResult
 from headway.decode.stream import OnOutputPiece
 from headway.errors import DataError, UserError, suggest
 from headway.models.decoder import Decoder
@@ -22,11 +22,11 @@ from headway.settings.effects import CallFacts, check_options
 from headway.settings.folder import run_folder
 from headway.settings.listed import ensure_list
 from headway.settings.task_rows import spec_of
-from headway.tasks.answers import Answer, JsonDict, LabelAnswer, PrintOptions
+from headway.tasks.answers import Answer, ContinuationAnswer, FieldAnswer, LabelAnswer
 from headway.tasks.causal_lm import check_language, context_of
-from headway.tasks.fewshot import FewShotClassifier, FewShotExamples, FewShotPrediction
+from headway.tasks.fewshot import FewShotClassifier, FewShotExamples
 from headway.tasks.loaded_run import LoadedRun, open_run
-from headway.tasks.seq2seq_answers import PrintedTexts, answer_of
+from headway.tasks.seq2seq_answers import answer_of
 from headway.tasks.task import InferenceRequest, Predictor
 from headway.tokens.tokenizer import Tokenizer
 
@@ -163,8 +163,8 @@ class CausalLMPredictor(ContinuousBatching):
         assert member.outputs is not None
         text = question if isinstance(question, str) else self.completer.tokenizer.decode(question)
         if self.shots is not None:
-            return self._answer(GenerationResult(self.shots.prompt(text), member.outputs), "")
-        return self._answer(GenerationResult(text, member.outputs), text)
+            text = self.shots.prompt(text)
+        return self._answer(GenerationResult(text, member.outputs))
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         lines = ensure_list(lines)
@@ -175,11 +175,11 @@ class CausalLMPredictor(ContinuousBatching):
                 prompts, on_token=self.write, shared=shots.prefix, live=live,
                 on_progress=self.between,
             )  # fmt: skip
-            return (self._answer(completion, "") for completion in found)
+            return map(self._answer, found)
         if self.write is not None:
             return self._streamed(lines)
         completions = self.completer.complete(lines, live=live, on_progress=self.between)
-        return (self._answer(completion, completion.source) for completion in completions)
+        return map(self._answer, completions)
 
     def _streamed(self, lines: Iterable[str]) -> Iterator[Answer]:
         assert self.write is not None
@@ -187,14 +187,12 @@ class CausalLMPredictor(ContinuousBatching):
             if self.echo:
                 self.write(line)
             for completion in self.completer.complete([line], on_token=self.write):
-                yield self._answer(completion, "")
+                yield self._answer(completion)
 
-    def _answer(self, found: GenerationResult, before: str) -> Answer:
-        shown = self.write is not None
-        printed = PrintedContinuations(
-            found.outputs, prompt=found.source, before=before, shown=shown
-        )
-        return answer_of(printed, source=found.source)
+    def _answer(self, found: GenerationResult) -> Answer:
+        # A prompt with examples is not repeated before the answer.
+        prompted = self.shots is None
+        return answer_of(found.outputs, ContinuationAnswer, source=found.source, prompted=prompted)
 
     def summary(self) -> str:
         return self.completer.summary.text("prompt", digits=1)
@@ -216,7 +214,10 @@ class LabelChoicePredictor:
         for choice in self.chooser(lines, live=live):
             self.n_answered += 1
             shares = choice.probabilities
-            yield LabelAnswer.of(tuple(shares), shares.values(), printed=_PrintedChoice(choice))
+            yield LabelAnswer.of(
+                tuple(shares), shares.values(), source=choice.text,
+                log_probs=tuple(choice.log_probs.values()),
+            )  # fmt: skip
 
     def summary(self) -> str:
         return f"{self.n_answered:,} line{'s' * (self.n_answered != 1)}"
@@ -269,13 +270,13 @@ class FieldPredictor(ContinuousBatching):
 
     def _answer(self, given: Mapping[str, str], completion: GenerationResult) -> Answer:
         # A field starts a new text, so drop the space that some vocabularies put before words.
-        text = completion.text.removeprefix(" ")
-        printed = PrintedContinuations(
-            completion.outputs,
-            {"document": {**given, self.field: text}, "field": self.field},
-            prompt=completion.source, before=None, shown=self.write is not None,
+        outputs = [
+            replace(output, text=output.text.removeprefix(" ")) for output in completion.outputs
+        ]
+        return answer_of(
+            outputs, FieldAnswer, source=completion.source, prompted=False, field=self.field,
+            document={**given, self.field: outputs[0].text},
         )  # fmt: skip
-        return answer_of(printed, source=completion.source)
 
     def prompt(self, given: Mapping[str, str]) -> list[int]:
         known = {name: given.get(name, "") for name in self.fields}
@@ -323,41 +324,3 @@ def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokeni
             before, behind = FieldMarks.of(name, tokenizer)
             ids += [before, *tokenizer.encode(text), behind]
     return ids if wanted is None else [*ids, FieldMarks.of(wanted, tokenizer).open]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrintedContinuations(PrintedTexts):
-    """Printed form of the continuations of a prompt."""
-
-    prompt: str
-    before: str | None = ""
-    """Text printed before the continuation. None: nothing, and without a leading space."""
-
-    shown: bool = False
-    """Whether the text was already streamed, so that it is not printed again."""
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        return "" if self.shown else super().lines(show, number)
-
-    def _line(self, output: Output, show: PrintOptions, number: int) -> str:
-        score = f"{output.log_prob:.4f}\t" if show.scores else ""
-        return score + (self.before or "") + self.text(output)
-
-    def text(self, output: Output) -> str:
-        return output.text.removeprefix(" ") if self.before is None else output.text
-
-    def facts(self) -> JsonDict:
-        outputs = [{**self._output(one), "stopped_by": one.stopped_by} for one in self.outputs]
-        return {**self.about, "prompt": self.prompt, "outputs": outputs}
-
-
-@dataclass(frozen=True)
-class _PrintedChoice:
-    choice: FewShotPrediction
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        label = self.choice.label
-        return f"{label}\t{self.choice.probabilities[label]:.4f}" if show.scores else label
-
-    def facts(self) -> JsonDict:
-        return self.choice.facts()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +17,7 @@ from headway.settings.run import Resolved
 from headway.settings.task_rows import spec_of
 from headway.tasks.answers import (
     Answer,
-    JsonDict,
     NearestAnswer,
-    PlainPrinted,
-    PrintOptions,
     VectorAnswer,
     save_array,
 )
@@ -73,11 +69,7 @@ class EmbeddingPredictor:
                     yield from self.answer_for(one, next(x_ND))
 
     def answer_for(self, one: LoadedInput, x_D: Float32Array) -> Iterator[Answer]:
-        made = VectorAnswer(
-            text=f"{len(x_D):,} numbers", place=one.name, vector=x_D.astype(np.float32),
-            printed=_PrintedVector(name_of(one), x_D),
-        )  # fmt: skip
-        yield note_silence(made, one)
+        yield note_silence(vector_answer(one, x_D), one)
 
     def answer_unreadable(self, one: LoadedInput) -> Iterator[Answer]:
         yield unreadable_answer(one.name, one.error)
@@ -134,11 +126,9 @@ class NearestPredictor(EmbeddingPredictor):
         order = np.argsort(-like_S, kind="stable")[: self.top]
         near = tuple((self.candidates[i], float(like_S[i])) for i in order)
         text, like = near[0]
-        [name] = own = name_of(one)
-        facts: JsonDict = {**own, "nearest": [{name: text, "cosine": like} for text, like in near]}
         made = NearestAnswer(
-            text=text, cosine=like, near=near, place=one.name, vector=x_D.astype(np.float32),
-            printed=PlainPrinted("\n".join(f"{like:.4f}\t{text}" for text, like in near), facts),
+            text=text, cosine=like, near=near, vector=x_D.astype(np.float32), place=one.name,
+            source=text_of(one),
         )  # fmt: skip
         yield note_silence(made, one)
 
@@ -156,16 +146,23 @@ class NearestPredictor(EmbeddingPredictor):
             raise DataError(
                 f"--nearest {path}: the file is empty. Give a file with at least one candidate."
             )
-        self.candidates = [next(iter(name_of(one).values())) for one in found]
+        self.candidates = [one.name or str(one.values[0]) for one in found]
         self.candidates_SD = cosine(self.vectors([one.values for one in found]))
 
     def summary(self) -> str:
         return f"{self.count_text()} compared with {len(self.candidates):,} candidates"
 
 
-def name_of(one: LoadedInput) -> dict[str, str]:
-    """The input in JSON output: a text, or the name of a file."""
-    return {"file": one.name} if one.name else {"text": str(one.values[0])}
+def text_of(one: LoadedInput) -> str | None:
+    """The text of an input, or None for a file."""
+    return None if one.name else str(one.values[0])
+
+
+def vector_answer(one: LoadedInput, x_D: Float32Array) -> VectorAnswer:
+    return VectorAnswer(
+        text=f"{len(x_D):,} numbers", vector=x_D.astype(np.float32), place=one.name,
+        source=text_of(one),
+    )  # fmt: skip
 
 
 def predictor(use: InferenceRequest) -> EmbeddingPredictor:
@@ -185,19 +182,3 @@ def predictor(use: InferenceRequest) -> EmbeddingPredictor:
     found.top = top or TOP
     found.read(str(nearest))
     return found
-
-
-@dataclass(frozen=True)
-class _PrintedVector:
-    name: dict[str, str]
-    x_D: Float32Array
-
-    @property
-    def numbers(self) -> list[float]:
-        return [round(float(value), 6) for value in self.x_D]
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        return json.dumps(self.numbers)
-
-    def facts(self) -> JsonDict:
-        return {**self.name, "vector": self.numbers}

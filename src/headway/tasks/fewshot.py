@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,11 +104,6 @@ class FewShotPrediction:
         """Probabilities of the labels, normalised over the labels."""
         shares = torch.tensor(list(self.log_probs.values()), dtype=torch.double).softmax(0)
         return dict(zip(self.log_probs, shares.tolist(), strict=True))
-
-    def facts(self) -> dict[str, Any]:
-        """The fields of the JSON output."""
-        facts = {"text": self.text, "label": self.label, "probabilities": self.probabilities}
-        return {**facts, "scores": self.log_probs, "log_probs": self.log_probs}
 
 
 class FewShotClassifier:

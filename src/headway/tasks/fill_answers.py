@@ -19,7 +19,7 @@ from headway.models.parts.output_heads import ModelInput
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, no_progress
 from headway.settings.model import EncoderSettings
-from headway.tasks.answers import GapAnswer, JsonDict, PlainPrinted, TokenGuess, mean_probability
+from headway.tasks.answers import GapAnswer, TokenGuess, mean_probability
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.masked_text import ENDS, room_of
 from headway.tasks.readout import EachRow
@@ -173,23 +173,14 @@ class MaskedLMPredictor:
         tokens = list(text.tokens)
         for place, gap in zip(text.gaps, candidates, strict=True):
             tokens[place] = gap[0][0]
-        filled = self.tokenizer.decode(tokens)
-        several = self.n_best > 1 and len(gaps) > 0
-        lines = (
-            (f"{place}\t" if len(gaps) > 1 else "") + f"{word}\t{p:.4f}"
-            for place, gap in enumerate(gaps, 1)
-            for word, p in gap
-        )
-        guesses = [[guess._asdict() for guess in gap] for gap in gaps]
-        facts: JsonDict = {"text": text.line, "filled": filled, "gaps": guesses}
         windowed = len(text.tokens) > self.room
         return GapAnswer(
-            text=filled,
+            text=self.tokenizer.decode(tokens),
+            source=text.line,
             score=mean_probability([math.log(gap[0].probability) for gap in gaps]),
             notes=("longer than the model reads: each gap sees only as much context as fits",)
             * windowed,
             gaps=gaps,
-            printed=PlainPrinted("\n".join(lines) if several else filled, facts),
         )
 
     def _word(self, token: int) -> str:

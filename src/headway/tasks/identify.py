@@ -21,14 +21,7 @@ from headway.settings.data import DataSettings
 from headway.settings.effects import CallFacts, check_options
 from headway.settings.run import Resolved
 from headway.specs.needs import LABEL
-from headway.tasks.answers import (
-    Answer,
-    JsonDict,
-    NearestAnswer,
-    PlainPrinted,
-    PrintOptions,
-    VectorAnswer,
-)
+from headway.tasks.answers import Answer, SpeakerAnswer
 from headway.tasks.dataset import EvalPass
 from headway.tasks.embed_answers import EmbeddingFilePredictor
 from headway.tasks.evaluate import TrainingData
@@ -257,67 +250,32 @@ class SpeakerPredictor(EmbeddingFilePredictor):
 
     def answer_for(self, one: LoadedInput, x_D: Float32Array) -> Iterator[Answer]:
         yield from super().answer_for(one, x_D)
-        yield note_silence(self._answer(one, x_D), one)
+        if self.enrolled:
+            yield note_silence(self._speaker(one, x_D), one)
 
-    def _answer(self, one: LoadedInput, vector_D: Float32Array) -> Answer:
-        if not self.enrolled:
-            facts: JsonDict = {"file": one.name, "vector": [round(float(v), 6) for v in vector_D]}
-            return VectorAnswer(
-                text=f"{len(vector_D):,} numbers", place=one.name, vector=vector_D,
-                printed=PlainPrinted(one.name, facts),
-            )  # fmt: skip
+    def _speaker(self, one: LoadedInput, vector_D: Float32Array) -> SpeakerAnswer:
         order = sorted(
             ((float(vector_D @ other_D), name) for name, other_D in self.enrolled.items()),
             reverse=True,
         )
         near = tuple((name, score) for score, name in order[: self.top])
         limit = None if self.is_list else threshold_of(self.use.opened.folder)
-        printed = _PrintedSpeaker(one.name, near, None if self.is_list else self.against, limit)
-        return NearestAnswer(
-            text=printed.text, place=one.name, vector=vector_D, cosine=near[0][1], near=near,
-            printed=printed,
+        name, cosine = near[0]
+        if self.is_list:
+            text = name
+        elif limit is None:
+            text = f"{cosine:.4f}"
+        else:
+            text = "same" if cosine >= limit else "different"
+        return SpeakerAnswer(
+            text=text, place=one.name, vector=vector_D, cosine=cosine, near=near,
+            against=None if self.is_list else self.against, threshold=limit,
         )  # fmt: skip
 
     def summary(self) -> str:
         return self.count_text() + (
             f"; vectors written to {self.use.options['to']}" if self.path else ""
         )
-
-
-@dataclass(frozen=True)
-class _PrintedSpeaker:
-    name: str
-    near: Sequence[tuple[str, float]]
-    against: str | None
-    """Single recording to compare with; None for a list of speakers."""
-
-    limit: float | None
-    """Least cosine that counts as the same speaker, if known."""
-
-    @property
-    def text(self) -> str:
-        name, score = self.near[0]
-        if self.against is None:
-            return name
-        if self.limit is None:
-            return f"{score:.4f}"
-        return "same" if score >= self.limit else "different"
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        if self.against is None:
-            return "\t".join(f"{name}\t{round(score, 4):.4f}" for name, score in self.near)
-        if self.limit is None:
-            return self.text
-        return f"{self.text}\t{self.near[0][1]:.4f}"
-
-    def facts(self) -> JsonDict:
-        best = [{"label": name, "cosine": round(score, 4)} for name, score in self.near]
-        if self.against is None:
-            return {"file": self.name, **best[0], "top": best}
-        facts = {"file": self.name, "against": self.against, "cosine": best[0]["cosine"]}
-        if self.limit is None:
-            return facts
-        return {**facts, "same": self.text == "same", "threshold": round(self.limit, 4)}
 
 
 def threshold_of(folder: Path) -> float | None:

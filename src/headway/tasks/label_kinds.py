@@ -31,8 +31,6 @@ from headway.tasks.answers import (
     LabelAnswer,
     LabelsAnswer,
     NumberAnswer,
-    PlainPrinted,
-    PrintOptions,
 )
 from headway.tasks.dataset import FloatArray
 from headway.tasks.losses import number_loss, sets_loss, shared_loss
@@ -84,9 +82,6 @@ IntArray = NDArray[np.int64]
 FEW_CLASSES = 50
 """Largest number of classes for which every evaluation, not only the last one, keeps its confusion
 matrix."""
-
-FEW = 50
-"""Largest number of classes for which JSON output of files has the probability of every class."""
 
 TOP = 5
 
@@ -317,41 +312,7 @@ class SingleLabel:
         return self.names[int(truth)]
 
     def answer(self, shares_C: FloatArray, place: str, top: int | None) -> LabelAnswer:
-        p_C = tuple(shares_C.tolist())
-        printed = PrintedLabel(place, self.names, p_C, top)
-        return LabelAnswer.of(self.names, p_C, place=place, printed=printed)
-
-
-@dataclass(frozen=True)
-class PrintedLabel:
-    name: str
-    """Name of the file; empty for a text."""
-
-    labels: Sequence[str]
-    p_C: Sequence[float]
-    top: int | None
-    """Number of classes to print; None: not requested."""
-
-    @property
-    def best(self) -> list[tuple[str, float]]:
-        order = sorted(range(len(self.p_C)), key=lambda i: -self.p_C[i])
-        return [(self.labels[i], self.p_C[i]) for i in order[: self.top or TOP]]
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        if show.top is None and not show.scores:
-            return self.best[0][0]
-        return "\t".join(f"{label}\t{p:.4f}" for label, p in self.best[: show.top or 1])
-
-    def facts(self) -> JsonDict:
-        best = [{"label": label, "probability": round(p, 6)} for label, p in self.best]
-        facts: JsonDict = {"file": self.name} if self.name else {}
-        facts |= best[0]
-        if self.name or self.top:
-            facts["top"] = best
-        if len(self.labels) <= FEW or not self.name:
-            pairs = zip(self.labels, self.p_C, strict=True)
-            facts["probabilities"] = {label: round(p, 6) for label, p in pairs}
-        return facts
+        return LabelAnswer.of(self.names, shares_C.tolist(), place=place, top=top)
 
 
 @dataclass(frozen=True)
@@ -486,11 +447,9 @@ class MultiLabel:
     def answer(self, shares_C: FloatArray, place: str, top: int | None) -> LabelsAnswer:
         order = sorted(range(len(shares_C)), key=lambda i: -shares_C[i])
         said = tuple(self.names[i] for i in order if shares_C[i] >= self.threshold)
-        p_C = tuple(shares_C.tolist())
-        printed = PrintedLabels(place, self.names, p_C, top, said)
         return LabelsAnswer(
-            text=", ".join(said), place=place, printed=printed, labels=said, classes=self.names,
-            probs=p_C,
+            text=", ".join(said), place=place, labels=said, classes=self.names,
+            probs=tuple(shares_C.tolist()), top=top,
         )  # fmt: skip
 
 
@@ -583,28 +542,7 @@ class Regression:
 
     def answer(self, shares_C: FloatArray, place: str, top: int | None) -> NumberAnswer:
         value = float(shares_C[0])
-        text, file = f"{value:.6g}", {"file": place} if place else {}
-        printed = PlainPrinted(text, {**file, "value": _short(value)})
-        return NumberAnswer(text=text, place=place, printed=printed, value=value)
-
-
-@dataclass(frozen=True)
-class PrintedLabels(PrintedLabel):
-    predicted: tuple[str, ...] = ()
-    """The predicted labels."""
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        if show.top is not None:
-            return super().lines(show, number)
-        if not show.scores:
-            return ", ".join(self.predicted)
-        p = dict(zip(self.labels, self.p_C, strict=True))
-        return "\t".join(f"{label}\t{p[label]:.4f}" for label in self.predicted)
-
-    def facts(self) -> JsonDict:
-        facts = super().facts()
-        del facts["label"], facts["probability"]
-        return {"labels": list(self.predicted), **facts}
+        return NumberAnswer(text=f"{value:.6g}", place=place, value=value)
 
 
 def label_type_of(settings: Resolved, labels: Sequence[str]) -> LabelType:

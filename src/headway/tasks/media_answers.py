@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from headway.tasks.answers import Answer, JsonDict, PlainPrinted, Printed, PrintOptions
+from headway.tasks.answers import Answer
 from headway.tasks.media_inputs import LoadedInput
 
 FIRST_WINDOW = 16
@@ -12,25 +12,12 @@ FIRST_WINDOW = 16
 
 
 def unreadable_answer(name: str, error: str) -> Answer:
-    return Answer(place=name, error=error, printed=PlainPrinted("", {"file": name}))
-
-
-@dataclass(frozen=True)
-class _Silent:
-    """Printed form of an answer, with a `silent` key in JSON."""
-
-    printed: Printed
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        return self.printed.lines(show, number)
-
-    def facts(self) -> JsonDict:
-        return {**self.printed.facts(), "silent": True}
+    return Answer(place=name, error=error)
 
 
 def note_silence(answer: Answer, one: LoadedInput) -> Answer:
     """The answer, with a note if the audio is silent."""
-    if not one.is_silent or answer.printed is None:
+    if not one.is_silent:
         return answer
     note = f"{one.name} is silent, so its prediction is meaningless."
-    return replace(answer, notes=(note,), printed=_Silent(answer.printed))
+    return replace(answer, notes=(note,), silent=True)

@@ -1,16 +1,15 @@
-"""Prediction of translations and captions, and the format in which they are printed."""
+"""Prediction of translations and captions."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
 from headway.data.files import open_lines
 from headway.data.media.open_item import UNITS
-from headway.decode.align import pharaoh
 from headway.decode.batching import windows
 from headway.decode.constraints import TextConstraints
 from headway.decode.output import AttendedRegion, GenerationResult, Output
@@ -21,7 +20,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import ImageSettings, Seq2SeqSettings, family_of
 from headway.settings.run import media_settings
-from headway.tasks.answers import Answer, JsonDict, PrintOptions, TextAnswer, mean_probability
+from headway.tasks.answers import Answer, TextAnswer, mean_probability
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_answers import FIRST_WINDOW, unreadable_answer
 from headway.tasks.media_inputs import LoadedInput, load_media, what_of
@@ -30,105 +29,33 @@ from headway.tasks.task import InferenceRequest
 LONG = ("split", "cut", "error")
 
 
-@dataclass(frozen=True)
-class PrintedTexts:
-    """Outputs for one input, printed as lines or as JSON."""
-
-    outputs: Sequence[Output]
-    about: JsonDict = field(default_factory=dict)
-    """JSON keys about the input, before the outputs."""
-
-    after: JsonDict = field(default_factory=dict)
-    """JSON keys after the outputs."""
-
-    best: str = ""
-    """JSON key that repeats the best text, such as `caption`; empty: none."""
-
-    digits: int | None = None
-    """Decimal places of scores in JSON; None: all."""
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        """One line per output: the score first if requested, the alignments last if requested.
-        With several outputs per input, each line begins with the number of its input."""
-        return "\n".join(self._line(output, show, number) for output in self.outputs)
-
-    def _line(self, output: Output, show: PrintOptions, number: int) -> str:
-        line = [str(number)] if show.numbered else []
-        line += [f"{output.score:.4f}", output.text] if show.scores else [output.text]
-        if output.attended_regions is not None:
-            line.append(" ".join(_shown(look) for look in output.attended_regions))
-        elif show.alignments:
-            line.append(pharaoh(output.alignment or []))
-        return "\t".join(text.replace("\t", " ") for text in line) if len(line) > 1 else line[0]
-
-    def text(self, output: Output) -> str:
-        """Text of an output in an answer."""
-        return output.text
-
-    def facts(self) -> JsonDict:
-        first, *more = self.about.items()
-        best = [(self.best, self.outputs[0].text)] if self.best else []
-        outputs = list(map(self._output, self.outputs))
-        return {**dict([first, *best, *more]), "outputs": outputs, **self.after}
-
-    def _output(self, output: Output) -> JsonDict:
-        facts: JsonDict = {
-            "text": output.text,
-            "score": self._rounded(output.score),
-            "log_prob": self._rounded(output.log_prob),
-            "tokens": output.tokens,
-            "token_log_probs": [self._rounded(value) for value in output.token_log_probs],
-            "finished": output.finished,
-        }
-        if output.alignment is not None:
-            facts["alignment"] = output.alignment
-        if output.attended_regions is not None:
-            facts["looks"] = list(map(_look_facts, output.attended_regions))
-        return facts
-
-    def _rounded(self, value: float) -> float:
-        return value if self.digits is None else round(value, self.digits)
-
-
-def answer_of(printed: PrintedTexts, **common: Any) -> TextAnswer:
+def answer_of(
+    outputs: Sequence[Output], kind: type[TextAnswer] = TextAnswer, **common: Any
+) -> TextAnswer:
     """The answer with the best output; `rest` has the others. `common`: fields that all of them
     share."""
     best, *rest = (
-        TextAnswer(
-            text=printed.text(output),
+        kind(
+            text=output.text,
             score=mean_probability(output.token_log_probs),
-            printed=replace(printed, outputs=(output,)),
             tokens=tuple(output.tokens),
             token_log_probs=tuple(output.token_log_probs),
             log_prob=output.log_prob,
+            ranking_score=output.score,
             finished=output.finished,
+            stopped_by=output.stopped_by,
             alignment=_pairs(output),
             **common,
         )
-        for output in printed.outputs
+        for output in outputs
     )
-    return replace(best, rest=tuple(rest), printed=printed)
+    return replace(best, rest=tuple(rest))
 
 
 def _pairs(output: Output) -> tuple[tuple[int, int], ...] | tuple[AttendedRegion, ...] | None:
     if output.attended_regions is not None:
         return tuple(output.attended_regions)
     return None if output.alignment is None else tuple(output.alignment)
-
-
-def _shown(look: AttendedRegion) -> str:
-    """`circle:8,16,16,24`: left, top, right and bottom of the patch."""
-    return f"{look.word}:{','.join(map(str, look.box))}"
-
-
-def _look_facts(look: AttendedRegion) -> JsonDict:
-    return {
-        "word": look.word,
-        "box": list(look.box),
-        "frames": list(look.frames),
-        "share": round(look.share, 4),
-        "grid": [[[round(float(x), 4) for x in line] for line in t] for t in look.grid_TYX],
-    }
 
 
 class TranslationPredictor:
@@ -168,9 +95,9 @@ def translated(found: GenerationResult) -> TextAnswer:
         notes.append(f"longer than the model reads at once: translated in {found.parts:,} parts")
     if found.cut:
         notes.append("longer than the model reads: the end was cut off")
-    pieces: JsonDict = {"parts": found.parts, "cut": found.cut}
-    printed = PrintedTexts(found.outputs, {"source": found.source}, pieces)
-    return answer_of(printed, source=found.source, notes=tuple(notes))
+    return answer_of(
+        found.outputs, source=found.source, parts=found.parts, cut=found.cut, notes=tuple(notes)
+    )
 
 
 def writer_of(
@@ -278,11 +205,9 @@ class CaptionPredictor:
                 yield self._answer(one, next(found).outputs)
 
     def _answer(self, given: LoadedInput, outputs: Sequence[Output]) -> TextAnswer:
-        about: JsonDict = {"file": given.name}
-        if self.writer.align:
-            about["size"] = list(given.values.shape[-2:])
-        printed = PrintedTexts(outputs, about, best="caption", digits=6)
-        return answer_of(printed, place=given.name)
+        height, width = given.values.shape[-2:]
+        size = (height, width) if self.writer.align else None
+        return answer_of(outputs, place=given.name, size=size)
 
     def summary(self) -> str:
         unit = UNITS[what_of(self.shape)].removesuffix("s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,7 @@ from headway.progress import OnProgress, no_progress
 from headway.settings.listed import ensure_list
 from headway.specs.metrics import has_span_tags
 from headway.specs.needs import WORDS
-from headway.tasks.answers import Answer, JsonDict, PlainPrinted, TagAnswer
+from headway.tasks.answers import Answer, TagAnswer, WordAnswer
 from headway.tasks.dataset import EvalPass
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.tags import TaggingDataset, TaggingEvaluator
@@ -88,10 +88,9 @@ class TaggingPredictor:
             sentences = [words for words, _ in group]
             for (words, ends), tags in zip(group, self.tags(sentences, self.between), strict=True):
                 for word, tag in zip(words, tags, strict=True):
-                    printed = PlainPrinted(f"{word}\t{tag}", {"word": word, "tag": tag})
-                    yield Answer(text=tag, printed=printed)
+                    yield WordAnswer(word=word, text=tag)
                 if ends is not None:
-                    yield Answer(printed=PlainPrinted(ends, {}))
+                    yield WordAnswer(text=ends)
 
     def tags(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = no_progress
@@ -138,7 +137,7 @@ class InputSentence(NamedTuple):
 
     words: list[str]
     offsets: tuple[tuple[int, int], ...] = ()
-    source: str = ""
+    source: str | None = None
 
 
 def sentence_of(line: str, where: str, rule: WordRule) -> InputSentence:
@@ -184,16 +183,10 @@ def sentence_answer(sentence: InputSentence, tags: Sequence[str]) -> TagAnswer:
         word if marked and tag == "O" else f"{word}/{tag}"
         for word, tag in zip(words, tags, strict=True)
     ]
-    made = TagAnswer(
+    return TagAnswer(
         text=" ".join(shown), words=tuple(words), tags=tuple(tags), marked=marked,
         offsets=sentence.offsets, source=sentence.source,
     )  # fmt: skip
-    facts: JsonDict = {"words": list(words), "tags": list(tags)}
-    if sentence.offsets:
-        facts["offsets"] = [list(one) for one in sentence.offsets]
-    if marked:
-        facts["spans"] = [span.facts() for span in made.spans]
-    return replace(made, printed=PlainPrinted(made.text, facts))
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[tuple[list[str], str | None]]:

@@ -12,14 +12,13 @@ from headway.data.media.open_item import WHOLE, ItemFormat, is_file
 from headway.data.sniff import AUDIO, extension
 from headway.data.source import Example, media_examples
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
-from headway.decode.speech.subtitles import srt, vtt
 from headway.decode.speech.transcriber import AnyFloatArray, Transcriber, Transcript
 from headway.decode.speech.transcriber import WindowSegment as SpokenWindow
 from headway.errors import DataError, UserError, suggest
 from headway.settings.listed import ensure_list
 from headway.settings.model import AudioSettings
 from headway.settings.run import RunSettings
-from headway.tasks.answers import Answer, AnswerSegment, JsonDict, PrintOptions, TranscriptAnswer
+from headway.tasks.answers import Answer, AnswerSegment, TranscriptAnswer
 from headway.tasks.media_answers import unreadable_answer
 from headway.tasks.media_inputs import LoadedInput, check_kind, found_file
 from headway.tasks.preprocess.preprocessor import media_settings_of
@@ -173,7 +172,6 @@ def answer_of(name: str, found: Transcript) -> TranscriptAnswer:
         words=tuple(found.words),
         seconds=found.seconds,
         log_prob=found.log_prob,
-        printed=_PrintedTranscript(name, found),
     )
 
 
@@ -188,62 +186,7 @@ def segment_of(part: SpokenWindow) -> AnswerSegment:
         compression_ratio=heard.compression_ratio,
         no_speech_prob=heard.no_speech,
         temperature=heard.temperature,
+        silent=heard.is_silent,
+        doubtful=heard.is_doubtful,
+        tries=heard.n_attempts,
     )
-
-
-@dataclass(frozen=True)
-class _PrintedTranscript:
-    name: str
-    found: Transcript
-
-    def lines(self, show: PrintOptions, number: int) -> str:
-        if show.form != "text":
-            return (srt if show.form == "srt" else vtt)(self.found.words)
-        text = " ".join(self.found.text.split())
-        return f"{self.found.log_prob:.4f}\t{text}" if show.scores else text
-
-    def facts(self) -> JsonDict:
-        return facts_of(self.name, self.found)
-
-
-def facts_of(name: str, found: Transcript) -> JsonDict:
-    return {
-        "file": name,
-        "text": " ".join(found.text.split()),
-        "seconds": round(found.seconds, 3),
-        "log_prob": round(found.log_prob, 4),
-        "words": [
-            {
-                "word": word.text,
-                "start": round(word.start, 3),
-                "end": round(word.end, 3),
-                "confidence": round(word.confidence, 4),
-            }
-            for word in found.words
-        ],
-        "segments": [_segment_facts(part) for part in found.segments],
-    }
-
-
-def _segment_facts(part: SpokenWindow) -> JsonDict:
-    """JSON of one segment; keys without a value are left out."""
-    heard = part.transcript
-    facts: JsonDict = {
-        "start": round(part.start, 3),
-        "end": round(part.end, 3),
-        "text": heard.text,
-    }
-    if heard.log_prob is not None:
-        facts["log_prob"] = round(heard.log_prob, 4)
-        facts["compression_ratio"] = round(heard.compression_ratio, 4)
-    if heard.no_speech is not None:
-        facts["no_speech_prob"] = round(heard.no_speech, 4)
-    if heard.temperature:
-        facts["temperature"] = heard.temperature
-    if heard.is_silent:
-        facts["silent"] = True
-    if heard.is_doubtful:
-        facts["doubtful"] = True
-    if heard.n_attempts > 1:
-        facts["tries"] = heard.n_attempts
-    return facts

@@ -41,11 +41,11 @@ from headway.serve.worker import InferenceWorker, Ticket, TokenDetail
 from headway.tasks.answers import (
     Answer,
     AnswerSegment,
-    PrintOptions,
     TextAnswer,
     TranscriptAnswer,
     VectorAnswer,
 )
+from headway.tasks.format import PrintOptions
 
 DEFAULT_MAX_TOKENS = 16
 """Default `max_tokens` of `/v1/completions`, as at OpenAI."""
@@ -399,7 +399,7 @@ def _usage(
             read += len(member.prompt)
             wrote += copies * sum(map(len, member.log_probs))
         elif isinstance(answer, TextAnswer):
-            read += len(worker.run.tokenizer.encode(answer.source))
+            read += len(worker.run.tokenizer.encode(answer.source or ""))
             wrote += copies * sum(len(one.token_log_probs) for one in (answer, *answer.others))
     return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
 

@@ -141,8 +141,8 @@ async function follow(answer, begun) {
 const score = (output) => (output.token_log_probs?.length ? Math.exp(output.token_log_probs.reduce((a, b) => a + b, 0) / output.token_log_probs.length) : null);
 
 function written(host, answer) {
-  const outputs = answer.outputs || [{ text: answer.text ?? answer.caption ?? "" }];
-  const [best, ...others] = outputs, given = own().continues && typeof answer.prompt === "string" ? answer.prompt : "";
+  const outputs = answer.outputs || [{ text: answer.text ?? "" }];
+  const [best, ...others] = outputs, given = own().continues && typeof answer.source === "string" ? answer.source : "";
   host.append(el("p", { class: "said", dir: "auto", "data-serve": "text" }, given && el("span", { class: "given" }, given), best.text));
   if (others.length) {
     host.append(el("ol", { class: "others", "aria-label": "alternatives" }, outputs.map((output) => el("li", {},
@@ -172,7 +172,7 @@ function tagged(host, answer) {
 }
 
 function filled(host, answer) {
-  host.append(el("p", { class: "said", "data-serve": "text" }, answer.filled ?? answer.text ?? ""));
+  host.append(el("p", { class: "said", "data-serve": "text" }, answer.text ?? ""));
   for (const gap of answer.gaps || []) bars(host, (gap.words || gap).map(({ word, token, probability }) => ({ label: word ?? token, value: probability, shown: percent(probability) })), { max: 1 });
 }
 
