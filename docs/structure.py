@@ -41,8 +41,11 @@ def comparisons(tree: ast.AST, kinds: set[str]) -> Iterator[int]:
         if not isinstance(node, ast.Compare):
             continue
         sides = [node.left, *node.comparators]
-        names = {one.id if isinstance(one, ast.Name) else one.attr for one in sides
-                 if isinstance(one, ast.Name | ast.Attribute) and not _is_of_array(one)}  # fmt: skip
+        names = {
+            one.id if isinstance(one, ast.Name) else one.attr
+            for one in sides
+            if isinstance(one, ast.Name | ast.Attribute) and not _is_of_array(one)
+        }
         if names & kinds and any(map(_is_text, sides)):
             yield node.lineno
 

@@ -148,7 +148,7 @@ class LabelAnswer(Answer):
     """Log-probability of each class as a text, if a language model chose among them."""
 
     top: int | None = None
-    """Number of classes that were asked for; None: only the best."""
+    """Number of requested classes; None: only the best."""
 
     @classmethod
     def of(cls, classes: Sequence[str], shares: Iterable[float], **other: Any) -> LabelAnswer:
@@ -192,7 +192,7 @@ class LabelsAnswer(Answer):
     """Independent probability of each label, in the order of `classes`."""
 
     top: int | None = None
-    """Number of labels that were asked for; None: only the predicted ones."""
+    """Number of requested labels; None: only the predicted ones."""
 
     @property
     def probabilities(self) -> dict[str, float]:
