@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 
 from headway.cli.main import app
+from headway.errors import command_line
 from headway.serve.limits import Limits
 from headway.settings import effects
 from headway.settings.default_facts import DefaultFacts
@@ -298,8 +299,9 @@ def effects_page() -> str:
     parts = ["# When settings have an effect\n\n", MADE, EFFECTS_INTRO]
     for title, rows in tables.items():
         keys: dict[str, dict[str, None]] = {}
-        for row in (row for of_key in rows.rows.values() for row in of_key):
-            keys.setdefault(row.reason, {}).update(dict.fromkeys(row.settings))
+        with command_line():
+            for row in (row for of_key in rows.rows.values() for row in of_key):
+                keys.setdefault(row.condition, {}).update(dict.fromkeys(row.settings))
         shown = ([", ".join(f"`{key}`" for key in of), prose(why)] for why, of in keys.items())
         parts += [f"## {title}\n\n", table(["setting", "applies only"], shown)]
     return "".join(parts)

@@ -138,7 +138,7 @@ def test_another_thread_can_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "facts"),
     [
-        ({"text": "reviews"}, ConfigError, "text='reviews' review"),
+        ({"text": "reviews"}, ConfigError, 'text="reviews" review'),
         ({"settings": {"train.lrr": 1.0}}, ConfigError, "train.lrr lr"),
         ({"settings": {"data.text_field": "id"}}, ConfigError, "data.text_field"),
         ({"preset": "bert-bas"}, ConfigError, "bert-bas bert-base"),
@@ -147,7 +147,7 @@ def test_another_thread_can_train(tmp_path: Path) -> None:
         ({"data": None, "label": None, "text": "nowhere.tsv"}, UserError, "nowhere.tsv"),
         ({"data": None, "label": None, "text": None, "valid": TEXTS}, ConfigError, "valid="),
         ({"start": "nowhere"}, UserError, "nowhere"),
-        ({"budget": "soon"}, ConfigError, "budget='soon' 90s"),
+        ({"budget": "soon"}, ConfigError, 'budget="soon" 90s'),
         ({"budget": "9s"}, ConfigError, 'train.steps=6 budget="9s"'),
     ],
 )
@@ -467,13 +467,13 @@ def test_a_missing_column_is_named_as_in_the_call(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text("review\tstars\n" + "good film\tup\nbad film\tdown\n" * 9, encoding="utf-8")
     for call in (headway.check, partial(headway.train, out=tmp_path / "run", quiet=True)):
-        with pytest.raises(UserError, match=naming("text='revew' /a.tsv review")):
+        with pytest.raises(UserError, match=naming('text="revew" /a.tsv review')):
             call("classify", file, text="revew", label="stars")
         with pytest.raises(UserError, match=naming("data.text_field='revew' /a.tsv")):
             call("classify", file, settings={"data": {"text_field": "revew"}})
         with pytest.raises(UserError, match=naming("data.text_field='revew' /a.tsv")):
             call("classify", text=file, settings={"data.text_field": "revew"})
-    with pytest.raises(UserError, match=naming("source='revew' /a.tsv review")):
+    with pytest.raises(UserError, match=naming('source="revew" /a.tsv review')):
         headway.load("tatoeba-de-en").evaluate(file, source="revew")
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import ConfigError, FolderError, InPython, columns_by_argument, suggest
+from headway.errors import ConfigError, FolderError, columns_by_option, suggest
 from headway.settings.data import INPUTS
 from headway.settings.overrides import FROM_PYTHON, Origin, Overrides
 from headway.settings.run import RunSettings, overrides_of
@@ -39,7 +39,6 @@ _TRAINING_LOCK = threading.RLock()
 """Allows one training at a time, because seeds and the number of threads are process-wide."""
 
 
-@InPython()
 def train(
     task: str | None = None,
     data: object = None,
@@ -104,7 +103,7 @@ def train(
             custom_selection=by or "", call=f"headway.train(…, out={os.fspath(out)!r})",
             started=started,
         )  # fmt: skip
-        with preserved_state(training.ranks.device), columns_by_argument(data, _settings(settings)):
+        with preserved_state(training.ranks.device), columns_by_option(data is not None, asked):
             troubles = training.train()
     if "model.safetensors" in training.unwritten:
         raise FolderError(
@@ -120,7 +119,6 @@ def train(
     return load(out, device=device, parts=parts)
 
 
-@InPython()
 def check(
     task: str,
     data: object = None,
@@ -138,7 +136,7 @@ def check(
         task, data, needs, settings, start, teacher, valid=valid, command="check"
     )  # fmt: skip
     found = request.resolve()
-    with columns_by_argument(data, _settings(settings)):
+    with columns_by_option(data is not None, request.overrides):
         return data_report(found, quiet=quiet)
 
 

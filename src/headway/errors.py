@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import ContextDecorator, contextmanager
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import ModuleType
@@ -51,8 +52,11 @@ def edge() -> Edge:
     return _edge
 
 
-OPTION_NAMES = {"start": "from", "among": "labels"}
+OPTION_NAMES = {"start": "from"}
 """Command-line options that are named otherwise than the argument in Python."""
+
+METHODS = {"labels": "choose()", "stream": "write()", "format": "save()"}
+"""What Python has instead of some options."""
 
 
 @dataclass(frozen=True)
@@ -65,36 +69,49 @@ class Option:
     """Name of the argument in Python."""
 
     value: object = None
-    """A value, True for an option without one, a placeholder in upper case (`FILE`), or None."""
+    """A value, or True for an option without one."""
+
+    takes: str = ""
+    """Placeholder for a value that the user may give, such as `FILE`."""
 
     def __str__(self) -> str:
-        value = self.value
-        is_placeholder = isinstance(value, str) and value.isupper()
+        value = os.fspath(self.value) if isinstance(self.value, os.PathLike) else self.value
         if _edge is Edge.COMMAND_LINE:
             word = f"--{OPTION_NAMES.get(self.name, self.name).replace('_', '-')}"
             if value in (None, True):
-                return word
-            plain = is_placeholder or not isinstance(value, str) or _PLAIN.fullmatch(value)
-            return f"{word} {value if plain else repr(value)}"
+                return f"{word} {self.takes}".rstrip()
+            is_bare = not isinstance(value, str) or _BARE.fullmatch(value)
+            return f"{word} {value if is_bare else repr(value)}"
+        if self.name in METHODS:
+            return METHODS[self.name]
         if value is None:
-            return f"{self.name}="
-        if is_placeholder:
-            return f"{self.name}=…"
-        return f'{self.name}="{value}"' if isinstance(value, str) else f"{self.name}={value!r}"
+            return f"{self.name}=…" if self.takes else f"{self.name}="
+        return f'{self.name}="{value}"' if isinstance(value, str) else f"{self.name}={value}"
 
 
-_PLAIN = re.compile(r"[\w./:,+-]+")
-"""Values that need no quotes."""
+_BARE = re.compile(r"[\w./:,+-]+")
+"""Values that need no quotes on the command line."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A positional argument, under its name in the help of commands or in Python."""
+
+    word: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.word if _edge is Edge.COMMAND_LINE else self.name
+
+
+DATA_ARGUMENT = Argument("FILES", "data (a path, paths or a table)")
 
 
 class UserError(Exception):
     """An error that the user can fix; the message states what is wrong, where, and the fix."""
 
-    def __init__(self, text: str = "", *more: object, python: str = "") -> None:
-        """`python`: the message for a caller in Python, if the fix differs by more than arguments
-        in the place of options."""
+    def __init__(self, text: str = "", *more: object) -> None:
         super().__init__(visible(text), *more)
-        self.python = visible(python)
 
 
 class ConfigError(UserError):
@@ -105,26 +122,37 @@ class DataError(UserError):
     """Data that cannot be read, or cannot be used for training."""
 
 
+@dataclass(frozen=True)
+class ColumnName:
+    """Name of a column in a message, as an option or a setting gives it."""
+
+    option: str
+    setting: str
+    value: str = ""
+    """The name; empty: a placeholder."""
+
+    def by_option(self) -> str:
+        value = self.value or None
+        return f"{Option(self.option, value, takes='NAME')}"
+
+    def by_setting(self) -> str:
+        return f"{self.setting}={self.value!r}" if self.value else f"{self.setting}=…"
+
+
 class MissingColumnError(ConfigError, DataError):
-    """A column is missing: the file may be the wrong one, or settings must name the column."""
+    """A column is missing: the file may be the wrong one, or its name must be given. By default the
+    message names settings for that."""
 
-    def __init__(self, text: str, file: str = "", options: Mapping[str, str] | None = None) -> None:
-        super().__init__(text)
-        self.file = file
-        self.options = dict(options or {})
-        """Options that name the same columns, by the settings that the message mentions."""
+    def __init__(self, parts: Sequence[str | ColumnName]) -> None:
+        self.parts = tuple(parts)
+        super().__init__("".join(
+            one if isinstance(one, str) else one.by_setting() for one in self.parts
+        ))  # fmt: skip
 
-    def by_option(self, said: Container[str] = ()) -> str:
-        """The message with options in the place of settings, for a file that was given without an
-        option. Unchanged if `said` has one of the settings."""
-        text = str(self)
-        if any(setting in said for setting in self.options):
-            return text
-        for setting, option in self.options.items():
-            text = text.replace(f"{setting}=…", f"{option} NAME").replace(
-                f"{setting}=", f"{option} "
-            )
-        return text
+    def name_options(self) -> None:
+        """Name options in the message, because the file was given without one."""
+        text = "".join(one if isinstance(one, str) else one.by_option() for one in self.parts)
+        self.args = (visible(text),)
 
 
 class FolderError(UserError):
@@ -140,63 +168,17 @@ class Stopped(Exception):
         """Whether all work so far was saved, so that it can be resumed."""
 
 
-class InPython(ContextDecorator):
-    """Context that rewrites the message of a `UserError` for Python: arguments, not options."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UserError) and error.args:
-            text = error.python or in_python_syntax(str(error.args[0]))
-            error.args = (text, *error.args[1:])
-
-
 @contextmanager
-def columns_by_argument(data: object, said: Container[str] = ()) -> Iterator[None]:
-    """Context in which the error for a missing column of `data` mentions the argument that names
-    it, unless `said` contains a setting for it."""
+def columns_by_option(positional: object, said: Container[str] = ()) -> Iterator[None]:
+    """Context in which the error for a missing column names the option for it, if the data is a
+    positional argument and `said` has no setting for the column."""
     try:
         yield
     except MissingColumnError as error:
-        if data is not None:
-            error.args = (error.by_option(said), *error.args[1:])
+        names = (one.setting for one in error.parts if isinstance(one, ColumnName))
+        if positional and not any(name in said for name in names):
+            error.name_options()
         raise
-
-
-_OPTION = re.compile(
-    r"headway [a-z]+ [^`\n)]*?(?=[`\n)]|\.(?:\s|$)|$)"  # a whole command stays one
-    r"|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)"
-    r"(?: (?P<value>(?!(?:a|an|and|another|as|does|goes|has|is|it|names|or|out|shows|takes|to|"
-    r"which|with)\b)(?:'[^']*'|[\w./:-]*\w)))?"
-)
-_ARGUMENTS = {"from": "start", "labels": "among"}
-_CALLS = {"stream": "write()", "format": "save()"}
-_SWITCHES = ("restart", "int8", "alignments", "scores", "lowercase", "tokenised")
-
-
-def in_python_syntax(text: str) -> str:
-    """Rewrite options in a message as Python arguments: `--n-best 3` as `n_best=3`, `--from RUN`
-    as `start=…`. Whole commands stay as they are."""
-
-    def say(found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"]
-        if name is None:
-            return found[0]
-        rest = f" {value}" if value else ""
-        if name in _CALLS:
-            return _CALLS[name] + rest
-        if name in _SWITCHES:
-            return f"{name}=True{rest}"
-        name = _ARGUMENTS.get(name, name).replace("-", "_")
-        if not value:
-            return f"{name}="
-        if value.isupper():  # a placeholder, such as RUN or FILE
-            return f"{name}=…"
-        quoted = value if value[0] == "'" or value.isdecimal() else f'"{value}"'
-        return f"{name}={quoted}"
-
-    return _OPTION.sub(say, text)
 
 
 def out_of_memory(error: BaseException) -> bool:

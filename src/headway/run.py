@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
-from headway.errors import DataError, InPython, UserError, columns_by_argument, suggest
+from headway.errors import DataError, UserError, columns_by_option, suggest
 from headway.progress import SILENT, Progress
 from headway.settings.data import FILES, INPUTS, DataSettings
 from headway.settings.decode import DecodeSettings
@@ -74,7 +74,6 @@ class OptionError(UserError, TypeError):
     """An option that a run does not have, or whose value is invalid."""
 
 
-@InPython()
 def load(
     *names: str | PathLike[str],
     device: str = "auto",
@@ -302,7 +301,6 @@ class Run:
     def __call__(self, x: SingleInput, /, **options: object) -> Answer: ...
     @overload
     def __call__(self, x: object, /, **options: object) -> Answer | Answers: ...
-    @InPython()
     def __call__(self, x: object, /, **options: object) -> Answer | Answers:
         """Return the prediction for one input, or for a list, tuple, array or table of inputs all
         predictions, in order.
@@ -318,7 +316,6 @@ class Run:
         found = self._stream(x, options, several=several)
         return Answers(found) if several else next(found)
 
-    @InPython()
     def stream(
         self, xs: Iterable[object], /, *, errors: ErrorMode = "raise", **options: object
     ) -> AnswerStream:
@@ -342,7 +339,6 @@ class Run:
             )
         return self._stream(xs, options, keep=errors == "keep")
 
-    @InPython()
     def write(self, x: object, /, **options: object) -> Iterator[str]:
         """Continue a text and yield the output in pieces as it is generated."""
         self._check_option("stream", "write() needs a task that streams its output")
@@ -378,7 +374,6 @@ class Run:
 
         return read()
 
-    @InPython()
     def choose(self, x: object, /, among: Sequence[str], **options: object) -> Answer | Answers:
         """Choose the most likely continuation of each input among given texts, with the
         probabilities of all."""
@@ -521,7 +516,6 @@ class Run:
 
     # -- scores, pages, exports
 
-    @InPython()
     def evaluate(self, data: object = None, /, **options_and_needs: object) -> Scores:
         """Return the scores on a test set: a file or a table in memory, whose columns keywords name
         (`text="review"`). Without `data`, keywords name files as in training
@@ -538,7 +532,7 @@ class Run:
         if data is not None:
             usual, what = self.settings.data, spec_of(self.settings).modality
             files = as_files(self.task, data, needs, usual, what)
-            with columns_by_argument(data), files as found, use.opened.lock:
+            with columns_by_option(True), files as found, use.opened.lock:
                 return task.evaluation(use, test_set(usual, found))
         for name in needs:
             if name not in INPUTS:
@@ -571,7 +565,6 @@ class Run:
                 EvalPass(use.opened.model, use.opened.device, on_progress=use.opened.release_lock)
             )
 
-    @InPython()
     def look(self, x: object = None, /, **ask: object) -> Page:
         """Return a page that shows what happens inside the model while it reads one input.
 
@@ -634,7 +627,6 @@ class Run:
         between = " " if spec_of(self.settings).reads_sentences else "\t"
         return between.join(" ".join(text.split()) for text in question)
 
-    @InPython()
     def export(
         self,
         to: str,

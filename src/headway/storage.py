@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headway.errors import FolderError
+from headway.errors import FolderError, Option
 
 HEX = "[0-9a-f]{64}"
 LAST_LINE = re.compile(rf',\n "sha256": "({HEX})"\n}}\n'.encode())
@@ -198,8 +198,12 @@ def check_free(out: Path) -> None:
     """Raise an error unless `out` can become a new folder: it must be missing or empty, and not the
     current directory."""
     if out.is_dir() and out.resolve() == Path.cwd():
-        raise FolderError(f"--out {out} is the current directory. Choose a new folder inside it.")
+        raise FolderError(
+            f"{Option('out', out)} is the current directory. Choose a new folder inside it."
+        )
     if out.is_dir() and any(out.iterdir()):
-        raise FolderError(f"{out} exists and is not empty. Choose another folder for --out.")
+        raise FolderError(
+            f"{out} exists and is not empty. Choose another folder for {Option('out')}."
+        )
     if out.exists() and not out.is_dir():
-        raise FolderError(f"{out} is a file. Choose another name for --out.")
+        raise FolderError(f"{out} is a file. Choose another name for {Option('out')}.")

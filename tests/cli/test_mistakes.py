@@ -140,13 +140,13 @@ def classify(name: str) -> list[str]:
         (["check", "classify", "comma.txt"], "comma.txt --label"),
         (
             ["check", "classify", "named.csv", "--text", "revew"],
-            "named.csv `--text 'revew'` review",
+            "named.csv `--text revew` review",
         ),
         (
             ["check", "classify", "named.csv", "data.text_field=revew"],
             "named.csv data.text_field='revew' review",
         ),
-        (["check", "caption", "named.csv", "--image", "x"], "named.csv `--image 'x'` review stars"),
+        (["check", "caption", "named.csv", "--image", "x"], "named.csv `--image x` review stars"),
         (["check", "classify", "junk"], "junk/a/1.png PNG"),
         (["train"], "translate identify --recipe"),
         (classify("bad.tsv"), "bad.tsv 19 'alone' 2 data.on_bad_row=skip"),
@@ -163,7 +163,7 @@ def classify(name: str) -> list[str]:
         (["train", "classify", "god.tsv"], "'god.tsv' train.lr=1e-3"),
         (["check", "translate", "a.de", "a.en"], "`--source a.de --target a.en`"),
         (["train", "classify", "good.tsv", "--text", "a", "--text", "b"], "--text 2"),
-        (["train", "classify", "good.tsv", "--tags", "b"], "'tags' classify label image"),
+        (["train", "classify", "good.tsv", "--tags", "b"], "--tags classify label image"),
         (["train", "tag", "good.tsv", "--pairs", "b"], "--pairs good.tsv"),
         (["check", "tag", "good.tsv", "--valid-text", "b"], "--valid-text good.tsv --valid"),
         ([*TRANSLATE, "--valid", "a.de"], "--valid --valid-text --valid-source --valid-target"),
@@ -303,7 +303,7 @@ def test_the_error_of_an_unfinished_run_names_the_command_that_resumes_it(here: 
     assert command in said
     assert use in said
     (folder / "model.onnx").touch()  # an export has the settings of its run, and no training
-    with pytest.raises(FolderError, match=naming("half model.safetensors --engine onnx")):
+    with pytest.raises(FolderError, match=naming('half model.safetensors engine="onnx"')):
         file_in(Path("half"), WEIGHTS)
 
 

@@ -144,7 +144,7 @@ def test_a_bad_constraint_is_named(
         (["{run},nosuch", "{text}"], "nosuch tatoeba-de-en"),
         (["no-such-model", "{text}"], "no-such-model tatoeba-de-en"),
         (["{run}", "nowhere*.txt"], "nowhere*.txt"),
-        (["{run}", "{text}", "--text", "ba"], "/in.txt 'ba' --source --text"),
+        (["{run}", "{text}", "--text", "ba"], "/in.txt `--source ba` --text"),
         (["{run}", "-", "--text", "ba"], "--text"),
         (["shapes", "--text", "a circle"], "--text caption `headway predict RUN FILE`"),
     ],

@@ -376,7 +376,7 @@ def test_two_runs_in_one_folder_are_refused(error_of: Failing, here: Path) -> No
             command("train.weight_decay=0.1", out="y"),
             "train.weight_decay=0.1 train.optimizer=adamw",
         ),
-        (command("--budget", "soon", out="y"), "--budget 'soon' 90s"),
+        (command("--budget", "soon", out="y"), "--budget soon 90s"),
         (command("--budget", "9m", out="y"), "train.steps=2 --budget 9m"),
         (command("--device", "gpu", out="y"), "'gpu' cpu cuda"),
     ],

@@ -220,11 +220,11 @@ def test_the_columns_of_a_run_come_before_usual_names() -> None:
     ("task", "data", "needs", "message"),
     [
         ("classify", COLUMNS, {"text": "reviews"},
-         naming("text='reviews'", "'review'", "'id'", "'stars'", "'a bad film 0'",
+         naming('text="reviews"', "'review'", "'id'", "'stars'", "'a bad film 0'",
                 "'a good film 1'")),
         ("classify", {**COLUMNS, "sort": [1, 2] * 20}, {},
          naming("label=", "'id'", "'review'", "'stars'", "'sort'")),
-        ("classify", COLUMNS, {"txt": "review"}, naming("'txt'", "'text'")),
+        ("classify", COLUMNS, {"txt": "review"}, naming("txt=", "'text'")),
         ("classify", {"text": ["a"], "label": [1, 2]}, {}, r"'text'\D+1\b.*'label'\D+2\b"),
         ("classify", [{"text": "a", "label": 1}, "b"], {}, naming(2, "'b'")),
         ("classify", ["a good film", "a bad film"], {}, naming("'a good film'", '{"text":')),

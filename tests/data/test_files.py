@@ -110,14 +110,14 @@ def test_bytes_that_are_not_utf_8_are_named_with_file_line_and_offset(
 ) -> None:
     monkeypatch.setattr(files, "CHUNK", size)
     path = put(tmp_path, "ä\nb\nGr".encode() + b"\xfc\xdfe\n")
-    with pytest.raises(DataError, match=naming("a.txt", 3, "0xfc", 7, "--encoding")):
+    with pytest.raises(DataError, match=naming("a.txt", 3, "0xfc", 7, "encoding=")):
         list(open_lines(path))
     with pytest.raises(DataError, match=naming(2, "0xe2", 3)):  # a character cut short
         list(open_lines(put(tmp_path, b"ab\n\xe2\x82")))
 
 
 def test_half_a_surrogate_pair_does_not_get_through_any_encoding(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=naming("a.txt", 1, "--encoding")):
+    with pytest.raises(DataError, match=naming("a.txt", 1, "encoding=")):
         list(open_lines(put(tmp_path, rb"a\ud800b"), "unicode_escape"))
 
 

@@ -131,9 +131,9 @@ def test_where_everything_hangs_together_sources_alone_are_kept_apart() -> None:
 
 
 def test_pairs_that_cannot_be_split_are_an_error_with_the_option() -> None:
-    with pytest.raises(DataError, match=naming(1, "--valid")):
+    with pytest.raises(DataError, match=naming(1, "valid=…")):
         validation_rows([("a", "b")], 5)
-    with pytest.raises(DataError, match=naming(20, "--valid")):
+    with pytest.raises(DataError, match=naming(20, "valid=…")):
         validation_rows([("Ja.", f"b{i}") for i in range(20)], 5)
     assert choose_rows(*np.arange(4, dtype=np.uint64).reshape(2, 2), 5).sum() == 1
 
@@ -174,5 +174,5 @@ def test_every_label_gives_its_share_and_equal_texts_stay_together() -> None:
     assert np.array_equal(
         choose_rows(keys[again], keys[again], 100, labels=labels[again]), held[again]
     )
-    with pytest.raises(DataError, match=naming(2, "--valid")):
+    with pytest.raises(DataError, match=naming(2, "valid=…")):
         choose_rows(keys[:2], keys[:2], 5, labels=np.arange(2, dtype=np.int32))

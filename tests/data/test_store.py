@@ -337,8 +337,8 @@ def test_standard_input_and_pipes_are_read_once(
         ([], {}, "no-pairs", ""),
         ([("", "b"), ("a", "")], {}, "no-pairs", "2"),
         ([("Ja.", "Yes.")] * 30, {}, "one-pair", "30 pairs.tsv:1"),
-        ([("Ja.", f"Yes {i}.") for i in range(30)], {}, "no-split", "30 --valid"),
-        ([("a", "b")], {}, "no-split", "1 --valid"),
+        ([("Ja.", f"Yes {i}.") for i in range(30)], {}, "no-split", "30 valid=…"),
+        ([("a", "b")], {}, "no-split", "1 valid=…"),
         ([(f"{i} " * 9, "b") for i in range(30)], {"max_len": 2}, "nothing-left",
          "27 3 data.max_len 2"),
     ],
@@ -362,7 +362,7 @@ def test_data_that_cannot_be_trained_on_is_an_error_with_a_reason(
 
 
 def test_unreadable_files_stop_preparation_early(tmp_path: Path, tsv: Callable[..., str]) -> None:
-    with pytest.raises(DataError, match=naming("--source", "--target")):
+    with pytest.raises(DataError, match=naming("source=", "target=")):
         prepare(run_settings({}), tmp_path / "run")
     with pytest.raises(DataError, match=naming(tmp_path / "none.tsv")):
         prepare(run(str(tmp_path / "none.tsv")), tmp_path / "run")

@@ -451,13 +451,13 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_fix(
     [
         ("documents", [], None, "no-texts", ""),
         ("documents", ["", "  "], None, "no-texts", "1"),
-        ("labelled", ["good\tpos", "fine\tpos"] * 9, None, "one-class", "'pos' --label label"),
+        ("labelled", ["good\tpos", "fine\tpos"] * 9, None, "one-class", '\'pos\' label="label"'),
         ("labelled", ["good\tpos", "bad\t"], None, "no-label", "1 'label' a:2 data.on_bad_row"),
         ("labelled", ["\tpos", " \tneg"], None, "no-texts", "2"),
         ("labelled", ["g\tpos", "b\tneg"], ["x\tbad"], "unknown-label", "1 'bad' v:1 'pos'"),
         ("labelled", ["g\tpos", "b\tneg"], ["\tneg"], "no-texts", "1"),
-        ("labelled", ["good\tpos", "good\tneg"] * 9, None, "no-split", "18 --valid"),
-        ("labelled", ["a\tpos", "b\tneg"], None, "no-split", "2 --valid"),
+        ("labelled", ["good\tpos", "good\tneg"] * 9, None, "no-split", "18 valid=…"),
+        ("labelled", ["a\tpos", "b\tneg"], None, "no-split", "2 valid=…"),
         ("tagged", ["a O", "b O"], None, "one-class", "'O'"),
         ("tagged", ["a B-X", "b O"], ["c B-Y"], "unknown-label", "1 'B-Y' v:1 'B-X'"),
         ("fields", ['{"body": "x"}'] * 3, None, "no-field", "'title' data.fields"),
@@ -486,7 +486,7 @@ def test_data_that_cannot_be_trained_on_is_an_error_with_a_reason(
 
 
 def test_missing_inputs_are_named(tmp_path: Path, write: Write) -> None:
-    with pytest.raises(DataError, match=naming("TASK FILES")):
+    with pytest.raises(DataError, match=naming("data task")):
         prepare("documents", run_settings({"task": "complete"}), tmp_path)
     with pytest.raises(DataError, match=naming(tmp_path / "none")):
         prepare("documents", run(str(tmp_path / "none")), tmp_path)

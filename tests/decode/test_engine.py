@@ -110,8 +110,8 @@ def test_unsupported_features_of_an_engine_are_an_error_with_its_name() -> None:
     engine.name = "abacus"
     for call, option in (
         (lambda: engine.searcher(DecodeSettings(), SPECIALS), ""),
-        (lambda: engine.attention([], [], 1), "--alignments"),
+        (lambda: engine.attention([], [], 1), "alignments=True"),
         (lambda: engine.model(), ""),
     ):
-        with pytest.raises(UserError, match=rf"--engine abacus\b.*{option}.*--engine torch\b"):
+        with pytest.raises(UserError, match=rf"engine=.abacus..*{option}.*engine=.torch."):
             call()

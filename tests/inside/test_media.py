@@ -141,14 +141,14 @@ def test_an_answer_can_be_given_to_a_captioner_and_not_to_a_viewer() -> None:
 
 def test_input_of_another_kind_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     seer, hearer = media_run("see"), media_run("transcribe")
-    with pytest.raises(UserError, match=r"\bsee\b.*--file"):
+    with pytest.raises(UserError, match=r"\bsee\b.*file="):
         check_input_kind(seer, "a text", None)
-    with pytest.raises(UserError, match="--file"):
+    with pytest.raises(UserError, match="file="):
         check_input_kind(hearer, None, None)
     from headway.tasks.loaded_run import open_plain
 
     texts = open_plain(tiny_run(tmp_path / "run", "classify"))
-    with pytest.raises(UserError, match=r"\brun\b.*--text"):
+    with pytest.raises(UserError, match=r"\brun\b.*text="):
         check_input_kind(texts, None, Path("x.png"))
     with pytest.raises(UserError, match=r"\brun\b"):
         read(texts, Path("x.png"))

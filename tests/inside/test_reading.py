@@ -124,7 +124,7 @@ def test_a_pair_has_two_segments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tatoeba-de-en", "stories"])
 def test_empty_and_too_long_texts_are_an_error(name: str) -> None:
     run = open_plain(name)
-    with pytest.raises(UserError, match="--text"):
+    with pytest.raises(UserError, match="text="):
         read(run, " \t ")
     with pytest.raises(UserError, match=rf"\d,\d\d\d tokens.*\b{max_input_tokens(run)}\b"):
         read(run, "und " * 3000)

@@ -111,7 +111,7 @@ def test_a_run_without_checkpoints_has_no_slider_and_the_option_is_an_error(
     assert [each["label"] for each in shown["looks"]] == ["final"]
     assert "step" not in shown["looks"][0]
     assert "training" not in shown["shared"]
-    with pytest.raises(UserError, match=r"(?=.*/bare)(?=.*--checkpoints)"):
+    with pytest.raises(UserError, match=r"(?=.*/bare)(?=.*checkpoints=)"):
         look(folder, TEXT, ASK, checkpoints=True)
 
 

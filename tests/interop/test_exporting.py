@@ -102,10 +102,10 @@ def test_an_empty_folder_is_filled_and_a_full_one_is_left_alone(
     out = tmp_path / "out"
     out.mkdir()
     export_run(str(run), "copy", out)
-    with pytest.raises(FolderError, match=rf"{out}\b.*--out\b"):
+    with pytest.raises(FolderError, match=rf"{out}\b.*out="):
         export_run(str(run), "copy", out)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FolderError, match=rf"{tmp_path}/file\b.*--out\b"):
+    with pytest.raises(FolderError, match=rf"{tmp_path}/file\b.*out="):
         export_run(str(run), "copy", tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -125,7 +125,7 @@ def test_the_current_folder_is_not_replaced(
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(FolderError, match=r"--out \."):
+    with pytest.raises(FolderError, match=r"out=.\.."):
         export_run(str(run), "copy", Path())
     assert list(tmp_path.iterdir()) == [tmp_path / "here"]
 

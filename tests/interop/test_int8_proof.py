@@ -41,8 +41,8 @@ def test_how_far_all_scores_are_off_is_a_share_of_their_spread(what: str) -> Non
     far = judged([table + 4 * off for table, off in zip(scores(1), noise, strict=True)], what)
     assert not far.passed
     assert far.off == pytest.approx(0.2, rel=0.05)
-    assert not missing(far.text(), f"{far.off:.1%}", "--int8")
-    assert "--int8" not in proof.text()
+    assert not missing(far.text(), f"{far.off:.1%}", "int8=True")
+    assert "int8=" not in proof.text()
 
 
 def test_a_single_score_far_off_is_no_reason_to_fail() -> None:
@@ -81,7 +81,7 @@ def test_what_is_broken_fails(broken: str, tmp_path: Path) -> None:
         assert not proof.passed
         proof.save(tmp_path)
         assert not json.loads((tmp_path / "proof.json").read_text())["passed"]
-        assert "--int8" in proof.text()
+        assert "int8=" in proof.text()
 
 
 def test_a_number_alone_is_compared_with_how_far_numbers_are_apart() -> None:

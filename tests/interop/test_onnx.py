@@ -222,7 +222,7 @@ def test_errors_name_the_setting_file_or_package(
     exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = exported("complete")
-    with pytest.raises(ConfigError, match=r"decode\.precision=bf16\b.*--engine onnx\b.*--int8\b"):
+    with pytest.raises(ConfigError, match=r"decode\.precision=bf16\b.*engine=.onnx..*--int8\b"):
         OnnxEngine(out, decoding(load_run(out), precision="bf16"))
     with pytest.raises(FolderError, match=rf"\bmodel\.onnx\b.*{run}\b.*\bconfig\.toml\b"):
         OnnxEngine(run, load_run(run))

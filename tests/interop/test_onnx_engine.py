@@ -154,7 +154,7 @@ def test_scores_of_a_test_set_are_those_of_torch(tmp_path: Path) -> None:
 
 def test_models_that_reconstruct_are_not_scored_by_an_engine(tmp_path: Path) -> None:
     run = media_run(tmp_path / "run", "fill images")
-    with pytest.raises(UserError, match=r"--engine onnx\b.*--engine torch\b"):
+    with pytest.raises(UserError, match=r"engine=.onnx..*engine=.torch."):
         OnnxEngine(run, load_run(run)).model()
 
 

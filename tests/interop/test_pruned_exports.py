@@ -35,7 +35,7 @@ def test_formats_with_one_number_of_heads_are_an_error_of_one_line(
     run = small_run(tmp_path, task)
     out = tmp_path / "out"
     out.mkdir()
-    with pytest.raises(UserError, match=r"\bheads\b.*--to onnx\b") as caught:
+    with pytest.raises(UserError, match=r"\bheads\b.*to=.onnx.") as caught:
         target.write(run, out, int8=False)
     assert "\n" not in str(caught.value)
     assert not any(out.iterdir())

@@ -285,7 +285,7 @@ def test_a_file_of_openai_scores_as_the_same_weights_there(tmp_path: Path) -> No
 
 def test_a_file_of_openai_needs_a_vocabulary(tmp_path: Path) -> None:
     source = openai_file(tmp_path / "small.pt", model_of())
-    with pytest.raises(UserError, match="--tokenizer"):
+    with pytest.raises(UserError, match="tokenizer="):
         import_run(str(source), tmp_path / "run")
 
 

@@ -80,7 +80,7 @@ TABLES: list[tuple[effects.EffectTable[Any], list[Any]]] = [
     (effects.OF_CALL, list(call_facts())),
 ]
 CASES = {
-    f"{row.settings[0]}: {row.reason}": (row, facts)
+    f"{row.settings[0]}: {row.condition}": (row, facts)
     for table, facts in TABLES
     for rows in table.rows.values()
     for row in rows

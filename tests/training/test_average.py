@@ -111,7 +111,7 @@ def test_the_command_makes_a_complete_folder(run: Path, tmp_path: Path) -> None:
     for name, tensor in weights_of(out).items():
         torch.testing.assert_close(tensor, mean_of(2, 3)[name])
     assert not (run / "model.safetensors").exists()
-    with pytest.raises(FolderError, match=r"(?=.*new/folder\b)(?=.*--out\b)"):
+    with pytest.raises(FolderError, match=r"(?=.*new/folder\b)(?=.*out=)"):
         command.average(run, last=2, out=out)
 
 
@@ -126,14 +126,14 @@ def test_the_best_is_taken_as_it_is(run: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_too_few_checkpoints_are_an_error_with_their_number(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match=r"(?=.* 3 )(?=.* 5 )(?=.*--last 3\b)"):
+    with pytest.raises(FolderError, match=r"(?=.* 3 )(?=.* 5 )(?=.*last=3\b)"):
         command.average(run)
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "config.toml").write_text(to_toml(SETTINGS))
     with pytest.raises(FolderError, match=r"(?=.*/empty\b)(?=.* 0 )(?=.* 5 )"):
         command.average(empty)
-    with pytest.raises(FolderError, match=r"(?=.*/empty\b)(?=.*\bbest\b)(?=.*--last\b)"):
+    with pytest.raises(FolderError, match=r"(?=.*/empty\b)(?=.*\bbest\b)(?=.*last=)"):
         command.average(empty, best=True)
     with pytest.raises(FolderError, match="nowhere"):
         command.average(tmp_path / "nowhere")
@@ -150,7 +150,7 @@ def test_a_damaged_one_is_left_out_and_named(
     streams = capsys.readouterr()
     assert re.findall(r"\d+", streams.out.replace(str(run), "")) == ["1", "3"]
     assert "step-2" in streams.err
-    with pytest.raises(FolderError, match=r"(?=.* 2 )(?=.* 3 )(?=.*--last 2\b)"):
+    with pytest.raises(FolderError, match=r"(?=.* 2 )(?=.* 3 )(?=.*last=2\b)"):
         command.average(run, last=3)
 
 

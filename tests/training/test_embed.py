@@ -420,9 +420,9 @@ def test_the_nearest_lines_of_a_file_are_found(
 def test_contradicting_options_are_an_error(run: tuple[Path, RunSettings], tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
     for options, said in (
-        ({"to": "a", "nearest": "b"}, r"--to\b.*--nearest\b"),
-        ({"top": 3}, r"--top\b.*--nearest\b"),
-        ({"nearest": "b", "top": 0}, r"--top 0\b.*\b1\b"),
+        ({"to": "a", "nearest": "b"}, r"to=.*nearest="),
+        ({"top": 3}, r"top=.*nearest="),
+        ({"nearest": "b", "top": 0}, r"top=0\b.*\b1\b"),
     ):
         with pytest.raises(UserError, match=said):
             EMBED.predictor(InferenceRequest(open_run(run[0], device="cpu"), run[1], options))

@@ -110,7 +110,7 @@ def test_tokens_that_a_task_brings_get_rows_of_their_own(tmp_path: Path, tie: bo
     torch.testing.assert_close(
         bias[-3:], old.state_dict()["heads.words.words.linear.bias"].mean().expand(3)
     )
-    with pytest.raises(ConfigError, match=r"--from old\b.*vocab_size=41\b.* 44\b.*\btokenizer\b"):
+    with pytest.raises(ConfigError, match=r"start=.old..*vocab_size=41\b.* 44\b.*\btokenizer\b"):
         model_from(FILLING, {}, {"vocab_size": FILLING.vocab_size + 3}, "old")
 
 
@@ -154,7 +154,7 @@ def test_each_difference_from_the_parent_model_is_an_error(
 ) -> None:
     with pytest.raises(ConfigError) as error:
         model_from(FILLING, {"heads": ("words",)}, changes, "runs/fill")
-    for pattern in [*said, r"--from runs/fill\b"]:
+    for pattern in [*said, r"start=.runs/fill."]:
         assert re.search(pattern, str(error.value)), pattern
 
 
@@ -181,7 +181,7 @@ def test_what_has_no_weights_of_its_own_may_change() -> None:
             FILLING,
             "classify",
             DecoderSettings(**SIZES),
-            r"--from\b.*/old\b.*\bencoder\b.*\bdecoder\b",
+            r"start=.*/old\b.*\bencoder\b.*\bdecoder\b",
         ),
     ],
 )
@@ -416,7 +416,7 @@ def test_the_decoder_may_be_asked_for_and_the_encoder_may_not(tmp_path: Path) ->
 
 def test_encoders_that_cannot_be_part_of_a_seq2seq_model_are_an_error(tmp_path: Path) -> None:
     saved(tmp_path / "albert", replace(BERT, share_layers=True, d_embedding=8), "fill")
-    with pytest.raises(ConfigError, match=r"--from\b.*/albert\b"):
+    with pytest.raises(ConfigError, match=r"start=.*/albert\b"):
         writing(tmp_path / "albert", "translate")
     saved(tmp_path / "seen", LOOKING, "fill")
     with pytest.raises(ConfigError, match=r"\btranslate\b.*/seen\b.*image-encoder"):

@@ -17,7 +17,7 @@ from headway.cli.data_arguments import (
 )
 from headway.cli.flags import OptionValues
 from headway.cli.train import train_request
-from headway.errors import ConfigError, visible
+from headway.errors import ConfigError, columns_by_option, visible
 
 
 def check(
@@ -56,7 +56,9 @@ def check(
         raise ConfigError(f"--task {task} needs files to check: headway check FILE --task {task}")
     from headway.training.data_report import data_report
 
-    report = data_report(request.resolve(), steps=steps)
+    found = request.resolve()
+    with columns_by_option(request.data, request.overrides):
+        report = data_report(found, steps=steps)
     if as_json:
         more = {"tables": report.tables} | ({"steps": report.steps} if steps else {})
         print(visible(json.dumps(report.to_dict() | more, indent=2, ensure_ascii=False)))

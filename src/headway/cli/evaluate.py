@@ -32,9 +32,10 @@ from headway.cli.flags import (
     in_sections,
 )
 from headway.cli.print_table import show_table
-from headway.errors import UserError, visible
+from headway.errors import UserError, columns_by_option, visible
 from headway.progress import Progress
 from headway.settings.data import DataSettings
+from headway.settings.renamed import key_of
 from headway.settings.run import RunSettings
 from headway.settings.task_rows import spec_of
 
@@ -100,7 +101,8 @@ def evaluate(
     from headway.run import Run
 
     progress = Progress()
-    with progress.stage("evaluating"):
+    said = {key_of(word) for word in overrides}
+    with progress.stage("evaluating"), columns_by_option(paths, said):
         if others:
             beside = Run(others, device=device, precision=settings.decode.precision)
             options["against_runs"] = beside.opened

@@ -43,7 +43,7 @@ from headway.cli.train import FLAGS as TRAIN
 from headway.cli.train import train
 from headway.cli.truth import FLAGS as TRUTH
 from headway.cli.truth import truth
-from headway.errors import MissingColumnError, UserError, command_line, out_of_memory
+from headway.errors import UserError, command_line, out_of_memory
 from headway.settings.renamed import RenamedSettingWarning
 from headway.settings.synonyms import NOTHING, option_here
 
@@ -204,8 +204,6 @@ def _message(error: Exception, words: list[str]) -> str:
             return f"{_given(error, words)} must be a {NUMBERS[wrong[1]]}."
         stop = "" if message.endswith((".", "?")) else "."
         return f"{message}{stop} See `{_name(words)} --help`."
-    if isinstance(error, MissingColumnError) and _without_option(error.file, words):
-        return error.by_option({word.partition("=")[0] for word in words})
     return str(error)
 
 
@@ -219,13 +217,6 @@ def _given(error: Exception, words: list[str]) -> str:
     if place is None:
         return " ".join(names[:1])
     return " ".join(words[place : place + 1 + ("=" not in words[place])]).replace("=", " ")
-
-
-def _without_option(file: str, words: list[str]) -> bool:
-    """Whether a file is a positional argument: only then do options name its columns."""
-    if _name(words).partition(" ")[2] not in ("train", "check", "evaluate") or file not in words:
-        return False
-    return not words[words.index(file) - 1].startswith("--")
 
 
 def _called_here(option: str, words: list[str]) -> str | None:

@@ -37,7 +37,7 @@ from headway.cli.flags import (
     check_fits,
     in_sections,
 )
-from headway.errors import DataError, MissingColumnError, UserError, columns_by_argument, visible
+from headway.errors import DataError, MissingColumnError, UserError, columns_by_option, visible
 from headway.progress import SILENT, Progress, ProgressStage
 from headway.settings.run import Resolved, RunSettings
 from headway.settings.task_rows import spec_of
@@ -253,12 +253,12 @@ def _given(
         return open_inputs(names, settings, note)
     if paths and paths != ["-"]:
         try:
-            with columns_by_argument(paths):
+            with columns_by_option(paths):
                 return open_inputs(paths, settings, note, needs=needs, rows=table)
         except MissingColumnError as error:
-            if "text" in needs:
-                error.args = (f"{error}. With FILES, --text names a column.", *error.args[1:])
-            raise
+            if "text" not in needs:
+                raise
+            raise DataError(f"{error}. With FILES, --text names a column.") from error
     lines: Iterable[str] = text or names or open_lines("-", settings.data.encoding)
     name = "path" if names is not None else "text"
     return InputFile((name,), (InputRow(line, {name: line}) for line in lines))

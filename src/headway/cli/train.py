@@ -21,7 +21,7 @@ from headway.cli.data_arguments import (
     split_words,
 )
 from headway.cli.flags import COLUMNS, FILES, VALID_FILES, OptionValues, columns_named
-from headway.errors import ConfigError, Stopped
+from headway.errors import ConfigError, Stopped, columns_by_option
 from headway.settings.overrides import Overrides
 from headway.settings.run import resolved_toml
 from headway.settings.task_rows import check_task_name
@@ -88,10 +88,11 @@ def train(
     FILES, --text, --source and --target name the files: --source a.de --target a.en.
     """
     started = time.monotonic()
-    found = train_request(
+    request = train_request(
         words or [], named, encoding=encoding, recipe=recipe, valid=valid, recipe_data=data,
         start=start, teacher=teacher, budget=budget, out=out,
-    ).resolve()  # fmt: skip
+    )  # fmt: skip
+    found = request.resolve()
     if out is None and not dry_run:
         raise ConfigError(
             "--out is missing. Name a folder for this run, for example --out runs/de-en."
@@ -102,11 +103,12 @@ def train(
         Training, settings=found.settings, device=device, budget_s=found.budget_s,
         restart=restart, started=started,
     )  # fmt: skip
-    if dry_run:
-        with work_folder() as folder:
-            return _show_plan(training(out=out or folder), folder)
-    assert out is not None
-    return _train(training(out=out))
+    with columns_by_option(request.data, request.overrides):
+        if dry_run:
+            with work_folder() as folder:
+                return _show_plan(training(out=out or folder), folder)
+        assert out is not None
+        return _train(training(out=out))
 
 
 def _train(run: Training) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from headway.data.columns.column import Column, Sample, class_of, to_python
 from headway.data.sniff import IsHeader, is_like_rows, is_media_file, is_over_values
 from headway.data.table import Table, has_column, is_missing, value_in
-from headway.errors import ConfigError, MissingColumnError, suggest
+from headway.errors import ColumnName, ConfigError, MissingColumnError, suggest
 from headway.settings.data import DataSettings
 from headway.specs.needs import Modality, Need
 
@@ -97,13 +97,13 @@ def _named(table: Table, column: Column, taken: Mapping[str, Column]) -> str | N
         if column.given_name.isdecimal() and 0 < int(column.given_name) <= len(table.columns):
             return table.columns[int(column.given_name) - 1]  # counted, though they have names
         near = suggest(column.given_name, table.columns).split(" Known")[0]
-        said = column.name if not table.name else f"data.{column.setting}"
         raise _error(
             table,
-            f"{said}={column.given_name!r}: {table.display_name} has no such column.{near} "
-            f"Its columns: {table.shown() or 'none'}. Name one of them: "
-            + (f'{column.name}="…".' if not table.name else f"data.{column.setting}=…"),
-            [column],
+            _name_of(table, column, column.given_name),
+            f": {table.display_name} has no such column.{near} Its columns: "
+            f"{table.shown() or 'none'}. Name one of them: ",
+            _name_of(table, column),
+            "",
         )
     lower = {name.lower(): name for name in reversed(table.columns)}
     for name in column.accepted_names:
@@ -136,31 +136,29 @@ def _by_order(
 
 def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -> ConfigError:
     words = " and ".join(f"the {column.name}" for column in open_)
+    say = [part for column in open_ for part in (" ", _name_of(table, column))][1:]
+    shown = f" Columns of {'the data' if not table.name else 'the file'}: {table.shown()}."
     if all(one.is_field for one in open_):
         names = ", ".join(repr(one.name) for one in open_)
-        text = (
-            f"{table.display_name} has none of the fields {names}. Name its fields: data.fields=…"
-        )
-    elif not table.name:
-        say = ", ".join(f'{column.name}="…"' for column in open_)
-        text = f"it is unclear which column is {words}. Name it: {say}."
-    else:
-        say = " ".join(f"data.{column.setting}=…" for column in open_)
-        text = (
-            f"{table.name}: it is unclear which column is {words}. Give its name or number: {say}."
-        )
-        needed = [one for one in columns if not one.optional]
-        if any(one.is_class for one in open_) and _has_number(table):
-            text += " To predict a number: classify.answer=number."
-        if len(table.columns) == 1 < len(needed) and not table.typed:
-            text += " The file has one column. Separate columns with tabs, or write JSON objects."
-            if any(one.is_class for one in open_):
-                text += (
-                    " A label before each text can be written as `__label__x text`, "
-                    "`LABEL:detail text` or `0 text`."
-                )
-    shown = f" Columns of {'the data' if not table.name else 'the file'}: {table.shown()}."
-    return _error(table, text + shown, open_)
+        text = f"{table.display_name} has none of the fields {names}. Name its fields: "
+        return _error(table, f"{text}data.fields=…{shown}")
+    unclear = f"it is unclear which column is {words}."
+    if not table.name:
+        return _error(table, f"{unclear} Name it: ", *say, f".{shown}")
+    text = "."
+    needed = [one for one in columns if not one.optional]
+    if any(one.is_class for one in open_) and _has_number(table):
+        text += " To predict a number: classify.answer=number."
+    if len(table.columns) == 1 < len(needed) and not table.typed:
+        text += " The file has one column. Separate columns with tabs, or write JSON objects."
+        if any(one.is_class for one in open_):
+            text += (
+                " A label before each text can be written as `__label__x text`, "
+                "`LABEL:detail text` or `0 text`."
+            )
+    return _error(
+        table, f"{table.name}: {unclear} Give its name or number: ", *say, text + shown
+    )  # fmt: skip
 
 
 def _has_number(table: Table) -> bool:
@@ -176,11 +174,18 @@ def _has_number(table: Table) -> bool:
     )
 
 
-def _error(table: Table, text: str, columns: Sequence[Column]) -> ConfigError:
+def _name_of(table: Table, column: Column, value: str = "") -> ColumnName:
+    option = column.option if table.name else column.name
+    return ColumnName(option, f"data.{column.setting}", value)
+
+
+def _error(table: Table, *parts: str | ColumnName) -> ConfigError:
+    """The error for a column. Columns in memory are named by arguments, those of a file by settings
+    unless the file is a positional argument."""
+    error = MissingColumnError(parts)
     if not table.name:
-        return ConfigError(text)
-    options = {f"data.{one.setting}": f"--{one.option}" for one in columns if one.setting}
-    return MissingColumnError(text, table.name, options)
+        error.name_options()
+    return error
 
 
 def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:

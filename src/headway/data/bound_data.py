@@ -29,7 +29,7 @@ from headway.data.media.open_item import MediaRef
 from headway.data.readers.open import open_table
 from headway.data.sniff import ALL_MEDIA, is_table_file, may_hold
 from headway.data.table import RawRow, Table, table_of
-from headway.errors import ConfigError, DataError, UserError, suggest
+from headway.errors import ConfigError, DataError, Option, UserError, suggest
 from headway.settings.data import FILES, DataSettings
 from headway.settings.listed import ensure_list
 from headway.settings.synonyms import remark_on
@@ -182,9 +182,8 @@ def bind_data(
         if name not in known:
             near = suggest(name, known)
             raise ConfigError(
-                f"{name!r} is not a column that the task {task} reads.{near}",
-                python=f"{name}= is neither a column that the task {task} reads nor an argument."
-                f"{remark_on(name) or near}",
+                f"{Option(name)} is neither a column that the task {task} reads nor another "
+                f"argument.{remark_on(name) or near}"
             )
     if table is None:
         encoding = usual.encoding if usual else "utf-8"
@@ -230,7 +229,7 @@ def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
         else:
             known = (*FILES, *(one.removesuffix("_field") for one in DEFAULTS), "encoding")
             raise ConfigError(
-                f"--{name} is not an option for files or columns.{suggest(name, known)}"
+                f"{Option(name)} is not an option for files or columns.{suggest(name, known)}"
             )
     return found
 

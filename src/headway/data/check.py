@@ -35,6 +35,7 @@ from headway.data.scan import (
     DatasetScan,
 )
 from headway.data.source import MOST_NAMED, DataSource
+from headway.errors import Option
 from headway.settings.overrides import OriginKind
 
 EXAMPLES = 3
@@ -73,9 +74,11 @@ def valid_option(source: DataSource) -> str:
     """Return the option that gives separate validation data: `--valid` if the training files follow
     the task name, otherwise the counterpart of their option, such as `--valid-text`."""
     if is_positional(source):
-        return "--valid FILE"
+        return f"{Option('valid', takes='FILE')}"
     name = _files_setting(source)
-    return "--valid-source, --valid-target" if name == "source" else f"--valid-{name}"
+    if name == "source":
+        return f"{Option('valid_source')}, {Option('valid_target')}"
+    return f"{Option(f'valid_{name}')}"
 
 
 def is_positional(source: DataSource) -> bool:
@@ -281,14 +284,18 @@ class TextFindings(Findings):
     def all_classes(self) -> None:
         data = self.scan.source.settings.data
         usual = (data.text_field, data.label_field, data.other_field) == ("text", "label", "")
-        text, label = "data.text_field=", "data.label_field="
-        if is_positional(self.scan.source):
-            text, label = "--text ", "--label "
-        other = f" If the label is the first column: {text}2 {label}1" if usual else ""
+
+        def column(name: str, value: str) -> Option | str:
+            is_option = is_positional(self.scan.source)
+            return Option(name, value) if is_option else f"data.{name}_field={value}"
+
+        first = f" If the label is the first column: {column('text', '2')} {column('label', '1')}"
         named = not self.schema.is_tagged and self.schema.media is None
-        where = f"{label}{data.label_field}" if named else ""
-        several = self.schema.is_multi_label
-        self.classes(self.scan.labels.counts, self.what, where, other, least=1 if several else 2)
+        where = f"{column('label', data.label_field)}" if named else ""
+        self.classes(
+            self.scan.labels.counts, self.what, where, first if usual else "",
+            least=1 if self.schema.is_multi_label else 2,
+        )  # fmt: skip
         if hint := label_hint(self.scan):
             self.add("warning", "label-form", 1, hint)
 

@@ -37,7 +37,7 @@ from headway.data.sniff import (
     XZ,
     ZSTD,
 )
-from headway.errors import ConfigError, DataError, needs
+from headway.errors import ConfigError, DataError, Option, needs
 from headway.settings.listed import ensure_list
 
 MAX_LINE = 10_000_000
@@ -452,7 +452,9 @@ def _reject_other_formats(head: bytes, path: str, encoding: str) -> None:
         if head.startswith(first) and (binary or first in NEVER_TEXT):
             raise DataError(f"{name} is not a text file but {kind.format(path=name)}")
     if head.startswith(UTF16) and codecs.lookup(encoding).name == "utf-8":
-        raise DataError(f"{name} is encoded in UTF-16. Add the option: --encoding utf-16")
+        raise DataError(
+            f"{name} is encoded in UTF-16. Add the option: {Option('encoding', 'utf-16')}"
+        )
 
 
 def _file(path: str) -> BufferedReader:
@@ -539,6 +541,7 @@ def _undecodable(error: UnicodeError, place: tuple[str, int, int], encoding: str
         offset = n_bytes - len(error.object) + error.start
         what = f"byte 0x{error.object[error.start]:02x} at offset {offset:,}"
     way_out = (
-        "Give the encoding of the file with --encoding (latin-1, cp1252, utf-16, …), or convert it."
+        f"Give the encoding of the file with {Option('encoding')} (latin-1, cp1252, utf-16, …), "
+        "or convert it."
     )
     return DataError(f"{name}, line {line:,}: {what} is not valid {encoding.upper()}. {way_out}")

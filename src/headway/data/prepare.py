@@ -62,7 +62,7 @@ from headway.data.store import (
     open_columns,
 )
 from headway.data.workdir import WorkDir, open_workdir, remove_leftovers
-from headway.errors import DataError
+from headway.errors import DATA_ARGUMENT, DataError, Option
 from headway.progress import SILENT, Progress
 from headway.settings.run import RunSettings
 from headway.settings.text import WordShape
@@ -166,24 +166,16 @@ def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataMani
     return json.loads(json.dumps(values))  # as it comes back from a file
 
 
-NOTHING_IN_PYTHON = (
-    "no training data was given. Pass a path or a table: headway.train(task, data, out=…)"
-)
-
-
 def _check_data_given(schema: Schema, settings: RunSettings) -> None:
     data = settings.data
     if getattr(data, schema.files) or (schema.is_translation and data.source):
         return
     if schema.is_translation:
         raise DataError(
-            "no training data was given. Give a table of pairs, or --source and --target."
+            f"no training data was given. Give a table of pairs, or {Option('source')} and "
+            f"{Option('target')}."
         )
-    what = "files" if schema.media is None else "a folder or files"
-    raise DataError(
-        f"no training data was given. Give {what}: headway train TASK FILES",
-        python=NOTHING_IN_PYTHON,
-    )
+    raise DataError(f"no training data was given. Give {DATA_ARGUMENT} after the task.")
 
 
 class DataBuilder:
@@ -430,10 +422,7 @@ def evaluation_media(
     Texts are tokenised if a tokenizer is given.
     """
     if not settings.data.media:
-        raise DataError(
-            "no data to evaluate was given. Give a folder or files: headway evaluate RUN FILES",
-            python="no data to evaluate was given. Pass a path or a table: run.evaluate(data)",
-        )
+        raise DataError(f"no data to evaluate was given. Give {DATA_ARGUMENT} after the run.")
     source, _ = sources(settings, media)
     if settings.data.on_bad_row == "error":
         check_files_exist(source)

@@ -19,7 +19,7 @@ from headway.data.check_report import Finding, Report, counted
 from headway.data.hashing import IntArray, UInt64Array, mix_bits
 from headway.data.scan import DatasetScan
 from headway.data.store import ImpossibleData
-from headway.errors import DataError
+from headway.errors import DataError, Option
 
 SOME = 1_000_000
 """Rows processed at once, to limit memory."""
@@ -72,12 +72,15 @@ def _report_shared(
         report.findings.append(Finding("warning", "shared-split", n, text))
 
 
+VALID_OPTION = Option("valid", takes="FILE")
+
+
 def choose_rows(
     source: UInt64Array,
     target: UInt64Array,
     size: int,
     unit: str = "pairs",
-    option: str = "--valid FILE",
+    option: Option | str = VALID_OPTION,
     labels: NDArray[np.int32] | None = None,
     each: int = 1,
 ) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from headway.data.media.open_item import ItemFormat
 from headway.data.media.store import AudioStore, ImageStore
 from headway.data.sniff import MediaType
 from headway.data.token_store import TokenStore
-from headway.errors import DataError
+from headway.errors import DataError, Option
 from headway.specs.needs import MEDIA
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
@@ -82,7 +82,7 @@ class Columns(Mapping[str, ColumnStore]):
             have = ", ".join(self._stores)
             raise MissingColumn(
                 f"the prepared data has no column {name!r}, only {have}: it was prepared for "
-                "another task. Choose another folder: --out"
+                f"another task. Choose another folder: {Option('out')}"
             ) from None
 
     def __iter__(self) -> Iterator[str]:
@@ -121,7 +121,7 @@ class Columns(Mapping[str, ColumnStore]):
                 return found
         raise MissingColumn(
             "the prepared data has no images, videos or audio: it was prepared for another task. "
-            "Choose another folder: --out"
+            f"Choose another folder: {Option('out')}"
         )
 
     @property

@@ -12,7 +12,7 @@ from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import SearchCache, Searcher, SharedPrefix, too_long
 from headway.decode.search.speculative import SpeculativeSearcher
 from headway.decode.stream import OnToken, OutputAssembler
-from headway.errors import ConfigError, UserError
+from headway.errors import ConfigError, Option, UserError
 from headway.models.decoder import Decoder
 from headway.nn.linear import packing
 from headway.progress import OnProgress, no_progress
@@ -63,13 +63,13 @@ class Completer:
             )
         if draft is not None and len(models) > 1:
             raise UserError(
-                "a draft model cannot be used with an ensemble. Remove --draft, or use a single "
-                "model."
+                f"a draft model cannot be used with an ensemble. Remove {Option('draft')}, or use "
+                "a single model."
             )
         if draft is not None and engine is not None:
             raise UserError(
-                f"a draft model cannot be combined with --engine {engine.name}. Remove one of "
-                "the two."
+                f"a draft model cannot be combined with {Option('engine', engine.name)}. Remove "
+                "one of the two."
             )
         self.context, self.draft, self.draft_context = context, draft, draft_context
         self.engine, self.detail = engine, detail

@@ -17,7 +17,7 @@ from headway.decode.search.greedy import TokenCallback
 from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
 from headway.decode.search.searcher import SharedPrefix
 from headway.decode.speech.recognizer import Recognizer
-from headway.errors import UserError
+from headway.errors import Option, UserError
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.parts.ngrams import Ngrams
@@ -96,7 +96,10 @@ class Engine:
     def attention(self, sources: Sequence[Any], targets: TokenLists, bos: int) -> list[Tensor]:
         """Cross-attention as from `decode.align.cross_attention`, for alignments and unknown
         words."""
-        self._cannot("return cross-attention, which --alignments and decode.unknown=copy need")
+        self._cannot(
+            f"return cross-attention, which {Option('alignments', True)} and decode.unknown=copy "
+            "need"
+        )
 
     def model(self) -> Encoder | Decoder:
         """Adapter with the interface of our models, for tasks that read vectors or heads."""
@@ -104,7 +107,8 @@ class Engine:
 
     def _cannot(self, what: str) -> NoReturn:
         raise UserError(
-            f"--engine {self.name} cannot {what}. Use --engine torch with the original run."
+            f"{Option('engine', self.name)} cannot {what}. Use {Option('engine', 'torch')} with "
+            "the original run."
         )
 
 

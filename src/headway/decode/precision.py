@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from headway.errors import UserError
+from headway.errors import Option, UserError
 from headway.nn.int8 import quantize_model
 
 
@@ -25,7 +25,7 @@ def cast_weights(model: nn.Module, precision: str) -> None:
     if precision == "int8":
         if any(weight.device.type != "cpu" for weight in model.parameters()):
             raise UserError(
-                "decode.precision=int8 works only on a CPU. Use decode.precision=bf16, or run the "
-                "model on the CPU with --device cpu."
+                "decode.precision=int8 works only on a CPU. Use decode.precision=bf16, or run "
+                f"the model on the CPU with {Option('device', 'cpu')}."
             )
         quantize_model(model)

@@ -15,7 +15,7 @@ from headway.decode.align import AlignmentLink, align_words, source_words, word_
 from headway.decode.batching import LAST_WINDOW
 from headway.decode.constraints import NO_TEXT_CONSTRAINTS, TextConstraints
 from headway.decode.output import AttendedRegion, GenerationResult, Output, PixelBox, WritingSummary
-from headway.errors import UserError
+from headway.errors import Option, UserError
 from headway.settings.vision import GRID_STRIDE, ImageSettings
 from headway.tokens.tokenizer import Tokenizer
 
@@ -113,7 +113,8 @@ class TextSources:
         )
         if self.on_long == "error":
             raise UserError(
-                f"{too_long} at once. Split the line, or use --on-long split or --on-long cut."
+                f"{too_long} at once. Split the line, or use {Option('on_long', 'split')} or "
+                f"{Option('on_long', 'cut')}."
             )
         if self.on_long == "cut":
             self.summary.cut.append(number + 1)
@@ -121,7 +122,7 @@ class TextSources:
         if wish != NO_TEXT_CONSTRAINTS:
             raise UserError(
                 f"{too_long} at once. A line with a prefix or constraints cannot be split "
-                "automatically. Split it yourself, or use --on-long cut."
+                f"automatically. Split it yourself, or use {Option('on_long', 'cut')}."
             )
         self.summary.split += 1
         texts = split_text(line, room, self._count)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headway.errors import FolderError, UserError, one_line
+from headway.errors import FolderError, Option, UserError, one_line
 from headway.interop.families import Architecture, family_named
 from headway.interop.folder_files import (
     ADAPTER_JSON,
@@ -107,8 +107,8 @@ def _openai(path: Path, tokenizer: Path | None) -> OpenedSource:
     dims, found, weights = read_openai_whisper(path)
     if tokenizer is None:
         raise UserError(
-            f"{path} contains no vocabulary. Give one with --tokenizer: GPT-2's encoder.json and "
-            "vocab.bpe for an English model, multilingual.tiktoken for others."
+            f"{path} contains no vocabulary. Give one with {Option('tokenizer')}: GPT-2's "
+            "encoder.json and vocab.bpe for an English model, multilingual.tiktoken for others."
         )
     assert isinstance(found.model, TextSettings)
     words, size, like = tokenizer, found.model.vocab_size, {"model_type": "whisper"}
@@ -130,8 +130,8 @@ def _beside(path: Path) -> Path:
     if len(found) != 1:
         names = ", ".join(p.name for p in found) or "none"
         raise UserError(
-            f"{path} needs exactly one tokenizer (tok*.bin) in its folder; found: {names}. "
-            "Choose one with --tokenizer FILE."
+            f"{path} needs exactly one tokenizer (tok*.bin) in its folder; found: {names}. Choose "
+            f"one with {Option('tokenizer', takes='FILE')}."
         )
     return found[0]
 
@@ -203,7 +203,9 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
 
     if isinstance(model, ImageEncoderSettings):
         if tokenizer is not None:
-            raise UserError("this model does not use text. Remove the option --tokenizer.")
+            raise UserError(
+                f"this model does not use text. Remove the option {Option('tokenizer')}."
+            )
         return OpenedSource(
             kind="Hugging Face folder",
             name=name,

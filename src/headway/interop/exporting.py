@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from headway.errors import UserError, suggest
+from headway.errors import Option, UserError, suggest
 from headway.interop.proof import Proof
 from headway.interop.proof_inputs import proof_sentences
 from headway.progress import SILENT, Progress
@@ -83,26 +83,32 @@ def export_run(
 
 def _check_media(to: str, family: str, sentences: Sequence[str], int8: bool) -> None:
     if to in TEXT_ALONE:
-        others = [name for name in UNIVERSAL_TARGETS if not int8 or name not in FULL_PRECISION]
+        others = _universal(int8)
         raise UserError(
-            f"--to {to} supports only text models, but this model is of the family {family}. "
-            f"Use --to {' or '.join(others)}."
+            f"{Option('to', to)} supports only text models, but this model is of the family "
+            f"{family}. Use {others}."
         )
     if sentences:
         raise UserError(
-            "--sentences only applies to text models. The exports of image and audio models are "
-            "checked with generated inputs. Remove the option."
+            f"{Option('sentences')} only applies to text models. The exports of image and audio "
+            "models are checked with generated inputs. Remove the option."
         )
+
+
+def _universal(int8: bool) -> str:
+    """Options of the targets that support every model, or those of them with int8."""
+    names = [name for name in UNIVERSAL_TARGETS if not int8 or name not in FULL_PRECISION]
+    return " or ".join(f"{Option('to', name)}" for name in names)
 
 
 def _target(to: str, int8: bool) -> ExportTarget:
     if to not in TARGETS:
-        raise UserError(f"unknown value {to!r} for --to.{suggest(to, TARGETS)}")
+        raise UserError(f"unknown value {to!r} for {Option('to')}.{suggest(to, TARGETS)}")
     if int8 and to in FULL_PRECISION:
-        others = " or ".join(name for name in UNIVERSAL_TARGETS if name not in FULL_PRECISION)
+        others = _universal(int8)
         raise UserError(
-            f"--int8 is not supported with --to {to}: {FULL_PRECISION[to]}. Remove --int8, or use "
-            f"--to {others}."
+            f"{Option('int8', True)} is not supported with {Option('to', to)}: "
+            f"{FULL_PRECISION[to]}. Remove {Option('int8', True)}, or use {others}."
         )
     target: ExportTarget = importlib.import_module(TARGETS[to])
     return target

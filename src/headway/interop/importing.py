@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from headway import __version__
-from headway.errors import ConfigError, UserError
+from headway.errors import ConfigError, Option, UserError
 from headway.interop.detect_format import OpenedSource, open_source
 from headway.interop.families import Architecture
 from headway.interop.folder_files import sha256
@@ -132,21 +132,22 @@ def with_task(found: Architecture, task: str) -> Architecture:
     if task == found.task:
         return found
     if task not in SPECS:
-        raise UserError(f"--task {task!r} is unknown. Choose one of {', '.join(SPECS)}.")
+        raise UserError(f"{Option('task', task)} is unknown. Choose one of {', '.join(SPECS)}.")
     family = family_of(found.model)
     families = SPECS[task].all_families
     if SPECS[task].is_embedding and family in families:
         return replace(found, task=task, labels=(), decode={})
     if family not in families:
         raise UserError(
-            f"--task {task} needs a model of the {' or '.join(families)} family. This model is of "
-            f"the {family} family and supports {found.task}. Remove --task, or import another "
-            "model."
+            f"{Option('task', task)} needs a model of the {' or '.join(families)} family. This "
+            f"model is of the {family} family and supports {found.task}. Remove {Option('task')}, "
+            "or import another model."
         )
     also = " or embed" if isinstance(found.model, EncoderSettings | DecoderSettings) else ""
     raise UserError(
-        f"--task {task}: this model has no head for {task}. It supports {found.task}{also}. Import "
-        f"the model without --task, then train a head: headway train {task} --from RUN"
+        f"{Option('task', task)}: this model has no head for {task}. It supports "
+        f"{found.task}{also}. Import the model without {Option('task')}, then train a head: "
+        f"headway train {task} --from RUN"
     )
 
 

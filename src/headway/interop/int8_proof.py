@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.errors import Option
 from headway.interop.proof import Proof
 from headway.interop.proof_inputs import ProofCase
 
@@ -25,10 +26,6 @@ LEAST_EQUAL = 0.85
 
 SMALLEST = 1e-12
 """Least standard deviation, for a model whose outputs are constant."""
-
-WAY_OUT = (
-    "int8 is too coarse for this model, or the export is broken. Export without --int8, in fp32."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,11 @@ class Int8Proof(Proof):
             f"(allowed {self.most_off:.0%})"
         )
         first, *rest = super().text().split("\n")
-        return "\n".join([first, off, *rest, *([] if self.passed else [f"  {WAY_OUT}"])])
+        way_out = (
+            "  int8 is too coarse for this model, or the export is broken. Export without "
+            f"{Option('int8', True)}, in fp32."
+        )
+        return "\n".join([first, off, *rest, *([] if self.passed else [way_out])])
 
 
 def judged_as_int8(

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
-from headway.errors import DataError, needs
+from headway.errors import DataError, Option, needs
 from headway.interop.ctranslate2.engine import HEADS, Ctranslate2Engine
 from headway.interop.ctranslate2.exportable import check_exportable
 from headway.interop.ctranslate2.spec import spec_of
@@ -73,8 +73,8 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
     listed = [found.get(number, f"<|unused {number}|>") for number in range(tokenizer.vocab_size)]
     if len(set(listed)) < len(listed):
         raise DataError(
-            "two tokens of the vocabulary have the same text, which CTranslate2 does not support. "
-            "Use --to onnx, or predict with --engine torch."
+            "two tokens of the vocabulary have the same text, which CTranslate2 does not "
+            f"support. Use {Option('to', 'onnx')}, or predict with {Option('engine', 'torch')}."
         )
     return listed
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headway.decode.logits_processors import always_banned
 from headway.decode.search.hypothesis import SpecialTokens
-from headway.errors import FolderError, UserError
+from headway.errors import FolderError, Option, UserError
 from headway.interop.convertible import in_answer_units, widened
 from headway.interop.families import FAMILIES, Architecture, family_named
 from headway.interop.first_token import can_be_read_at_first, read_at_first
@@ -66,7 +66,7 @@ WAY_OUT = {
     "decoder": "Decoders with rotary positions, LayerNorm and no gate, and those with RMSNorm and "
     "swiglu, can be exported.",
     "encoder": "Encoders with rotary positions, LayerNorm and no gate, and those of a preset or "
-    "trained --from an imported model or base-en, can be exported.",
+    "fine-tuned from an imported model or base-en, can be exported.",
     "seq2seq": "Translation models with sinusoidal positions, LayerNorm and no gate can be "
     "exported.",
     "image-encoder": "Image classifiers with patches that do not overlap, a class token and "
@@ -78,7 +78,12 @@ WAY_OUT = {
 }
 
 
-OTHERS = "To export this run unchanged, use --to onnx or --to torch, which support every run."
+def _others() -> str:
+    """Advice for runs that transformers cannot hold."""
+    return (
+        f"To export this run unchanged, use {Option('to', 'onnx')} or {Option('to', 'torch')}, "
+        "which support every run."
+    )
 
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
@@ -108,14 +113,14 @@ def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
     if run.shape.kept_heads != ALL_HEADS:
         raise UserError(
             "a model with pruned attention heads cannot be exported to transformers, where all "
-            "layers have the same number of heads. Use --to onnx or --to torch, or export the run "
-            "before pruning."
+            f"layers have the same number of heads. Use {Option('to', 'onnx')} or "
+            f"{Option('to', 'torch')}, or export the run before pruning."
         )
     run = without_ngrams(run)
     if run.shape.parts is not None:
         raise UserError(
             f"a model with custom parts ({run.shape.parts}) cannot be exported to transformers, "
-            "which does not have these parts. Use --to onnx."
+            f"which does not have these parts. Use {Option('to', 'onnx')}."
         )
     if _is_from_transformers(run):
         _write_back(run, out)
@@ -245,7 +250,7 @@ def describe_run(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
     if kind not in CANDIDATES:
         raise UserError(
             f"transformers has no architecture for the model family {kind}. Supported families: "
-            f"{', '.join(CANDIDATES)}. {OTHERS}"
+            f"{', '.join(CANDIDATES)}. {_others()}"
         )
     _check_pooling(run)
     _check_shapes(run)
@@ -257,7 +262,7 @@ def describe_run(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
             reasons.append(f"  {name}: {error}")
     raise UserError(
         f"transformers has no architecture for this {kind}.\n" + "\n".join(reasons) + "\n"
-        f"{WAY_OUT[kind]} {OTHERS}"
+        f"{WAY_OUT[kind]} {_others()}"
     )
 
 
@@ -267,7 +272,8 @@ def _check_pooling(run: LoadedRun) -> None:
     if wanted and "classes" in run.spec.heads and getattr(shape, "pooling", wanted) != wanted:
         raise UserError(
             f"transformers classifies from the {wanted} token, but this run has "
-            f"model.pooling={shape.pooling}. Use --to onnx or --to torch, or train again with "  # type: ignore[union-attr]
+            f"model.pooling={shape.pooling}. Use "  # type: ignore[union-attr]
+            f"{Option('to', 'onnx')} or {Option('to', 'torch')}, or train again with "
             f"model.pooling={wanted}."
         )
 
@@ -276,8 +282,9 @@ def _check_shapes(run: LoadedRun) -> None:
     if run.spec.is_tagging and getattr(run.shape, "reads_shapes", False):
         raise UserError(
             "this model needs the shape of each word (capitals, digits), which the tokenizers of "
-            "transformers do not provide. Use --to onnx, --to torch or --to ctranslate2. Or train "
-            "without word shapes: with model.n_segments=2 if you start --from base-en, or with "
+            f"transformers do not provide. Use {Option('to', 'onnx')}, {Option('to', 'torch')} or "
+            f"{Option('to', 'ctranslate2')}. Or train without word shapes: with "
+            f"model.n_segments=2 if you start from base-en, or with "
             "model.n_segments=0 from scratch."
         )
 
@@ -289,7 +296,8 @@ def _check_zeros(weights: Mapping[str, Tensor], found: Architecture) -> None:
     if lost:
         raise UserError(
             f"the transformers class does not have these weights: {', '.join(lost)}. Train the "
-            "head without them (bias of a classifier, transitions of a tagger), or use --to onnx."
+            "head without them (bias of a classifier, transitions of a tagger), or use "
+            f"{Option('to', 'onnx')}."
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from headway.errors import UserError
+from headway.errors import Option, UserError
 
 CPU = torch.device("cpu")
 
@@ -21,12 +21,15 @@ def pick_device(name: str, local: int = 0) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         apple = " (on a Mac the CPU is used, not Apple's GPU)" if device.type == "mps" else ""
         raise UserError(
-            f"--device {name} is not supported: headway runs only on CPUs and CUDA devices{apple}. "
-            "Use --device cpu, or remove --device."
+            f"{Option('device', name)} is not supported: headway runs only on CPUs and CUDA "
+            f"devices{apple}. Use {Option('device', 'cpu')}, or remove {Option('device')}."
         )
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise UserError(f"--device {name}: torch finds no CUDA device. Use --device cpu.")
+            raise UserError(
+                f"{Option('device', name)}: torch finds no CUDA device. Use "
+                f"{Option('device', 'cpu')}."
+            )
         # Keep fp32 exact: in convolutions and recurrences, cuDNN would round the factors to ten
         # mantissa bits (TF32). torch's own matrix products do not.
         torch.backends.cudnn.allow_tf32 = False

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.specs.values import TracksExplicit, check_least, check_values
 
 GIVEN = "given"
@@ -145,8 +145,8 @@ class DataSettings(TracksExplicit):
         if bool(self.source) != bool(self.target):
             missing = "target" if self.source else "source"
             raise ConfigError(
-                f"data.{missing} is missing: source and target files must be given together. "
-                "If one file contains both sides, use --pairs instead."
+                f"data.{missing} is missing: source and target files must be given together. If "
+                f"one file contains both sides, use {Option('pairs')} instead."
             )
         if len(self.source) != len(self.target):
             raise ConfigError(

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.settings.data import DataSettings
 from headway.settings.train import FLOOR_SCHEDULES
 from headway.specs.options import OPTIONS, SCORING
@@ -45,12 +45,17 @@ class EffectRule(Generic[Facts]):
     """Whether the settings have an effect, given what is known. A fact that is not known yet does
     not take the effect away."""
 
-    reason: str
-    """The condition in words: the end of a sentence that begins with "applies only"."""
+    reason: str | tuple[str | Option, ...]
+    """The condition in words: the end of a sentence that begins with "applies only". Parts may be
+    options, which are named as the user gives them."""
 
     explicit: bool = False
     """Whether setting the default explicitly is an error too. It is where something else replaces
     the setting, so the default would not hold either."""
+
+    @property
+    def condition(self) -> str:
+        return self.reason if isinstance(self.reason, str) else "".join(map(str, self.reason))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +222,7 @@ class EffectTable(Generic[Facts]):
             row = self.missing(key, facts, is_default=is_default(key, value))
             if row is not None:
                 raise no_effect(
-                    typed(key, value), row.reason, facts.place,
+                    typed(key, value), row.condition, facts.place,
                     remove=key.removeprefix("model."), where=where(key),
                 )  # fmt: skip
 
@@ -360,7 +365,10 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
     ),
     EffectRule(
         settings=TOKENIZER, when=lambda facts: not facts.parent, explicit=True,
-        reason="without --from and --teacher, because the vocabulary is that of the other run",
+        reason=(
+            "without ", Option("start"), " and ", Option("teacher"),
+            ", because the vocabulary is that of the other run",
+        ),
     ),
     # Training
     EffectRule(
@@ -610,12 +618,12 @@ OF_CALL: EffectTable[CallFacts] = EffectTable(
     EffectRule(
         settings=("--top",),
         when=lambda facts: not facts.row.is_embedding or _has(facts, "nearest") is not False,
-        reason="together with --nearest FILE",
+        reason=("together with ", Option("nearest", takes="FILE")),
     ),
     EffectRule(
         settings=("--scores", "--with"),
         when=lambda facts: not (_has(facts, "against") or _has(facts, "to")),
-        reason="without --against and --to",
+        reason=("without ", Option("against"), " and ", Option("to")),
     ),
     EffectRule(
         settings=("--field",), when=lambda facts: facts.fields is not False,
@@ -678,8 +686,10 @@ def data_settings(row: Spec) -> frozenset[str]:
 
 def check_options(facts: CallFacts) -> None:
     """Raise an error for an option of a call that has no effect beside the others."""
-    given = {word_of(name): value for name, value in (facts.options or {}).items() if value}
-    OF_CALL.check(given, facts, typed=lambda key, value: key)
+    for name, value in (facts.options or {}).items():
+        row = OF_CALL.missing(word_of(name), facts) if value else None
+        if row is not None:
+            raise no_effect(f"{Option(name)}", row.condition, facts.place)
 
 
 def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:

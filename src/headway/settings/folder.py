@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headway.errors import FolderError, UserError, suggest
+from headway.errors import FolderError, Option, UserError, suggest
 from headway.settings.data import FILES
 from headway.settings.listed import ensure_list
 from headway.settings.model import ModelSettings
@@ -239,7 +239,8 @@ def file_in(folder: Path, name: str) -> Path:
         engines = engines_in(folder)
         if engines:
             raise FolderError(
-                f"{folder} is an exported model and has no {WEIGHTS}. Use --engine {engines[0]}."
+                f"{folder} is an exported model and has no {WEIGHTS}. Use "
+                f"{Option('engine', engines[0])}."
             )
         settings = load_run_settings(folder / CONFIG, [])
         if "task" in settings.asked:

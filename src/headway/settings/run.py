@@ -304,7 +304,7 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
         if name in values and name != task:
             raise effects.no_effect(
                 f"[{name}]",
-                effects.OF_SECTION.reason,
+                effects.OF_SECTION.condition,
                 effects.RunFacts(row=SPECS[task]).place,
                 where=locate(name),
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import (
     FAMILY_SETTINGS,
@@ -56,8 +56,8 @@ def model_from(
     for name in ("preset", "family"):
         if name in asked:
             raise ConfigError(
-                f"model.{name} cannot be combined with --from {run}, because the model of that run "
-                f"is used. Remove model.{name}."
+                f"model.{name} cannot be combined with {Option('start', run)}, because the model "
+                f"of that run is used. Remove model.{name}."
             )
     plain = {"heads": ("words",), "pooler": "tanh", "n_labels": 0, "tag_transitions": False,
              "ngrams": 0, **WITHOUT_VECTORS}  # fmt: skip
@@ -69,8 +69,8 @@ def model_from(
     wrong = [key for key in changes if key.partition(".")[0] not in known]
     if wrong:
         raise ConfigError(
-            f"--from {run}: its model belongs to the {family_of(model)} family, which has no "
-            f"setting {wrong[0]!r}. Start from another run, or from scratch."
+            f"{Option('start', run)}: its model belongs to the {family_of(model)} family, which "
+            f"has no setting {wrong[0]!r}. Start from another run, or from scratch."
         )
     new: ModelSettings = with_changes(model, changes)
     check_same(run, old, new, may_grow="vocab_size" not in asked)
@@ -89,12 +89,12 @@ def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettin
     kind = FAMILY_SETTINGS[WITH_DECODER[family_of(encoder)]]
     if getattr(encoder, "share_layers", False) or getattr(encoder, "d_embedding", None):
         raise ConfigError(
-            f"--from {run}: an encoder with shared layers or factorised embeddings cannot be "
-            "used in an encoder-decoder. Start from another run, or from scratch."
+            f"{Option('start', run)}: an encoder with shared layers or factorised embeddings "
+            "cannot be used in an encoder-decoder. Start from another run, or from scratch."
         )
     if getattr(encoder, "token_dropout_mask", None) is not None:
         raise ConfigError(
-            f"--from {run}: an encoder with ESM's token dropout cannot be used in an "
+            f"{Option('start', run)}: an encoder with ESM's token dropout cannot be used in an "
             "encoder-decoder. Start from another run, or from scratch."
         )
     taken = [field.name for field in fields(BodySettings)]
@@ -156,8 +156,8 @@ def check_same(
             apart -= {"kept_heads"}
     if type(old) is not type(new):
         raise ConfigError(
-            f"--from {name}: its model belongs to the {family_of(old)} family, but this run needs "
-            f"the {family_of(new)} family. Start from another run, or from scratch."
+            f"{Option('start', name)}: its model belongs to the {family_of(old)} family, but this "
+            f"run needs the {family_of(new)} family. Start from another run, or from scratch."
         )
     kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER | apart]
     words = vocab_size_of(old)
@@ -177,8 +177,8 @@ def check_same(
     elif different == ["max_len"]:
         way_out = "Remove model.max_len: learned positions cannot be extended."
     raise ConfigError(
-        f"--from {name}: the model of that run has settings that differ from this run: {listed}. "
-        f"{way_out}"
+        f"{Option('start', name)}: the model of that run has settings that differ from this run: "
+        f"{listed}. {way_out}"
     )
 
 

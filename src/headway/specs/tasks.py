@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.specs.metrics import (
     METRICS,
     Metric,
@@ -148,19 +148,12 @@ class Spec:
 
     @property
     def file_options(self) -> str:
-        """Alternatives to FILES on the command line."""
+        """Alternatives to files after the task, for messages."""
         if self.reads == "pairs":
-            return ", or --source FILE --target FILE"
+            return f", or {Option('source', takes='FILE')} {Option('target', takes='FILE')}"
         # A list of paths that has neither labels nor texts could be text itself.
         alone = self.reads == "media" and self.answers in ("gaps", "vector")
-        return ", or a list of paths with --media" if alone else ""
-
-    @property
-    def file_arguments(self) -> str:
-        """Alternatives to the data argument of `headway.train`."""
-        if self.reads == "pairs":
-            return ", or source=FILE, target=FILE"
-        return ", or media=FILE" if self.file_options else ""
+        return f", or a list of paths with {Option('media', takes='FILE')}" if alone else ""
 
     @property
     def media(self) -> MediaModality | None:

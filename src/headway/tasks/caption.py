@@ -37,8 +37,8 @@ class CaptionTask(Seq2SeqTask):
         if not settings.data.media:
             raise DataError(
                 "training data is missing. Give a TSV, CSV or JSONL file with the columns `path` "
-                "(of the image) and `text` (the caption), for example: "
-                "headway train caption captions.tsv --out RUN"
+                "(of the image) and `text` (the caption), for example: headway train caption "
+                "captions.tsv --out RUN"
             )
         media = MediaSpec.of(settings.caption.modality, self._shape(settings), WRITTEN)
         words = tokenizer_of(settings)

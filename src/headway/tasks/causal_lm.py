@@ -35,7 +35,7 @@ from headway.data.store import Columns, PreparedData, load_prepared
 from headway.data.text_windows import ranges
 from headway.data.token_store import TokenStore
 from headway.decode.completer import Completer
-from headway.errors import ConfigError, DataError, FolderError, UserError
+from headway.errors import ConfigError, DataError, FolderError, Option, UserError
 from headway.metrics.language import token_counts, unigram_bits_per_byte
 from headway.models.decoder import Decoder
 from headway.models.parts.counted import NgramLMHead
@@ -292,8 +292,8 @@ class CausalLMTask(Task):
     def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         if use.opened.engine is not None:
             raise UserError(
-                f"--engine {use.opened.engine.name} cannot compute perplexity. Evaluate the "
-                "original run with --engine torch."
+                f"{Option('engine', use.opened.engine.name)} cannot compute perplexity. Evaluate "
+                f"the original run with {Option('engine', 'torch')}."
             )
         return evaluate_language(use.opened, use.settings, files, use.progress)
 

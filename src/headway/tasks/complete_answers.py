@@ -15,7 +15,7 @@ from headway.decode.completer import Completer, Prompt
 from headway.decode.continuous import BatchMember, ContinuousBatch
 from headway.decode.output import GenerationResult
 from headway.decode.stream import OnOutputPiece
-from headway.errors import DataError, UserError, suggest
+from headway.errors import DataError, Option, UserError, suggest
 from headway.models.decoder import Decoder
 from headway.settings.decode import DecodeSettings
 from headway.settings.effects import CallFacts, check_options
@@ -66,8 +66,8 @@ def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> TextCallba
     searches = decode.beam > 1 and not decode.sample
     if write is not None and (searches or decode.n_best > 1):
         raise UserError(
-            "--stream prints one text as it is generated, without beam search. Use --beam 1 and "
-            "--n-best 1."
+            f"{Option('stream')} prints one text as it is generated, without beam search. Use "
+            f"{Option('beam', 1)} and {Option('n_best', 1)}."
         )
     return write
 
@@ -232,7 +232,8 @@ class FieldPredictor(ContinuousBatching):
         self.field = options.get("field") or self.fields[-1]
         if self.field not in self.fields:
             raise UserError(
-                f"unknown value {self.field!r} for --field.{suggest(self.field, self.fields)}"
+                f"unknown value {self.field!r} for "
+                f"{Option('field')}.{suggest(self.field, self.fields)}"
             )
         self.completer = completer_of(use.opened, settings.decode, detail=detail_of(options))
         self.write = one_stream(settings.decode, options)
@@ -307,7 +308,7 @@ class FieldPredictor(ContinuousBatching):
             raise DataError(
                 f"line {number:,} already has the field {self.field!r}, which is to be generated. "
                 "Remove the field from the line, or generate another field: "
-                f"--field {next(f for f in self.fields if f != self.field)}"
+                f"{Option('field', next(f for f in self.fields if f != self.field))}"
             )
         return found
 

@@ -25,7 +25,7 @@ from headway.data.prepare import evaluation_media, evaluation_set, prepare
 from headway.data.schema import MediaSpec
 from headway.data.store import Columns, PreparedData
 from headway.data.token_store import TokenStore
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.metrics.retrieval import Float32Array, Retrieval, bag_retrieval, chance, retrieval
 from headway.nn.layout import loss_weights
 from headway.progress import Progress
@@ -427,9 +427,9 @@ class ContrastiveTask(Task):
             return
         if is_text and not settings.embed.drop_words:
             raise ConfigError(
-                "with model.dropout=0, the two views of a text are identical, so there is nothing "
-                "to learn. Set model.dropout=0.1 or embed.drop_words=0.3, or train on pairs "
-                "(--pairs)."
+                "with model.dropout=0, the two views of a text are identical, so there is "
+                "nothing to learn. Set model.dropout=0.1 or embed.drop_words=0.3, or train on "
+                f"pairs ({Option('pairs')})."
             )
         if not is_text and not has_augmentation(settings.augment):
             raise ConfigError(

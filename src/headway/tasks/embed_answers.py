@@ -10,7 +10,7 @@ import numpy as np
 
 from headway.data.predict_input import questions
 from headway.decode.batching import windows
-from headway.errors import DataError, UserError
+from headway.errors import DataError, Option, UserError
 from headway.metrics.retrieval import Float32Array, cosine
 from headway.settings.effects import CallFacts, check_options
 from headway.settings.run import Resolved
@@ -141,10 +141,11 @@ class NearestPredictor(EmbeddingPredictor):
         found = list(self.parse(lines))
         for one in found:
             if one.values is None:
-                raise DataError(f"--nearest {path}: {one.error}")
+                raise DataError(f"{Option('nearest', path)}: {one.error}")
         if not found:
             raise DataError(
-                f"--nearest {path}: the file is empty. Give a file with at least one candidate."
+                f"{Option('nearest', path)}: the file is empty. Give a file with at least one "
+                "candidate."
             )
         self.candidates = [one.name or str(one.values[0]) for one in found]
         self.candidates_SD = cosine(self.vectors([one.values for one in found]))
@@ -168,9 +169,11 @@ def vector_answer(one: LoadedInput, x_D: Float32Array) -> VectorAnswer:
 def predictor(use: InferenceRequest) -> EmbeddingPredictor:
     to, nearest, top = (use.options.get(name) for name in ("to", "nearest", "top"))
     if to and nearest:
-        raise UserError("conflicting options: use either --to or --nearest, not both.")
+        raise UserError(
+            f"conflicting options: use either {Option('to')} or {Option('nearest')}, not both."
+        )
     if top is not None and top < 1:
-        raise UserError(f"--top {top} must be at least 1.")
+        raise UserError(f"{Option('top', top)} must be at least 1.")
     check_options(CallFacts(row=spec_of(use.settings), options=use.options))
     if to:
         file = EmbeddingFilePredictor(use)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.errors import FolderError, UserError, suggest
+from headway.errors import FolderError, Option, UserError, suggest
 from headway.settings.folder import WEIGHTS, engines_in, file_in, is_shipped
 from headway.settings.run import RunSettings, media_settings
 
@@ -31,7 +31,9 @@ TEXT_ALONE = ("ctranslate2",)
 
 def check_engine(name: str) -> None:
     if name not in ENGINES:
-        raise UserError(f"unknown value {name!r} for --engine.{suggest(str(name), ENGINES)}")
+        raise UserError(
+            f"unknown value {name!r} for {Option('engine')}.{suggest(str(name), ENGINES)}"
+        )
 
 
 def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
@@ -45,20 +47,21 @@ def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
     if name not in held:
         if name in TEXT_ALONE and media_settings(settings) is not None:
             raise FolderError(
-                f"--engine {name} runs only text models, but {folder} is for the task "
-                f"{settings.task}. Use --engine onnx with an export (headway export RUN --to onnx "
-                "--out DIR), or --engine torch with the run."
+                f"{Option('engine', name)} runs only text models, but {folder} is for the task "
+                f"{settings.task}. Use {Option('engine', 'onnx')} with an export (headway export "
+                f"RUN --to onnx --out DIR), or {Option('engine', 'torch')} with the "
+                "run."
             )
         shown = folder.name if is_shipped(folder) else str(folder)
         if held and not (folder / WEIGHTS).exists():
             raise FolderError(
-                f"{folder} was exported for --engine {held[0]}, not {name}. "
-                f"Use --engine {held[0]}, or "
-                f"export the original run again: headway export RUN --to {name} --out DIR"
+                f"{folder} was exported for {Option('engine', held[0])}, not {name}. Use "
+                f"{Option('engine', held[0])}, or export the original run again: headway export "
+                f"RUN --to {name} --out DIR"
             )
         raise FolderError(
-            f"{folder} contains no model for --engine {name}. Export one: "
-            f"headway export {shown} --to {name} --out DIR"
+            f"{folder} contains no model for {Option('engine', name)}. Export one: headway export "
+            f"{shown} --to {name} --out DIR"
         )
     module, function = ENGINES[name].split(":")
     make: Make = getattr(importlib.import_module(module), function)

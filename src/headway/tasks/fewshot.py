@@ -15,7 +15,7 @@ from headway.decode.batching import batches, windows
 from headway.decode.completer import Completer, shared_length
 from headway.decode.search.searcher import SharedPrefix, too_long
 from headway.decode.steps import prefill_prompts
-from headway.errors import DataError, UserError
+from headway.errors import DataError, Option, UserError
 from headway.nn.eval_mode import evaluating
 from headway.nn.linear import packing
 from headway.settings.listed import ensure_list
@@ -124,10 +124,10 @@ class FewShotClassifier:
             )
         if len(completer.models) != 1:
             engine = completer.engine
-            other = "an ensemble" if engine is None else f"--engine {engine.name}"
+            other = "an ensemble" if engine is None else f"{Option('engine', engine.name)}"
             raise UserError(
-                "few-shot classification (--labels, --shots) needs a single model with "
-                f"--engine torch, not {other}."
+                f"few-shot classification ({Option('labels')}, {Option('shots')}) needs a single "
+                f"model with {Option('engine', 'torch')}, not {other}."
             )
         self.completer, self.model = completer, completer.models[0]
         self.prefix: SharedPrefix | None = None

@@ -209,7 +209,7 @@ def fillers(opened: LoadedRun) -> list[Encoder]:
     for folder, run in zip(opened.folders, opened.runs, strict=True):
         if not isinstance(run.model, EncoderSettings) or "words" not in run.model.heads:
             raise FolderError(
-                f"{folder} does not contain a model that fills gaps. Train one: headway train fill "
-                "FILES --out RUN"
+                f"{folder} does not contain a model that fills gaps. Train one: headway train "
+                "fill FILES --out RUN"
             )
     return [model for model in opened.models if isinstance(model, Encoder)]

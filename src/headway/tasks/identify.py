@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headway.data.sniff import is_table_file
 from headway.data.source import media_examples
 from headway.data.store import PreparedData
-from headway.errors import DataError, UserError
+from headway.errors import DataError, Option, UserError
 from headway.metrics.speech import equal_error
 from headway.progress import Progress, no_progress
 from headway.settings.data import DataSettings
@@ -213,7 +213,10 @@ class SpeakerPredictor(EmbeddingFilePredictor):
         self.against, self.top = against, top or 1
         self.is_list = against is not None and is_table_file(Path(against))
         if top and not self.is_list:
-            raise UserError(f"--top {top} needs a list of speakers: --against FILE.tsv.")
+            raise UserError(
+                f"{Option('top', top)} needs a list of speakers: "
+                f"{Option('against', takes='FILE.tsv')}."
+            )
         if to:
             self.path = Path(to if str(to).endswith(".npy") else f"{to}.npy")
 
@@ -243,7 +246,7 @@ class SpeakerPredictor(EmbeddingFilePredictor):
         sums: dict[str, Float32Array] = {}
         for one in list(load_media([self.against], folder, shape, data, target=label_wanted)):
             if one.values is None:
-                raise DataError(f"--against {self.against}: {one.error}")
+                raise DataError(f"{Option('against', self.against)}: {one.error}")
             name = one.label or one.name if self.is_list else self.against
             sums[name] = sums.get(name, np.float32(0)) + self.vectors([one.values])[0]
         return {name: total / np.linalg.norm(total) for name, total in sums.items()}

@@ -21,7 +21,7 @@ from headway.data.batches import FixedShapes, IntArray, to_device
 from headway.data.check_report import rare_label_note
 from headway.data.store import Columns, PreparedData
 from headway.decode.batching import windows
-from headway.errors import DataError, UserError
+from headway.errors import DataError, Option, UserError
 from headway.metrics.baselines import BagOfWords, TextPair, thinning
 from headway.metrics.classification import ENOUGH
 from headway.models.parts.ngrams import NgramScores
@@ -563,7 +563,7 @@ class ClassifyPredictor:
         opened = self.use.opened
         self.top = self.use.options.get("top")
         if self.top is not None and self.top < 1:
-            raise UserError(f"--top {self.top} must be at least 1.")
+            raise UserError(f"{Option('top', self.top)} must be at least 1.")
         words = None if opened.words is None else opened.words.target
         runs = (self.use.settings, *opened.runs[1:])
         self.evaluator = ClassifyEvaluator.of(runs, words)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import nn
 
-from headway.errors import FolderError, UserError
+from headway.errors import FolderError, Option, UserError
 from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device
 from headway.nn.linear import pack, unpack
@@ -175,8 +175,8 @@ class LoadedRun:
         otherwise it loads them again."""
         if self.engine is not None:
             raise UserError(
-                f"models opened with --engine {self.engine.name} cannot be inspected. Use the "
-                "original run with --engine torch."
+                f"models opened with {Option('engine', self.engine.name)} cannot be inspected. "
+                f"Use the original run with {Option('engine', 'torch')}."
             )
         if self.device == CPU and self.precision == "fp32":
             return replace(self, in_memory_models=tuple(map(_sharing, self.models)))
@@ -246,8 +246,8 @@ def _engine(
 ) -> Engine | None:
     if name != "torch" and len(folders) > 1:
         raise UserError(
-            f"--engine {name} supports only a single model, but {len(folders)} models were given. "
-            "Ensembles need --engine torch."
+            f"{Option('engine', name)} supports only a single model, but {len(folders)} models "
+            f"were given. Ensembles need {Option('engine', 'torch')}."
         )
     found = engine_of(name, folders[0], replace(run, decode=decode))
     for folder in folders if found is None else ():

@@ -8,6 +8,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
+from headway.errors import Option
 from headway.specs.metrics import METRICS, Metric
 from headway.specs.tasks import Spec
 
@@ -395,7 +396,11 @@ def advice(
     if metric.better(value, best) or value == perfect:
         return None
     which = "as good as" if value == best else "better than"
-    longer = f"; longer training (train.steps={2 * steps}, or a longer --budget)" if steps else ""
+    longer = (
+        f"; longer training (train.steps={2 * steps}, or a longer {Option('budget')})"
+        if steps
+        else ""
+    )
     return (
         f"warning: a baseline is {which} this model. {metric.label} of the baseline ({name}): "
         f"{metric.shown(best)}, of the model: {metric.shown(value)}. What helps: "

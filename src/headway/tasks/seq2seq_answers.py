@@ -15,7 +15,7 @@ from headway.decode.constraints import TextConstraints
 from headway.decode.output import AttendedRegion, GenerationResult, Output
 from headway.decode.sources import OnLong
 from headway.decode.writer import Writer
-from headway.errors import DataError, FolderError, UserError, suggest
+from headway.errors import DataError, FolderError, Option, UserError, suggest
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import ImageSettings, Seq2SeqSettings, family_of
@@ -66,7 +66,9 @@ class TranslationPredictor:
         self.between = use.between
         on_long: Any = options.get("on_long") or "split"
         if on_long not in LONG:
-            raise UserError(f"unknown value {on_long!r} for --on-long.{suggest(on_long, LONG)}")
+            raise UserError(
+                f"unknown value {on_long!r} for {Option('on_long')}.{suggest(on_long, LONG)}"
+            )
         self.writer = writer_of(
             use.opened,
             use.settings.decode,

@@ -22,7 +22,7 @@ from headway.data.store import Columns, load_prepared
 from headway.decode.speech.transcriber import Transcript
 from headway.decode.speech.word_times import WordTiming
 from headway.decode.writer import Writer
-from headway.errors import UserError
+from headway.errors import Option, UserError
 from headway.metrics import translation
 from headway.metrics.captions import SIGNATURE, DocumentFrequencies, cider, match_interval
 from headway.metrics.speech import (
@@ -153,7 +153,8 @@ class TranslationTestSet:
         loss, writer = None, None
         if opened is not None:
             if not self.sources:
-                raise UserError("no source texts to translate. Give --source FILE.")
+                sources = Option("source", takes="FILE")
+                raise UserError(f"no source texts to translate. Give {sources}.")
             writer = writer_of(opened, self.decode)
             pairs = zip(self.sources, self.targets, strict=True)
             loss = loss_of(writer, pairs, len(self.targets), self.progress, "pairs")
@@ -180,7 +181,10 @@ def pairs_of_test(data: DataSettings, references: Sequence[str]) -> tuple[list[s
     elif references:
         targets = [line for path in references for line in open_lines(path, data.encoding)]
     else:
-        raise UserError("no test set. Give --source FILE --target FILE, or --pairs FILE.")
+        raise UserError(
+            f"no test set. Give {Option('source', takes='FILE')} "
+            f"{Option('target', takes='FILE')}, or {Option('pairs', takes='FILE')}."
+        )
     if not targets:
         raise UserError(
             "the test set is empty: no texts in "

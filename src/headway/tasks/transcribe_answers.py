@@ -14,7 +14,7 @@ from headway.data.source import Example, media_examples
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
 from headway.decode.speech.transcriber import AnyFloatArray, Transcriber, Transcript
 from headway.decode.speech.transcriber import WindowSegment as SpokenWindow
-from headway.errors import DataError, UserError, suggest
+from headway.errors import DataError, Option, UserError, suggest
 from headway.settings.listed import ensure_list
 from headway.settings.model import AudioSettings
 from headway.settings.run import RunSettings
@@ -50,7 +50,9 @@ class TranscriptPredictor:
     def of(cls, use: InferenceRequest) -> TranscriptPredictor:
         form = use.options.get("format") or "text"
         if form not in FORMATS:
-            raise UserError(f"unknown value {form!r} for --format.{suggest(form, FORMATS)}")
+            raise UserError(
+                f"unknown value {form!r} for {Option('format')}.{suggest(form, FORMATS)}"
+            )
         times = bool(use.options.get("json")) or form != "text"
         return cls(transcriber_of(use, times=times), use.settings, use.opened.folder)
 

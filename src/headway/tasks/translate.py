@@ -10,7 +10,7 @@ import numpy as np
 
 from headway.data.prepare import prepare
 from headway.data.store import Columns, PreparedData, load_prepared
-from headway.errors import DataError
+from headway.errors import DataError, Option
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
@@ -37,7 +37,8 @@ class TranslateTask(Seq2SeqTask):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         if not settings.data.source and not settings.data.pairs:
             raise DataError(
-                "no training data. Give --source FILE --target FILE, or --pairs FILE (TSV or "
+                f"no training data. Give {Option('source', takes='FILE')} "
+                f"{Option('target', takes='FILE')}, or {Option('pairs', takes='FILE')} (TSV or "
                 "JSONL)."
             )
         if settings.distil.teacher:

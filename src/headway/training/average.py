@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from headway.errors import FolderError
+from headway.errors import FolderError, Option
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, load_weights, model_weights, save_weights
 from headway.models.int8_weights import to_int8
@@ -87,7 +87,7 @@ def average_run(
     folder or in a new one. Returns a description of the checkpoints used."""
     config = file_in(run, CONFIG)
     if out.resolve() != run.resolve() and (out / CONFIG).exists():
-        raise FolderError(f"{out} already contains a model. Choose another --out.")
+        raise FolderError(f"{out} already contains a model. Choose another {Option('out')}.")
     checkpoints = Checkpoints(run, keep=1, log=log, owner=False)
     paths = _select_checkpoints(checkpoints, run, last)
     model, tensors, lora = build_model(load_settings(run)), average_of(paths), load_run(run).lora
@@ -111,17 +111,19 @@ def _select_checkpoints(checkpoints: Checkpoints, run: Path, last: int | None) -
         if path is None:
             raise FolderError(
                 f"{run} has no undamaged best checkpoint. Average the last checkpoints instead: "
-                "--last N."
+                f"{Option('last', takes='N')}."
             )
         return [path]
     paths = newest_undamaged(checkpoints, last)
     if len(paths) < last:
         have = f"{len(paths)} undamaged checkpoint{'s' * (len(paths) != 1)}"
         way_out = (
-            f"Use --last {len(paths)}." if paths else "Train the run first with `headway train`."
+            f"Use {Option('last', len(paths))}."
+            if paths
+            else "Train the run first with `headway train`."
         )
         raise FolderError(
-            f"--last {last} needs {last} checkpoints, but {run} has {have}. {way_out}"
+            f"{Option('last', last)} needs {last} checkpoints, but {run} has {have}. {way_out}"
         )
     return paths
 

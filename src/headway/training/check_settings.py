@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.errors import ConfigError
+from headway.errors import DATA_ARGUMENT, ConfigError, Option
 from headway.settings.folder import load_run, run_folder
 from headway.settings.run import RunSettings, check_effect
 from headway.settings.task_rows import possible, spec_of
@@ -16,9 +16,7 @@ def check_files(settings: RunSettings) -> None:
     there = {"pairs": data.source or data.pairs, "media": data.media}.get(spec.reads, texts)
     if not there:
         raise ConfigError(
-            f"no training data. Give FILES after the task{spec.file_options}.",
-            python="no training data. Pass it after the task, as a path, a list of paths or a "
-            f"table: headway.train({settings.task!r}, data, out=…){spec.file_arguments}.",
+            f"no training data. Give {DATA_ARGUMENT} after the task{spec.file_options}."
         )
 
 
@@ -39,8 +37,8 @@ def check_implied(settings: RunSettings) -> None:
     start, teacher = settings.start.run, settings.distil.teacher
     if start and teacher:
         raise ConfigError(
-            "--from cannot be combined with --teacher: a student starts from layers of its "
-            "teacher. Remove --from."
+            f"{Option('start')} cannot be combined with {Option('teacher')}: a student starts "
+            f"from layers of its teacher. Remove {Option('start')}."
         )
     if not spec_of(settings).pretrained or "start.run" in settings.asked:
         check_from_scratch(settings)
@@ -57,5 +55,6 @@ def check_from_scratch(settings: RunSettings) -> None:
     if key is not None and not start.run:
         raise ConfigError(
             f"{key} needs the weights of another run, but this run starts from scratch. Choose a "
-            f"run to start from with --from RUN (`headway models` lists some), or remove {key}."
+            f"run to start from with {Option('start', takes='RUN')} (`headway models` lists some), "
+            f"or remove {key}."
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.models.summary import activations, count_parameters, meta_model
 from headway.settings.run import Resolved
 from headway.training.budget import Decision
@@ -22,7 +22,9 @@ def seconds(text: str) -> float:
         for part, unit in zip(found.groups(), (3600, 60, 1), strict=True)
     ) if found else 0  # fmt: skip
     if not total:
-        raise ConfigError(f"--budget {text!r} is not a duration. Examples: 90s, 10m, 2h, 1h30m.")
+        raise ConfigError(
+            f"{Option('budget', text)} is not a duration. Examples: 90s, 10m, 2h, 1h30m."
+        )
     return float(total)
 
 

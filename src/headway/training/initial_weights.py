@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.models.parts.text import TextFront
 from headway.nn.lora import add_lora, merge_lora
 from headway.nn.stack import stacks
@@ -112,7 +112,7 @@ def copy_weights(
         else:
             has = tuple(theirs[found].shape) if found else "none"
             raise ConfigError(
-                f"--from {name}: the tensor {names[0]} has shape {has} in that run, but "
+                f"{Option('start', name)}: the tensor {names[0]} has shape {has} in that run, but "
                 f"{(*tensor.shape,)} in this model. Remove the model settings (model.*): they are "
                 "taken from that run."
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from headway.errors import Option
 from headway.settings.model import ModelSettings
 from headway.settings.train import ResolvedTrain
 from headway.tasks.objective import Objective
@@ -46,7 +47,7 @@ def final_warning(losses: Sequence[tuple[float, float]], prior: float | None, st
     if prior is None or not losses:
         return ""
     best = min(loss for _, loss in losses)
-    longer = f"train longer (train.steps={3 * steps}, or a longer --budget)"
+    longer = f"train longer (train.steps={3 * steps}, or a longer {Option('budget')})"
     if best > NEAR * prior:
         return (
             f"warning: the validation loss is {best:.3g}, not clearly below {prior:.3g}, "

@@ -89,7 +89,7 @@ class TrainRequest:
         if self.task is not None:
             check_task_name(self.task)
         elif self.recipe is None:
-            recipe = f", or a recipe: {Option('recipe', 'NAME')}" * (self.command == "train")
+            recipe = f", or a recipe: {Option('recipe', takes='NAME')}" * (self.command == "train")
             raise ConfigError(f"no task is given. Name a task ({', '.join(SPECS)}){recipe}.")
         path, files = None, DataFiles()
         if self.recipe is not None:
@@ -129,9 +129,10 @@ class TrainRequest:
         """Return the settings of the files that options name, for a request without data."""
         if self.valid is not None:
             raise ConfigError(
-                "--valid needs training data given after the task: headway train TASK FILES "
-                "--valid FILES. If the training files are given by options, use --valid-text, "
-                "--valid-source and --valid-target."
+                f"{Option('valid')} needs training data given after the task: headway train TASK "
+                f"FILES --valid FILES. If the training files are given by options, "
+                f"use {Option('valid_text')}, {Option('valid_source')} and "
+                f"{Option('valid_target')}."
             )
         found = Overrides()
         for key, value in named_files(self.columns).items():
@@ -172,8 +173,8 @@ class TrainRequest:
             return Overrides()
         if recipe is None:
             raise ConfigError(
-                f"--data {self.recipe_data} names the folder for the files of a recipe, but no "
-                "recipe is given. Add --recipe NAME."
+                f"{Option('data', self.recipe_data)} names the folder for the files of a recipe, "
+                f"but no recipe is given. Add {Option('recipe', takes='NAME')}."
             )
         return Overrides(in_folder(recipe, self.recipe_data), Origin.argument("data"))
 
@@ -202,11 +203,14 @@ def implied_settings(
     alias = ALIASES.get(task or "", Alias())
     if alias.needs == "distil.teacher":
         if not teacher:
-            raise ConfigError("the task distil needs a teacher. Give its run: --teacher RUN.")
+            raise ConfigError(
+                f"the task distil needs a teacher. Give its run: {Option('teacher', takes='RUN')}."
+            )
         given |= _of_teacher(teacher, by_teacher, with_fields=not named)
     elif teacher:
         raise ConfigError(
-            "--teacher applies only to the task distil: headway train distil --teacher RUN"
+            f"{Option('teacher')} applies only to the task distil: headway train distil --teacher "
+            "RUN"
         )
     if task in SPECS and SPECS[task].continues and start and not named:
         fields = load_run(run_folder(start)).data.fields
@@ -220,7 +224,8 @@ def implied_settings(
             if not fields:
                 raise ConfigError(
                     f"the task {task} needs documents with fields. Start from a run that has "
-                    "fields (--from RUN), or give their names: data.fields=[title,body]"
+                    f"fields ({Option('start', takes='RUN')}), or give their names: "
+                    "data.fields=[title,body]"
                 )
             given |= Overrides({"data.fields": fields}, by_start)
     return given
@@ -255,6 +260,6 @@ def _check_length(settings: RunSettings, budget: str) -> None:
     for key in ("train.steps", "train.epochs"):
         if settings.asked.origin(key).kind in (OriginKind.SETTING, OriginKind.PYTHON):
             raise ConfigError(
-                f"{key}={settings.asked[key]} and --budget {budget} both set the length of "
-                "training. Remove one of them."
+                f"{key}={settings.asked[key]} and {Option('budget', budget)} both set the length "
+                "of training. Remove one of them."
             )

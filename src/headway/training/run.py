@@ -18,7 +18,7 @@ from headway.data.binding_table import TrainingTables
 from headway.data.bound_data import BoundData, write_tables
 from headway.data.source import with_files
 from headway.data.store import ImpossibleData, PreparedData
-from headway.errors import FolderError, Stopped, UserError, needs
+from headway.errors import FolderError, Option, Stopped, UserError, needs
 from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.settings.data import GIVEN
@@ -248,10 +248,9 @@ class Training:
         begins = self._start(with_pretrained(self.settings))
         check_from_scratch(self.settings)
         if begins:
-            how = 'start="none"' if self.call else "--from none"
             self._note(
                 f"starting from the pretrained encoder {self.settings.start.run}, whose "
-                f"vocabulary covers these texts. To train from scratch: {how}"
+                f"vocabulary covers these texts. To train from scratch: {Option('start', 'none')}"
             )
 
     def _start(self, of: RunSettings) -> bool:
@@ -273,14 +272,9 @@ class Training:
             raise FolderError(self._other_data())
 
     def _other_data(self) -> str:
-        if self.call:
-            return (
-                f"the data differs from the data that {self.out} was trained on so far. Pass the "
-                "same data, choose another out, or start over with restart=True."
-            )
         return (
-            f"the data files differ from those that {self.out} was trained on so far. "
-            "Restore them, choose another --out, or start over with --restart."
+            f"the data differs from the data that {self.out} was trained on so far. Use the same "
+            f"data, choose another {Option('out')}, or start over with {Option('restart', True)}."
         )
 
     def _prepare(self) -> PreparedData:

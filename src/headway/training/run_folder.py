@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headway.data.fingerprint import FIELDS, MEDIA_FIELDS, inputs_match
 from headway.data.manifest import MANIFEST
-from headway.errors import ConfigError, FolderError, UserError
+from headway.errors import ConfigError, FolderError, Option, UserError
 from headway.settings.data import FILES, GIVEN, DataSettings, file_name
 from headway.settings.folder import CHAT_TEMPLATE, CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.settings.overrides import Overrides
@@ -127,12 +127,13 @@ class RunFolder:
             self._lock = os.open(self.path, os.O_RDONLY)
         except (FileExistsError, NotADirectoryError) as error:
             raise FolderError(
-                f"{self._obstacle()}, but --out must be a folder. Choose another --out."
+                f"{self._obstacle()}, but {Option('out')} must be a folder. Choose another "
+                f"{Option('out')}."
             ) from error
         except OSError as error:
             raise FolderError(f"cannot use {self.path} as a run folder: {error}.") from error
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise FolderError(f"{self.path} is not writable. Choose another --out.")
+            raise FolderError(f"{self.path} is not writable. Choose another {Option('out')}.")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -166,8 +167,7 @@ class RunFolder:
         if any("/" in name for name in foreign) or (foreign and not is_run):
             raise FolderError(
                 f"{self.path} is not empty and not a run folder: it holds "
-                f"{', '.join(foreign[:5])}. "
-                "Choose another --out."
+                f"{', '.join(foreign[:5])}. Choose another {Option('out')}."
             )
         if restart:
             for path in map(self.path.joinpath, OWN):
@@ -200,8 +200,8 @@ class RunFolder:
             + f"\nPass its custom metrics again: headway.train(…, metrics={{{given}}})" * bool(own)
             + "\nPass its custom model parts again: headway.train(…, parts=…)"
             * ("model.parts" in before and "model.parts" not in asked)
-            + "\nUse the same settings to resume, choose another --out, or start over with "
-            "--restart."
+            + f"\nUse the same settings to resume, choose another {Option('out')}, or start "
+            f"over with {Option('restart', True)}."
         )
 
     def _was_prepared_from(self, data: DataSettings) -> bool:
@@ -220,7 +220,7 @@ class RunFolder:
 
     def stored(self, task: str) -> Resolved:
         """Load the settings of the stored run, which must be of this task."""
-        way_out = "Choose another --out, or start over with --restart."
+        way_out = f"Choose another {Option('out')}, or start over with {Option('restart', True)}."
         try:
             found = parse(read_text(self.config), self.config).get("task", "none")
             if found != task:

@@ -323,7 +323,7 @@ def test_no_class_goes_to_validation_as_a_whole(images: Make, tmp_path: Path) ->
     assert {one["label"] for one in other.valid_examples} == {"cat", "dog"}
     assert other.valid.n == 4
     assert findings(other)["absent-label"] == 3
-    with pytest.raises(ImpossibleData, match=naming(40, "--valid")):
+    with pytest.raises(ImpossibleData, match=naming(40, "valid=…")):
         made(set(paths))
 
 
@@ -443,7 +443,7 @@ def test_one_class_or_no_media_cannot_be_learned(images: Make, tmp_path: Path) -
     shutil.rmtree(media / "dog")
     with pytest.raises(ImpossibleData, match=naming("'cat'")):
         prepared(run(media), tmp_path / "run")
-    with pytest.raises(DataError, match=naming("TASK FILES")):
+    with pytest.raises(DataError, match=naming("data task")):
         prepared(RunSettings(task="classify"), tmp_path / "run")
     manifest = tmp_path / "none.tsv"
     manifest.write_text("path\tlabel\n")

@@ -24,7 +24,7 @@ from headway.data.schema import MediaSpec, text_schema
 from headway.data.sniff import is_delimited, is_json_lines
 from headway.data.source import DataSource
 from headway.data.store import Columns, load_prepared
-from headway.errors import DataError, FolderError
+from headway.errors import Argument, DataError, FolderError
 from headway.inside.capture.media import MediaInput
 from headway.settings.data import DataSettings
 from headway.settings.listed import ensure_list
@@ -122,8 +122,7 @@ class Corpus:
         if not keeps_data(run):
             raise FolderError(
                 f"{run.folder.name} contains no validation data. Give the files of a corpus "
-                "(FILES).",
-                python=f"{run.folder.name} contains no validation data. Pass a corpus.",
+                f"({Argument('FILES', 'corpus')})."
             )
         prepared = load_prepared(run.folder)
         if run.spec.is_media:

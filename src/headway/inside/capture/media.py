@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headway.data.media.open_item import UNITS, ItemFormat, MediaRegion, read_media
 from headway.data.sniff import MediaType, is_table_file
 from headway.data.source import media_examples
-from headway.errors import UserError
+from headway.errors import Option, UserError
 from headway.inside.capture.streams import TokenStream
 from headway.settings.audio import AudioSettings
 from headway.settings.folder import example_of
@@ -200,10 +200,16 @@ def check_input_kind(run: LoadedRun, text: str | None, file: Path | str | None) 
     reads, is_text = input_description(run), run.spec.is_text
     if is_text and file is not None:
         raise UserError(
-            f"{run.folder.name} reads text, not media files. Give a text: --text 'A sentence.'"
+            f"{run.folder.name} reads text, not media files. Give a text: "
+            f"{Option('text', 'A sentence.')}"
         )
     if not is_text and text is not None:
-        raise UserError(f"{run.folder.name} reads {reads}, not text. Give a file: --file PATH.")
+        raise UserError(
+            f"{run.folder.name} reads {reads}, not text. Give a file: "
+            f"{Option('file', takes='PATH')}."
+        )
     if text is None and file is None:
-        way = "a text: --text 'A sentence.'"
-        raise UserError(f"no input was given. Give {way if is_text else f'{reads}: --file PATH.'}")
+        way = f"a text: {Option('text', 'A sentence.')}"
+        if not is_text:
+            way = f"{reads}: {Option('file', takes='PATH')}."
+        raise UserError(f"no input was given. Give {way}")

@@ -18,7 +18,7 @@ from headway.decode.search.hypothesis import Hypothesis, TokenConstraints
 from headway.decode.search.searcher import too_long
 from headway.decode.speech.ctc import best_path
 from headway.decode.speech.recognizer import recognizer_of
-from headway.errors import UserError
+from headway.errors import Option, UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.beam import BeamTree, search, tree_settings
 from headway.inside.capture.forward import (
@@ -132,7 +132,7 @@ def _open(run: LoadedRun, text: str | Path | MediaInput) -> str | MediaInput:
     if not isinstance(text, str):
         raise UserError(f"{run.folder.name} reads text, not files. Give the text as a string.")
     if not text.strip():
-        raise UserError("the text is empty. Give a text: --text 'A sentence.'")
+        raise UserError(f"the text is empty. Give a text: {Option('text', 'A sentence.')}")
     return text
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headway.errors import FolderError, UserError
+from headway.errors import FolderError, Option, UserError
 from headway.inside.capture.reading import Reading
 from headway.inside.capture.trace import Trace, trace
 from headway.models.build import build_model
@@ -43,7 +43,7 @@ def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
         raise UserError(
             f"{made} has no checkpoints: it contains no folder checkpoints/step-N. Training keeps "
             "the last train.keep checkpoints, and copies of a run often omit them. Remove "
-            "--checkpoints to see the final weights."
+            f"{Option('checkpoints', True)} to see the final weights."
         )
     return paths
 

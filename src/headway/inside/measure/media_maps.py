@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.errors import UserError
+from headway.errors import Option, UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.interventions import Intervention
 from headway.inside.capture.streams import Reading
@@ -105,7 +105,7 @@ def all_layer_maps(
         if run is None:
             skipped[label] = "needs the model, not only a trace"
         elif not (is_quick or slow):
-            skipped[label] = "slow to compute: use --slow"
+            skipped[label] = f"slow to compute: use {Option('slow', True)}"
         else:
             try:
                 made |= {map_.name: map_.parts()[source] for map_ in maker(run)}

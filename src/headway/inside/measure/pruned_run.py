@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from headway.errors import FolderError
+from headway.errors import FolderError, Option
 from headway.inside.capture.corpus import Corpus, keeps_data
 from headway.inside.capture.examples import examples
 from headway.inside.capture.forward import ReadingBatch, last_hidden_states, run_reading
@@ -67,7 +67,8 @@ def find_examples(
     elif needed:
         raise FolderError(
             f"{run.folder.name} contains no data to measure the importance of heads. Give "
-            f"FILES{run.spec.file_options}, or examples with --importance-from FILE."
+            f"FILES{run.spec.file_options}, or examples with "
+            f"{Option('importance_from', takes='FILE')}."
         )
     else:
         return [], ""

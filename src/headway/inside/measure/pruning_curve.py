@@ -188,6 +188,6 @@ def load_head_analysis(folder: Path) -> tuple[HeadAnalysis, PruningCurve | None]
         ), None if curve is None else PruningCurve.from_dict(curve)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FolderError(
-            f"cannot read {path} ({error}). Delete the file, or write it again with `headway prune "
-            "--curve`."
+            f"cannot read {path} ({error}). Delete the file, or write it again with `headway "
+            "prune --curve`."
         ) from error

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headway.errors import FolderError, UserError
+from headway.errors import FolderError, Option, UserError
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.interventions import NO_INTERVENTION, Intervention
 from headway.inside.capture.media import MediaInput, check_input_kind, open_media
@@ -174,8 +174,8 @@ def look(
     if against is not None or against_text is not None:
         if more.checkpoints:
             raise UserError(
-                "one page can compare two looks (--against) or show the training (--checkpoints), "
-                "but not both. Remove one of the options."
+                f"one page can compare two looks ({Option('against')}) or show the training "
+                f"({Option('checkpoints', True)}), but not both. Remove one of the options."
             )
         other = own if against is None else _opened(against)
         alone = replace(more, corpus=corpus if against is None else None, factors=None)
@@ -200,7 +200,8 @@ def prepare_look(
     for row in extras.pins:
         if not 0 <= row < longest:
             raise UserError(
-                f"--pin {row + 1} is out of range: the longest stream has {longest} tokens."
+                f"{Option('pin', row + 1)} is out of range: the longest stream has {longest} "
+                "tokens."
             )
     return LookInputs(
         run=run,

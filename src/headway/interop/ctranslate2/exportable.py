@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.settings.kept_heads import ALL_HEADS
 from headway.settings.model import (
     DecoderSettings,
@@ -32,20 +32,22 @@ def check_exportable(model: ModelSettings, task: str) -> None:
     """Raise an error if CTranslate2 cannot compute this model or task."""
     if isinstance(model, DecoderSettings) and not spec_of(task).continues:
         raise ConfigError(
-            f"a decoder with task={task!r} cannot be exported to CTranslate2: language "
-            "models in CTranslate2 output only tokens, not vectors. Use --to onnx, or predict "
-            "with --engine torch."
+            f"a decoder with task={task!r} cannot be exported to CTranslate2: language models in "
+            f"CTranslate2 output only tokens, not vectors. Use {Option('to', 'onnx')}, or predict "
+            f"with {Option('engine', 'torch')}."
         )
     if model.kept_heads != ALL_HEADS:
         raise ConfigError(
             "a model with removed attention heads cannot be exported to CTranslate2, which needs "
-            "the same number of heads in all layers. Use --to onnx, or export the original run."
+            f"the same number of heads in all layers. Use {Option('to', 'onnx')}, or export the "
+            "original run."
         )
     for refused, key, reason in _unsupported(model):
         if refused:
             raise ConfigError(
-                f"model.{key}={getattr(model, key)!r} cannot be exported to CTranslate2: {reason}. "
-                "Use --to onnx, or predict with --engine torch."
+                f"model.{key}={getattr(model, key)!r} cannot be exported to CTranslate2: "
+                f"{reason}. Use {Option('to', 'onnx')}, or predict with "
+                f"{Option('engine', 'torch')}."
             )
 
 

@@ -13,7 +13,7 @@ import torch
 from headway.decode.logits_processors import always_banned
 from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.job import length_penalty
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.settings.decode import DecodeSettings
 
 MAPPED = {
@@ -62,8 +62,9 @@ def check_options(settings: DecodeSettings) -> None:
         value = getattr(settings, name)
         if value != nothing:
             raise ConfigError(
-                f"decode.{name}={value} is not supported by --engine ctranslate2: {reason}. Set "
-                f"decode.{name}={nothing}, or use --engine torch with the run."
+                f"decode.{name}={value} is not supported by {Option('engine', 'ctranslate2')}: "
+                f"{reason}. Set decode.{name}={nothing}, or use {Option('engine', 'torch')} with "
+                "the run."
             )
 
 

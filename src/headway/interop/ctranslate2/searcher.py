@@ -18,7 +18,7 @@ from headway.decode.search.hypothesis import (
 )
 from headway.decode.search.job import Job
 from headway.decode.search.searcher import SharedPrefix, with_begin
-from headway.errors import UserError
+from headway.errors import Option, UserError
 from headway.interop.ctranslate2.options import check_options, divisors, power, search_options
 from headway.settings.decode import DecodeSettings
 
@@ -171,8 +171,9 @@ class Ctranslate2Searcher:
     def _check(self, sources: TokenLists, wishes: Sequence[TokenConstraints]) -> None:
         if any(wish.required for wish in wishes):
             raise UserError(
-                "required phrases are not supported by --engine ctranslate2, which cannot force "
-                "words into the middle of an output. Use --engine torch with the run."
+                f"required phrases are not supported by {Option('engine', 'ctranslate2')}, which "
+                "cannot force words into the middle of an output. Use "
+                f"{Option('engine', 'torch')} with the run."
             )
         longest = max(map(len, sources), default=0)
         if self.context is not None and longest > self.context:

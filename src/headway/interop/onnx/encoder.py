@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headway.decode.batching import batches
 from headway.decode.engine import TokenLists
-from headway.errors import DataError
+from headway.errors import DataError, Option
 from headway.interop.graphs.graph_inputs import MASK
 from headway.interop.graphs.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
 from headway.interop.graphs.padded_batches import GraphArray, media_inputs, text_inputs
@@ -132,7 +132,7 @@ class GraphMediaEncoder(Encoder):
                 raise DataError(
                     f"a recording lasts {max(map(len, values)) / shape.rate:,.0f} s, but the "
                     f"exported model reads at most {most * shape.row_seconds:,.0f} s. Split the "
-                    "recording, or use the original run with --engine torch."
+                    f"recording, or use the original run with {Option('engine', 'torch')}."
                 )
         return places, self.graph.call(media_inputs(values))
 

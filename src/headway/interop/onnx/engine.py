@@ -22,7 +22,7 @@ from headway.decode.search.searcher import Searcher, StepsConfig, check_prompted
 from headway.decode.speech.ctc import join_ctc_steps
 from headway.decode.speech.recognizer import CtcRecognizer, DecoderRecognizer, Recognizer
 from headway.decode.steps import DecodingSteps
-from headway.errors import ConfigError
+from headway.errors import ConfigError, Option
 from headway.interop.graphs.graphs import (
     CROSS,
     CROSS_HEADS,
@@ -72,9 +72,9 @@ class OnnxEngine(Engine):
         precision = settings.decode.precision
         if precision != "fp32":
             raise ConfigError(
-                f"decode.precision={precision} is not supported by --engine onnx: the export sets "
-                "the precision of the weights (`headway export --int8`). Remove decode.precision, "
-                "or use the original run with --engine torch."
+                f"decode.precision={precision} is not supported by {Option('engine', 'onnx')}: "
+                "the export sets the precision of the weights (`headway export --int8`). Remove "
+                f"decode.precision, or use the original run with {Option('engine', 'torch')}."
             )
         self.settings, self.front = settings, media_settings(settings)
         self.graphs: dict[str, Session] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headway.errors import UserError
+from headway.errors import Option, UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.streams import Reading
 from headway.inside.measure.maps import CAUTION, Map, agreement
@@ -159,7 +159,7 @@ def _made(looked: LookInputs) -> tuple[dict[str, list[Map]], dict[str, str]]:
         if not looked.slow and (n_tokens > LONGEST or not is_quick):
             skipped[key] = (
                 f"skipped because it takes long ({n_tokens} tokens, {n_outputs} outputs); add "
-                "--slow to include it"
+                f"{Option('slow', True)} to include it"
             )
         else:
             try:
