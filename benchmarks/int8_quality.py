@@ -15,9 +15,9 @@ from benchmarks.machine import save
 from headway.metrics.translation import bleu, compare_bleu
 from headway.settings.data import DataSettings
 from headway.settings.folder import load_run, run_folder
-from headway.tasks.causal_lm import evaluate_language
 from headway.tasks.loaded_run import open_run
 from headway.tasks.seq2seq_answers import writer_of
+from headway.tasks.task import InferenceRequest, find_task
 
 CPU = torch.device("cpu")
 
@@ -42,8 +42,10 @@ def storyteller(path: Path) -> dict[str, Any]:
     for precision in ("fp32", "int8"):
         opened = open_run("stories", device="cpu", precision=precision)
         files = DataSettings(text=(str(path),))
-        found = evaluate_language(opened, opened.settings, files)
-        values[precision] = found.facts["bits_per_byte"]
+        found = find_task(opened.settings).evaluation(
+            InferenceRequest(opened, opened.settings), files
+        )
+        values[precision] = found["bits_per_byte"]
     n_texts = path.read_text().count("<|endoftext|>")
     return {"score": "bits per byte", "texts": n_texts, **values}
 

@@ -85,12 +85,12 @@ def test_it_prints_what_the_translator_and_the_metrics_give(
     assert out.read_text(encoding="utf-8").split("\n") == [*outputs, ""]
     scores = list(translator.score(zip(SOURCES, TARGETS, strict=True)))
     loss = -sum(s.log_prob for s in scores) / sum(s.n_tokens for s in scores)
-    assert facts["pairs"] == 4
+    assert facts["n"] == 4
     assert facts["loss"] == pytest.approx(loss, rel=1e-5)
-    assert facts["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
-    assert facts["scores"][0]["value"] == bleu(outputs, TARGETS).value
-    assert facts["scores"][1]["value"] == chrf(outputs, TARGETS).value
-    assert "tok:13a" in facts["scores"][0]["signature"]
+    assert facts["ppl"] == pytest.approx(math.exp(loss), rel=1e-5)
+    assert facts["bleu"] == bleu(outputs, TARGETS).value
+    assert facts["chrf"] == chrf(outputs, TARGETS).value
+    assert "tok:13a" in facts["signatures"]["bleu"]
     assert facts["tokens_per_s"] > 0
 
 
@@ -117,7 +117,7 @@ def test_settings_and_the_beam_reach_the_search(
         seen.append(settings)
         return writer_of(opened, settings)
 
-    monkeypatch.setattr("headway.tasks.seq2seq_scores.writer_of", spy)
+    monkeypatch.setattr("headway.tasks.translate.writer_of", spy)
     command(run, "--source", source, "--target", target, "--beam", 3, "decode.max_len=4")
     assert seen == [DecodeSettings(beam=3, max_len=4, extra_len=5)]
 
@@ -167,7 +167,7 @@ def test_pairs_may_be_in_one_file(
     kept = [pair for pair in both if pair[0]]
     table.write_text("".join(f"{a}\t{b}\n" for a, b in kept), encoding="utf-8")
     facts = json.loads(command(run, "--pairs", table, "--json"))
-    assert facts["pairs"] == 3
+    assert facts["n"] == 3
     words = ("--source", source, "--target", target, "--json")
     assert facts["loss"] != json.loads(command(run, *words))["loss"]
 

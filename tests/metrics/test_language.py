@@ -10,7 +10,8 @@ import pytest
 from headway.metrics.language import (
     bits_per_byte,
     perplexity,
-    unigram_bits_per_byte,
+    token_counts,
+    unigram_loss,
 )
 
 
@@ -25,4 +26,5 @@ def test_a_unigram_model_knows_frequencies_alone() -> None:
     tokens = np.array([0, 0, 2, 1])
     chances = {0: 4 / 7, 1: 1 / 7, 2: 2 / 7}
     bits = sum(-math.log2(chances[token]) for token in tokens.tolist())
-    assert unigram_bits_per_byte(counts, tokens, 10) == pytest.approx(bits / 10)
+    loss = unigram_loss(counts, token_counts(tokens, 3))
+    assert loss == pytest.approx(bits * math.log(2) / 4)

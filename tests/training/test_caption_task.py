@@ -206,7 +206,7 @@ def test_all_captions_of_a_image_are_right(tmp_path: Path) -> None:
     valid = write_manifest(tmp_path / "two.jsonl", lines)
     media = write_manifest(tmp_path / "all.jsonl", [*more, *lines])
     _, task = prepared_and_task(tmp_path / "run", settings_of(media, valid))
-    rows, references = task.eval_set.sources.rows, task.eval_set.references
+    rows, references = task.valid_set.sources.rows, task.valid_set.references
     assert task.prepared.valid.n == 4
     seen = [task.prepared.valid.images[row][0].transpose(1, 2, 0) for row in rows]
     which = [next(i for i, one in enumerate(images) if (one == x).all()) for x in seen]

@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from headway.models.decoder import Decoder
 from headway.models.folder import load_model
 from headway.nn.kneser_ney import NONE, KneserNey
 from headway.nn.layout import Layout
-from headway.settings.data import TokenizerSettings
+from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.folder import load_run
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings, resolved_toml
@@ -31,11 +32,12 @@ from headway.tasks.causal_lm import (
     CausalLMDataset,
     body_likelihood,
     default_order,
-    evaluate_language,
 )
 from headway.tasks.dataset import READ_AT_ONCE
 from headway.tasks.history import read_history
 from headway.tasks.loaded_run import open_run
+from headway.tasks.scores import Scores
+from headway.tasks.task import InferenceRequest, find_task
 from headway.tokens.trainer import train_on_texts
 from tests.training.test_complete import write_fields, write_lines
 
@@ -138,11 +140,11 @@ def fielded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluated(folder: Path, text: Path, capsys: Output) -> dict[str, float]:
+def evaluated(folder: Path, text: Path, capsys: Output) -> dict[str, Any]:
     capsys.readouterr()
     words = ["evaluate", str(folder / "run"), "--text", str(text), "--device", "cpu", "--json"]
     assert main(words) == 0
-    found: dict[str, float] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
@@ -168,10 +170,13 @@ def test_plain_documents_beside_a_unigram_model(plain: Path, capsys: Output) -> 
     assert found["ppl"] == pytest.approx(math.exp(nll / n), rel=1e-5)
     assert found["bits_per_byte"] == pytest.approx(nll / math.log(2) / n_bytes, rel=1e-5)
     counts = Counter(prepared.train["text"].tokens.tolist())
+    counts[tokenizer.eos] += len(prepared.train["text"])
     size = counts.total() + tokenizer.vocab_size
-    ids = [token for line in lines for token in tokenizer.encode(line)]
+    ids = [token for line in lines for token in [*tokenizer.encode(line), tokenizer.eos]]
     bits = -sum(math.log2((counts[token] + 1) / size) for token in ids)
-    assert found["unigram_bits_per_byte"] == pytest.approx(bits / n_bytes)
+    unigram = found["baselines"]["token frequencies"]
+    assert unigram["bits_per_byte"] == pytest.approx(bits / n_bytes)
+    assert unigram["loss"] == pytest.approx(bits * math.log(2) / n)
 
 
 def test_n_grams_beside_the_model_on_the_same_tokens(plain: Path, capsys: Output) -> None:
@@ -199,11 +204,12 @@ def test_n_grams_beside_the_model_on_the_same_tokens(plain: Path, capsys: Output
             recent[0, : len(before)] = before
             nll -= math.log(float(table.all_probs(table.contexts(recent))[0, tokens[place]]))
         n += len(tokens) - 1
-    assert found["ngram_order"] == order == 7
-    assert found["ngram_loss"] == pytest.approx(nll / n, rel=1e-5)
-    assert found["ngram_ppl"] == pytest.approx(math.exp(nll / n), rel=1e-5)
+    assert order == 7
+    ngrams = found["baselines"]["n-grams"]
+    assert ngrams["loss"] == pytest.approx(nll / n, rel=1e-5)
+    assert ngrams["ppl"] == pytest.approx(math.exp(nll / n), rel=1e-5)
     n_bytes = sum(map(len, lines))
-    assert found["ngram_bits_per_byte"] == pytest.approx(nll / math.log(2) / n_bytes, rel=1e-5)
+    assert ngrams["bits_per_byte"] == pytest.approx(nll / math.log(2) / n_bytes, rel=1e-5)
 
 
 def test_large_training_data_is_sampled_and_the_sample_size_is_reported(
@@ -254,7 +260,7 @@ def test_scores_are_printed_with_the_baseline_in_the_same_unit(plain: Path, caps
     capsys.readouterr()
     assert main(words) == 0
     printed = capsys.readouterr().out
-    for said in ("60", "loss", "perplexity", "unigram", "n-grams"):
+    for said in ("60", "loss", "perplexity", "token frequencies", "n-grams"):
         assert said in printed
 
 
@@ -264,32 +270,37 @@ def test_without_the_training_data_n_grams_are_counted_in_the_other_half_of_the_
     for name in ("config.toml", "tokenizer.json", "model.safetensors"):
         (tmp_path / name).write_bytes((plain / "run" / name).read_bytes())
     settings, files = settings_and_files(tmp_path, plain / "text")
-    found = evaluate_language(open_run(tmp_path, device="cpu"), settings, files.data)
+    found = scored(tmp_path, settings, files.data)
     unigram, n_grams = (
         next((value, remark) for name, value, remark in found.rows if kind in name)
-        for kind in ("unigram", "n-grams")
+        for kind in ("token frequencies", "n-grams")
     )
     assert unigram[0] == "–"
     assert unigram[1]
-    assert unigram[1] in n_grams[1]  # for the same reason
+    assert n_grams[1]
     [(name, halves)] = found.baselines.items()
     assert "n-grams" in name
     assert name != "n-grams"
-    assert n_grams[0] == f"{halves['ppl']:.3f}"
-    whole = evaluate_language(open_run(plain / "run", device="cpu"), settings, files.data)
+    assert n_grams[0] == f"{halves['loss']:.3f}"
+    whole = scored(plain / "run", settings, files.data)
     assert whole.baselines["n-grams"]["loss"] < halves["loss"]  # which knows all of this text
 
     def of_text(text: str) -> float | None:
         (tmp_path / "one").write_text(text)
         settings, files = settings_and_files(tmp_path, tmp_path / "one")
-        found = evaluate_language(open_run(tmp_path, device="cpu"), settings, files.data)
-        return found.facts.get("ngram_of_halves_loss")
+        found = scored(tmp_path, settings, files.data).baselines
+        return found.get(name, {}).get("loss")
 
     assert of_text("t") is None
     again, other = of_text("the old house " * 40), of_text("the old house " * 2)
     assert again is not None
     assert other is not None
     assert again < other  # a document alone, by halves
+
+
+def scored(folder: Path, settings: Any, files: DataSettings) -> Scores:
+    use = InferenceRequest(open_run(folder, device="cpu"), settings)
+    return find_task(settings).evaluation(use, files)
 
 
 def settings_and_files(folder: Path, text: Path) -> tuple[RunSettings, RunSettings]:
@@ -304,9 +315,9 @@ def test_fields_are_scored_with_the_body_given_the_others_and_alone(
     found = evaluated(fielded, fielded / "text.jsonl", capsys)
     assert found.keys() == {
         "loss", "ppl", "body_alone_loss", "body_alone_bits_per_byte", "body_given_loss",
-        "body_given_bits_per_byte", "unigram_bits_per_byte", "ngram_loss", "ngram_ppl",
-        "ngram_order",
+        "body_given_bits_per_byte", "n", "tokens", "bytes", "baselines",
     }  # fmt: skip
+    assert {tuple(one) for one in found["baselines"].values()} == {("loss", "ppl")}
     assert found["body_given_loss"] < found["body_alone_loss"]
     prepared = load_prepared(fielded / "run")
     lines = (fielded / "text.jsonl").read_text().splitlines()

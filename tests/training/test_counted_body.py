@@ -57,9 +57,9 @@ def test_what_it_scores_is_the_baseline_of_another_model(
         assert main(words) == 0
         found.append(json.loads(capsys.readouterr().out))
     ours, others = found
-    assert "ngram_loss" not in ours
+    assert "n-grams" not in ours["baselines"]
     for name in ("loss", "ppl", "bits_per_byte"):
-        assert ours[name] == pytest.approx(others[f"ngram_{name}"], rel=1e-5)
+        assert ours[name] == pytest.approx(others["baselines"]["n-grams"][name], rel=1e-5)
 
 
 @pytest.mark.parametrize(

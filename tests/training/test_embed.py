@@ -48,6 +48,7 @@ from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import MicroBatch
 from headway.tasks.preprocess.text import TextPreprocessor
 from headway.tasks.task import InferenceRequest
+from headway.tasks.text_pairs import word_halves
 from headway.training.distributed import Distributed
 from headway.training.optim import build_optimizer
 from headway.training.resolve import resolve_run
@@ -270,7 +271,7 @@ def test_each_reading_lacks_other_words_where_that_is_wanted(
 
 
 def test_every_other_word_looks_for_the_words_between(alone: PreparedData) -> None:
-    one, other = TextPreprocessor(alone.tokenizer, 24).halves(alone.valid)
+    one, other = word_halves(alone.valid, alone.tokenizer)
     decode = alone.tokenizer.decode
     for number in range(alone.valid.n):
         words = decode(alone.valid["text"][number].tolist()).split()
@@ -437,9 +438,11 @@ def test_contradicting_options_are_an_error(run: tuple[Path, RunSettings], tmp_p
 def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) -> None:
     files = run[1].data
     found = EMBED.evaluation(InferenceRequest(open_run(run[0], device="cpu"), run[1]), files)
-    assert [row[0] for row in found.rows] == ["accuracy", "mrr", "bag of words", "chance"]
-    assert found.facts["texts"] == len(PAIRS)
-    assert found.facts["accuracy"] > found.facts["baseline"]["accuracy"]
+    assert [row[0] for row in found.rows] == [
+        "texts", "accuracy", "MRR", "loss", "bag of words",
+    ]  # fmt: skip
+    assert found.facts["n"] == len(PAIRS)
+    assert found.facts["accuracy"] > found.facts["baselines"]["bag of words"]["accuracy"]
 
 
 def test_impossible_settings_are_an_error(

@@ -228,8 +228,10 @@ def test_predicting_the_mean_explains_no_variance() -> None:
             [given_to(model, items, batch)[1] for _, batch in batches_of(items, np.arange(40), CPU)]
         )
         head.bias.copy_(targets.mean(0))
-    values, find = MaskedMediaHead().values(masked_outputs(EvalPass(model, CPU), "rebuild", items))
-    [baseline] = find().values()
+    outputs = masked_outputs(EvalPass(model, CPU), "rebuild", items)
+    found = MaskedMediaHead().predictions(outputs)
+    values, [one] = found.values, found.find_baselines().values()
+    baseline = one.values
     assert values["variance_explained"] == pytest.approx(0.0, abs=1e-3)
     assert values["loss"] == pytest.approx(baseline["loss"], rel=1e-5)
     assert baseline["loss"] == pytest.approx(float(targets.var(0, correction=0).mean()), rel=1e-4)

@@ -24,7 +24,7 @@ from headway.settings.task_rows import spec_of
 from headway.settings.train import TrainSettings
 from headway.tasks.causal_lm import CausalLMTask
 from headway.tasks.dataset import EvalPass
-from headway.tasks.scores import Scores
+from headway.tasks.scores import MethodScores, Scores
 from headway.training import trainer
 from headway.training.budget import Budget, Journal, UnlimitedEvaluations
 from headway.training.checkpoint import Checkpoints
@@ -484,10 +484,10 @@ def test_baselines_come_after_the_choice_and_only_where_there_is_time(
             found = super().evaluate(asked)
             return Scores(found, find_baselines=self.baselines)
 
-        def baselines(self) -> dict[str, dict[str, float]]:
+        def baselines(self) -> dict[str, MethodScores]:
             order.append(stages[-1])
             clock[0] += 500.0
-            return {"constant": {"loss": 9.0}}
+            return {"constant": MethodScores({"loss": 9.0})}
 
     def stage(what: str) -> ProgressStage:
         stages.append(what)

@@ -66,7 +66,7 @@ def task_of(
         model=preset("transformer-test"),
     )
     return Seq2SeqObjective(
-        settings, TranslateTask(spec_of("translate")), prepared, quick_size=quick_size
+        settings, prepared, TranslateTask(spec_of("translate")), quick_size=quick_size
     )  # type: ignore[arg-type]
 
 

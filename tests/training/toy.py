@@ -52,9 +52,6 @@ class ToyTask:
 
         self.cut_to: list[int] = []
 
-    def cautions(self) -> list[str]:
-        return []
-
     def epoch(self, number: int) -> list[list[int]]:
         order = np.random.default_rng([3, number]).permutation(N).tolist()
         return [order[first : first + PER_STEP] for first in range(0, N, PER_STEP)]

@@ -110,9 +110,9 @@ def evaluate(
             model = Run(folders, device=device, engine=engine, settings=resolved)
             found = model.score(files, options, progress)
         else:
-            from headway.tasks.seq2seq_scores import evaluate_translations
+            from headway.tasks.translate import evaluate_outputs
 
-            found = evaluate_translations(None, settings.decode, files, options, progress)
+            found = evaluate_outputs(settings.decode, files, options, progress)
     if as_json:
         print(visible(json.dumps(found.facts, indent=2, ensure_ascii=False)))
     else:

@@ -16,18 +16,9 @@ def perplexity(nll_per_token: float) -> float:
     return math.exp(min(nll_per_token, 50.0))
 
 
-def bits_per_byte(nll: float, n_bytes: int) -> float:
-    """Bits per byte from the total negative log-likelihood of a text (nats) and its UTF-8 size."""
-    return nll / math.log(2) / max(1, n_bytes)
-
-
-def unigram_bits_per_byte(
-    train_counts_V: NDArray[np.integer], tokens_N: NDArray[np.integer], n_bytes: int
-) -> float:
-    """Bits per byte of a unigram model, which knows token frequencies but no context."""
-    seen_V = token_counts(tokens_N, len(train_counts_V))
-    total = unigram_loss(train_counts_V, seen_V) * int(seen_V.sum())
-    return bits_per_byte(total, n_bytes)
+def bits_per_byte(nll: float, n_bytes: float) -> float:
+    """Bits per byte from a negative log-likelihood (nats) and the UTF-8 size of the same text."""
+    return nll / math.log(2) / max(1e-9, n_bytes)
 
 
 def unigram_loss(train_counts_V: NDArray[np.integer], seen_counts_V: NDArray[np.integer]) -> float:

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from headway.data.media.open_item import UNITS
-from headway.data.prepare import prepare
+from headway.data.prepare import evaluation_media, prepare
 from headway.data.schema import MediaSpec
-from headway.data.store import PreparedData
+from headway.data.store import Columns, PreparedData
 from headway.errors import DataError
+from headway.metrics.captions import match_interval
+from headway.metrics.translation import as_list
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.facts import DatasetStats, MediaFormat
 from headway.settings.model import ImageSettings
-from headway.settings.run import Resolved, RunSettings
+from headway.settings.run import Resolved, RunSettings, with_files
 from headway.specs.needs import WRITTEN
 from headway.tasks.media_format import image_settings, pixel_statistics, stored_format
 from headway.tasks.parent_run import parent_of, tokenizer_of
 from headway.tasks.preprocess.image import ImageDataset
-from headway.tasks.scores import Scores
-from headway.tasks.seq2seq import EvalSet, Seq2SeqTask, StoreSubset
+from headway.tasks.preprocess.preprocessor import media_settings_of
+from headway.tasks.scores import Range
+from headway.tasks.seq2seq import Seq2SeqTask, StoreSubset, TextBaseline
+from headway.tasks.seq2seq_answers import writer_of
 from headway.tasks.seq2seq_dataset import ImagePlan, Seq2SeqDataset
-from headway.tasks.seq2seq_scores import evaluate_captions, group_by_image
+from headway.tasks.seq2seq_scores import (
+    EvalSet,
+    GeneratedTexts,
+    TextPredictions,
+    loss_of,
+    text_scores,
+    texts_of,
+)
 from headway.tasks.task import InferenceRequest, Predictor
 
 
@@ -32,6 +43,7 @@ class CaptionTask(Seq2SeqTask):
     """Captioning of images and videos."""
 
     samples = 12
+    unit = "images"
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         if not settings.data.media:
@@ -87,8 +99,9 @@ class CaptionTask(Seq2SeqTask):
         longest = min(decode.max_len or longest, longest)
         return replace(decode, beam=1, n_best=1, groups=1, max_len=longest)
 
-    def baseline(self, exam: EvalSet, usual: Callable[[], str]) -> tuple[str, list[str]]:
-        return "most frequent caption", [usual()] * len(exam.references)
+    def baseline(self, exam: EvalSet, usual: Callable[[], str]) -> TextBaseline:
+        text = usual()
+        return TextBaseline("most frequent caption", [text] * len(exam.references), f"{text!r}")
 
     def describe_source(self, example: int, prepared: PreparedData) -> dict[str, object]:
         return {"image": example}
@@ -98,5 +111,41 @@ class CaptionTask(Seq2SeqTask):
 
         return CaptionPredictor(use)
 
-    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
-        return evaluate_captions(use, files)
+    def test_set(self, use: InferenceRequest, files: DataSettings) -> EvalSet:
+        """Each image once, with all its captions as references."""
+        settings, shape = use.settings, media_settings_of(use.settings)
+        media = MediaSpec.of(settings.caption.modality, shape, WRITTEN)
+        given = evaluation_media(media, with_files(settings, files), progress=use.progress)
+        texts = [" ".join(text.split()) for text in given.targets]
+        rows, references = group_by_image(given.items, texts)
+        names = [given.places[row] for row in rows]
+        sources = StoreSubset(given.items.images, rows)
+        return EvalSet(sources, references, names, {"captions": len(texts)})
+
+    def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
+        writer = writer_of(use.opened, use.settings.decode, task="caption")
+        pairs = [
+            (image, text)
+            for image, texts in zip(examples.sources, examples.references, strict=True)
+            for text in as_list(texts)
+        ]
+        loss = loss_of(writer, iter(pairs), len(pairs), use.progress, "captions")
+        what = use.settings.caption.modality
+        outputs = texts_of(writer, examples.sources, use.progress, "captioning", what)
+        rate = writer.summary.rate
+        speed = ("speed", f"{rate:,.0f}", "tokens per second")
+        return TextPredictions(outputs, loss, [speed], {"tokens_per_s": rate})
+
+    def test_interval(self, judged: GeneratedTexts) -> dict[str, Range]:
+        value = text_scores(["exact_match"], judged)["exact_match"].value
+        found = match_interval(value, len(judged.outputs))
+        return {"exact_match": (found.low, found.high)}
+
+
+def group_by_image(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
+    """The first row and all captions of each image; a manifest has one line per caption, and so may
+    contain an image several times."""
+    found: dict[int, tuple[int, list[str]]] = {}
+    for row, (key, text) in enumerate(zip(items.hashes.tolist(), texts, strict=True)):
+        found.setdefault(key, (row, []))[1].append(text)
+    return [row for row, _ in found.values()], [written for _, written in found.values()]

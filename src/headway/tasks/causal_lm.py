@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,25 +31,26 @@ from headway.data.document_windows import (
     window_shapes,
 )
 from headway.data.prepare import evaluation_set, prepare
-from headway.data.store import Columns, PreparedData, load_prepared
+from headway.data.store import Columns, PreparedData
 from headway.data.text_windows import ranges
 from headway.data.token_store import TokenStore
 from headway.decode.completer import Completer
-from headway.errors import ConfigError, DataError, FolderError, Option, UserError
-from headway.metrics.language import token_counts, unigram_bits_per_byte
+from headway.errors import ConfigError, FolderError, Option, UserError
+from headway.metrics.language import bits_per_byte
 from headway.models.decoder import Decoder
 from headway.models.parts.counted import NgramLMHead
 from headway.models.parts.output_heads import ModelInput
 from headway.nn.kneser_ney import KneserNey, preceding_tokens
 from headway.nn.layout import loss_weights
 from headway.nn.loss import LabelSmoothing
-from headway.progress import SILENT, Progress
+from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats
 from headway.settings.model import DecoderSettings, family_of
 from headway.settings.run import Resolved, RunSettings, with_files
 from headway.specs.metrics import METRICS
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, PositionInfo, batches_of
+from headway.tasks.evaluate import Evaluator, TrainingData
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.ngram_fit import MOST_TOKENS, CountedTokens, count_ngrams
@@ -64,7 +65,7 @@ from headway.tasks.objective import (
 from headway.tasks.parent_run import parent_of, tokenizer_of
 from headway.tasks.preprocess.text import describe_tokens
 from headway.tasks.readout import EachRow, Read
-from headway.tasks.scores import Baselines, ScoreRow, Scores
+from headway.tasks.scores import Methods, MethodScores, ScoreRow, Scores
 from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import Tokenizer
 
@@ -146,6 +147,7 @@ class CausalLMDataset:
 
 @dataclass
 class CausalLMObjective(Objective[Tensor]):
+    evaluator: CausalLMEvaluator = field(init=False)
     train_dataset: CausalLMDataset = field(init=False)
     valid_dataset: CausalLMDataset = field(init=False)
 
@@ -160,6 +162,8 @@ class CausalLMObjective(Objective[Tensor]):
             )
         self.train_dataset = self.items(self.prepared.train)
         self.valid_dataset = self.items(self.prepared.valid)
+        self.evaluator = CausalLMEvaluator(self.settings, self.prepared.tokenizer, self.context)
+        self.valid_set = DocumentSet(self.prepared.valid, self.valid_dataset)
         size = self.prepared.tokenizer.vocab_size
         self.smoothing = LabelSmoothing.of(train.label_smoothing, size, train.label_smoothing_kind)
 
@@ -197,55 +201,8 @@ class CausalLMObjective(Objective[Tensor]):
     def n_quick(self) -> int:
         return self.n_valid
 
-    def evaluate(self, asked: EvalPass) -> Scores:
-        assert isinstance(asked.model, Decoder)
-        total, count = likelihood(asked, self.valid_dataset)
-        share = count / max(1, int(self.valid_dataset.cut.length.sum()))
-        values = language_scores(total, count, share * self.prepared.valid.n_bytes)
-        if self.settings.data.fields:  # the bytes are those of the body alone
-            del values["bits_per_byte"]
-        return Scores(
-            values=values,
-            samples=self._samples(asked.model),
-            find_baselines=lambda: self._baselines(asked, values),
-        )
-
-    def _baselines(self, asked: EvalPass, values: dict[str, float]) -> Baselines:
-        per_token = values.get("bits_per_byte", 0.0) / (values["loss"] or 1.0)
-        found = {TOKENS: self.frequencies().scores}
-        if not self.settings.model.is_counted:  # otherwise the model is an n-gram model itself
-            ngrams = NGramBaseline.of(self.train_dataset)
-            total, count = ngrams.likelihood(self.valid_dataset, asked.max_examples)
-            found[ngrams.name] = language_scores(total, count, 1.0)
-        for scores in found.values():
-            # Convert with the bytes per token of the model's own scores.
-            scores.pop("bits_per_byte", None)
-            scores |= {"bits_per_byte": per_token * scores["loss"]} if per_token else {}
-        return found
-
     def frequencies(self) -> TargetFrequencies:
-        size = self.prepared.tokenizer.vocab_size
-        return TargetFrequencies(
-            *(_target_counts(part, size) for part in (self.train_dataset, self.valid_dataset))
-        )
-
-    def _samples(self, model: Decoder) -> list[dict[str, str]]:
-        """Continuations of the first tokens of validation documents."""
-        # Leave half of a short context for the generated text.
-        most = min(SAMPLE_START, -(-self.context // 2))
-        source = self.valid_dataset.source
-        first = np.minimum(source.lengths(DEFAULT_EPOCH)[:SAMPLES], most)
-        starts = [
-            source.read(DEFAULT_EPOCH, np.array([n]), np.array([0]), size[None])[0].tolist()
-            for n, size in enumerate(first)
-        ]
-        decode = replace(self.settings.decode, max_len=SAMPLE_TOKENS, n_best=1)
-        room = self.settings.model.max_len
-        completer = Completer([model], self.prepared.tokenizer, decode, context=room)
-        return [
-            {"source": completion.source, "target": "", "output": completion.text}
-            for completion in completer.complete(starts)
-        ]
+        return language_frequencies(self.train_dataset, self.valid_dataset)
 
     def show(self, part: MicroBatch) -> list[dict[str, Any]]:
         items, _ = self.planned(part.rows.epoch)
@@ -289,13 +246,15 @@ class CausalLMTask(Task):
 
         return predictor(use)
 
-    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
+    def evaluator(self, use: InferenceRequest) -> CausalLMEvaluator:
         if use.opened.engine is not None:
             raise UserError(
                 f"{Option('engine', use.opened.engine.name)} cannot compute perplexity. Evaluate "
                 f"the original run with {Option('engine', 'torch')}."
             )
-        return evaluate_language(use.opened, use.settings, files, use.progress)
+        check_language(use.opened)
+        context = use.settings.complete.context or context_of(use.opened.settings)
+        return CausalLMEvaluator(use.settings, use.opened.vocab.target, context)
 
 
 def causal_lm_dataset(
@@ -346,14 +305,14 @@ def likelihood(asked: EvalPass, items: CausalLMDataset) -> tuple[float, int]:
     return total, items.n_targets(rows)
 
 
-def language_scores(total: float, count: int, n_bytes: float) -> dict[str, float]:
-    """Loss per token, perplexity and bits per byte from a total in nats."""
+def language_scores(total: float, count: int, examples: DocumentSet) -> dict[str, float]:
+    """Loss per token and perplexity from a total in nats, and bits per byte unless the documents
+    have fields, whose bytes are those of the body alone."""
     loss = total / max(1, count)
-    return {
-        "loss": loss,
-        "ppl": math.exp(min(loss, 50.0)),
-        "bits_per_byte": total / math.log(2) / max(1, n_bytes),
-    }
+    found = {"loss": loss, "ppl": math.exp(min(loss, 50.0))}
+    if not examples.has_fields:
+        found["bits_per_byte"] = bits_per_byte(loss, examples.bytes_per_token)
+    return found
 
 
 @dataclass(frozen=True)
@@ -405,80 +364,134 @@ def _target_counts(items: CausalLMDataset, size: int) -> NDArray[np.int64]:
     return counts_V
 
 
-@torch.no_grad()
-def evaluate_language(
-    opened: LoadedRun,
-    settings: RunSettings,
-    files: DataSettings,
-    progress: Progress = SILENT,
-) -> Scores:
-    """Evaluate a language model on test documents: loss, perplexity and bits per byte. For
-    documents with fields, also the perplexity of the body with and without the other fields."""
-    check_language(opened)
-    model, tokenizer, device = opened.model, opened.vocab.target, opened.device
-    settings = with_files(settings, files)
-    texts, _ = evaluation_set(settings, tokenizer, ())
-    context = settings.complete.context or context_of(opened.settings)
-    items = causal_lm_dataset(texts, tokenizer, settings, context)
-    with progress.stage("reading") as stage:
-        total, count = likelihood(EvalPass(model, device, on_progress=stage.update), items)
-    n_bytes = texts.n_bytes
-    values = language_scores(total, count, n_bytes)
-    rows: list[ScoreRow] = [
-        ("documents", f"{texts.n:,}", f"{count:,} tokens, {n_bytes:,} bytes"),
-        ("loss", f"{values['loss']:.4f}", f"nats per token, windows of {context:,} tokens"),
-        ("perplexity", f"{values['ppl']:.3f}", "per token; depends on the tokenizer"),
-    ]
-    if not files.fields:
-        rows.append(("bits per byte", f"{values['bits_per_byte']:.4f}", ""))
-    else:
-        del values["bits_per_byte"]
-        rows += _body(model, items, device, n_bytes, values)
-    trivial, more = _test_baselines(opened, texts, items, values)
-    known = {name: value for name, value in values.items() if name in METRICS}
-    return Scores(known, rows=rows + more, facts=values, find_baselines=lambda: trivial)
+def language_frequencies(train: CausalLMDataset, valid: CausalLMDataset) -> TargetFrequencies:
+    size = train.tokenizer.vocab_size
+    return TargetFrequencies(*(_target_counts(part, size) for part in (train, valid)))
 
 
-def _test_baselines(
-    opened: LoadedRun, texts: Columns, items: CausalLMDataset, values: dict[str, float]
-) -> tuple[Baselines, list[ScoreRow]]:
-    """Unigram and n-gram baselines from the run's training documents, and their table rows. Their
-    numbers are added to `values`."""
-    frequent, counted = "baseline: unigram", "baseline: n-grams"
-    try:
-        training = load_prepared(opened.folder).train
-    except (DataError, OSError):
-        gone = "the run's training data is no longer available"
-        rows = [(frequent, "–", gone)]
-        halves = None if opened.settings.model.is_counted else _ngrams_by_halves(items)
-        if halves is None:
-            return {}, [*rows, (counted, "–", gone)]
-        scores = language_scores(*halves, texts.n_bytes)
-        values |= {f"ngram_of_halves_{name}": value for name, value in scores.items()}
-        remark = f"perplexity per token; {scores['bits_per_byte']:.4f} bits per byte; counted in "
-        remark += f"the other half of this text, because {gone}"
-        return {HALVES: scores}, [*rows, (counted, f"{scores['ppl']:.3f}", remark)]
-    size = items.tokenizer.vocab_size
-    unigram = unigram_bits_per_byte(
-        token_counts(training.body.tokens, size), texts.body.tokens, texts.n_bytes
-    )
-    values["unigram_bits_per_byte"] = unigram
-    remark = "bits per byte, from token frequencies alone"
-    found, rows = {TOKENS: {"bits_per_byte": unigram}}, [(frequent, f"{unigram:.4f}", remark)]
-    if opened.settings.model.is_counted:  # the model is an n-gram model itself
-        return found, rows
-    ngrams = NGramBaseline.of(
-        causal_lm_dataset(training, items.tokenizer, opened.settings, items.context)
-    )
-    scores = language_scores(*ngrams.likelihood(items), texts.n_bytes)
-    bits = f"; {scores['bits_per_byte']:.4f} bits per byte"
-    if isinstance(items.source, FieldStream):
-        del scores["bits_per_byte"]  # the bytes are those of the body alone
-        bits = ""
-    values |= {f"ngram_{name}": value for name, value in scores.items()}
-    values["ngram_order"] = ngrams.table.order
-    rows.append((counted, f"{scores['ppl']:.3f}", f"perplexity per token{bits}; {ngrams.remark}"))
-    return {**found, ngrams.name: scores}, rows
+@dataclass(frozen=True)
+class DocumentSet:
+    """Documents to evaluate a language model on."""
+
+    columns: Columns
+    dataset: CausalLMDataset
+
+    @property
+    def has_fields(self) -> bool:
+        return isinstance(self.dataset.source, FieldStream)
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.columns.n_bytes / max(1, int(self.dataset.cut.length.sum()))
+
+
+@dataclass(frozen=True)
+class LanguagePredictions:
+    """Likelihood of documents by a language model."""
+
+    nll: float
+    """Negative log-likelihood of all tokens, in nats."""
+
+    n_tokens: int
+    n_windows: int | None = None
+    """Number of first windows that were read; None: all."""
+
+    samples: Sequence[dict[str, str]] = ()
+    of_body: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """Negative log-likelihood and number of tokens of the last field, by the fields that the model
+    has read."""
+
+
+@dataclass(frozen=True)
+class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
+    """Evaluation of a language model: loss, perplexity and bits per byte. For documents with
+    fields, a test also scores the body with and without the other fields."""
+
+    settings: Resolved
+    tokenizer: Tokenizer
+    context: int
+
+    def predict(self, asked: EvalPass, examples: DocumentSet) -> LanguagePredictions:
+        nll, count = likelihood(asked, examples.dataset)
+        found = LanguagePredictions(nll, count, asked.max_examples)
+        if asked.run is None:
+            return replace(found, samples=self._samples(asked.model, examples.dataset))
+        if not examples.has_fields:
+            return found
+        assert isinstance(examples.dataset.source, FieldStream)
+        names = examples.dataset.source.names
+        shown = {"alone": [names[-1]], "given the other fields": names}
+        return replace(found, of_body={
+            name: body_likelihood(asked.model, examples.dataset, fields, asked.device)
+            for name, fields in shown.items()
+        })  # fmt: skip
+
+    def _samples(self, model: nn.Module, dataset: CausalLMDataset) -> list[dict[str, str]]:
+        """Continuations of the first tokens of some documents."""
+        assert isinstance(model, Decoder)
+        # Leave half of a short context for the generated text.
+        most = min(SAMPLE_START, -(-self.context // 2))
+        source = dataset.source
+        first = np.minimum(source.lengths(DEFAULT_EPOCH)[:SAMPLES], most)
+        starts = [
+            source.read(DEFAULT_EPOCH, np.array([n]), np.array([0]), size[None])[0].tolist()
+            for n, size in enumerate(first)
+        ]
+        decode = replace(self.settings.decode, max_len=SAMPLE_TOKENS, n_best=1)
+        room = self.settings.model.max_len
+        completer = Completer([model], self.tokenizer, decode, context=room)
+        return [
+            {"source": completion.source, "target": "", "output": completion.text}
+            for completion in completer.complete(starts)
+        ]
+
+    def score(self, predictions: LanguagePredictions, examples: DocumentSet, full: bool) -> Scores:
+        said, n_bytes = predictions, examples.columns.n_bytes
+        details: list[ScoreRow] = [("tokens", f"{said.n_tokens:,}", f"of {n_bytes:,} bytes")]
+        facts: dict[str, Any] = {"tokens": said.n_tokens, "bytes": n_bytes}
+        for name, (nll, count) in said.of_body.items():
+            body = f"{self.settings.data.fields[-1]}"
+            loss, bits = nll / max(1, count), bits_per_byte(nll, n_bytes)
+            key = f"{body}_{name.split(' ')[0]}"
+            facts |= {f"{key}_loss": loss, f"{key}_bits_per_byte": bits}
+            remark = f"perplexity per token; {bits:.4f} bits per byte"
+            details.append((f"{body} {name}", f"{math.exp(min(loss, 50.0)):.3f}", remark))
+        return Scores(
+            language_scores(said.nll, said.n_tokens, examples),
+            n=examples.columns.n, unit="documents",
+            remarks={"loss": f"nats per token, windows of {self.context:,} tokens"},
+            details=details, facts=facts, samples=said.samples,
+        )  # fmt: skip
+
+    def baselines(
+        self, train: TrainingData, examples: DocumentSet, predictions: LanguagePredictions
+    ) -> Methods:
+        """Token frequencies, and n-grams unless the model is an n-gram model itself; without
+        training data, n-grams of each half of the documents."""
+        prepared, counts_ngrams = train(), not self.settings.model.is_counted
+        if prepared is None:
+            gone = MethodScores({}, "not available: the run has no training data")
+            halves = _ngrams_by_halves(examples.dataset) if counts_ngrams else None
+            if halves is None:
+                return {TOKENS: gone}
+            remark = "counted in the other half of this text: the run has no training data"
+            of_halves = language_scores(*halves, examples)
+            return {TOKENS: gone, HALVES: MethodScores(of_halves, remark)}
+        known = causal_lm_dataset(prepared.train, self.tokenizer, self.settings, self.context)
+        loss = language_frequencies(known, examples.dataset).scores["loss"]
+        remark = "each token as frequent as in the training data"
+        found = {TOKENS: MethodScores(language_scores(loss, 1, examples), remark)}
+        if counts_ngrams:
+            ngrams = NGramBaseline.of(known)
+            total, count = ngrams.likelihood(examples.dataset, predictions.n_windows)
+            scores = language_scores(total, count, examples)
+            found[ngrams.name] = MethodScores(scores, ngrams.remark)
+        return found
+
+    def test_set(self, files: DataSettings, progress: Progress) -> DocumentSet:
+        texts, _ = evaluation_set(with_files(self.settings, files), self.tokenizer, ())
+        dataset = causal_lm_dataset(texts, self.tokenizer, self.settings, self.context)
+        return DocumentSet(texts, dataset)
 
 
 def _ngrams_by_halves(items: CausalLMDataset) -> tuple[float, int] | None:
@@ -496,27 +509,6 @@ def _ngrams_by_halves(items: CausalLMDataset) -> tuple[float, int] | None:
     )
     found = [NGramBaseline.of(one).likelihood(other) for one, other in ((odd, even), (even, odd))]
     return sum(total for total, _ in found), sum(count for _, count in found)
-
-
-def _body(
-    model: nn.Module,
-    items: CausalLMDataset,
-    device: torch.device,
-    n_bytes: int,
-    values: dict[str, float],
-) -> list[ScoreRow]:
-    """Table rows with the perplexity of the last field, given all other fields and given none."""
-    assert isinstance(items.source, FieldStream)
-    names, rows = items.source.names, []
-    body = names[-1]
-    for name, shown in {"alone": [body], "given the other fields": names}.items():
-        total, count = body_likelihood(model, items, shown, device)
-        loss, bits = total / max(1, count), total / math.log(2) / max(1, n_bytes)
-        key = name.split(" ")[0]
-        values |= {f"{body}_{key}_loss": loss, f"{body}_{key}_bits_per_byte": bits}
-        remark = f"perplexity per token; {bits:.4f} bits per byte"
-        rows.append((f"{body} {name}", f"{math.exp(min(loss, 50.0)):.3f}", remark))
-    return rows
 
 
 @torch.no_grad()

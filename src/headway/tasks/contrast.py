@@ -7,7 +7,7 @@ negatives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -44,9 +44,9 @@ from headway.tasks.dataset import (
     EpochSeed,
     EvalPass,
     PositionInfo,
-    mean_by_example,
-    n_examples,
+    example_outputs,
 )
+from headway.tasks.evaluate import Evaluator, TrainingData
 from headway.tasks.label import ClassificationDataset
 from headway.tasks.media_format import propose_media_settings
 from headway.tasks.media_inputs import what_of
@@ -60,8 +60,9 @@ from headway.tasks.preprocess.preprocessor import (
 )
 from headway.tasks.preprocess.text import TextPreprocessor
 from headway.tasks.readout import Read, readout_of
-from headway.tasks.scores import Baselines, ScoreRow, Scores
+from headway.tasks.scores import Methods, MethodScores, Scores
 from headway.tasks.task import InferenceRequest, Predictor, Task
+from headway.tasks.text_pairs import content_keys, fixed_pairs, interleaved, word_halves
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 256
@@ -150,6 +151,11 @@ class PairDataset:
     def example_index(self) -> IntArray:
         return np.arange(len(self.lengths))
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the views of all examples are in one stream, as of texts."""
+        return isinstance(self.preprocessor, TextPreprocessor)
+
     def for_epoch(self, draw: EpochSeed) -> PairDataset:
         found = replace(self, epoch_seed=draw)
         found.__dict__["lengths"] = self.lengths  # the same in every epoch
@@ -171,9 +177,9 @@ class PairDataset:
         apart_BB, weights_B = torch.zeros(n_pairs, n_pairs, dtype=torch.bool), torch.zeros(n_pairs)
         apart_BB[:n, :n], weights_B[:n] = True, 1.0
         for side in self.sides:
-            key_B = torch.from_numpy(self.preprocessor.content_keys(side.columns, rows))
+            key_B = torch.from_numpy(content_keys(side.columns, rows))
             apart_BB[:n, :n] &= key_B[:, None] != key_B
-        streams = self.preprocessor.interleave(read, fixed)
+        streams = (interleaved(read, fixed),) if self.is_text else read
         real_N = None
         if len(streams) == 1:
             real_N = loss_weights([one.layout.n_rows for one in read], streams[0].layout.n_rows)
@@ -190,8 +196,10 @@ class PairDataset:
         return side.first[rows] + (drawn * side.counts[rows]).astype(np.int64)
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
+        if not self.is_text:
+            return None
         longest = max(int(side.inputs.lengths.max()) for side in self.sides)
-        return self.preprocessor.fixed_pairs(plan, longest, len(self.views))
+        return fixed_pairs(plan, longest, len(self.views))
 
     def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
         return tuple(side.inputs.describe_positions(int(side.first[row])) for side in self.views)
@@ -208,24 +216,18 @@ def vectors_of(
 ) -> Float32Array:
     """Vectors of the examples of a pass; an example in several windows gets their mean. `changed`:
     seed of a random change as in training; None: examples as they are."""
-    items, readout = ClassificationDataset(side.inputs), readout_of(settings)
-    n = (
-        n_examples(items)
-        if asked.max_examples is None
-        else min(asked.max_examples, n_examples(items))
-    )
-    model, device = asked.model, asked.device
+    readout, model, device = readout_of(settings), asked.model, asked.device
 
-    def found() -> Iterator[tuple[IntArray, NDArray[np.float64]]]:
-        for some, batch in asked.examples(items):
-            stream = side.inputs.to_model_input(batch.streams[0])
-            if changed is not None:
-                with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-                    torch.manual_seed(int(some[0]) * 2 + changed)
-                    stream, _ = intake.apply_augmentation(model, stream, torch.zeros(0))
-            yield some, readout.read(model, stream).logits_RC.double().cpu().numpy()
+    def outputs(rows: IntArray, batch: Batch[Tensor]) -> Tensor:
+        stream = side.inputs.to_model_input(batch.streams[0])
+        if changed is not None:
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                torch.manual_seed(int(rows[0]) * 2 + changed)
+                stream, _ = intake.apply_augmentation(model, stream, torch.zeros(0))
+        return readout.read(model, stream).logits_RC
 
-    total = mean_by_example(found(), items, n).astype(np.float32)
+    items = ClassificationDataset(side.inputs)
+    total = example_outputs(asked, items, outputs).astype(np.float32)
     if settings.embed.normalise and len(total):
         total /= np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)
     return total
@@ -239,16 +241,21 @@ class RetrievalPairs:
     preprocessor: Preprocessor
     sides: tuple[PairSide, PairSide]
     augmented: bool = False
+    partner: str = "the other half of its words"
+    """The partner of an example, for people."""
 
     @classmethod
     def of(cls, columns: Columns, intake: Preprocessor) -> RetrievalPairs:
         found = sides_of(columns, intake.input_dataset)
         if len(found) == 2:
-            return cls(intake, (found[0], found[1]))
-        halves = intake.halves(columns)
-        if halves is None:
-            return cls(intake, (found[0], found[0]), augmented=True)
-        one, two = (PairSide(half, intake.input_dataset(half)) for half in halves)
+            return cls(intake, (found[0], found[1]), partner="its partner")
+        if not isinstance(intake, TextPreprocessor):
+            views = found[0], found[0]
+            return cls(intake, views, augmented=True, partner="another view of itself")
+        one, two = (
+            PairSide(half, intake.input_dataset(half))
+            for half in word_halves(columns, intake.tokenizer)
+        )
         return cls(intake, (one, two))
 
     def vectors(self, asked: EvalPass, settings: Resolved) -> tuple[Float32Array, Float32Array]:
@@ -262,9 +269,7 @@ class RetrievalPairs:
 
     def retrieved(self, one_ND: Float32Array, two_ND: Float32Array) -> Retrieval:
         columns = self.sides[1].columns
-        return retrieval(
-            one_ND, two_ND, self.preprocessor.content_keys(columns, np.arange(len(two_ND)))
-        )
+        return retrieval(one_ND, two_ND, content_keys(columns, np.arange(len(two_ND))))
 
     def baseline(self, tokenizer: Tokenizer | None, n: int) -> tuple[str, Retrieval]:
         """Name and score of the baseline on the same number of examples `n`: tf-idf for texts,
@@ -292,7 +297,9 @@ def percent(found: Retrieval) -> dict[str, float]:
 
 @dataclass
 class ContrastiveObjective(Objective[ContrastiveTargets]):
+    evaluator: ContrastiveEvaluator = field(init=False)
     train_dataset: PairDataset = field(init=False)
+    valid_dataset: PairDataset = field(init=False)
 
     def __post_init__(self) -> None:
         self.metric = METRICS[self.settings.train.metric or "accuracy"]
@@ -304,6 +311,8 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
         )
         self.train_dataset = PairDataset(train, self.preprocessor, single=reads_once(self.settings))
         self.valid_dataset = PairDataset(valid, self.preprocessor)
+        self.evaluator = ContrastiveEvaluator(self.settings, self.prepared.input_tokenizer)
+        self.valid_set = RetrievalPairs.of(self.prepared.valid, self.preprocessor)
 
     def parts(self, step: EpochItems, micro_tokens: int) -> list[MicroBatch]:
         """A single part per step, because every example is compared with all others of the step."""
@@ -339,10 +348,6 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
         loss = contrastive(like_BB, given.targets.negatives_BB, given.targets.weights_B)
         return TaskLoss(loss, loss.detach())
 
-    @cached_property
-    def valid(self) -> RetrievalPairs:
-        return RetrievalPairs.of(self.prepared.valid, self.preprocessor)
-
     @property
     def n_valid(self) -> int:
         return self.prepared.valid.n
@@ -350,18 +355,6 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
     @property
     def n_quick(self) -> int:
         return self.n_valid
-
-    def evaluate(self, asked: EvalPass) -> Scores:
-        one_ND, two_ND = self.valid.vectors(asked, self.settings)
-        loss = valid_loss(one_ND, two_ND, self.settings.embed.temperature)
-        return Scores(
-            values={"loss": loss, **percent(self.valid.retrieved(one_ND, two_ND))},
-            find_baselines=lambda: self._baselines(len(two_ND)),
-        )
-
-    def _baselines(self, n: int) -> Baselines:
-        name, found = self.valid.baseline(self.prepared.input_tokenizer, n)
-        return {name: percent(found)}
 
     def frequencies(self) -> None:
         """Always None: the target depends on the other examples of a step."""
@@ -446,37 +439,52 @@ class ContrastiveTask(Task):
 
         return predictor(use)
 
-    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
-        """Retrieval accuracy: how often an example finds its partner, with a baseline."""
-        settings, unit = use.settings, unit_of(self.row)
-        words = None if use.opened.words is None else use.opened.words.target
-        asked = with_files(settings, files)
-        if words is not None:
-            columns, _ = evaluation_set(asked, words, ())
+    def evaluator(self, use: InferenceRequest) -> ContrastiveEvaluator:
+        return ContrastiveEvaluator(use.settings, use.opened.output_tokenizer)
+
+
+PairVectors = tuple[Float32Array, Float32Array]
+
+
+@dataclass(frozen=True)
+class ContrastiveEvaluator(Evaluator[RetrievalPairs, PairVectors]):
+    """Evaluation of embeddings by retrieval: how often an example finds its partner."""
+
+    settings: Resolved
+    tokenizer: Tokenizer | None
+
+    def predict(self, asked: EvalPass, examples: RetrievalPairs) -> PairVectors:
+        return examples.vectors(asked, self.settings)
+
+    def score(self, predictions: PairVectors, examples: RetrievalPairs, full: bool) -> Scores:
+        one_ND, two_ND = predictions
+        unit, n = unit_of(spec_of(self.settings)), len(two_ND)
+        what = (
+            f"a {unit.removesuffix('s')} ranks {examples.partner} first among {n:,}; "
+            f"by chance {100 / max(1, n):.2f} %"
+        )
+        loss = valid_loss(one_ND, two_ND, self.settings.embed.temperature)
+        return Scores(
+            {**percent(examples.retrieved(one_ND, two_ND)), "loss": loss}, n=n, unit=unit,
+            remarks={"accuracy": what, "loss": f"contrastive loss in blocks of {BLOCK}"},
+        )  # fmt: skip
+
+    def baselines(
+        self, train: TrainingData, examples: RetrievalPairs, predictions: PairVectors
+    ) -> Methods:
+        name, found = examples.baseline(self.tokenizer, len(predictions[1]))
+        remark = "" if self.tokenizer is None else "cosines of tf-idf vectors"
+        return {name: MethodScores(percent(found), remark)}
+
+    def test_set(self, files: DataSettings, progress: Progress) -> RetrievalPairs:
+        asked = with_files(self.settings, files)
+        if self.tokenizer is not None:
+            columns, _ = evaluation_set(asked, self.tokenizer, ())
         else:
-            shape = media_settings_of(settings)
+            shape = media_settings_of(self.settings)
             media = MediaSpec.of(what_of(shape), shape, target_of(files))
-            columns = evaluation_media(media, asked, progress=use.progress).items
-        partners = RetrievalPairs.of(columns, preprocessor_of(settings, words))
-        with use.progress.stage("reading", columns.n, unit) as stage:
-            one = EvalPass(use.opened.model, use.opened.device, on_progress=stage.update)
-            one_ND, two_ND = partners.vectors(one, settings)
-        found, n = partners.retrieved(one_ND, two_ND), columns.n
-        name, trivial = partners.baseline(words, n)
-        what = "its partner"
-        if "other" not in columns:
-            what = "another view of itself" if partners.augmented else "the other half of its words"
-        rows: list[ScoreRow] = [
-            ("accuracy", f"{100 * found.accuracy:.2f} %",
-             f"a {unit.removesuffix('s')} ranks {what} first among {n:,}"),
-            ("mrr", f"{100 * found.mrr:.2f}", "mean reciprocal rank, times 100"),
-        ]  # fmt: skip
-        if words is not None:
-            rows.append((name, f"{100 * trivial.accuracy:.2f} %", "accuracy of tf-idf"))
-        rows.append(("chance", f"{100 / max(1, n):.2f} %", "accuracy"))
-        values, baseline = percent(found), percent(trivial)
-        facts = {**values, unit: n, "baseline": baseline}
-        return Scores(values, rows=rows, facts=facts, find_baselines=lambda: {name: baseline})
+            columns = evaluation_media(media, asked, progress=progress).items
+        return RetrievalPairs.of(columns, preprocessor_of(self.settings, self.tokenizer))
 
 
 def reads_once(settings: RunSettings) -> bool:

@@ -7,6 +7,7 @@ owner.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -74,7 +75,10 @@ class PositionInfo:
 
 
 class TaskDataset(Protocol[T]):
+    """Items of a task. Subclasses implement `lengths` and `batch`."""
+
     @property
+    @abstractmethod
     def lengths(self) -> NDArray[np.int64]:
         """Length of each item in each stream, in tokens or positions (n, streams)."""
         ...
@@ -82,16 +86,17 @@ class TaskDataset(Protocol[T]):
     @property
     def example_index(self) -> IntArray:
         """Index of the example that each item is a window of."""
-        ...
+        return np.arange(len(self.lengths))
 
     def for_epoch(self, draw: EpochSeed) -> TaskDataset[T]:
         """A copy with the random choices of an epoch."""
-        ...
+        return self
 
     def n_targets(self, rows: IntArray) -> int:
         """Number by which the summed loss of these items is divided."""
-        ...
+        return len(rows)
 
+    @abstractmethod
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[T]:
@@ -100,11 +105,11 @@ class TaskDataset(Protocol[T]):
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
         """The fixed form of all batches in a CUDA graph, or None if there is none."""
-        ...
+        return None
 
     def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
         """Descriptions of the positions of an item, for each stream."""
-        ...
+        return tuple(() for _ in range(self.lengths.shape[1]))
 
 
 READ_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
@@ -202,3 +207,17 @@ def mean_by_example(
     if sums_NC is None:
         return np.zeros((0, 0))
     return sums_NC / np.bincount(items.example_index, minlength=n)[:n, None]
+
+
+def example_outputs(
+    asked: EvalPass, items: TaskDataset[T], outputs_of: Callable[[IntArray, Batch[T]], Tensor]
+) -> FloatArray:
+    """Outputs of the first examples (N C), each the mean over the windows of the example.
+    `outputs_of` returns those of a batch (R C), given the numbers of its items."""
+    n = n_examples(items)
+    n = n if asked.max_examples is None else min(n, asked.max_examples)
+    found = (
+        (rows, outputs_of(rows, batch).double().cpu().numpy())
+        for rows, batch in asked.examples(items)
+    )
+    return mean_by_example(found, items, n)

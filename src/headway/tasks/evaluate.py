@@ -45,9 +45,9 @@ class Evaluator(ABC, Generic[E, P]):
         """Scores of the predictions. `full`: whether also for reports and tables, not only to
         compare checkpoints."""
 
-    def baselines(self, train: TrainingData, examples: E, n: int | None) -> Methods:
-        """Scores of simple methods that learn from the training data, on the same examples; on the
-        first `n` of them if that saves time."""
+    def baselines(self, train: TrainingData, examples: E, predictions: P) -> Methods:
+        """Scores of simple methods that learn from the training data, on all examples or, if that
+        saves time, on those of the predictions."""
         return {}
 
     def fitted(self, predictions: P, examples: E, calibrate: bool) -> P:
@@ -55,9 +55,9 @@ class Evaluator(ABC, Generic[E, P]):
         `calibrate` also with a temperature."""
         return predictions
 
+    @abstractmethod
     def test_set(self, files: DataSettings, progress: Progress) -> E:
         """Read the examples of a test set from files."""
-        raise UserError("this task has no test sets.")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def evaluate(
     if is_validation:
         predictions = how.fitted(predictions, examples, asked.calibrate)
     return how.score(predictions, examples, asked.full).updated(
-        find_baselines=lambda: how.baselines(train, examples, asked.max_examples)
+        find_baselines=lambda: how.baselines(train, examples, predictions)
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from headway.metrics.baselines import BagOfWords, NearestNeighbours, TextPair, sample_per_class
-from headway.tasks.dataset import EvalPass, TaskDataset, mean_by_example
+from headway.tasks.dataset import EvalPass, TaskDataset, example_outputs
 from headway.tasks.loaded_run import open_run
 from headway.tasks.readout import OneVector
 
@@ -40,11 +40,9 @@ def vectors_by(
     for items in sets:
         asked = EvalPass(model, device)
         with torch.no_grad():
-            parts = [
-                (rows, OneVector().read(model, *batch.streams).x_RD.double().cpu().numpy())
-                for rows, batch in asked.examples(items)
-            ]
-        found.append(mean_by_example(parts, items, int(items.example_index.max()) + 1))
+            found.append(example_outputs(
+                asked, items, lambda _, batch: OneVector().read(model, *batch.streams).x_RD
+            ))  # fmt: skip
     return found
 
 

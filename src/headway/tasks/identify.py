@@ -42,7 +42,6 @@ from headway.tasks.preprocess.preprocessor import InputLine, media_settings_of
 from headway.tasks.readout import OneVector
 from headway.tasks.scores import Methods, ScoreRow, Scores
 from headway.tasks.task import InferenceRequest, Predictor
-from headway.tokens.tokenizer import Vocabularies
 
 Float32Array = NDArray[np.float32]
 
@@ -66,8 +65,8 @@ class IdentifyTask(ClassifyTask):
         check_options(CallFacts(row=self.row, options=use.options))
         return SpeakerPredictor(use)
 
-    def evaluator(self, runs: Sequence[Resolved], words: Vocabularies | None) -> IdentifyEvaluator:
-        return IdentifyEvaluator.of(runs, None)
+    def evaluator(self, use: InferenceRequest) -> IdentifyEvaluator:
+        return IdentifyEvaluator.of(use.runs, None)
 
 
 class IdentifyObjective(ClassifyObjective):
@@ -133,9 +132,11 @@ class IdentifyEvaluator(ClassifyEvaluator):
         known_N = examples.truth_N < len(self.settings.labels)
         return replace(examples, truth_N=examples.truth_N[known_N])
 
-    def baselines(self, train: TrainingData, examples: LabelledSet, n: int | None) -> Methods:
+    def baselines(
+        self, train: TrainingData, examples: LabelledSet, predictions: LabelPredictions
+    ) -> Methods:
         known = self.known(examples)
-        return super().baselines(train, known, n) if len(known.truth_N) else {}
+        return super().baselines(train, known, predictions) if len(known.truth_N) else {}
 
     def test_set(self, files: DataSettings, progress: Progress) -> LabelledSet:
         names = (*self.settings.labels, *_unknown_speakers(self.settings, files))

@@ -75,7 +75,7 @@ from headway.tasks.scores import (
     member_remark,
 )
 from headway.tasks.task import InferenceRequest, Note, Predictor, Task
-from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from headway.tokens.tokenizer import Tokenizer
 
 SAMPLES = 8
 
@@ -116,6 +116,10 @@ class ClassificationDataset(InputDatasetMixin):
 class ClassifyObjective(Objective[Tensor]):
     """Training and validation of a classification task."""
 
+    evaluator: ClassifyEvaluator = field(init=False)
+    train_dataset: ClassificationDataset = field(init=False)
+    valid_dataset: ClassificationDataset = field(init=False)
+
     def __post_init__(self) -> None:
         settings, prepared = self.settings, self.prepared
         self.metric = METRICS[settings.train.metric or spec_of(settings).scores[0]]
@@ -130,12 +134,10 @@ class ClassifyObjective(Objective[Tensor]):
             self.preprocessor.input_dataset(prepared.train),
             self.preprocessor.input_dataset(prepared.valid),
         )
-        self.train_dataset: ClassificationDataset = ClassificationDataset(
-            train, self.truth_N, self.weights_N
-        )
+        self.train_dataset = ClassificationDataset(train, self.truth_N, self.weights_N)
         self.evaluator = self.make_evaluator()
         self.valid_truth_N = self.label_type.stored_targets(prepared.valid)[:]
-        self.valid_dataset: ClassificationDataset = ClassificationDataset(valid, self.valid_truth_N)
+        self.valid_dataset = ClassificationDataset(valid, self.valid_truth_N)
         places = [str(one.get("place", "")) for one in prepared.valid_examples]
         self.valid_set = LabelledSet(
             prepared.valid, self.valid_truth_N, (self.valid_dataset,), places=places
@@ -206,11 +208,17 @@ class ClassifyObjective(Objective[Tensor]):
             f"{METRICS[usual].label} instead: train.metric={usual})"
         ]
 
-    def cautions(self) -> list[str]:
+    def evaluate(self, asked: EvalPass) -> Scores:
+        """Scores with a warning about rare labels and, at the end of training, the learning curve
+        of cheap classifiers."""
         text = rare_label_note(self.label_type.supports(self.valid_truth_N))
-        return [f"caution: {text} Their scores and macro F1 are unreliable."] if text else []
+        caution = f"caution: {text} Their scores and macro F1 are unreliable."
+        return super().evaluate(asked).updated(
+            cautions=[caution] if text else [],
+            find_late_facts=lambda: {"few": self._few_labels(asked.device)},
+        )  # fmt: skip
 
-    def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
+    def _few_labels(self, device: torch.device) -> list[dict[str, Any]]:
         """Learning curve of cheap classifiers, for texts whose run starts from an encoder."""
         from headway.tasks import few_labels as few
 
@@ -467,7 +475,9 @@ class ClassifyEvaluator(Evaluator[LabelledSet, LabelPredictions]):
             temperature=said.temperature, fitted=said.fitted,
         )  # fmt: skip
 
-    def baselines(self, train: TrainingData, examples: LabelledSet, n: int | None) -> Methods:
+    def baselines(
+        self, train: TrainingData, examples: LabelledSet, predictions: LabelPredictions
+    ) -> Methods:
         target, truth_N, prepared = self.label_type, examples.truth_N, train()
         if prepared is None:
             where = f"{target.remark(truth_N)}, estimated from the test set"
@@ -564,9 +574,7 @@ class ClassifyPredictor:
         self.top = self.use.options.get("top")
         if self.top is not None and self.top < 1:
             raise UserError(f"{Option('top', self.top)} must be at least 1.")
-        words = None if opened.words is None else opened.words.target
-        runs = (self.use.settings, *opened.runs[1:])
-        self.evaluator = ClassifyEvaluator.of(runs, words)
+        self.evaluator = ClassifyEvaluator.of(self.use.runs, opened.output_tokenizer)
 
     def answers(self, lines: Iterable[InputLine], live: bool = False) -> Iterator[Answer]:
         first, opened = self.evaluator.preprocessors[0], self.use.opened
@@ -658,5 +666,5 @@ class ClassifyTask(Task):
     def predictor(self, use: InferenceRequest) -> Predictor:
         return ClassifyPredictor(use)
 
-    def evaluator(self, runs: Sequence[Resolved], words: Vocabularies | None) -> ClassifyEvaluator:
-        return ClassifyEvaluator.of(runs, None if words is None else words.target)
+    def evaluator(self, use: InferenceRequest) -> ClassifyEvaluator:
+        return ClassifyEvaluator.of(use.runs, use.opened.output_tokenizer)

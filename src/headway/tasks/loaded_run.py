@@ -36,7 +36,7 @@ from headway.settings.task_rows import spec_of
 from headway.specs.tasks import Spec
 from headway.storage import read_json
 from headway.tasks.engines import engine_of
-from headway.tokens.tokenizer import Vocabularies
+from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 if TYPE_CHECKING:  # classifiers do not decode, so they import no search
     from headway.decode.engine import Engine
@@ -118,6 +118,11 @@ class LoadedRun:
         """The vocabulary of a model that has one."""
         assert self.words is not None
         return self.words
+
+    @property
+    def output_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the output; None without texts."""
+        return None if self.words is None else self.words.target
 
     @property
     def shape(self) -> ModelSettings:

@@ -20,7 +20,7 @@ from headway.data.batches import StepPlan
 from headway.data.media.open_item import UNITS
 from headway.data.prepare import evaluation_media, evaluation_set, prepare
 from headway.data.schema import MediaSpec
-from headway.data.store import PreparedData
+from headway.data.store import Columns, PreparedData
 from headway.errors import ConfigError, UserError
 from headway.metrics.language import perplexity
 from headway.nn.devices import CPU
@@ -33,6 +33,7 @@ from headway.settings.run import Resolved, RunSettings, with_files
 from headway.specs.metrics import METRICS
 from headway.tasks.data_stats import audio_stats, image_stats
 from headway.tasks.dataset import Batch, EvalPass, batches_of
+from headway.tasks.evaluate import Evaluator, TrainingData
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.masked_text import ENDS, MaskedTextDataset
 from headway.tasks.media_format import propose_media_settings
@@ -53,7 +54,7 @@ from headway.tasks.preprocess.preprocessor import (
     preprocessor_of,
 )
 from headway.tasks.readout import EachRow, Read
-from headway.tasks.scores import Baselines, ScoreRow, Scores
+from headway.tasks.scores import Methods, MethodScores, Scores
 from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import MASK, Tokenizer
 
@@ -64,7 +65,17 @@ SAMPLES = 5
 MEAN = "mean of masked parts"
 
 MaskedOutputs = Iterable[tuple[Read, Tensor]]
-"""Predictions at masked positions with their targets, batch by batch."""
+"""Outputs at masked positions with their targets, batch by batch."""
+
+
+@dataclass(frozen=True)
+class MaskedPredictions:
+    """Predictions at masked positions, already compared with their targets: the logits of a whole
+    set would not fit into memory."""
+
+    values: dict[str, float]
+    find_baselines: Callable[[], Methods]
+    samples: Sequence[dict[str, str]] = ()
 
 
 class MaskedHead(Protocol):
@@ -74,17 +85,12 @@ class MaskedHead(Protocol):
 
     def loss(self, read: Read, aims: Tensor) -> TaskLoss: ...
 
-    def values(self, answered: MaskedOutputs) -> tuple[dict[str, float], Callable[[], Baselines]]:
-        """Scores of the predictions, and a function that computes those of a baseline without
-        input."""
-        ...
+    def predictions(self, answered: MaskedOutputs) -> MaskedPredictions: ...
 
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]: ...
 
-    def rows(
-        self, values: dict[str, float], trivial: dict[str, float], mask: float
-    ) -> list[ScoreRow]:
-        """Rows of the table of test scores."""
+    def remarks(self, mask: float) -> dict[str, str]:
+        """Explanations of the metrics in tables. `mask`: masked fraction of media."""
         ...
 
 
@@ -102,7 +108,7 @@ class MaskedTokenHead:
         return word_loss(read, aims, self.smoothing)
 
     @torch.no_grad()
-    def values(self, answered: MaskedOutputs) -> tuple[dict[str, float], Callable[[], Baselines]]:
+    def predictions(self, answered: MaskedOutputs) -> MaskedPredictions:
         """Loss, perplexity and accuracy (%) of the masked tokens."""
         nll, right, count = 0.0, 0, 0
         for read, words_R in answered:
@@ -111,7 +117,10 @@ class MaskedTokenHead:
             right += int((best_R == words_R).sum())
             count += len(words_R)
         values = word_values(nll / max(1, count), right / max(1, count))
-        return values, lambda: {TOKENS: self.baseline_values()}
+        remark = "the most frequent token, and token frequencies"
+        return MaskedPredictions(
+            values, lambda: {TOKENS: MethodScores(self.baseline_values(), remark)}
+        )
 
     def baseline_values(self) -> dict[str, float]:
         """Scores of the baseline that knows only the token frequencies of this text."""
@@ -140,25 +149,17 @@ class MaskedTokenHead:
             shown.append(dict(zip(("source", "target", "output"), (text, *said), strict=True)))
         return shown
 
-    def rows(
-        self, values: dict[str, float], trivial: dict[str, float], mask: float
-    ) -> list[ScoreRow]:
-        share = "of the masked tokens (15 % of all, the same in every evaluation)"
-        return [
-            ("accuracy", f"{values['accuracy']:.2f} %", share),
-            ("perplexity", f"{values['ppl']:.2f}", "of the masked tokens"),
-            ("loss", f"{values['loss']:.4f}", "nats per masked token"),
-            ("most frequent token", f"{trivial['accuracy']:.2f} %", "baseline accuracy"),
-            ("unigram", f"{trivial['ppl']:.2f}", "baseline perplexity from token frequencies"),
-        ]
+    def remarks(self, mask: float) -> dict[str, str]:
+        return {
+            "accuracy": "of the masked tokens (15 % of all, the same in every evaluation)",
+            "ppl": "of the masked tokens", "loss": "nats per masked token",
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class MaskedMediaHead:
     """Reconstruction of masked media: the pixels of patches, or the mel frames of positions."""
 
-    n: int = 0
-    unit: str = ""
     name: ClassVar[str] = "rebuild"
 
     def loss(self, read: Read, aims: Tensor) -> TaskLoss:
@@ -171,7 +172,7 @@ class MaskedMediaHead:
         return (read.logits_RC - aims).square().mean(-1)
 
     @torch.no_grad()
-    def values(self, answered: MaskedOutputs) -> tuple[dict[str, float], Callable[[], Baselines]]:
+    def predictions(self, answered: MaskedOutputs) -> MaskedPredictions:
         """The mean squared error at masked positions, and the variance explained (%): the reduction
         of that error compared with predicting the mean of all masked positions."""
         error, count, sums_2E = 0.0, 0, torch.zeros(())
@@ -184,24 +185,14 @@ class MaskedMediaHead:
         baseline, loss = float((square_E - mean_E.square()).mean()), error / count
         explained = 100.0 * (1.0 - loss / baseline) if baseline > 0 else 0.0
         values = {"loss": loss, "variance_explained": explained}
-        return values, lambda: {MEAN: {"loss": baseline, "variance_explained": 0.0}}
+        of_mean = {"loss": baseline, "variance_explained": 0.0}
+        return MaskedPredictions(values, lambda: {MEAN: MethodScores(of_mean)})
 
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]:
         return []
 
-    def rows(
-        self, values: dict[str, float], trivial: dict[str, float], mask: float
-    ) -> list[ScoreRow]:
-        share = f"{100 * mask:g} % of each input masked"
-        return [
-            ("loss", f"{values['loss']:.4f}", f"mean squared error, {share}"),
-            (MEAN, f"{trivial['loss']:.4f}", "baseline: mean squared error of this prediction"),
-            (
-                "variance explained",
-                f"{values['variance_explained']:.2f}",
-                f"%, over {self.n:,} {self.unit}",
-            ),
-        ]
+    def remarks(self, mask: float) -> dict[str, str]:
+        return {"loss": f"mean squared error, {100 * mask:g} % of each input masked"}
 
 
 def word_values(loss: float, right: float) -> dict[str, float]:
@@ -248,6 +239,7 @@ def masked_outputs(
 
 @dataclass
 class MaskedLMObjective(Objective[MaskTargets]):
+    evaluator: MaskedLMEvaluator = field(init=False)
     train_dataset: MaskedDataset = field(init=False)
     valid_dataset: MaskedDataset = field(init=False)
 
@@ -257,7 +249,9 @@ class MaskedLMObjective(Objective[MaskTargets]):
         intake = preprocessor_of(self.settings, words)
         self.train_dataset = intake.masked_dataset(self.prepared.train, self.settings.fill)
         self.valid_dataset = intake.masked_dataset(self.prepared.valid, self.settings.fill)
-        self.head = head_of(self.settings, self.valid_dataset)
+        self.evaluator = MaskedLMEvaluator(self.settings, words)
+        self.valid_set = self.evaluator.masked_set(self.prepared.valid, self.valid_dataset)
+        self.head = self.valid_set.head
 
     def widest(self, items: object) -> int:
         return self.train_dataset.widest
@@ -284,14 +278,6 @@ class MaskedLMObjective(Objective[MaskTargets]):
     def n_quick(self) -> int:
         return self.valid_dataset.n_quick
 
-    def evaluate(self, asked: EvalPass) -> Scores:
-        asked = replace(asked, max_examples=self.n_evaluated(asked))
-        values, baselines = self.head.values(
-            masked_outputs(asked, self.head.name, self.valid_dataset)
-        )
-        samples = self.head.samples(asked.model, asked.device)
-        return Scores(values=values, samples=samples, find_baselines=baselines)
-
     def frequencies(self) -> TargetFrequencies | None:
         """Token frequencies of texts; None for media, which have no tokens."""
         prepared, words = self.prepared, self.prepared.input_tokenizer
@@ -305,6 +291,63 @@ class MaskedLMObjective(Objective[MaskTargets]):
         return [items.example(row) for row in part.rows.rows.tolist()]
 
 
+@dataclass(frozen=True)
+class MaskedSet:
+    """Examples with masked positions to predict."""
+
+    columns: Columns
+    dataset: MaskedDataset
+    head: MaskedHead
+
+
+@dataclass(frozen=True)
+class MaskedLMEvaluator(Evaluator[MaskedSet, MaskedPredictions]):
+    settings: Resolved
+    tokenizer: Tokenizer | None
+
+    @property
+    def media(self) -> MediaSpec | None:
+        """The media that are reconstructed; None for texts."""
+        if self.tokenizer is not None:
+            return None
+        shape = media_settings_of(self.settings)
+        return MediaSpec.of(what_of(shape), shape)
+
+    def masked_set(self, columns: Columns, dataset: MaskedDataset) -> MaskedSet:
+        return MaskedSet(columns, dataset, head_of(self.settings, dataset))
+
+    def predict(self, asked: EvalPass, examples: MaskedSet) -> MaskedPredictions:
+        head = examples.head
+        found = head.predictions(masked_outputs(asked, head.name, examples.dataset))
+        return replace(found, samples=head.samples(asked.model, asked.device))
+
+    def score(self, predictions: MaskedPredictions, examples: MaskedSet, full: bool) -> Scores:
+        facts = {}
+        if self.tokenizer is not None:
+            facts["tokens"] = int(examples.columns["text"].lengths.sum())
+        unit = "documents" if self.media is None else UNITS[self.media.form.modality]
+        return Scores(
+            predictions.values, n=examples.columns.n, unit=unit, facts=facts,
+            remarks=examples.head.remarks(self.settings.fill.mask), samples=predictions.samples,
+        )  # fmt: skip
+
+    def baselines(
+        self, train: TrainingData, examples: MaskedSet, predictions: MaskedPredictions
+    ) -> Methods:
+        """The baseline without input: token frequencies, or the mean of masked parts."""
+        return predictions.find_baselines()
+
+    def test_set(self, files: DataSettings, progress: Progress) -> MaskedSet:
+        asked = with_files(self.settings, files)
+        if self.tokenizer is not None:
+            columns, _ = evaluation_set(asked, self.tokenizer, ())
+        else:
+            assert self.media is not None
+            columns = evaluation_media(self.media, asked, progress=progress).items
+        intake = preprocessor_of(self.settings, self.tokenizer)
+        return self.masked_set(columns, intake.masked_dataset(columns, self.settings.fill))
+
+
 def head_of(settings: Resolved, items: MaskedDataset) -> MaskedHead:
     """The head for the modality of a run. `items`: those that are scored."""
     if isinstance(items, MaskedTextDataset):
@@ -312,7 +355,7 @@ def head_of(settings: Resolved, items: MaskedDataset) -> MaskedHead:
         return MaskedTokenHead(
             items, LabelSmoothing.of(train.label_smoothing, size, train.label_smoothing_kind)
         )
-    return MaskedMediaHead(len(items.lengths), UNITS[what_of(media_settings_of(settings))])
+    return MaskedMediaHead()
 
 
 class MaskedLMTask(Task):
@@ -387,24 +430,6 @@ class MaskedLMTask(Task):
 
         return MaskedLMPredictor.of(use)
 
-    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
-        """Scores at the masked positions of a test set, with a baseline without input."""
-        settings, tokenizer = use.settings, None
-        asked, facts = with_files(settings, files), dict[str, Any]()
-        if self.row.media is None:
-            tokenizer = use.opened.vocab.target
-            columns, _ = evaluation_set(asked, tokenizer, ())
-            facts["tokens"] = int(columns["text"].lengths.sum())
-        else:
-            media = MediaSpec.of(self.row.media, media_settings_of(settings))
-            columns = evaluation_media(media, asked, progress=use.progress).items
-            facts["n"] = columns.n
-        items = preprocessor_of(settings, tokenizer).masked_dataset(columns, settings.fill)
-        head = head_of(settings, items)
-        with use.progress.stage("reading" if tokenizer else "reconstructing") as stage:
-            asked_of = EvalPass(use.opened.model, use.opened.device, on_progress=stage.update)
-            values, find = head.values(masked_outputs(asked_of, head.name, items))
-        [trivial] = find().values()
-        rows = head.rows(values, trivial, settings.fill.mask)
-        facts["baseline"] = trivial if tokenizer else trivial["loss"]
-        return Scores(values, rows=rows, facts={**values, **facts}, find_baselines=find)
+    def evaluator(self, use: InferenceRequest) -> MaskedLMEvaluator:
+        words = use.opened.vocab.target if self.row.is_text else None
+        return MaskedLMEvaluator(use.settings, words)

@@ -1,7 +1,16 @@
 """Base class of training objectives: examples, loss and scores of a task.
 
 The training loop handles steps, gradients and checkpoints and is independent of the modality. An
-objective is independent of the loop.
+objective is independent of the loop. A custom objective implements nine members; all others have
+defaults:
+
+- `Task.objective` and `Task.evaluator`: the objects below for the settings of a run,
+- `TaskDataset.lengths` and `TaskDataset.batch`: the examples,
+- `Objective.loss`: the loss of a batch,
+- `Evaluator.test_set`, `Evaluator.predict` and `Evaluator.score`: how a model is scored,
+- `Predictor.answers`: how inputs are answered, returned by `Task.predictor`.
+
+`docs/built/objective.md` has a complete example.
 """
 
 from __future__ import annotations
@@ -21,10 +30,11 @@ from headway.data.store import PreparedData
 from headway.data.token_store import TokenStore
 from headway.metrics.language import perplexity, token_counts, unigram_loss
 from headway.settings.run import Resolved
-from headway.specs.metrics import Metric
+from headway.settings.task_rows import spec_of
+from headway.specs.metrics import METRICS, Metric
 from headway.tasks.dataset import Batch, EpochSeed, EvalPass, TaskDataset, n_examples
 from headway.tasks.evaluate import Evaluator, evaluate
-from headway.tasks.readout import Read
+from headway.tasks.readout import Read, readout_of
 from headway.tasks.scores import Scores
 from headway.tokens.tokenizer import Tokenizer
 
@@ -114,16 +124,25 @@ class Objective(ABC, Generic[T]):
     quick_size: int = field(default=3000, kw_only=True)
     """Number of validation examples in evaluations during training. The last one uses all."""
 
-    train_dataset: TaskDataset[T] = field(init=False)
+    evaluator: Evaluator[Any, Any] = field(kw_only=True)
+    """How predictions are made and scored."""
+
+    train_dataset: TaskDataset[T] = field(kw_only=True)
     """Items of the training set. Their method `for_epoch` returns those of an epoch."""
 
-    valid_dataset: TaskDataset[T] = field(init=False)
+    valid_dataset: TaskDataset[T] = field(kw_only=True)
+    valid_set: Any = field(init=False)
+    """The validation examples as the evaluator reads them: by default the dataset itself."""
 
     _epoch_plans: dict[int, tuple[TaskDataset[T], StepPlan]] = field(
         default_factory=dict, init=False, repr=False
     )
 
     _limits: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.metric = METRICS[self.settings.train.metric or spec_of(self.settings).scores[0]]
+        self.valid_set = self.valid_dataset
 
     def planned(self, epoch: int) -> tuple[TaskDataset[T], StepPlan]:
         """The items of an epoch and their plan of steps. Two epochs are cached, because the
@@ -199,8 +218,8 @@ class Objective(ABC, Generic[T]):
         """Initialise parts of a new model from the training data, such as priors and n-grams."""
         return
 
-    def cautions(self) -> list[str]:
-        """Warnings about validation data that is too small for reliable scores."""
+    def notes(self) -> list[str]:
+        """Lines to print before training."""
         return []
 
     def prior_loss(self) -> float | None:
@@ -208,28 +227,19 @@ class Objective(ABC, Generic[T]):
         not compared with it."""
         return None
 
-    def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
-        """Learning curve of cheap classifiers if labels are few: one row per number of labels."""
-        return []
-
     def augment(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
         """The input of the model, with the random augmentation of the task in training. It is
         called once per micro-batch, so a teacher or a second pass reads the same input."""
         return batch
 
-    @abstractmethod
     def read(self, model: nn.Module, given: Batch[T]) -> Read:
         """Run the model on a batch that `augment` returned."""
+        read = readout_of(self.settings).read(model, *given.streams, rows_R=given.rows_R)
+        return read if given.weights_R is None else read.with_weights(given.weights_R)
 
     @abstractmethod
     def loss(self, read: Read, given: Batch[T]) -> TaskLoss:
         """The task's own loss. The module `losses` adds R-Drop and distillation."""
-
-    evaluator: Evaluator[Any, Any] = field(init=False)
-    """How predictions are made and scored."""
-
-    valid_set: Any = field(init=False)
-    """The validation examples as the evaluator reads them."""
 
     def evaluate(self, asked: EvalPass) -> Scores:
         """Scores on the first `n_evaluated` validation examples."""
@@ -242,10 +252,17 @@ class Objective(ABC, Generic[T]):
         n = self.n_valid if asked.full else self.n_quick
         return n if asked.max_examples is None else min(n, asked.max_examples)
 
-    @abstractmethod
     def frequencies(self) -> TargetFrequencies | None:
         """Frequencies of the targets of the loss; None if they cannot be counted."""
+        return None
 
-    @abstractmethod
     def show(self, part: MicroBatch) -> list[dict[str, Any]]:
         """The examples of a micro-batch as text, for people."""
+        items, _ = self.planned(part.rows.epoch)
+        return [
+            {
+                "example": int(items.example_index[row]),
+                "text": "".join(one.text for one in items.describe_positions(row)[-1]),
+            }
+            for row in part.rows.rows.tolist()
+        ]

@@ -142,7 +142,8 @@ class Scores(Mapping[str, float]):
         own: Sequence[Metric] = (),
         temperature: Temperature | None = None,
         fitted: Mapping[str, float] | None = None,
-        rows: Sequence[ScoreRow] = (),
+        cautions: Sequence[str] = (),
+        find_late_facts: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """`values`: the main metric first. Functions `find_…` are called on first use, because some
         baselines take as long as an evaluation. `find_members`: scores of each member of the model
@@ -153,7 +154,9 @@ class Scores(Mapping[str, float]):
         people and for programs. `examples`: number of examples, if a time budget limits it. `own`:
         custom metrics, which are not in `METRICS`. `temperature`: the fitted temperature of these
         scores, if any. `fitted`: run settings that were fitted on the same examples, by dotted
-        name."""
+        name. `cautions`: warnings about data that is too small for reliable scores.
+        `find_late_facts`: results for the report that take long, such as learning curves; found
+        once, at the end of training."""
         self.metrics = METRICS | {one.name: one for one in own}
         self._check(values)
         self._values = dict(values)
@@ -164,7 +167,7 @@ class Scores(Mapping[str, float]):
         self._find_intervals, self._find_answers = find_intervals, find_answers
         self._find_members, self._find_baselines = find_members, find_baselines
         self.temperature, self.fitted = temperature, dict(fitted or {})
-        self._rows = list(rows)
+        self.cautions, self._find_late_facts = list(cautions), find_late_facts
 
     def updated(
         self,
@@ -176,6 +179,8 @@ class Scores(Mapping[str, float]):
         facts: Mapping[str, Any] | None = None,
         figures: Mapping[str, Any] | None = None,
         find_baselines: Callable[[], Methods] | None = None,
+        cautions: Sequence[str] = (),
+        find_late_facts: Callable[[], Mapping[str, Any]] | None = None,
     ) -> Scores:
         """A copy with additional results, another number of examples, or baselines."""
         return Scores(
@@ -188,7 +193,8 @@ class Scores(Mapping[str, float]):
             find_baselines=find_baselines or (lambda: self._baselines),
             examples=self.examples if examples is None else examples,
             own=own or [one for one in self.metrics.values() if one.name not in METRICS],
-            temperature=self.temperature, fitted=self.fitted, rows=self._rows,
+            temperature=self.temperature, fitted=self.fitted, cautions=[*self.cautions, *cautions],
+            find_late_facts=find_late_facts or (lambda: self.late_facts),
         )  # fmt: skip
 
     def __getitem__(self, name: str) -> float:
@@ -205,8 +211,7 @@ class Scores(Mapping[str, float]):
 
     @cached_property
     def _baselines(self) -> Methods:
-        found = {name: one if isinstance(one, MethodScores) else MethodScores(one)
-                 for name, one in self._find_baselines().items()}  # fmt: skip
+        found = self._find_baselines()
         self._check(*(one.values for one in found.values()))
         return found
 
@@ -228,6 +233,11 @@ class Scores(Mapping[str, float]):
         return {name: one.values for name, one in self._members.items()}
 
     @cached_property
+    def late_facts(self) -> dict[str, Any]:
+        """Results for the report that take long."""
+        return dict(self._find_late_facts())
+
+    @cached_property
     def intervals(self) -> Intervals:
         """The 95 % intervals of those metrics that have one."""
         return self._find_intervals()
@@ -242,8 +252,6 @@ class Scores(Mapping[str, float]):
     def rows(self) -> list[ScoreRow]:
         """The table for people: metrics with their intervals, other results, then the members of
         the model and the baselines with the main metric."""
-        if self._rows:
-            return self._rows
         rows = [] if self.n is None else [(self.unit, f"{self.n:,}", "")]
         for name, value in self.items():
             metric, known = self.metrics[name], self.intervals.get(name)
@@ -264,8 +272,6 @@ class Scores(Mapping[str, float]):
     @property
     def facts(self) -> dict[str, Any]:
         """All results, for programs."""
-        if self._rows:
-            return self._facts
         found: dict[str, Any] = dict(self)
         if self.n is not None:
             found["n"] = self.n
@@ -296,6 +302,7 @@ class Scores(Mapping[str, float]):
         """State for pickling: all lazy values are computed first, because the functions that find
         them cannot be pickled."""
         self._baselines, self._members, self.intervals, self._answered  # noqa: B018
+        self.late_facts  # noqa: B018
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_find_")}
 
     def __repr__(self) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -22,17 +21,19 @@ from headway.data.media.store import AudioStore, ImageStore
 from headway.data.store import Columns, PreparedData
 from headway.decode.writer import Writer
 from headway.errors import Stopped
-from headway.metrics.language import perplexity
+from headway.metrics.translation import as_list
 from headway.models.parts.output_heads import ModelInput
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import ctc_loss
 from headway.nn.eval_mode import evaluating
 from headway.nn.loss import LabelSmoothing
-from headway.progress import OnProgress
+from headway.progress import OnProgress, Progress
+from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.run import Resolved
 from headway.specs.metrics import METRICS
 from headway.tasks.dataset import Batch, EvalPass, TaskDataset
+from headway.tasks.evaluate import TrainingData, evaluate
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.objective import (
     TOKENS,
@@ -44,10 +45,16 @@ from headway.tasks.objective import (
 )
 from headway.tasks.preprocess.preprocessor import preprocessor_of
 from headway.tasks.readout import EachRow, Read, readout_of
-from headway.tasks.scores import Baselines, Scores
+from headway.tasks.scores import Methods, MethodScores, Range, ScoreRow, Scores
 from headway.tasks.seq2seq_dataset import Seq2SeqDataset, TextTargets
-from headway.tasks.seq2seq_scores import most_common, text_metrics
-from headway.tasks.task import Task
+from headway.tasks.seq2seq_scores import (
+    EvalSet,
+    GeneratedTexts,
+    TextEvaluator,
+    TextPredictions,
+    most_common,
+)
+from headway.tasks.task import InferenceRequest, Task
 from headway.tasks.thumbnails import Thumbnail, sample_thumbnails
 from headway.tokens.tokenizer import Vocabularies
 
@@ -89,30 +96,17 @@ def no_labels(stream: ModelInput) -> Tensor:
     return stream.layout.starts_B.new_zeros(0)
 
 
-@dataclass(frozen=True)
-class EvalSet:
-    """Sources to generate texts from, with their references."""
-
-    sources: Sequence[Any]
-    references: Sequence[str] | Sequence[Sequence[str]]
-    """One reference per source, or several equally correct ones."""
-
-    names: Sequence[str]
-    """Names of the sources, for people."""
-
-    def first(self, n: int) -> EvalSet:
-        return EvalSet(self.sources[:n], self.references[:n], self.names[:n])
-
-
 class Seq2SeqTask(Task):
     """Base class of the tasks that generate text from a source."""
 
     samples: ClassVar[int]
     """Number of examples to show in an evaluation."""
 
-    @property
-    def scores(self) -> tuple[str, ...]:
-        return self.row.scores
+    unit: ClassVar[str]
+    """Plural noun for the examples."""
+
+    texts: ClassVar[str] = "text"
+    """Name of the column of target texts."""
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> Seq2SeqObjective:
         return Seq2SeqObjective(settings, prepared, self)
@@ -164,9 +158,38 @@ class Seq2SeqTask(Task):
         for found in writer.write(exam.sources, on_progress=on_progress):
             yield found.text
 
-    def baseline(self, exam: EvalSet, usual: Callable[[], str]) -> tuple[str, list[str]]:
-        """Name and outputs of the baseline. `usual` returns the most frequent training text."""
-        return "most frequent text", [usual()] * len(exam.references)
+    def baseline(self, exam: EvalSet, usual: Callable[[], str]) -> TextBaseline:
+        """Outputs of the baseline. `usual` returns the most frequent training text."""
+        text = usual()
+        return TextBaseline("most frequent text", [text] * len(exam.references), f"{text!r}")
+
+    @abstractmethod
+    def test_set(self, use: InferenceRequest, files: DataSettings) -> EvalSet:
+        """Sources and references of a test set."""
+
+    @abstractmethod
+    def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
+        """Texts that opened runs generate for a test set."""
+
+    def test_interval(self, judged: GeneratedTexts) -> dict[str, Range]:
+        """The 95 % intervals of metrics on a test set."""
+        return {}
+
+    def test_details(
+        self, use: InferenceRequest, judged: GeneratedTexts, examples: EvalSet
+    ) -> tuple[list[ScoreRow], dict[str, Any]]:
+        """Other results on a test set, for people and for programs."""
+        return [], {}
+
+    def evaluator(self, use: InferenceRequest) -> Seq2SeqEvaluator:
+        lowercase = use.settings.tokenizer.lowercase
+        if "lowercase" in self.row.scoring:
+            lowercase = bool(use.options.get("lowercase"))
+        return Seq2SeqEvaluator(
+            self.row.scores, self.unit, self.samples, lowercase=lowercase,
+            tokenize=use.options.get("tokenize") or "13a", task=self, settings=use.settings,
+            use=use,
+        )  # fmt: skip
 
     def notes(self, train: Seq2SeqDataset, valid: Seq2SeqDataset) -> list[str]:
         """Notes to print before training."""
@@ -177,18 +200,121 @@ class Seq2SeqTask(Task):
         """Description of a training source, for reports about steps that failed."""
 
 
+class TextBaseline(NamedTuple):
+    name: str
+    outputs: Sequence[str]
+    remark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationTexts:
+    """What an evaluation during training reads, besides sources and references."""
+
+    prepared: PreparedData
+    dataset: Seq2SeqDataset
+    find_loss: Callable[[EvalPass], float]
+    quick_size: int
+
+
+@dataclass(frozen=True)
+class Seq2SeqEvaluator(TextEvaluator):
+    """Evaluation of a task that generates text: on a test set with the options of a command, or on
+    the validation set."""
+
+    task: Seq2SeqTask = field(kw_only=True)
+    settings: Resolved = field(kw_only=True)
+    use: InferenceRequest | None = field(default=None, kw_only=True)
+    """The request that a test set is scored for."""
+
+    valid: ValidationTexts | None = field(default=None, kw_only=True)
+
+    def predict(self, asked: EvalPass, examples: EvalSet) -> TextPredictions:
+        """Texts generated for the sources, and the loss. During training, texts are limited to
+        about the length of the references: an untrained model does not know when to stop."""
+        if self.use is not None:
+            return self.task.test_outputs(self.use, examples)
+        assert self.valid is not None
+        loss, decode, n = self.valid.find_loss(asked), self.settings.decode, asked.max_examples
+        if not asked.full:
+            decode = self.task.fast_settings(decode, self.valid.dataset)
+            n = self.valid.quick_size if n is None else min(n, self.valid.quick_size)
+        exam = examples if n is None else examples.first(n)
+        outputs: list[str] = []
+        for text in self.task.generate(
+            asked.model, self.settings, decode, self.valid.prepared, exam, asked.report_progress
+        ):
+            outputs.append(text)
+            if asked.should_stop():
+                raise Stopped
+        return TextPredictions(outputs, loss)
+
+    def baselines(
+        self, train: TrainingData, examples: EvalSet, predictions: TextPredictions
+    ) -> Methods:
+        exam, prepared = examples.first(len(predictions.outputs)), train()
+
+        def usual() -> str:
+            if prepared is None:
+                return most_common(text for one in exam.references for text in as_list(one))
+            store, decode = prepared.train[self.task.texts], prepared.vocabularies.target.decode
+            rows = range(min(COUNTED, len(store)))
+            return most_common(decode(store[row].tolist()).strip() for row in rows)
+
+        found = self.task.baseline(exam, usual)
+        methods: Methods = {}
+        if found.outputs:
+            values = self.values(found.outputs, examples)
+            methods[found.name] = MethodScores(values, found.remark)
+        if prepared is not None and examples.tokens is not None:
+            tokenizer = prepared.vocabularies.target
+            store = prepared.train.tokens(self.task.texts)
+            known = text_frequencies(store, examples.tokens, tokenizer).scores
+            values = {name: value for name, value in known.items() if name in self.names}
+            remark = "each token as frequent as in the training data"
+            methods[TOKENS] = MethodScores(values, remark)
+        return methods
+
+    def intervals(self, judged: GeneratedTexts) -> dict[str, Range]:
+        return {} if self.use is None else self.task.test_interval(judged)
+
+    def details(
+        self, judged: GeneratedTexts, examples: EvalSet
+    ) -> tuple[list[ScoreRow], dict[str, Any]]:
+        return ([], {}) if self.use is None else self.task.test_details(self.use, judged, examples)
+
+    def thumbnails(self, examples: EvalSet, outputs: Sequence[str]) -> dict[str, list[Thumbnail]]:
+        """Thumbnails of images and audio with generated texts and references, for the report."""
+        sources = examples.sources
+        if not isinstance(sources, StoreSubset):
+            return {}
+        intake = preprocessor_of(self.settings)
+        references = examples.references[: len(outputs)]
+        right = [[one] if isinstance(one, str) else one for one in references]
+        return {
+            "described": sample_thumbnails(
+                lambda row: intake.thumbnail(sources[row]), right, outputs
+            )
+        }
+
+    def test_set(self, files: DataSettings, progress: Progress) -> EvalSet:
+        assert self.use is not None
+        return self.task.test_set(self.use, files)
+
+
 @dataclass
 class Seq2SeqObjective(Objective[TextTargets]):
     """Objective of the tasks that generate text: steps, losses and scores."""
 
     task: Seq2SeqTask
     quick_size: int = field(default=500, kw_only=True)
+    evaluator: Seq2SeqEvaluator = field(init=False)
     train_dataset: Seq2SeqDataset = field(init=False)
     valid_dataset: Seq2SeqDataset = field(init=False)
 
     def __post_init__(self) -> None:
         train, prepared = self.settings.train, self.prepared
-        self.metric = METRICS[train.metric or self.task.scores[0]]
+        names = self.task.row.scores
+        self.metric = METRICS[train.metric or names[0]]
         self.tokenizer = prepared.vocabularies.target
         self.train_dataset = self.task.dataset(prepared.train, prepared.vocabularies, self.settings)
         self.valid_dataset = self.task.dataset(prepared.valid, prepared.vocabularies, self.settings)
@@ -198,6 +324,18 @@ class Seq2SeqObjective(Objective[TextTargets]):
         self.vary_source = self.task.source_augmenter(self.settings)
         self.writes = self.readout != EachRow("ctc")
         """Whether the model has a decoder; otherwise it has only CTC."""
+
+        valid = ValidationTexts(
+            prepared=prepared, dataset=self.valid_dataset, find_loss=self._valid_loss,
+            quick_size=self.quick_size,
+        )  # fmt: skip
+        self.evaluator = Seq2SeqEvaluator(
+            names, self.task.unit, self.task.samples, lowercase=self.settings.tokenizer.lowercase,
+            task=self.task, settings=self.settings, valid=valid,
+        )  # fmt: skip
+        found = self.task.eval_set(prepared, self.valid_dataset)
+        tokens = self.valid_dataset.texts if self.writes else None  # CTC also outputs blanks
+        self.valid_set = replace(found, tokens=tokens)
 
     def notes(self) -> list[str]:
         return self.task.notes(self.train_dataset, self.valid_dataset)
@@ -263,73 +401,14 @@ class Seq2SeqObjective(Objective[TextTargets]):
         layout = batch.streams[0].layout
         return ctc_loss(scores_MV, layout, words.ctc_targets_K, words.ctc_layout, blank).nll_B.sum()
 
-    def _described(self, exam: EvalSet, outputs: Sequence[str]) -> dict[str, list[Thumbnail]]:
-        """Thumbnails of images and audio with generated texts and references, for the report."""
-        sources = exam.sources
-        if not isinstance(sources, StoreSubset):
-            return {}
-        intake = preprocessor_of(self.settings)
-        right = [[one] if isinstance(one, str) else one for one in exam.references]
-        return {
-            "described": sample_thumbnails(
-                lambda row: intake.thumbnail(sources[row]), right, outputs
-            )
-        }
-
-    @cached_property
-    def eval_set(self) -> EvalSet:
-        return self.task.eval_set(self.prepared, self.valid_dataset)
-
     @property
     def n_valid(self) -> int:
-        return len(self.eval_set.references)
+        return len(self.valid_set.references)
 
     def evaluate(self, asked: EvalPass) -> Scores:
-        loss = self._valid_loss(asked)
-        exam = self.eval_set.first(self.n_evaluated(asked))
-        decode = self.settings.decode
-        if not asked.full:
-            decode = self.task.fast_settings(decode, self.valid_dataset)
-        outputs: list[str] = []
-        for text in self.task.generate(
-            asked.model, self.settings, decode, self.prepared, exam, asked.report_progress
-        ):
-            outputs.append(text)
-            if asked.should_stop():
-                raise Stopped
-        values = {"loss": loss, "ppl": perplexity(loss)}
-        return Scores(
-            values={
-                **{name: value for name, value in values.items() if name in self._names},
-                **self._text_metrics(outputs, exam),
-            },
-            samples=self._samples(exam, outputs),
-            figures=self._described(exam, outputs) if asked.full else {},
-            find_baselines=lambda: self._baselines(exam),
-            find_answers=lambda: (outputs, exam.references),
-        )
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return self.task.scores
-
-    def _text_metrics(self, outputs: Sequence[str], exam: EvalSet) -> dict[str, float]:
-        lowercase, corpus = self.settings.tokenizer.lowercase, self.eval_set.references
-        return text_metrics(self._names, outputs, exam.references, corpus, lowercase=lowercase)
-
-    def _baselines(self, exam: EvalSet) -> Baselines:
-        name, outputs = self.task.baseline(exam, self._most_common)
-        found = {name: self._text_metrics(outputs, exam)}
-        frequencies = self.frequencies()
-        if frequencies is not None:
-            scores = frequencies.scores.items()
-            found[TOKENS] = {name: value for name, value in scores if name in self._names}
-        return found
-
-    def _most_common(self) -> str:
-        texts = self.train_dataset.texts
-        return most_common(
-            self.train_dataset.text(row).strip() for row in range(min(COUNTED, len(texts)))
+        """The loss on all validation examples, and texts on the first ones."""
+        return evaluate(
+            self.evaluator, self.valid_set, asked, lambda: self.prepared, is_validation=True
         )
 
     def frequencies(self) -> TargetFrequencies | None:
@@ -357,17 +436,6 @@ class Seq2SeqObjective(Objective[TextTargets]):
                 seen += len(part)
                 asked.report_progress(seen, len(order))
         return total / max(1, count)
-
-    def _samples(self, exam: EvalSet, outputs: Sequence[str]) -> list[dict[str, str]]:
-        shown = zip(exam.names[: self.task.samples], exam.references, outputs, strict=False)
-        return [
-            {
-                "source": name,
-                "target": right if isinstance(right, str) else " │ ".join(right),
-                "output": output,
-            }
-            for name, right, output in shown
-        ]
 
     def show(self, part: MicroBatch) -> list[dict[str, Any]]:
         return [

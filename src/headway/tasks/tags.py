@@ -75,7 +75,7 @@ from headway.tasks.scores import (
     member_remark,
 )
 from headway.tasks.task import InferenceRequest, Note, Predictor, Task
-from headway.tokens.tokenizer import EncodedWords, Tokenizer, Vocabularies
+from headway.tokens.tokenizer import EncodedWords, Tokenizer
 from headway.tokens.word_cache import FlatIds
 
 SAMPLES = 8
@@ -208,6 +208,7 @@ def read_words(model: nn.Module, batch: Batch[TagTargets]) -> Read:
 
 @dataclass
 class TaggingObjective(Objective[TagTargets]):
+    evaluator: TaggingEvaluator = field(init=False)
     train_dataset: TaggingDataset = field(init=False)
     valid_dataset: TaggingDataset = field(init=False)
 
@@ -295,9 +296,8 @@ class TaggingTask(Task):
 
         return TaggingPredictor.of(use)
 
-    def evaluator(self, runs: Sequence[Resolved], words: Vocabularies | None) -> TaggingEvaluator:
-        assert words is not None
-        return TaggingEvaluator(runs[0], words.target)
+    def evaluator(self, use: InferenceRequest) -> TaggingEvaluator:
+        return TaggingEvaluator(use.settings, use.opened.vocab.target)
 
 
 def _needed(prepared: PreparedData) -> NDArray[np.int64]:
@@ -702,7 +702,9 @@ class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
             tag_values(truths, tags, self.spans), remark, lambda: self._intervals(truths, tags)
         )
 
-    def baselines(self, train: TrainingData, examples: TaggedSet, n: int | None) -> Methods:
+    def baselines(
+        self, train: TrainingData, examples: TaggedSet, predictions: TagPredictions
+    ) -> Methods:
         prepared = train()
         if prepared is None:
             return {BASELINE: MethodScores({}, "not available: the run has no training data")}

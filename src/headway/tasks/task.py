@@ -8,13 +8,14 @@ its scores.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from headway.data.store import PreparedData, load_prepared
+from headway.errors import UserError
 from headway.progress import SILENT, OnProgress, Progress, no_progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DatasetStats
@@ -26,7 +27,6 @@ from headway.tasks.evaluate import Evaluator, TestRun, evaluate_files
 from headway.tasks.modality import decided
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
-from headway.tokens.tokenizer import Vocabularies
 
 if TYPE_CHECKING:
     from headway.decode.continuous import BatchMember, ContinuousBatch
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from headway.tasks.loaded_run import LoadedRun
 
 Note = Callable[[str], None]
+
+ENDS = 2
+"""Number of special tokens around a text."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,14 @@ class InferenceRequest:
     between: OnProgress = no_progress
     """Called between two batches, where the lock of the models may be released for others."""
 
+    @property
+    def runs(self) -> tuple[Resolved, ...]:
+        """Settings of each run of an ensemble, with the changes of the command."""
+        return (self.settings, *self.opened.runs[1:])
+
 
 class Predictor(Protocol):
+    @abstractmethod
     def answers(self, lines: Iterable[Any], live: bool = False) -> Iterator[Answer]:
         """Yield one answer per line, in order; with `live`, as soon as the line is available. A
         line is a text, or a `Question` of `data.predict_input` for tasks with several texts."""
@@ -63,7 +72,7 @@ class Predictor(Protocol):
 
     def summary(self) -> str:
         """A line for people about the inputs that were processed."""
-        ...
+        return ""
 
 
 @runtime_checkable
@@ -97,42 +106,53 @@ class ContinuousBatchingPredictor(Predictor, Protocol):
 class Task(ABC):
     row: Spec
 
-    @abstractmethod
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
-        """Check, split and tokenise the data, or load it if that is done already."""
+        """Check, split and tokenise the data, or load it if that is done already. By default the
+        data is text."""
+        from headway.data.prepare import prepare
+        from headway.tasks.parent_run import tokenizer_of
+
+        assert self.row.is_text, "tasks on media implement `prepare`"
+        return prepare(settings, folder, progress, tokenizer=tokenizer_of(settings))
 
     def load_prepared(self, folder: Path) -> PreparedData:
         return load_prepared(folder)
 
-    @abstractmethod
     def describe(self, prepared: PreparedData) -> str:
         """The amount of training data, for people: `29,000 pairs`."""
+        return f"{prepared.train.n:,} {self.row.counts}s"
 
-    @abstractmethod
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        """Facts about the data on which default settings depend."""
+        """Facts about the data on which default settings depend. By default the data is text."""
+        from headway.tasks.parent_run import parent_of
+
+        lengths = prepared.train["text"].lengths + ENDS
+        return DatasetStats(
+            n=prepared.train.n, n_tokens=int(lengths.sum()), longest=int(lengths.max()),
+            vocab_size=prepared.tokenizer.vocab_size, labels=tuple(prepared.labels),
+            parent=parent_of(settings),
+        )  # fmt: skip
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:  # noqa: B027
         """Raise an error if the model cannot be trained on the data."""
 
     @abstractmethod
-    def objective(self, settings: Resolved, prepared: PreparedData) -> Objective[Any]: ...
+    def objective(self, settings: Resolved, prepared: PreparedData) -> Objective[Any]:
+        """Loss and validation of a run."""
+
+    def predictor(self, use: InferenceRequest) -> Predictor:
+        """What answers inputs. By default a task only trains and evaluates."""
+        raise UserError(f"the task {self.row.name} makes no predictions.")
 
     @abstractmethod
-    def predictor(self, use: InferenceRequest) -> Predictor: ...
-
-    def evaluator(
-        self, runs: Sequence[Resolved], words: Vocabularies | None
-    ) -> Evaluator[Any, Any]:
-        """How test sets are scored. `runs`: settings of the run, or of each of an ensemble."""
-        raise NotImplementedError
+    def evaluator(self, use: InferenceRequest) -> Evaluator[Any, Any]:
+        """How test sets are scored."""
 
     def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         """Scores on a test set."""
         opened = use.opened
-        how = self.evaluator((use.settings, *opened.runs[1:]), opened.words)
         run = TestRun(opened, lambda: self.load_prepared(opened.folder), use.progress)
-        return evaluate_files(how, run, files)
+        return evaluate_files(self.evaluator(use), run, files)
 
 
 def find_task(settings: RunSettings) -> Task:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 from headway.data.batches import StepPlan
-from headway.data.prepare import prepare
+from headway.data.prepare import evaluation_media, prepare
 from headway.data.schema import MediaSpec
 from headway.data.store import Columns, PreparedData
 from headway.decode.speech.recognizer import recognizer_of
-from headway.decode.speech.transcriber import Transcriber
+from headway.decode.speech.transcriber import Transcriber, Transcript
+from headway.decode.speech.word_times import WordTiming
 from headway.errors import ConfigError, DataError
+from headway.metrics.speech import (
+    EditCounts,
+    character_errors,
+    errors,
+    without_case_and_punctuation,
+    word_errors,
+    words,
+)
 from headway.progress import OnProgress, Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
@@ -23,27 +34,36 @@ from headway.settings.default_facts import ctc_weight
 from headway.settings.defaults import before_data
 from headway.settings.facts import DatasetStats
 from headway.settings.model import AudioSettings, family_of
-from headway.settings.run import Resolved, RunSettings
+from headway.settings.run import Resolved, RunSettings, with_files
 from headway.specs.needs import WRITTEN
 from headway.tasks.media_format import audio_settings, item_rows, stored_format
 from headway.tasks.parent_run import model_named, parent_of, tokenizer_of
 from headway.tasks.preprocess.audio import AudioDataset
 from headway.tasks.preprocess.preprocessor import preprocessor_of
-from headway.tasks.scores import Scores
-from headway.tasks.seq2seq import EvalSet, Seq2SeqTask, StoreSubset
+from headway.tasks.scores import ScoreRow
+from headway.tasks.seq2seq import Seq2SeqTask, StoreSubset
 from headway.tasks.seq2seq_dataset import Seq2SeqDataset
-from headway.tasks.seq2seq_scores import evaluate_transcripts
+from headway.tasks.seq2seq_scores import EvalSet, GeneratedTexts, TextPredictions
 from headway.tasks.task import InferenceRequest, Predictor
+from headway.tasks.transcribe_answers import TranscriptPredictor, transcriber_of
 from headway.tokens.tokenizer import Vocabularies
 
 LISTENED_AT_ONCE = 64
 """Recordings per batch of an evaluation; a stop request is checked after each batch."""
 
 
+WORST = 5
+NEAR_S = (0.05, 0.1)
+
+ReferenceWord = tuple[str, float, float]
+"""A word with its start and end in seconds."""
+
+
 class TranscribeTask(Seq2SeqTask):
     """The task of transcribing audio."""
 
     samples = 8
+    unit = "recordings"
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         check_weight(settings)
@@ -145,12 +165,47 @@ class TranscribeTask(Seq2SeqTask):
         return {"recording": example}
 
     def predictor(self, use: InferenceRequest) -> Predictor:
-        from headway.tasks.transcribe_answers import TranscriptPredictor
-
         return TranscriptPredictor.of(use)
 
-    def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
-        return evaluate_transcripts(use, files)
+    def test_set(self, use: InferenceRequest, files: DataSettings) -> EvalSet:
+        settings = with_files(use.settings, files)
+        media = MediaSpec.of("audio", _front(use.settings), WRITTEN)
+        found = evaluation_media(media, settings, progress=use.progress)
+        normalise = use.opened.vocab.target.normalise
+        references = [normalise(text).strip() for text in found.targets]
+        audio = found.items.audio
+        sources = StoreSubset(audio, range(len(audio)))
+        return EvalSet(sources, references, found.places, files=files)
+
+    def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
+        """Transcripts of recordings of any length and, if the files have word times, errors of word
+        boundaries."""
+        assert examples.files is not None
+        truths = true_words(examples.files.media)
+        ear = transcriber_of(use, times=truths is not None)
+        found: list[Transcript] = []
+        with use.progress.stage("transcribing", len(examples.sources), "recordings") as stage:
+            blocks = ([samples] for samples in examples.sources)
+            for number, transcript in enumerate(ear.transcribe(blocks), 1):
+                assert isinstance(transcript, Transcript)
+                found.append(transcript)
+                stage.update(number)
+        use.progress.note(ear.summary.text())
+        outputs = [" ".join(transcript.text.split()) for transcript in found]
+        rows: list[ScoreRow] = []
+        facts: dict[str, Any] = {}
+        if truths is not None and len(truths) == len(found):
+            boundaries = boundary_errors([one.words for one in found], truths)
+            rows += _boundary_rows(boundaries)
+            facts["boundaries"] = asdict(boundaries)
+        speed = ear.summary.seconds / max(ear.summary.took, 1e-9)
+        rows.append(("speed", f"{speed:,.1f}", "seconds of audio per second"))
+        return TextPredictions(outputs, None, rows, {**facts, "speed": speed})
+
+    def test_details(
+        self, use: InferenceRequest, judged: GeneratedTexts, examples: EvalSet
+    ) -> tuple[list[ScoreRow], dict[str, Any]]:
+        return error_details(judged.flat_references, judged.outputs, examples.names)
 
 
 def _front(settings: Resolved) -> AudioSettings:
@@ -207,3 +262,122 @@ def check_weight(settings: RunSettings) -> None:
             f"model.ctc={str(asked).lower()} contradicts transcribe.ctc={weight:g}. model.ctc must "
             "be true if transcribe.ctc is between 0 and 1, and false otherwise. Remove model.ctc."
         )
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Errors of predicted word boundaries, in recordings whose words are all correct."""
+
+    n_words: int
+    median_s: float
+    shares: tuple[float, ...]
+    """Fractions of the boundaries whose error is at most each of `NEAR_S`."""
+
+
+def error_details(
+    references: Sequence[str], outputs: Sequence[str], places: Sequence[str]
+) -> tuple[list[ScoreRow], dict[str, Any]]:
+    """Table rows and facts about word and character errors. `places`: the recordings, for the list
+    of the worst transcripts."""
+    of_words, of_characters = (
+        word_errors(references, outputs),
+        character_errors(references, outputs),
+    )
+    plain = [
+        [without_case_and_punctuation(text) for text in side] for side in (references, outputs)
+    ]
+    of_plain = word_errors(*plain)
+    pairs = list(zip(references, outputs, strict=True))
+    wrong = sum(words(right) != words(answer) for right, answer in pairs)
+    rows: list[ScoreRow] = [
+        ("words", f"{of_words.length:,}", _counts(of_words)),
+        ("  without case, punctuation", _percent(of_plain.rate), _counts(of_plain)),
+        ("characters", f"{of_characters.length:,}", _counts(of_characters)),
+        ("recordings with errors", _percent(wrong / len(pairs)), f"{wrong:,} of {len(pairs):,}"),
+    ]
+    each = [errors(words(right), words(answer)) for right, answer in pairs]
+    order = sorted(range(len(pairs)), key=lambda place: -each[place].rate)[:WORST]
+    worst: list[dict[str, Any]] = [
+        {
+            "place": places[i],
+            "target": pairs[i][0],
+            "output": pairs[i][1],
+            "wer": 100.0 * each[i].rate,
+        }
+        for i in order
+        if each[i].total
+    ]
+    rows += [
+        ("worst" if not number else "", _percent(one["wer"] / 100.0),
+         f"{one['place']}: {_short(one['target'])!r} → {_short(one['output'])!r}")
+        for number, one in enumerate(worst)
+    ]  # fmt: skip
+    return rows, {
+        "words": asdict(of_words),
+        "wer_without_case_and_signs": 100.0 * of_plain.rate,
+        "characters": asdict(of_characters),
+        "wrong_recordings": wrong,
+        "worst": worst,
+    }
+
+
+def true_words(paths: Sequence[str]) -> list[list[ReferenceWord]] | None:
+    """The `words` of JSONL lists with their times, for each recording in order; None if a file or
+    line lacks them."""
+    found: list[list[ReferenceWord]] = []
+    for path in paths:
+        if Path(path).suffix.lower() != ".jsonl":
+            return None
+        with Path(path).open(encoding="utf-8") as lines:
+            for line in lines:
+                values = json.loads(line) if line.strip() else None
+                if not isinstance(values, dict) or not isinstance(values.get("words"), list):
+                    return None
+                found.append(
+                    [(str(w["word"]), float(w["start"]), float(w["end"])) for w in values["words"]]
+                )
+    return found
+
+
+def boundary_errors(
+    answered: Sequence[Sequence[WordTiming]], truths: Sequence[Sequence[ReferenceWord]]
+) -> Boundaries:
+    """Errors of word boundaries in the recordings whose words are all correct."""
+    gaps: list[float] = []
+    n_words = 0
+    for said, truth in zip(answered, truths, strict=True):
+        if [word.text for word in said] != [word for word, _, _ in truth]:
+            continue
+        n_words += len(truth)
+        for word, (_, start, end) in zip(said, truth, strict=True):
+            gaps += [abs(word.start - start), abs(word.end - end)]
+    if not gaps:
+        return Boundaries(0, float("nan"), tuple(0.0 for _ in NEAR_S))
+    shares = tuple(float(np.mean(np.array(gaps) <= near)) for near in NEAR_S)
+    return Boundaries(n_words, float(np.median(gaps)), shares)
+
+
+def _boundary_rows(found: Boundaries) -> list[ScoreRow]:
+    if not found.n_words:
+        return [("word boundaries", "", "no recording has all its words correct")]
+    rows = [("word boundaries", f"{1000 * found.median_s:.0f} ms", f"median error of "
+             f"{2 * found.n_words:,} boundaries")]  # fmt: skip
+    return rows + [
+        (f"  within {1000 * near:.0f} ms", _percent(share), "")
+        for near, share in zip(NEAR_S, found.shares, strict=True)
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _counts(found: EditCounts) -> str:
+    return (
+        f"{found.substitutions:,} substitutions, {found.deletions:,} deletions, "
+        f"{found.insertions:,} insertions"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "…"

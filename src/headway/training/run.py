@@ -480,7 +480,7 @@ class Training:
                 self.progress.note(
                     f"steps run without a CUDA graph (slower), because of {worker.no_graph_reason}"
                 )
-        for line in getattr(worker.objective, "notes", list)():
+        for line in worker.objective.notes():
             self.progress.note(line)
 
     def _finish(self, worker: Trainer, loop: Loop, state: State) -> bool:

@@ -394,17 +394,17 @@ def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
                 tuned=bool(worker.settings.start.run),
             ),
         }
-        facts["lines"] += objective.cautions()
-        if few := few_label_baselines(loop):
-            facts["few"] = few
+        facts["lines"] += found.result.cautions
+        facts |= late_facts(loop, found.result)
     return facts
 
 
-def few_label_baselines(loop: Loop) -> list[dict[str, Any]]:
+def late_facts(loop: Loop, result: Scores) -> dict[str, Any]:
+    """Return the results that take long, except empty ones; none if the budget has no time left."""
     if loop.budget is not None and loop.budget.left_s <= 0.0:
-        return []
+        return {}
     with loop.log.stage("training baselines on fewer labels"):
-        return loop.objective.few_labels(loop.ranks.device)
+        return {name: found for name, found in result.late_facts.items() if found}
 
 
 def baselines_in_time(loop: Loop, result: Scores) -> Baselines:

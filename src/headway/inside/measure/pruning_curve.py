@@ -149,7 +149,7 @@ def measure_without(
     with work_folder() as folder:
         save_pruned(run, gone, folder, compact=False)
         found = evaluate_quietly(folder, files)
-    return main_score(run.spec, found), found.facts.get("loss")
+    return main_score(run.spec, found), found.get("loss")
 
 
 def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores:
@@ -163,11 +163,7 @@ def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores
 
 def main_score(spec: Spec, found: Scores) -> float:
     """Value of the task's main metric."""
-    name = spec.headline.name
-    if "scores" in found.facts:
-        scores = {score["name"].lower(): score["value"] for score in found.facts["scores"]}
-        return float(scores[name])
-    return float(found.facts[name])
+    return found[spec.headline.name]
 
 
 def save_head_analysis(folder: Path, found: HeadAnalysis, measured: PruningCurve | None) -> None:

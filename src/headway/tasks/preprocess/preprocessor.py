@@ -6,7 +6,6 @@ weights.
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -217,10 +216,6 @@ class Preprocessor(ABC):
     def masked_dataset(self, columns: Columns, how: FillSettings) -> MaskedDataset:
         """The examples with masked positions to predict."""
 
-    @abstractmethod
-    def content_keys(self, columns: Columns, examples: IntArray) -> IntArray:
-        """A key for each of these examples; equal examples have equal keys."""
-
     def check_lengths(self, needed: IntArray, before: int | None = None) -> None:  # noqa: B027
         """Raise `DataError` if an example is too long and may not be split. `needed`: length of
         each example. `before`: number of inputs that were answered before; None outside
@@ -248,22 +243,6 @@ class Preprocessor(ABC):
         """Apply the random augmentation of `[augment]` to a batch and its targets."""
         return stream, targets_BC
 
-    def interleave(
-        self, streams: tuple[ModelInput, ...], fixed: FixedShapes | None
-    ) -> tuple[ModelInput, ...]:
-        """Interleave batches of equal size into one if the modality supports it, otherwise return
-        them unchanged."""
-        return streams
-
-    def fixed_pairs(self, plan: StepPlan, longest: int, n: int) -> FixedShapes | None:
-        """Fixed shapes of an interleaved batch with `n` views per example, or None if they are not
-        possible."""
-        return None
-
-    def halves(self, columns: Columns) -> tuple[Columns, Columns] | None:
-        """Two deterministic halves of each example as columns, or None if it cannot be split."""
-        return None
-
 
 @dataclass(frozen=True)
 class MediaPreprocessor(Preprocessor, Generic[Front]):
@@ -289,11 +268,6 @@ class MediaPreprocessor(Preprocessor, Generic[Front]):
         media = columns.media
         found = thumbnails(lambda row: self.thumbnail(media[row]), shares_NC, labels_N, names)
         return {"examples": found}
-
-    def content_keys(self, columns: Columns, examples: IntArray) -> IntArray:
-        values = (np.asarray(columns.media[row]) for row in examples.tolist())
-        found = [hashlib.blake2b(one.tobytes(), digest_size=7).digest() for one in values]
-        return np.array([int.from_bytes(one, "little") for one in found], np.int64)
 
 
 PREPROCESSORS: dict[Modality, str] = {

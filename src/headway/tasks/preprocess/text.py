@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from headway.data.batches import (
     FixedShapes,
@@ -31,7 +30,6 @@ from headway.data.token_store import TokenStore
 from headway.decode.batching import FIRST_WINDOW
 from headway.errors import DataError
 from headway.metrics.baselines import TextPair
-from headway.metrics.retrieval import text_keys
 from headway.models.parts.output_heads import ModelInput
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
@@ -222,38 +220,6 @@ class TextPreprocessor(Preprocessor):
             f"most {limit:,}. Shorten the text, or train again with data.on_long=split instead of "
             "data.on_long=error to read long texts in windows."
         )
-
-    def content_keys(self, columns: Columns, examples: IntArray) -> IntArray:
-        return text_keys(TokenStore(*columns["text"].gather(examples)))
-
-    def interleave(
-        self, streams: tuple[ModelInput, ...], fixed: FixedShapes | None
-    ) -> tuple[ModelInput, ...]:
-        sides = [one.layout.split(one.values) for one in streams]
-        texts = [text for pair in zip(*sides, strict=True) for text in pair]
-        layout = layout_of(np.array([len(text) for text in texts], np.int64), fixed)
-        return (ModelInput(pad_rows(torch.cat(texts).numpy(), layout.n_rows), layout),)
-
-    def fixed_pairs(self, plan: StepPlan, longest: int, n: int) -> FixedShapes:
-        shapes = fixed_shapes(plan, plan.step_limit, plan.step_limit, longest)
-        dummies = -(-shapes.target_rows // longest)
-        n_pairs = plan.most_pairs(plan.step_limit) + -(-dummies // n)
-        rows = shapes.target_rows
-        return FixedShapes(
-            source_rows=rows, target_rows=rows, n_sequences=n * n_pairs, longest=longest
-        )
-
-    def halves(self, columns: Columns) -> tuple[Columns, Columns]:
-        """The words of each text at even places, and those at odd places."""
-        found: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] = ([], [])
-        for number in range(columns.n):
-            tokens = np.asarray(columns["text"][number], np.int64)
-            starts = self.tokenizer.word_starts(tokens) if len(tokens) else tokens
-            word = np.cumsum(starts) - 1
-            for half, side in enumerate(found):
-                side.append(tokens[word % 2 == half])
-        one, other = (Columns({"text": TokenStore.of(side)}) for side in found)
-        return one, other
 
     def masked_dataset(self, columns: Columns, how: FillSettings) -> MaskedTextDataset:
         return MaskedTextDataset(columns["text"], self.tokenizer, how, room_of(how, self.max_len))
