@@ -26,9 +26,8 @@ from headway.data.check import (
     PROBLEMS,
     check,
     missing_label_warning,
-    sorted_labels,
 )
-from headway.data.check_report import Report, listed
+from headway.data.check_report import Report, listed, sorted_labels
 from headway.data.encode import DatasetWriter, RoutedBlock, Router, all_for_validation
 from headway.data.fingerprint import (
     SEEN,
