@@ -17,17 +17,18 @@ from headway.inside.capture.interventions import Intervention
 from headway.inside.capture.reading import GenerationOptions
 from headway.inside.capture.streams import Reading, TokenStream
 from headway.inside.capture.trace import trace
-from headway.inside.measure.head_roles import (
+from headway.inside.measure.heads import (
     ROLES,
+    HeadAnalysis,
     RunningMeans,
     TokenFrequencies,
     add_alignment,
     add_columns,
     add_places,
     add_repeats,
+    heads,
     roles_of,
 )
-from headway.inside.measure.heads import HeadAnalysis, heads
 from headway.inside.measure.pruning import save_pruned
 from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings

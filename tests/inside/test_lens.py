@@ -151,7 +151,7 @@ def mean_kl(run: LoadedRun, texts: list[str], tuned: TunedLens | None) -> torch.
 def test_a_tuned_lens_is_nowhere_worse_on_text_that_it_has_not_seen(
     opened: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.inside.measure.tuned_lens.STEPS", 160)
+    monkeypatch.setattr("headway.inside.measure.lens.STEPS", 160)
     run = opened("complete")
     tuned = tune(run, lines(100, 0))
     assert (tuned.tuned_L <= tuned.plain_L).all()
@@ -167,7 +167,7 @@ def test_a_tuned_lens_is_nowhere_worse_on_text_that_it_has_not_seen(
 def test_every_task_that_chooses_can_be_tuned(
     opened: Give, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.inside.measure.tuned_lens.STEPS", 32)
+    monkeypatch.setattr("headway.inside.measure.lens.STEPS", 32)
     run = opened(task)
     tuned = tune(run, lines(20, 0), seed=3)
     assert (tuned.tuned_L <= tuned.plain_L).all()
@@ -181,9 +181,9 @@ def test_every_task_that_chooses_can_be_tuned(
 
 
 def test_a_map_that_does_not_help_is_none(opened: Give, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.inside.measure.tuned_lens.STEPS", 16)
+    monkeypatch.setattr("headway.inside.measure.lens.STEPS", 16)
     monkeypatch.setattr(
-        "headway.inside.measure.tuned_lens.RATE", 50.0
+        "headway.inside.measure.lens.RATE", 50.0
     )  # so that each step makes it worse
     tuned = tune(opened("complete"), lines(20, 0))
     # Layer 0 is so far off that anything helps.
@@ -195,7 +195,7 @@ def test_the_lines_that_measure_choose_nothing(
     opened: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Maps that are bad there stay, and are said to be bad."""
-    from headway.inside.measure import tuned_lens as module
+    from headway.inside.measure import lens as module
 
     def bad(run: LoadedRun, fit: list[object], choose: object, rng: object) -> object:
         return torch.ones(3, 32, 32), torch.ones(3, 32)
@@ -209,7 +209,7 @@ def test_the_lines_that_measure_choose_nothing(
 def test_a_tuned_lens_is_saved_and_loaded(
     opened: Give, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.inside.measure.tuned_lens.STEPS", 16)
+    monkeypatch.setattr("headway.inside.measure.lens.STEPS", 16)
     run = opened("complete")
     made = tune(run, lines(20, 0))
     made.save(tmp_path / "deep" / "lens.safetensors")

@@ -16,7 +16,7 @@ from headway.inside.capture.forward import ReadingBatch, output_scores, read_out
 from headway.inside.capture.interventions import Intervention
 from headway.inside.capture.reading import DEFAULT_OPTIONS, read
 from headway.inside.capture.trace import trace
-from headway.inside.measure.tuned_lens import TunedLens
+from headway.inside.measure.lens import TunedLens
 from headway.inside.page.look import LookInputs, LookOptions
 from headway.inside.page.sections import look_data
 from headway.models.parts.output_heads import HiddenStates

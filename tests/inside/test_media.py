@@ -19,10 +19,9 @@ from headway.inside.capture.interventions import Intervention
 from headway.inside.capture.media import MediaInput, check_input_kind, open_media
 from headway.inside.capture.reading import GenerationOptions, read
 from headway.inside.capture.trace import Trace
+from headway.inside.page.live import LivePage, initial_request
 from headway.inside.page.look import LookOptions
-from headway.inside.page.server_page import LivePage, initial_request
-from headway.inside.page.terminal import format_trace
-from headway.inside.page.terminal_rows import ticks
+from headway.inside.page.terminal import format_trace, ticks
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 

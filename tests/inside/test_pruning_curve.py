@@ -11,17 +11,18 @@ import pytest
 from headway.errors import FolderError
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import examples
-from headway.inside.measure import pruned_run as compared
+from headway.inside.measure import pruning_curve as compared
 from headway.inside.measure.heads import heads
-from headway.inside.measure.pruned_run import compare, mean_loss
 from headway.inside.measure.pruning import prune_heads, remaining_heads, save_pruned, select_heads
 from headway.inside.measure.pruning_curve import (
     PruningCurve,
     PruningPoint,
+    compare,
     curve,
     evaluate_quietly,
     load_head_analysis,
     main_score,
+    mean_loss,
     measure_without,
     order_units,
     save_head_analysis,

@@ -22,9 +22,8 @@ from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.checkpoints import stage_at
 from headway.inside.measure.heads import heads
 from headway.inside.measure.pruning_curve import save_head_analysis
+from headway.inside.page.live import LivePage, LookRequest, initial_request
 from headway.inside.page.look import LookOptions
-from headway.inside.page.server_page import LivePage, initial_request
-from headway.inside.page.server_request import LookRequest
 from headway.serve.application import create_app
 from headway.serve.look import LookService, live_page
 from headway.serve.server import running

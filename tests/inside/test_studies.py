@@ -19,10 +19,9 @@ from headway.inside.capture.trace import trace
 from headway.inside.measure.ablation import batch_outputs, losses
 from headway.inside.measure.features.dictionary import factors
 from headway.inside.measure.heads import heads
-from headway.inside.measure.lens import lens
+from headway.inside.measure.lens import lens, tune
 from headway.inside.measure.nearest_tokens import TokenIndex
 from headway.inside.measure.pruning import prune_heads
-from headway.inside.measure.tuned_lens import tune
 from headway.inside.page import terminal
 from headway.inside.page.look import prepare_look
 from headway.inside.page.sections import overview

@@ -19,13 +19,16 @@ from headway.inside.capture.streams import Reading, TokenStream, TracedOutput
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.lens import LogitLens
 from headway.inside.page.look import LookInputs
-from headway.inside.page.terminal import alignment, format_trace, heatmap, layers
-from headway.inside.page.terminal_text import (
+from headway.inside.page.terminal import (
     ASCII,
     BLOCKS,
     COLOUR,
     STYLES,
+    alignment,
     bands,
+    format_trace,
+    heatmap,
+    layers,
     style_for,
     width_of,
 )

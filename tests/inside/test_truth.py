@@ -18,7 +18,7 @@ from headway.inside.measure import truth
 from headway.inside.measure.maps.map import Map
 from headway.inside.measure.truth import AlignedPair, Case, GroundTruthLink, MapAccuracy
 from headway.inside.measure.truth.accuracy import heaviest, is_head
-from headway.inside.measure.truth.atoms import strip_number
+from headway.inside.measure.truth.cases import strip_number
 from headway.models.build import build_model
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings

@@ -25,8 +25,8 @@ from headway.inside.measure.truth import (
     recording_cases,
     scene_cases,
 )
-from headway.inside.measure.truth import times as timing
-from headway.inside.measure.truth.pointing import boxes_of, right_patches, right_rows
+from headway.inside.measure.truth import media as timing
+from headway.inside.measure.truth.media import boxes_of, right_patches, right_rows
 from headway.tasks.loaded_run import LoadedRun
 
 from .media_runs import AUDIO, IMAGE, RATE, VIDEO, media_run

@@ -15,8 +15,7 @@ from torch import Tensor
 from headway.errors import UserError
 from headway.inside.capture.interventions import Intervention
 from headway.inside.capture.trace import trace
-from headway.inside.measure.layer_steps import WalkStep
-from headway.inside.measure.layer_walk import LayerWalk, walk
+from headway.inside.measure.walk import LayerWalk, WalkStep, walk
 from headway.inside.page.look import LookInputs
 from headway.inside.page.sections.walk import section
 from headway.nn.feedforward import ACTIVATIONS, GATED

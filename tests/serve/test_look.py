@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from headway.errors import UserError
-from headway.inside.page.server_page import LivePage
-from headway.inside.page.server_request import MOST_TEXT, LookRequest
+from headway.inside.page.live import MOST_TEXT, LivePage, LookRequest
 from headway.run import Run
 from headway.serve.limits import Limits
 from headway.serve.server import LOOPBACK, bind, is_loopback, loopback_hosts

@@ -24,8 +24,8 @@ from headway.settings.task_rows import spec_of
 if TYPE_CHECKING:
     from headway.inside.capture.streams import Reading
     from headway.inside.measure.heads import HeadAnalysis
-    from headway.inside.measure.pruned_run import ComparisonRow
     from headway.inside.measure.pruning import HeadId
+    from headway.inside.measure.pruning_curve import ComparisonRow
     from headway.tasks.loaded_run import LoadedRun
 
 
@@ -92,8 +92,7 @@ def prune(
             "Only models with model.body=transformer can be pruned."
         )
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
-    from headway.inside.measure.pruned_run import find_examples
-    from headway.inside.measure.pruning_curve import least_important
+    from headway.inside.measure.pruning_curve import find_examples, least_important
     from headway.storage import check_free
     from headway.tasks.loaded_run import open_plain
 
@@ -182,8 +181,8 @@ def _write(
     run: LoadedRun, gone: frozenset[HeadId], out: Path, readings: list[Reading],
     files: DataSettings | None, as_json: bool,
 ) -> None:  # fmt: skip
-    from headway.inside.measure.pruned_run import prune_run
     from headway.inside.measure.pruning import name_of
+    from headway.inside.measure.pruning_curve import prune_run
 
     lines = prune_run(run, gone, out, readings, files)
     names = [name_of(head) for head in sorted(gone)]

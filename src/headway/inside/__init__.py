@@ -12,8 +12,7 @@ from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure import maps
 from headway.inside.measure.features.dictionary import factors
 from headway.inside.measure.heads import heads
-from headway.inside.measure.lens import lens
-from headway.inside.measure.tuned_lens import tune
+from headway.inside.measure.lens import lens, tune
 from headway.inside.page.look import look
 from headway.tasks.loaded_run import open_plain as load
 

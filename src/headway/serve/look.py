@@ -20,9 +20,8 @@ from headway.errors import UserError
 from headway.inside.capture.interventions import Intervention
 from headway.inside.capture.media import MediaInput
 from headway.inside.capture.reading import DEFAULT_OPTIONS, GenerationOptions
+from headway.inside.page.live import LivePage, LookRequest, initial_request, parse
 from headway.inside.page.look import LookOptions, Page
-from headway.inside.page.server_page import LivePage, initial_request
-from headway.inside.page.server_request import LookRequest, parse
 from headway.run import Run
 from headway.serve.errors import RequestRejected
 from headway.settings.run import media_settings

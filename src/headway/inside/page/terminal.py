@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from headway.inside.capture.beam_tree import BeamTree, Node
-from headway.inside.capture.streams import TokenStream
+from headway.inside.capture.media import MediaInput
+from headway.inside.capture.streams import Reading, TokenStream
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.alignments import aligning_layer
 from headway.inside.measure.lens import WITH_NGRAMS, LogitLens, lens
 from headway.inside.measure.maps.map import CAUTION
 from headway.inside.measure.ngrams import NgramEffects, ngram_effects
 from headway.inside.page.sections.lens import names
-from headway.inside.page.terminal_rows import pieces_of, ticks
-from headway.inside.page.terminal_text import STYLES, TerminalStyle, bands, style_for, width_of
+from headway.tokens.pieces import SPACE_MARK
 
 if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
@@ -308,3 +312,143 @@ def ngrams(
         top = [f"{ink.word(name)} {effect:+.2f}" for name, effect in found[0].grams[:GRAMS]]
         lines += wrap(ink.safe(f"largest effects: {', '.join(top)}"), width)
     return lines
+
+
+NOTES = {
+    "image": "each column is a patch: row,column",
+    "video": "each column is a patch: frame,row,column",
+    "audio": "each column is a moment of the recording",
+}
+EVERY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+
+
+def pieces_of(reading: Reading, stream: TokenStream) -> list[str]:
+    """The tokens of a stream; patches are "3,5" (row, column), moments stay "0.24 s"."""
+    media = reading.media
+    if media is None or media.kind == "audio" or stream != reading.first:
+        return list(stream.pieces)
+    return [name.replace("·", ",") for name in media.short_names()]
+
+
+def ticks(media: MediaInput, size: int, cell: int, room: int) -> list[str]:
+    """Column headings of a heatmap of media: the first patch of each row, or the seconds. `size` is
+    the number of positions per column, `cell` the width of a column."""
+    marks = _times(media, size, cell) if media.kind == "audio" else _patches(media)
+    line = ""
+    for row, name in marks:
+        at = row // size * cell
+        if (line and at <= len(line)) or at + len(name) > room:
+            continue  # no room for this one
+        line = line.ljust(at) + name
+    kind = "video" if media.grid[0] > 1 else media.kind
+    return [NOTES[kind], line]
+
+
+def _patches(media: MediaInput) -> list[tuple[int, str]]:
+    step = media.grid[2]
+    names = [name.replace("·", ",") for name in media.short_names()]
+    return [(row, names[row]) for row in range(media.extra, media.n_rows, step)]
+
+
+def _times(media: MediaInput, size: int, cell: int) -> list[tuple[int, str]]:
+    """Marks at round seconds, far enough apart for their labels."""
+    a_cell = media.row_s * size / cell
+    step = next((s for s in EVERY_S if s >= 8 * a_cell), EVERY_S[-1])
+    n_marks = int(media.n_rows * media.row_s / step) + 1
+    marks = [(round(n * step / media.row_s), f"{n * step:g} s") for n in range(n_marks)]
+    return [mark for mark in marks if mark[0] < media.n_rows]
+
+
+BLUE = 33
+"""A colour of the 256-colour palette that is readable on black and on white."""
+
+SPELLED = str.maketrans({"−": "-", "·": "|", "α": "alpha", "…": "..."})
+"""ASCII spelling of special characters."""
+
+USUAL_WIDTH = 80
+NARROWEST = 40
+
+
+@dataclass(frozen=True)
+class TerminalStyle:
+    """Signs and colours that a terminal can show."""
+
+    shades: str
+    """Signs from the lowest to the highest value."""
+
+    is_colour: bool = False
+    is_ascii: bool = False
+    star: str = "★"
+    cross: str = "✗"
+    dots: str = "…"
+    rule: str = "─"
+    dot: str = "·"
+
+    def cell(self, value: float, width: int) -> str:
+        """Format a value from 0 to 1 as a cell of a heatmap."""
+        share = min(max(value, 0.0), 1.0)
+        cell = self.shades[round(share * (len(self.shades) - 1))] * width
+        return f"\x1b[38;5;{BLUE}m{cell}\x1b[0m" if self.is_colour and cell.strip() else cell
+
+    def bold(self, text: str) -> str:
+        return f"\x1b[1m{text}\x1b[0m" if self.is_colour else text
+
+    def dim(self, text: str) -> str:
+        return f"\x1b[2m{text}\x1b[0m" if self.is_colour else text
+
+    def safe(self, text: str) -> str:
+        """Text of a model on one line, with control characters escaped."""
+        text = text.replace(SPACE_MARK, " ")
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        if not self.is_ascii:
+            return text
+        plain = unicodedata.normalize("NFKD", text.translate(SPELLED))
+        kept = "".join(c for c in plain if not unicodedata.combining(c))
+        return kept.encode("ascii", "replace").decode()
+
+    def word(self, piece: str) -> str:
+        """A token as one word; a single space is shown as a mark."""
+        return self.safe(piece).strip() or ("_" if self.is_ascii else "␣")
+
+    def fit(self, text: str, width: int) -> str:
+        """Pad or cut a text to exactly `width` cells."""
+        if cell_len(text) > width:
+            text = set_cell_size(text, max(0, width - len(self.dots))) + self.dots
+            text = text if cell_len(text) <= width else self.dots[:width]
+        return text + " " * (width - cell_len(text))
+
+
+ASCII = TerminalStyle(
+    " .:-=+*#%@", is_ascii=True, star="*", cross="-", dots="..", rule="-", dot="|"
+)
+BLOCKS = TerminalStyle(" ░▒▓█")
+COLOUR = TerminalStyle(" ░▒▓█", is_colour=True)
+STYLES = {"ascii": ASCII, "blocks": BLOCKS, "colour": COLOUR}
+
+
+def style_for(stream: Any) -> TerminalStyle:
+    """Select colours for a terminal that has them, blocks for UTF-8, otherwise ASCII."""
+    name = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
+    if name != "utf8":
+        return ASCII
+    is_terminal = bool(getattr(stream, "isatty", lambda: False)())
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM", "dumb") == "dumb"
+    return COLOUR if is_terminal and not plain else BLOCKS
+
+
+def width_of(stream: Any) -> int:
+    """Columns of the terminal; 80 for a file or a pipe."""
+    if not bool(getattr(stream, "isatty", lambda: False)()):
+        return USUAL_WIDTH
+    return max(NARROWEST, shutil.get_terminal_size((USUAL_WIDTH, 24)).columns)
+
+
+def bands(widths: Sequence[int], room: int) -> list[range]:
+    """Group columns of these widths into as few bands as fit, each with at least one column."""
+    found, first, used = [], 0, 0
+    for place, width in enumerate(widths):
+        if place > first and used + width > room:
+            found.append(range(first, place))
+            first, used = place, 0
+        used += width
+    return [*found, range(first, len(widths))] if widths else []

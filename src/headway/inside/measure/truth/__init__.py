@@ -12,16 +12,25 @@ from headway.inside.measure.truth.accuracy import (
     measure_accuracy,
     random_map,
 )
-from headway.inside.measure.truth.atoms import atom_case, atom_cases
-from headway.inside.measure.truth.case import Case, GroundTruthLink, word_case
-from headway.inside.measure.truth.pointing import SpokenCase, recording_cases, scene_cases
-from headway.inside.measure.truth.repeats import repeat_cases
-from headway.inside.measure.truth.times import boundary_errors, even_times, measure_times
-from headway.inside.measure.truth.words import (
+from headway.inside.measure.truth.cases import (
     AlignedPair,
+    Case,
+    GroundTruthLink,
     alignment_cases,
+    atom_case,
+    atom_cases,
     copied_word_cases,
     read_aligned_pairs,
+    repeat_cases,
+    word_case,
+)
+from headway.inside.measure.truth.media import (
+    SpokenCase,
+    boundary_errors,
+    even_times,
+    measure_times,
+    recording_cases,
+    scene_cases,
 )
 
 __all__ = [

@@ -16,7 +16,7 @@ from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.trace import trace
 from headway.inside.measure.maps import COSTLY, METHODS, Map, make
 from headway.inside.measure.maps.flow import LONGEST
-from headway.inside.measure.truth.case import Case, GroundTruthLink
+from headway.inside.measure.truth.cases import Case, GroundTruthLink
 from headway.storage import read_json, replace_text, seal_json
 from headway.tasks.loaded_run import LoadedRun
 

@@ -11,15 +11,21 @@ import torch
 from headway.errors import UserError
 from headway.inside.measure.maps import METHODS
 from headway.inside.measure.truth.accuracy import FEW, MapAccuracy, measure_accuracy
-from headway.inside.measure.truth.atoms import atom_cases
-from headway.inside.measure.truth.case import Case
-from headway.inside.measure.truth.pointing import SpokenCase, recording_cases, scene_cases
-from headway.inside.measure.truth.repeats import TEXTS, repeat_cases
-from headway.inside.measure.truth.times import measure_times, with_aligning
-from headway.inside.measure.truth.words import (
+from headway.inside.measure.truth.cases import (
+    TEXTS,
+    Case,
     alignment_cases,
+    atom_cases,
     copied_word_cases,
     read_aligned_pairs,
+    repeat_cases,
+)
+from headway.inside.measure.truth.media import (
+    SpokenCase,
+    measure_times,
+    recording_cases,
+    scene_cases,
+    with_aligning,
 )
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq

@@ -9,8 +9,7 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.forward import gives_vector
 from headway.inside.capture.interventions import NO_INTERVENTION
 from headway.inside.measure import ablation as judging
-from headway.inside.measure.head_roles import LIFT, ROLES
-from headway.inside.measure.heads import HeadAnalysis, HeadMetrics, heads
+from headway.inside.measure.heads import LIFT, ROLES, HeadAnalysis, HeadMetrics, heads
 from headway.inside.measure.pruning_curve import PruningCurve, load_head_analysis
 from headway.inside.page.sections import PageSection
 from headway.tasks.loaded_run import LoadedRun

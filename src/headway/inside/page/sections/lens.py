@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from headway.inside.capture.streams import display_piece
-from headway.inside.measure.lens import LogitLens, lens
-from headway.inside.measure.tuned_lens import TunedLens
+from headway.inside.measure.lens import LogitLens, TunedLens, lens
 from headway.inside.page.sections import PageSection
 from headway.inside.page.sections.overview import BLANK
 from headway.tasks.loaded_run import LoadedRun

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.streams import display_piece
-from headway.inside.measure.layer_steps import WalkStep
-from headway.inside.measure.layer_walk import walk
+from headway.inside.measure.walk import WalkStep, walk
 from headway.inside.page.sections import PageSection
 from headway.web.pack import PackedArray
 
