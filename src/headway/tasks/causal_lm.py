@@ -464,12 +464,12 @@ class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
         )  # fmt: skip
 
     def baselines(
-        self, train: TrainingData, examples: DocumentSet, predictions: LanguagePredictions
+        self, data: TrainingData, examples: DocumentSet, predictions: LanguagePredictions
     ) -> Methods:
         """Token frequencies, and n-grams unless the model is an n-gram model itself; without
         training data, n-grams of each half of the documents."""
-        prepared, counts_ngrams = train(), not self.settings.model.is_counted
-        if prepared is None:
+        counts_ngrams = not self.settings.model.is_counted
+        if data is None:
             gone = MethodScores({}, "not available: the run has no training data")
             halves = _ngrams_by_halves(examples.dataset) if counts_ngrams else None
             if halves is None:
@@ -477,7 +477,7 @@ class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
             remark = "counted in the other half of this text: the run has no training data"
             of_halves = language_scores(*halves, examples)
             return {TOKENS: gone, HALVES: MethodScores(of_halves, remark)}
-        known = causal_lm_dataset(prepared.train, self.tokenizer, self.settings, self.context)
+        known = causal_lm_dataset(data.train, self.tokenizer, self.settings, self.context)
         loss = language_frequencies(known, examples.dataset).scores["loss"]
         remark = "each token as frequent as in the training data"
         found = {TOKENS: MethodScores(language_scores(loss, 1, examples), remark)}

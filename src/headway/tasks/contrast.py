@@ -470,7 +470,7 @@ class ContrastiveEvaluator(Evaluator[RetrievalPairs, PairVectors]):
         )  # fmt: skip
 
     def baselines(
-        self, train: TrainingData, examples: RetrievalPairs, predictions: PairVectors
+        self, data: TrainingData, examples: RetrievalPairs, predictions: PairVectors
     ) -> Methods:
         name, found = examples.baseline(self.tokenizer, len(predictions[1]))
         remark = "" if self.tokenizer is None else "cosines of tf-idf vectors"

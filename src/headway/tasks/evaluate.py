@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
 from headway.data.store import PreparedData
-from headway.errors import UserError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.tasks.dataset import EvalPass
@@ -29,8 +27,8 @@ E = TypeVar("E")
 P = TypeVar("P")
 """Predictions for a set of examples."""
 
-TrainingData = Callable[[], PreparedData | None]
-"""Function that loads the training data for baselines; None if it is no longer there."""
+TrainingData = PreparedData | None
+"""The data of a run, from which baselines learn; None if its folder was copied without it."""
 
 
 class Evaluator(ABC, Generic[E, P]):
@@ -45,7 +43,7 @@ class Evaluator(ABC, Generic[E, P]):
         """Scores of the predictions. `full`: whether also for reports and tables, not only to
         compare checkpoints."""
 
-    def baselines(self, train: TrainingData, examples: E, predictions: P) -> Methods:
+    def baselines(self, data: TrainingData, examples: E, predictions: P) -> Methods:
         """Scores of simple methods that learn from the training data, on all examples or, if that
         saves time, on those of the predictions."""
         return {}
@@ -60,28 +58,12 @@ class Evaluator(ABC, Generic[E, P]):
         """Read the examples of a test set from files."""
 
 
-@dataclass(frozen=True)
-class TestRun:
-    """An opened run that is evaluated on a test set."""
-
-    opened: LoadedRun
-    load_training_data: Callable[[], PreparedData]
-    progress: Progress
-
-    def training_data(self) -> PreparedData | None:
-        """The run's own data; None if the folder was copied without it."""
-        try:
-            return self.load_training_data()
-        except (UserError, OSError):
-            return None
-
-
 @torch.no_grad()
 def evaluate(
     how: Evaluator[E, P],
     examples: E,
     asked: EvalPass,
-    train: TrainingData,
+    load_data: Callable[[], TrainingData],
     *,
     is_validation: bool = False,
 ) -> Scores:
@@ -91,13 +73,18 @@ def evaluate(
     if is_validation:
         predictions = how.fitted(predictions, examples, asked.calibrate)
     return how.score(predictions, examples, asked.full).updated(
-        find_baselines=lambda: how.baselines(train, examples, predictions)
+        find_baselines=lambda: how.baselines(load_data(), examples, predictions)
     )
 
 
-def evaluate_files(how: Evaluator[Any, Any], run: TestRun, files: DataSettings) -> Scores:
+def evaluate_files(
+    how: Evaluator[Any, Any],
+    opened: LoadedRun,
+    files: DataSettings,
+    load_data: Callable[[], TrainingData],
+    progress: Progress,
+) -> Scores:
     """Scores of an opened run on a test set in files."""
-    examples = how.test_set(files, run.progress)
-    with run.progress.stage("reading") as stage:
-        asked = EvalPass.of_run(run.opened, stage.update)
-        return evaluate(how, examples, asked, run.training_data)
+    examples = how.test_set(files, progress)
+    with progress.stage("reading") as stage:
+        return evaluate(how, examples, EvalPass.of_run(opened, stage.update), load_data)

@@ -133,10 +133,10 @@ class IdentifyEvaluator(ClassifyEvaluator):
         return replace(examples, truth_N=examples.truth_N[known_N])
 
     def baselines(
-        self, train: TrainingData, examples: LabelledSet, predictions: LabelPredictions
+        self, data: TrainingData, examples: LabelledSet, predictions: LabelPredictions
     ) -> Methods:
         known = self.known(examples)
-        return super().baselines(train, known, predictions) if len(known.truth_N) else {}
+        return super().baselines(data, known, predictions) if len(known.truth_N) else {}
 
     def test_set(self, files: DataSettings, progress: Progress) -> LabelledSet:
         names = (*self.settings.labels, *_unknown_speakers(self.settings, files))

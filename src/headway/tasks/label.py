@@ -476,25 +476,25 @@ class ClassifyEvaluator(Evaluator[LabelledSet, LabelPredictions]):
         )  # fmt: skip
 
     def baselines(
-        self, train: TrainingData, examples: LabelledSet, predictions: LabelPredictions
+        self, data: TrainingData, examples: LabelledSet, predictions: LabelPredictions
     ) -> Methods:
-        target, truth_N, prepared = self.label_type, examples.truth_N, train()
-        if prepared is None:
+        target, truth_N = self.label_type, examples.truth_N
+        if data is None:
             where = f"{target.remark(truth_N)}, estimated from the test set"
             found = target.baseline_predictions(truth_N, len(truth_N)).items()
             methods = {name: method_scores(target, one, truth_N, where) for name, one in found}
             gone = MethodScores({}, "not available: the run has no training data")
             return methods if examples.originals is None else {**methods, BAG: gone}
-        known_N, remark = target.stored_targets(prepared.train), ""
+        known_N, remark = target.stored_targets(data.train), ""
         found = target.baseline_predictions(known_N, len(truth_N)).items()
         remark = target.remark(known_N)
         methods = {name: method_scores(target, one, truth_N, remark) for name, one in found}
-        texts, asked = self.texts(prepared.train), self.texts(examples.columns, examples.originals)
+        texts, asked = self.texts(data.train), self.texts(examples.columns, examples.originals)
         if texts is None or asked is None:
             return methods
         bag = BagOfWordsBaseline.fit(target, texts, known_N)
-        valid_N = target.stored_targets(prepared.valid)[:]
-        judge = target.fitted(bag.predict(self.texts(prepared.valid) or ()), valid_N)
+        valid_N = target.stored_targets(data.valid)[:]
+        judge = target.fitted(bag.predict(self.texts(data.valid) or ()), valid_N)
         return {
             **methods,
             BAG: method_scores(judge, bag.predict(asked), truth_N, HOW_BAG[bag.link]),

@@ -332,7 +332,7 @@ class MaskedLMEvaluator(Evaluator[MaskedSet, MaskedPredictions]):
         )  # fmt: skip
 
     def baselines(
-        self, train: TrainingData, examples: MaskedSet, predictions: MaskedPredictions
+        self, data: TrainingData, examples: MaskedSet, predictions: MaskedPredictions
     ) -> Methods:
         """The baseline without input: token frequencies, or the mean of masked parts."""
         return predictions.find_baselines()

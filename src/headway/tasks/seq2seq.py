@@ -249,14 +249,14 @@ class Seq2SeqEvaluator(TextEvaluator):
         return TextPredictions(outputs, loss)
 
     def baselines(
-        self, train: TrainingData, examples: EvalSet, predictions: TextPredictions
+        self, data: TrainingData, examples: EvalSet, predictions: TextPredictions
     ) -> Methods:
-        exam, prepared = examples.first(len(predictions.outputs)), train()
+        exam = examples.first(len(predictions.outputs))
 
         def usual() -> str:
-            if prepared is None:
+            if data is None:
                 return most_common(text for one in exam.references for text in as_list(one))
-            store, decode = prepared.train[self.task.texts], prepared.vocabularies.target.decode
+            store, decode = data.train[self.task.texts], data.vocabularies.target.decode
             rows = range(min(COUNTED, len(store)))
             return most_common(decode(store[row].tolist()).strip() for row in rows)
 
@@ -265,9 +265,9 @@ class Seq2SeqEvaluator(TextEvaluator):
         if found.outputs:
             values = self.values(found.outputs, examples)
             methods[found.name] = MethodScores(values, found.remark)
-        if prepared is not None and examples.tokens is not None:
-            tokenizer = prepared.vocabularies.target
-            store = prepared.train.tokens(self.task.texts)
+        if data is not None and examples.tokens is not None:
+            tokenizer = data.vocabularies.target
+            store = data.train.tokens(self.task.texts)
             known = text_frequencies(store, examples.tokens, tokenizer).scores
             values = {name: value for name, value in known.items() if name in self.names}
             remark = "each token as frequent as in the training data"

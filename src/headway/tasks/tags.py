@@ -703,12 +703,11 @@ class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
         )
 
     def baselines(
-        self, train: TrainingData, examples: TaggedSet, predictions: TagPredictions
+        self, data: TrainingData, examples: TaggedSet, predictions: TagPredictions
     ) -> Methods:
-        prepared = train()
-        if prepared is None:
+        if data is None:
             return {BASELINE: MethodScores({}, "not available: the run has no training data")}
-        found, names = baseline(prepared), prepared.labels
+        found, names = baseline(data), data.labels
         guesses = [
             as_bio([names[tag] for tag in found.predict(keys)])
             for keys in word_keys(examples.columns)
@@ -716,7 +715,7 @@ class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
         of_words = self._method(examples.truths, guesses, "the most frequent tag of each word")
         if examples.labels_W is None:
             return {BASELINE: of_words}
-        counts = tag_frequencies(labels_of(prepared.train), examples.labels_W, len(names))
+        counts = tag_frequencies(labels_of(data.train), examples.labels_W, len(names))
         of_tags = MethodScores({"loss": counts.scores["loss"]}, "loss from tag frequencies alone")
         return {BASELINE: of_words, CLASSES: of_tags}
 

@@ -23,7 +23,7 @@ from headway.settings.run import Resolved, RunSettings
 from headway.settings.task_rows import spec_of
 from headway.specs.tasks import Spec
 from headway.tasks.answers import Answer
-from headway.tasks.evaluate import Evaluator, TestRun, evaluate_files
+from headway.tasks.evaluate import Evaluator, TrainingData, evaluate_files
 from headway.tasks.modality import decided
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
@@ -150,9 +150,14 @@ class Task(ABC):
 
     def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         """Scores on a test set."""
-        opened = use.opened
-        run = TestRun(opened, lambda: self.load_prepared(opened.folder), use.progress)
-        return evaluate_files(self.evaluator(use), run, files)
+
+        def load_data() -> TrainingData:
+            try:
+                return self.load_prepared(use.opened.folder)
+            except (UserError, OSError):
+                return None
+
+        return evaluate_files(self.evaluator(use), use.opened, files, load_data, use.progress)
 
 
 def find_task(settings: RunSettings) -> Task:
