@@ -38,7 +38,7 @@ class TorchTransformer(nn.Module):
                 settings.d_model,
                 settings.n_heads,
                 settings.n_layers,
-                settings.decoder_layers,
+                settings.stack("decoder").n_layers,
                 settings.d_ff,
                 settings.dropout,
                 batch_first=True,
@@ -81,7 +81,7 @@ class Marian(nn.Module):
             vocab_size=settings.vocab_size,
             d_model=settings.d_model,
             encoder_layers=settings.n_layers,
-            decoder_layers=settings.decoder_layers,
+            decoder_layers=settings.stack("decoder").n_layers,
             encoder_attention_heads=settings.n_heads,
             decoder_attention_heads=settings.n_heads,
             encoder_ffn_dim=settings.d_ff,
@@ -141,8 +141,8 @@ class OpenNMT(nn.Module):
             settings.n_layers, *sizes, settings.dropout, 0.0, embeddings(), 0, 0
         )
         decoder = TransformerDecoder(
-            settings.decoder_layers, *sizes, False, "scaled-dot-flash", settings.dropout, 0.0,
-            embeddings(), 0, 0, False, False, 0, 0,
+            settings.stack("decoder").n_layers, *sizes, False, "scaled-dot-flash", settings.dropout,
+            0.0, embeddings(), 0, 0, False, False, 0, 0,
         )  # fmt: skip
         decoder.embeddings.word_lut.weight = encoder.embeddings.word_lut.weight
         self.model = NMTModel(encoder, decoder)
@@ -176,7 +176,7 @@ class Eole(nn.Module):
         config = TransformerModelConfig(
             hidden_size=settings.d_model,
             encoder={"layers": settings.n_layers},
-            decoder={"layers": settings.decoder_layers},
+            decoder={"layers": settings.stack("decoder").n_layers},
             heads=settings.n_heads,
             transformer_ff=settings.d_ff,
             add_ffnbias=True,

@@ -183,7 +183,7 @@ def flops_per_target(settings: Seq2SeqSettings) -> float:
     """Forward and backward matrix work per target token (as many source tokens), less attention."""
     d, ff = settings.d_model, settings.d_ff
     encoder = settings.n_layers * (4 * d * d + 2 * d * ff)
-    decoder = settings.decoder_layers * (8 * d * d + 2 * d * ff)
+    decoder = settings.stack("decoder").n_layers * (8 * d * d + 2 * d * ff)
     return 6.0 * (encoder + decoder + d * settings.vocab_size)
 
 

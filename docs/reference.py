@@ -273,7 +273,7 @@ def models_page() -> str:
     rows = []
     for name, preset in PRESETS.items():
         shape = preset.settings
-        layers = " + ".join(str(shape.side(side).n_layers) for side in shape.sides)
+        layers = " + ".join(str(stack.n_layers) for stack in shape.stacks.values())
         heads = ", ".join(map(str, shape.each("n_heads")))
         rows.append([
             f"`{name}`", family_of(shape), layers, str(shape.d_model), heads, preset.published,

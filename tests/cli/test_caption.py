@@ -15,7 +15,7 @@ from tests.training.captioned import COLOURS, scene, write_manifest, write_scene
 Output = pytest.CaptureFixture[str]
 
 SETTINGS = [
-    "tokenizer.kind=words", "model.d_model=32", "model.n_layers=1", "model.n_decoder_layers=1",
+    "tokenizer.kind=words", "model.d_model=32", "model.n_layers=1", "model.decoder.n_layers=1",
     "model.n_heads=2", "model.d_ff=64", "model.dropout=0.0", "model.image.patch=4",
     "train.batch_tokens=96", "train.steps=50", "train.eval_every=50", "train.lr=2e-2",
 ]  # fmt: skip

@@ -111,8 +111,8 @@ def test_the_text_shows_shape_parts_and_memory(text: Any) -> None:
 
 
 def test_the_text_shows_both_sides_where_they_differ(text: Any) -> None:
-    own = ("n_decoder_layers=2", "n_decoder_heads=4", "n_decoder_kv_heads=2", "d_decoder_ff=1024")
-    shown = text("info", "transformer-base", *(f"model.{word}" for word in own))
+    own = ("n_layers=2", "n_heads=4", "n_kv_heads=2", "d_ff=1024")
+    shown = text("info", "transformer-base", *(f"model.decoder.{word}" for word in own))
     cells = cells_of(shown.partition("memory")[0])
     assert cells["layers"][0] == "6 + 2"
     assert (cells["heads"][0], figures(cells["heads"][1])) == ("8 + 4", ["64", "128", "8", "2"])

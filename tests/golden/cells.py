@@ -57,7 +57,7 @@ CELLS: dict[str, Cell] = {
         "classify.modality": "video", "model.image.frames": 4, "model.image.patch": 4,
         **NO_CROP}),
     "caption": Cell("caption", "scenes", {
-        "model.image.patch": 4, "model.n_decoder_layers": 1, "tokenizer.kind": "words",
+        "model.image.patch": 4, "model.decoder.n_layers": 1, "tokenizer.kind": "words",
         **NO_CROP, **WRITES}),
     "transcribe-ctc": Cell("transcribe", "speech", {
         "transcribe.ctc": 1.0, "augment.speed": 0.0, **AUDIO, **WRITES}),

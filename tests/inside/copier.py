@@ -13,7 +13,7 @@ import torch
 from headway.lab.datasets import syllable
 from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
-from headway.settings.model import Seq2SeqSettings
+from headway.settings.model import Seq2SeqSettings, StackSettings
 from headway.settings.run import RunSettings
 from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.tokenizer import Vocabularies
@@ -31,9 +31,9 @@ def copier(folder: Path) -> LoadedRun:
     made = train_on_texts([" ".join(WORDS)] * 2, TokenizerSettings(kind="words"), SLOTS, [])
     vocab = Vocabularies(made, made)
     settings = Seq2SeqSettings(
-        vocab_size=made.vocab_size, d_model=2 * SLOTS, n_layers=1, n_decoder_layers=1, n_heads=2,
-        d_ff=4, max_len=SLOTS, positions="learned", block_layout="pre", embedding_scale=False,
-        dropout=0.0, tie="all",
+        vocab_size=made.vocab_size, d_model=2 * SLOTS, n_layers=1, n_heads=2, d_ff=4,
+        decoder=StackSettings(n_layers=1), max_len=SLOTS, positions="learned", block_layout="pre",
+        embedding_scale=False, dropout=0.0, tie="all",
     )  # fmt: skip
     model = build_model(settings).eval()
     for part, weight in model.named_parameters():

@@ -17,6 +17,7 @@ from headway.interop.ctranslate2.exportable import POSITIONS, check_exportable
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
 from headway.settings.folder import load_run
+from headway.settings.model import StackSettings
 from headway.tasks.engines import engine_of
 from headway.tasks.loaded_run import LoadedRun, open_plain
 
@@ -100,8 +101,8 @@ def test_imported_models_can_be_exported_to_ctranslate2(tmp_path: Path, name: st
 
 
 def test_another_norm_in_the_decoder_is_an_error() -> None:
-    model = settings_of("seq2seq", "as-published", decoder_norm_eps=1e-3)
-    with pytest.raises(ConfigError, match=r"model\.decoder_norm_eps=0\.001\b.*to=.onnx."):
+    model = settings_of("seq2seq", "as-published", decoder=StackSettings(norm_eps=1e-3))
+    with pytest.raises(ConfigError, match=r"model\.decoder\.norm_eps=0\.001\b.*to=.onnx."):
         check_exportable(model, "translate")
 
 

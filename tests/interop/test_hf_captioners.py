@@ -19,6 +19,7 @@ from headway.interop.families import family_named
 from headway.interop.importing import import_run
 from headway.nn.layout import Layout
 from headway.settings.folder import load_run
+from headway.settings.model import StackSettings
 from headway.settings.run import RunSettings
 from headway.settings.vision import ImageSeq2SeqSettings
 from headway.tasks.loaded_run import open_plain
@@ -79,15 +80,14 @@ def test_the_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> Non
 def test_only_differing_settings_of_the_decoder_are_stored(tmp_path: Path) -> None:
     other = architecture(saved(model_of("other sides"), tmp_path / "a")).model
     assert isinstance(other, ImageSeq2SeqSettings)
-    assert other.side("encoder").activation == "gelu"
-    assert other.side("encoder").norm_eps == 1e-12
-    own = (other.n_decoder_heads, other.d_decoder_ff, other.decoder_activation)
-    assert own == (2, 24, "gelu-tanh")
-    assert other.decoder_norm_eps == 1e-5
+    assert other.stack("encoder").activation == "gelu"
+    assert other.stack("encoder").norm_eps == 1e-12
+    own = other.decoder
+    assert (own.n_heads, own.d_ff, own.activation, own.norm_eps) == (2, 24, "gelu-tanh", 1e-5)
     same = architecture(saved(model_of("alike"), tmp_path / "b")).model
     assert isinstance(same, ImageSeq2SeqSettings)
-    assert same.side("encoder") == same.side("decoder")
-    assert (same.n_decoder_heads, same.decoder_activation, same.tie) == (None, None, "none")
+    assert same.stack("encoder") == same.stack("decoder")
+    assert (same.decoder.n_heads, same.decoder.activation, same.tie) == (None, None, "none")
 
 
 @torch.no_grad()
@@ -163,7 +163,7 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, tmp_
         ({"positions": "sinusoidal"}, r"\bmodel\.positions\b.*'sinusoidal'.*'learned'"),
         ({"embedding_scale": True}, r"\bembedding_scale\b.*\btrue\b"),
         ({"block_layout": "post"}, r"\bmodel\.block_layout\b.*'post'.*'pre'"),
-        ({"decoder_activation": "swiglu"}, r"\bactivation='swiglu'"),
+        ({"decoder": StackSettings(n_layers=2, activation="swiglu")}, r"\bactivation='swiglu'"),
     ],
 )
 def test_a_captioner_without_an_architecture_is_an_error(

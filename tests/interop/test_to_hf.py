@@ -25,7 +25,7 @@ from headway.interop.proof_inputs import compute_cases, proof_items, proof_sente
 from headway.interop.sentence_transformers import SentenceFolder
 from headway.models.folder import save_weights
 from headway.settings.decode import DecodeSettings
-from headway.settings.model import RopeSettings
+from headway.settings.model import RopeSettings, StackSettings
 from headway.settings.task_rows import spec_of
 from headway.specs.task_settings import EmbedSettings
 from headway.tasks.loaded_run import open_plain, open_run
@@ -108,13 +108,14 @@ RUNS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "our own, vectors": ("encoder", "embed", "EsmModel", {**ESM, "heads": ()}),
     "2017": ("seq2seq", "translate", "MarianMTModel", {}),
     "2017, halves": ("seq2seq", "translate", "MarianMTModel",
-                     {"positions": "sinusoidal-halves", "n_decoder_layers": 1, "head_bias": True}),
+                     {"positions": "sinusoidal-halves", "decoder": StackSettings(n_layers=1),
+                      "head_bias": True}),
     "2017, two vocabularies": ("seq2seq", "translate", "MarianMTModel", {"tie": "target-softmax"}),
     "2017, nothing tied": ("seq2seq", "translate", "MarianMTModel", {"tie": "none"}),
     "2017, one embedding": ("seq2seq", "translate", "MarianMTModel", {"tie": "source-target"}),
     "2017, other sides": (
         "seq2seq", "translate", "MarianMTModel",
-        {"n_decoder_layers": 1, "n_decoder_heads": 2, "d_decoder_ff": 24},
+        {"decoder": StackSettings(n_layers=1, n_heads=2, d_ff=24)},
     ),
     "our own translator": ("seq2seq", "translate", "PegasusForConditionalGeneration",
                            {"block_layout": "pre", "activation": "gelu"}),
@@ -147,19 +148,20 @@ def check(proof: Proof, tolerance: float = 1e-4) -> None:
 @pytest.mark.parametrize(
     ("changes", "facts"),
     [
-        ({"n_decoder_heads": 2, "d_decoder_head": 8}, ("model.n_decoder_heads", "2", "4")),
-        ({"d_decoder_ff": 24}, ("model.d_decoder_ff", "24", "40")),
-        ({"d_head": 8, "d_decoder_head": 6}, ("model.d_decoder_head", "6", "8")),
-        ({"decoder_activation": "gelu"}, ("model.decoder_activation", "'gelu'", "'relu'")),
-        ({"decoder_norm_eps": 1e-3}, ("model.decoder_norm_eps", "0.001", "1e-06")),
-        ({"n_decoder_kv_heads": 2}, ("model.n_decoder_kv_heads", "2", "4")),
+        ({"n_heads": 2, "d_head": 8}, ("model.decoder.n_heads", "2", "4")),
+        ({"d_ff": 24}, ("model.decoder.d_ff", "24", "40")),
+        ({"d_head": 6}, ("model.decoder.d_head", "6", "8")),
+        ({"activation": "gelu"}, ("model.decoder.activation", "'gelu'", "'relu'")),
+        ({"norm_eps": 1e-3}, ("model.decoder.norm_eps", "0.001", "1e-06")),
+        ({"n_kv_heads": 2}, ("model.decoder.n_kv_heads", "2", "4")),
     ],
 )
 def test_a_format_with_equal_sides_rejects_others(
     changes: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
     """T5 has one number of heads and one width for both."""
-    settings = settings_of("seq2seq", "translate", **T5, scale_head=True, **changes)
+    decoder = StackSettings(**changes)
+    settings = settings_of("seq2seq", "translate", **T5, scale_head=True, decoder=decoder)
     with pytest.raises(UserError) as caught:
         family_named("t5").write(settings)
     assert not missing(caught.value, "T5", *facts)

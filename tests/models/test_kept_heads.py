@@ -19,7 +19,13 @@ from headway.models.summary import (
 )
 from headway.nn.attention.attention import Attention
 from headway.settings.kept_heads import KeptHeads
-from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.settings.model import (
+    DecoderSettings,
+    EncoderSettings,
+    ModelSettings,
+    Seq2SeqSettings,
+    StackSettings,
+)
 
 from ..facts import missing
 
@@ -39,8 +45,8 @@ BAD = [
 
 def test_each_side_has_heads_of_its_own() -> None:
     """The decoder's are those of its attention to itself and to the source."""
-    sides = {"n_decoder_heads": 2, "n_decoder_layers": 1, "d_decoder_ff": 24}
-    settings = Seq2SeqSettings(**SIZES, **sides)
+    own = StackSettings(n_heads=2, n_layers=1, d_ff=24)
+    settings = Seq2SeqSettings(**SIZES, decoder=own)
     assert [(part.n_heads, part.d_head) for part in attentions(settings)] == [
         *[(4, 8)] * 2, *[(2, 16)] * 2,
     ]  # fmt: skip
@@ -61,10 +67,10 @@ def test_each_side_has_heads_of_its_own() -> None:
 
 def test_settings_of_both_sides_apply_to_both() -> None:
     settings = Seq2SeqSettings(**SIZES | {"n_heads": 8, "d_ff": 64}, n_kv_heads=2, d_head=6)
-    assert settings.side("encoder") == settings.side("decoder") == settings.side("cross")
-    own = replace(settings, n_decoder_heads=4)
-    assert own.side("encoder") == settings.side("encoder")
-    assert own.side("decoder") == replace(settings.side("decoder"), n_heads=4)
+    assert settings.stack("encoder") == settings.stack("decoder") == settings.stack("cross")
+    own = replace(settings, decoder=StackSettings(n_heads=4))
+    assert own.stack("encoder") == settings.stack("encoder")
+    assert own.stack("decoder") == replace(settings.stack("decoder"), n_heads=4)
 
 
 @pytest.mark.parametrize(("family", "kept", "facts"), BAD)

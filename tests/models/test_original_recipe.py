@@ -47,7 +47,11 @@ def test_the_settings_are_those_of_the_paper(name: str) -> None:
         settings.head_width,
         settings.dropout,
     )
-    assert (settings.n_layers, settings.decoder_layers, settings.vocab_size) == (6, 6, 37_000)
+    assert (settings.n_layers, settings.stack("decoder").n_layers, settings.vocab_size) == (
+        6,
+        6,
+        37_000,
+    )
     assert (settings.block_layout, settings.norm, settings.norm_eps) == ("post", "layer", 1e-6)
     assert (settings.activation, settings.positions) == ("relu", "sinusoidal")
     assert (settings.attention_bias, settings.ff_bias, settings.head_bias) == ("", True, False)

@@ -22,6 +22,7 @@ from headway.settings.model import (
     RelativeSettings,
     RopeSettings,
     Seq2SeqSettings,
+    StackSettings,
 )
 
 VOCAB = 41
@@ -92,11 +93,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "albert-like": {"d_embedding": 12, "share_layers": True, "activation": "gelu-tanh"},
     "other-sides-relative": {
-        "n_decoder_heads": 6,
-        "n_decoder_kv_heads": 2,
-        "d_decoder_head": 10,
-        "d_decoder_ff": 40,
-        "decoder_activation": "gelu-tanh",
+        "decoder": StackSettings(
+            n_heads=6, n_kv_heads=2, d_head=10, d_ff=40, activation="gelu-tanh"
+        ),
         "positions": "relative",
         "relative": SMALL_BUCKETS,
         "block_layout": "pre",

@@ -24,7 +24,7 @@ from headway.settings.defaults import (
     propose,
 )
 from headway.settings.facts import DatasetStats, DeviceInfo, MediaFormat, ParentRun
-from headway.settings.model import FAMILY_SETTINGS, AudioSettings, ImageSettings
+from headway.settings.model import FAMILY_SETTINGS, AudioSettings, ImageSettings, StackSettings
 from headway.settings.overrides import Overrides
 from headway.settings.presets import preset
 from headway.settings.run import SETTINGS, RunSettings, load_run_settings
@@ -44,8 +44,9 @@ def known_settings() -> set[str]:
     found = {f"{name}.{one.name}" for name, kind in SETTINGS.items() for one in fields(kind)}
     for kind in FAMILY_SETTINGS.values():
         found |= {f"model.{name}" for name in setting_types(kind)}
-    for name, front in (("image", ImageSettings), ("audio", AudioSettings)):
-        found |= {f"model.{name}.{one.name}" for one in fields(front)}
+    groups = {"image": ImageSettings, "audio": AudioSettings, "decoder": StackSettings}
+    for name, group in groups.items():
+        found |= {f"model.{name}.{one.name}" for one in fields(group)}
     return found | {"model.preset", "model.family", "model.input"}
 
 

@@ -13,6 +13,7 @@ import headway
 from headway.cli.main import main
 from headway.errors import ConfigError, FolderError
 from headway.settings.load import parse_override
+from headway.settings.model import Seq2SeqSettings, StackSettings
 from headway.settings.overrides import FROM_PYTHON, Overrides
 from headway.settings.renamed import KEYS, VALUES, RenamedSettingWarning, current, current_value
 from headway.settings.run import load_resolved, load_run_settings, run_settings
@@ -40,6 +41,28 @@ metric = "exact"
 [caption]
 what = "videos"
 """
+
+
+SIZES = """[model]
+family = "seq2seq"
+n_decoder_layers = 2  # chosen: by hand
+d_decoder_ff = 64
+
+[model.decoder]
+n_heads = 4
+"""
+
+
+def test_sizes_of_the_decoder_move_to_a_section_of_their_own(tmp_path: Path) -> None:
+    recipe = old_recipe(tmp_path, SIZES)
+    with pytest.warns(RenamedSettingWarning, match=naming("model.n_decoder_layers")):
+        settings = load_run_settings(recipe, [])
+    model = settings.model
+    assert isinstance(model, Seq2SeqSettings)
+    assert model.decoder == StackSettings(n_layers=2, d_ff=64, n_heads=4)
+    assert (model.stack("encoder").d_ff, model.stack("cross").d_ff) == (2048, 64)
+    assert comments_of(SIZES)["model.decoder"] == {"n_layers": "chosen: by hand"}
+    assert lines_of(SIZES)["model.decoder.d_ff"] == 4
 
 
 def old_recipe(folder: Path, text: str = OLD) -> Path:

@@ -22,6 +22,7 @@ from headway.settings.model import (
     ModelSettings,
     RelativeSettings,
     RopeSettings,
+    StackSettings,
 )
 from headway.settings.presets import PRESETS
 from headway.settings.run import load_model_settings
@@ -89,7 +90,8 @@ def any_settings(draw: st.DrawFn) -> ModelSettings:
         del values["vocab_size"]
     if family == "seq2seq":
         values["tie"] = draw(st.sampled_from(["all", "none", "target-softmax"]))
-        values["n_decoder_layers"] = draw(st.none() | st.integers(1, 9))
+        n_layers = draw(st.none() | st.integers(1, 9))
+        values["decoder"] = StackSettings(n_layers=n_layers)
         if draw(st.booleans()):
             values["kept_heads"] = KeptHeads(encoder=(tuple(range(repeats)),) * 6)
     try:

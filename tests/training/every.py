@@ -79,13 +79,13 @@ def _videos(folder: Path) -> Files:
 
 def _scenes(folder: Path) -> Files:
     folder.mkdir(exist_ok=True)
-    small = {"model.n_decoder_layers": 1, "model.image.patch": 4, "tokenizer.kind": "words"}
+    small = {"model.decoder.n_layers": 1, "model.image.patch": 4, "tokenizer.kind": "words"}
     return {"data.media": [str(captioned.write_scenes(folder))]} | small
 
 
 def _speech(folder: Path) -> Files:
     path = spoken.write_manifest(folder, "said", spoken.texts(40, seed=1))
-    return {"data.media": [path], "model.n_decoder_layers": 1, "model.audio.bands": 20}
+    return {"data.media": [path], "model.decoder.n_layers": 1, "model.audio.bands": 20}
 
 
 def _speakers(folder: Path) -> Files:

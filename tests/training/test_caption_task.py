@@ -41,7 +41,7 @@ from .captioned import scene, write_manifest, write_scenes
 
 CPU = torch.device("cpu")
 ASKED = {
-    "model.d_model": 16, "model.n_layers": 1, "model.n_decoder_layers": 1, "model.n_heads": 2,
+    "model.d_model": 16, "model.n_layers": 1, "model.decoder.n_layers": 1, "model.n_heads": 2,
     "model.d_ff": 32, "model.dropout": 0.0, "model.image.patch": 4, "train.batch_tokens": 40,
 }  # fmt: skip
 

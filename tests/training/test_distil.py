@@ -24,7 +24,13 @@ from headway.progress import SILENT
 from headway.settings.facts import ParentRun
 from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.kept_heads import KeptHeads
-from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
+from headway.settings.model import (
+    DecoderSettings,
+    EncoderSettings,
+    ModelSettings,
+    Seq2SeqSettings,
+    StackSettings,
+)
 from headway.settings.overrides import Overrides
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.start import DistilSettings
@@ -102,7 +108,7 @@ def test_it_has_the_teachers_shape_front_and_heads(tmp_path: Path, family: type[
     settings = run_settings(task, folder, asked=Overrides({"model.dropout": 0.2}))
     model = student_model(origin(settings), settings)
     assert replace(model, n_layers=4, dropout=0.0, **(
-        {"n_decoder_layers": None} if family is Seq2SeqSettings else {})) == shape  # fmt: skip
+        {"decoder": StackSettings()} if family is Seq2SeqSettings else {})) == shape  # fmt: skip
     assert (model.n_layers, model.dropout) == (2, 0.2)
     student, said = build_model(model, seed=9), []
     start_student(student, settings, said.append)

@@ -144,7 +144,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"block_layout": "pre"}, [r"\bblock_layout=post\b.*\bpre\b"]),
     ({"rope.base": 5.0, "positions": "rotary"}, [r"\bpositions=learned\b.*\brotary\b"]),
     ({"preset": "bert-base"}, [r"model\.preset\b"]),
-    ({"n_decoder_layers": 2}, [r"\bencoder\b", r"\bn_decoder_layers\b"]),
+    ({"decoder.n_layers": 2}, [r"\bencoder\b", r"\bdecoder\.n_layers\b"]),
 ]
 
 
@@ -342,10 +342,10 @@ def writing(folder: Path, task: str, **asked: Any) -> Resolved:
     lora = LoraSettings(**asked.pop("lora", {}))
     given = Overrides({**({"transcribe.ctc": 0.3} if task == "transcribe" else {}), **asked})
     transcribe = TranscribeSettings(ctc=0.3)
+    data = DataSettings(max_len=20) if task == "translate" else DataSettings()
     settings = RunSettings(
-        task=task, start=start, lora=lora, asked=given, transcribe=transcribe,
-        data=DataSettings(max_len=20),
-    )  # fmt: skip
+        task=task, start=start, lora=lora, asked=given, transcribe=transcribe, data=data
+    )
     return resolve(settings, about(settings, ENCODERS[task][0]), CPU)
 
 
@@ -375,7 +375,7 @@ def test_a_model_that_writes_reads_as_the_encoder_does_that_it_started_from(
     settings = writing(tmp_path / "old", task)
     model = settings.model
     assert family_of(model) == spec_of(task).families[0]
-    assert (model.n_layers, model.decoder_layers, model.d_model) == (2, 2, shape.d_model)  # type: ignore[union-attr]
+    assert (model.n_layers, model.stack("decoder").n_layers, model.d_model) == (2, 2, shape.d_model)  # type: ignore[union-attr]
     assert f"{tmp_path}/old" in settings.why["model.family"]
     new, said = build_model(model, seed=3), list[str]()
     found = start_from(new, settings, said.append)
@@ -400,9 +400,9 @@ def test_an_imported_encoder_with_a_fresh_decoder_has_a_low_rate(tmp_path: Path)
 def test_the_decoder_may_be_asked_for_and_the_encoder_may_not(tmp_path: Path) -> None:
     saved(tmp_path / "old", LOOKING, "fill")
     model = writing(
-        tmp_path / "old", "caption", **{"model.n_decoder_layers": 1, "model.d_decoder_ff": 24}
+        tmp_path / "old", "caption", **{"model.decoder.n_layers": 1, "model.decoder.d_ff": 24}
     ).model
-    assert (model.side("decoder").n_layers, model.side("decoder").d_ff) == (1, 24)
+    assert (model.stack("decoder").n_layers, model.stack("decoder").d_ff) == (1, 24)
     for asked, said in (
         ({"model.d_model": 32}, r"\bd_model=16\b.*\b32\b"),
         ({"model.n_layers": 3}, r"\bn_layers=2\b.*\b3\b"),

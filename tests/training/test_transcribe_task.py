@@ -33,8 +33,8 @@ TRAINING = ["train.batch_tokens=700", "train.lr=8e-3", "train.average=1", "augme
 WAYS = {
     "ctc": ["transcribe.ctc=1", "train.steps=60", "train.eval_every=60"],
     "attention": ["transcribe.ctc=0", "train.steps=110", "train.eval_every=110",
-                  "model.n_decoder_layers=1"],
-    "joint": ["train.steps=110", "train.eval_every=110", "model.n_decoder_layers=1"],
+                  "model.decoder.n_layers=1"],
+    "joint": ["train.steps=110", "train.eval_every=110", "model.decoder.n_layers=1"],
 }  # fmt: skip
 TESTED = texts(24, seed=2)
 

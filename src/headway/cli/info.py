@@ -98,19 +98,19 @@ def _counted(model: str, settings: DecoderSettings, *, as_json: bool) -> None:
 
 def _shape_rows(settings: ModelSettings) -> list[InfoRow]:
     """Rows with the settings that define the architecture, with explanations."""
-    sides = [settings.side(name) for name in settings.sides]
-    layers = " + ".join(str(side.n_layers) for side in sides)
+    stacks = settings.stacks.values()
+    layers = " + ".join(str(stack.n_layers) for stack in stacks)
     heads = f"{' and '.join(map(str, settings.each('head_width')))} wide"
-    if any(side.kv_heads != side.n_heads for side in sides):
+    if any(stack.kv_heads != stack.n_heads for stack in stacks):
         heads += f", {' and '.join(map(str, settings.each('kv_heads')))} for keys and values"
     if settings.n_kept_heads != settings.n_whole_heads:
         heads += f"; {settings.n_kept_heads} of {settings.n_whole_heads} left after pruning"
     hidden = " + ".join(f"{number:,}" for number in settings.each("d_ff"))
-    activations = dict.fromkeys(side.activation for side in sides)
+    activations = dict.fromkeys(stack.activation for stack in stacks)
     kinds = [name + ", gated" * ("glu" in name) for name in activations]
     rows = [
         ("family", family_of(settings), ""),
-        ("layers", layers, "encoder, decoder" * (len(sides) > 1)),
+        ("layers", layers, "encoder, decoder" * (len(stacks) > 1)),
         ("width", f"{settings.d_model:,}", ""),
         ("heads", " + ".join(map(str, settings.each("n_heads"))), heads),
         ("feed-forward", hidden, " and ".join(kinds)),

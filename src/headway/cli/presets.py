@@ -55,7 +55,7 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
     return {
         "name": name,
         "family": family_of(settings),
-        "layers": _joined([settings.side(side).n_layers for side in settings.sides]),
+        "layers": _joined([stack.n_layers for stack in settings.stacks.values()]),
         "width": settings.d_model,
         "heads": _read(settings, "n_heads"),
         "d_ff": _read(settings, "d_ff"),

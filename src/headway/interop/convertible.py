@@ -15,22 +15,21 @@ from headway.models.build import build_model
 from headway.settings.model import ModelSettings, family_of
 from headway.settings.run import RunSettings
 from headway.settings.task_rows import spec_of
-from headway.settings.text import DECODER_KEYS
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
 """Our gated activations, and the activation function of the gate in `transformers`."""
 
-UNCHECKED_SETTINGS = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout",
-"ff_dropout",
-        "source_vocab_size", "heads", *DECODER_KEYS, *DECODER_KEYS.values()}  # fmt: skip
-"""Settings that do not affect what a model computes, or that are compared by derived values."""
-
-DERIVED = "source_vocab"
-SIDE = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
+STACK_SIZES = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
         "head_width": "d_head", "d_ff": "d_ff", "activation": "activation",
         "norm_eps": "norm_eps"}  # fmt: skip
 """Derived values to compare for each stack, and the setting of each."""
 
+UNCHECKED_SETTINGS = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout",
+"ff_dropout",
+        "source_vocab_size", "heads", "decoder", *STACK_SIZES.values()}  # fmt: skip
+"""Settings that do not affect what a model computes, or that are compared by derived values."""
+
+DERIVED = "source_vocab"
 BIASES = ("attention_bias", "ff_bias", "head_bias")
 """Settings of biases. A format with more biases than the model has zeros there."""
 
@@ -70,11 +69,11 @@ def check_round_trip(
     names = [field.name for field in fields(ours) if field.name not in UNCHECKED_SETTINGS]
     names += [DERIVED] * hasattr(ours, DERIVED)
     values = [(key, key, getattr(ours, key), getattr(said, key)) for key in names]
-    for side in ours.sides:
-        here, there = ours.side(side), said.side(side)
+    for kind, stack in ours.stacks.items():
+        there = said.stack(kind)
         values += [
-            (ours.own_key(side, base), base, getattr(here, value), getattr(there, value))
-            for value, base in SIDE.items()
+            (f"{stack.section}{base}", base, getattr(stack, value), getattr(there, value))
+            for value, base in STACK_SIZES.items()
         ]
     for key, base, here, there in values:
         if here == there or base in free or (base in wider and _within(here, there)):

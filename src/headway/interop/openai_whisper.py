@@ -13,6 +13,7 @@ from headway.interop.foreign_config import LONGEST, ForeignConfig
 from headway.interop.hf.whisper import WhisperNames, whisper_pairs, whisper_settings
 from headway.interop.pickles import read_checkpoint
 from headway.interop.weights import LazyWeights, TensorEntry
+from headway.settings.model import StackSettings
 
 OPENAI = WhisperNames(
     layer="blocks",
@@ -43,9 +44,11 @@ def read_openai_whisper(path: Path) -> tuple[dict[str, Any], Architecture, LazyW
         vocab_size=given.integer("n_vocab"),
         d_model=width,
         n_layers=given.layers("n_audio_layer", tensors),
-        n_decoder_layers=given.layers("n_text_layer", tensors),
         n_heads=heads,
-        n_decoder_heads=None if text_heads == heads else text_heads,
+        decoder=StackSettings(
+            n_layers=given.layers("n_text_layer", tensors),
+            n_heads=None if text_heads == heads else text_heads,
+        ),
         d_ff=FEED_FORWARD * width,
         max_len=given.integer("n_text_ctx", most=LONGEST),
         activation="gelu",

@@ -138,7 +138,7 @@ def _head(settings: EncoderSettings, name: str, tokens: nn.Embedding) -> nn.Modu
         width = settings.embedding_width
         words = LMHead(width, settings.vocab_size, tied, settings.head_bias)
         activation = ACTIVATIONS.get(settings.activation, ACTIVATIONS["gelu"])
-        norm = norm_maker(settings, settings.side(), width)()
+        norm = norm_maker(settings, settings.stack(), width)()
         return MaskedLMHead(settings.d_model, activation, norm, words)
     if name == "pooled":
         return Pooler(settings.d_model, settings.pooling, settings.pooler)

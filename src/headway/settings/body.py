@@ -6,7 +6,7 @@ Nothing here imports torch, so settings are checked before any slow import.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
 from headway.errors import ConfigError
@@ -91,6 +91,42 @@ class RelativeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StackSettings:
+    """Sizes of one stack, where they differ from the shared settings. None: as shared."""
+
+    n_layers: int | None = None
+    """Number of layers. None: as in the encoder (`n_layers`)."""
+
+    n_heads: int | None = None
+    """Number of heads in self-attention and cross-attention. None: as in the encoder
+    (`n_heads`)."""
+
+    n_kv_heads: int | None = None
+    """Number of key/value heads. None: that of the encoder (`n_kv_heads`), or else the number of
+    heads of this stack."""
+
+    d_head: int | None = None
+    """Width of a head. None: that of the encoder (`d_head`), or else `d_model` divided by the
+    heads of this stack."""
+
+    d_ff: int | None = None
+    """Hidden width of the feed-forward network. None: as in the encoder (`d_ff`)."""
+
+    activation: Activation | None = None
+    """Activation function. None: as in the encoder (`activation`)."""
+
+    norm_eps: float | None = None
+    """Epsilon of the norms. None: as in the encoder (`norm_eps`)."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+
+SHARED = StackSettings()
+"""A stack without settings of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StackSpec:
     """Resolved dimensions of one stack, encoder or decoder."""
 
@@ -101,6 +137,15 @@ class StackSpec:
     d_ff: int
     activation: Activation
     norm_eps: float
+    section: str = field(default="", compare=False)
+    """Prefix of the settings of this stack alone, such as `decoder.`; empty for the shared ones."""
+
+    own: StackSettings = field(default=SHARED, compare=False)
+    """Settings of this stack alone."""
+
+    def key(self, name: str) -> str:
+        """The setting that gives a dimension: that of this stack alone, or the shared one."""
+        return name if getattr(self.own, name) is None else f"{self.section}{name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +161,8 @@ class BodySettings:
     """Width of the residual stream."""
 
     n_layers: int = 6
-    """Number of layers. In an encoder-decoder this, `n_heads` and `d_ff` apply to both sides unless
-    the decoder has its own setting."""
+    """Number of layers. In an encoder-decoder this, `n_heads` and `d_ff` apply to both stacks,
+    unless the section `decoder` has another value."""
 
     n_heads: int = 8
     """Number of attention heads."""
@@ -278,10 +323,11 @@ class BodySettings:
             )
 
     def _check_sizes(self) -> None:
-        own = (self.key(side, name) for side in self.sides for name in ("n_layers", "n_heads",
-               "d_head", "d_ff"))  # fmt: skip
-        for name in ("d_model", "max_len", *own):
-            value = getattr(self, name)
+        least = {name: getattr(self, name) for name in ("d_model", "max_len")}
+        for stack in self.stacks.values():
+            for name in ("n_layers", "n_heads", "d_head", "d_ff"):
+                least[stack.key(name)] = self._value(stack, name)
+        for name, value in least.items():
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1.")
         for name in ("dropout", "attention_dropout", "ff_dropout"):
@@ -290,41 +336,44 @@ class BodySettings:
                     f"{name}={getattr(self, name):g} must be at least 0 and below 1: "
                     "it is a probability."
                 )
-        for side in self.sides:
-            name = self.key(side, "norm_eps")
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}={getattr(self, name):g} must be positive. Try 1e-6.")
+        for stack in self.stacks.values():
+            if stack.norm_eps <= 0:
+                raise ConfigError(
+                    f"{stack.key('norm_eps')}={stack.norm_eps:g} must be positive. Try 1e-6."
+                )
         if self.window is not None and self.window < 1:
             raise ConfigError(f"window={self.window} leaves no keys to attend to. Use 1 or more.")
 
     def _check_heads(self) -> None:
-        for side in self.sides:
-            heads, groups = self.key(side, "n_heads"), self.key(side, "n_kv_heads")
-            shape = self.side(side)
+        for stack in self.stacks.values():
+            heads, groups = stack.key("n_heads"), stack.key("n_kv_heads")
             has_heads = self.body == "transformer"
-            if has_heads and self._derives_width(side) and self.d_model % shape.n_heads:
+            if has_heads and self._derives_width(stack) and self.d_model % stack.n_heads:
                 raise ConfigError(
-                    f"d_model={self.d_model} must be a multiple of {heads}={shape.n_heads}. "
+                    f"d_model={self.d_model} must be a multiple of {heads}={stack.n_heads}. "
                     f"Try d_model={self._nearest_width()}, or another {heads}."
                 )
-            if shape.kv_heads < 1 or shape.n_heads % shape.kv_heads:
-                fits = [g for g in range(1, shape.n_heads + 1) if shape.n_heads % g == 0]
-                own = self.own_key(side, "n_kv_heads")
-                apart = f" for {own}" if own != groups else ""
+            if stack.kv_heads < 1 or stack.n_heads % stack.kv_heads:
+                fits = [g for g in range(1, stack.n_heads + 1) if stack.n_heads % g == 0]
                 raise ConfigError(
-                    f"{heads}={shape.n_heads} must be a multiple of {groups}={shape.kv_heads}. "
-                    f"Use one of {', '.join(map(str, fits))}{apart or f' for {groups}'}."
+                    f"{heads}={stack.n_heads} must be a multiple of {groups}={stack.kv_heads}. "
+                    f"Use one of {', '.join(map(str, fits))} for {stack.section}n_kv_heads."
                 )
-        sides = {kind: self.side(kind) for kind in self.attention_layers}
-        heads_of = {kind: (side.n_heads, side.kv_heads) for kind, side in sides.items()}
+        stacks = {kind: self.stack(kind) for kind in self.attention_layers}
+        heads_of = {kind: (stack.n_heads, stack.kv_heads) for kind, stack in stacks.items()}
         self.kept_heads.check(self.attention_layers, heads_of)
 
-    def _derives_width(self, side: str) -> bool:
-        return getattr(self, self.key(side, "d_head")) is None
+    def _value(self, stack: StackSpec, name: str) -> Any:
+        """A setting of a stack as it was given: its own, or the shared one."""
+        own = getattr(stack.own, name)
+        return getattr(self, name) if own is None else own
+
+    def _derives_width(self, stack: StackSpec) -> bool:
+        return self._value(stack, "d_head") is None
 
     def _nearest_width(self) -> int:
         """The width nearest to `d_model` that fits the number of heads and the positions."""
-        derived = [self.side(side).n_heads for side in self.sides if self._derives_width(side)]
+        derived = [one.n_heads for one in self.stacks.values() if self._derives_width(one)]
         step = math.lcm(*derived)
         needs_pairs = self.positions.startswith("sinusoidal") and step % 2
         if needs_pairs or (self.positions == "rotary" and derived):
@@ -332,18 +381,18 @@ class BodySettings:
         return step * max(1, round(self.d_model / step))
 
     def _check_positions(self) -> None:
-        for side in self.sides if self.positions == "rotary" else ():
-            width, wanted = self.side(side).head_width, self.own_key(side, "d_head")
+        for stack in self.stacks.values() if self.positions == "rotary" else ():
+            width, wanted = stack.head_width, f"{stack.section}d_head"
             if self.rope.scaling == "ntk" and width < 4:
                 raise ConfigError(
                     f"rope.scaling='ntk' needs heads of width 4 or more, but these heads have "
                     f"width {width}. Set {wanted} to 4 or more."
                 )
             if width % 2:
-                heads = self.key(side, "n_heads")
                 raise ConfigError(
                     f"rotary positions need an even head width, but d_model={self.d_model} with "
-                    f"{heads}={getattr(self, heads)} gives {width}. Set {wanted} to an even number."
+                    f"{stack.key('n_heads')}={stack.n_heads} gives {width}. Set {wanted} to an "
+                    "even number."
                 )
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise ConfigError(
@@ -368,38 +417,34 @@ class BodySettings:
         return {"self": self.n_layers} if self.body == "transformer" else {}
 
     @property
-    def sides(self) -> tuple[str, ...]:
-        """The stacks of the model, named by their kind of self-attention."""
-        return ("self",)
+    def stacks(self) -> dict[str, StackSpec]:
+        """The stacks of the model, by their kind of self-attention."""
+        return {"self": self._stack()}
 
-    def own_key(self, side: str, name: str) -> str:
-        """The setting that gives `name` (such as `n_heads`) for one stack only."""
-        return name
-
-    def key(self, kind: str, name: str) -> str:
-        """The setting in effect for one stack: its own, or the shared one if that is unset."""
-        own = self.own_key(kind, name)
-        return name if getattr(self, own) is None else own
-
-    def side(self, kind: str = "self") -> StackSpec:
-        """Resolved dimensions of the stack with this kind of attention."""
-        own = {name: getattr(self, self.key(kind, name)) for name in ("n_layers", "n_heads",
-               "n_kv_heads", "d_head", "d_ff", "activation", "norm_eps")}  # fmt: skip
-        n_heads, n_kv_heads, d_head = own["n_heads"], own.pop("n_kv_heads"), own.pop("d_head")
+    def _stack(self, own: StackSettings = SHARED, section: str = "") -> StackSpec:
+        """Dimensions of a stack: its own settings, and the shared ones for the rest."""
+        sizes = {one.name: getattr(self, one.name) for one in fields(own)}
+        sizes |= {name: value for name, value in vars(own).items() if value is not None}
+        n_heads, n_kv_heads, d_head = sizes["n_heads"], sizes.pop("n_kv_heads"), sizes.pop("d_head")
         return StackSpec(
             kv_heads=n_heads if n_kv_heads is None else n_kv_heads,
-            head_width=self.d_model // n_heads if d_head is None else d_head,
-            **own,
-        )
+            head_width=self.d_model // n_heads if d_head is None and n_heads > 0 else d_head or 0,
+            section=section, own=own, **sizes,
+        )  # fmt: skip
+
+    def stack(self, kind: str = "self") -> StackSpec:
+        """The stack with this kind of attention. Cross-attention is in the decoder."""
+        stacks = self.stacks
+        return stacks[kind] if kind in stacks else stacks["decoder"]
 
     def each(self, name: str) -> tuple[int, ...]:
         """One attribute of `StackSpec` for each stack, without duplicates."""
-        return tuple(dict.fromkeys(getattr(self.side(side), name) for side in self.sides))
+        return tuple(dict.fromkeys(getattr(one, name) for one in self.stacks.values()))
 
     @property
     def size_facts(self) -> list[str]:
         """Short description of the model size, for display."""
-        layers = " + ".join(str(self.side(side).n_layers) for side in self.sides)
+        layers = " + ".join(str(one.n_layers) for one in self.stacks.values())
         if self.body != "transformer":
             return [f"{layers} layers of {self.body}", f"d {self.d_model}"]
         heads, left = " + ".join(map(str, self.each("n_heads"))), self.n_kept_heads
@@ -408,16 +453,16 @@ class BodySettings:
 
     def heads_in(self, kind: str, layer: int) -> tuple[int, int]:
         """Numbers of query heads and of key/value heads that remain in one attention layer."""
-        side = self.side(kind)
-        heads = self.kept_heads.of(kind, layer) or range(side.n_heads)
-        sharing = side.n_heads // side.kv_heads
+        stack = self.stack(kind)
+        heads = self.kept_heads.of(kind, layer) or range(stack.n_heads)
+        sharing = stack.n_heads // stack.kv_heads
         return len(heads), len({head // sharing for head in heads})
 
     @property
     def n_whole_heads(self) -> int:
         """Number of heads before pruning, in all layers with their own weights."""
         layers = self.attention_layers.items()
-        return sum(n_layers * self.side(kind).n_heads for kind, n_layers in layers)
+        return sum(n_layers * self.stack(kind).n_heads for kind, n_layers in layers)
 
     @property
     def n_kept_heads(self) -> int:
@@ -430,12 +475,12 @@ class BodySettings:
 
     @property
     def kv_heads(self) -> int:
-        """Key/value heads of the only stack, or of the encoder. `side` gives either."""
-        return self.side(self.sides[0]).kv_heads
+        """Key/value heads of the only stack, or of the encoder. `stack` gives either."""
+        return next(iter(self.stacks.values())).kv_heads
 
     @property
     def head_width(self) -> int:
-        return self.side(self.sides[0]).head_width
+        return next(iter(self.stacks.values())).head_width
 
 
 BodySettingsT = TypeVar("BodySettingsT", bound=BodySettings)
@@ -453,6 +498,10 @@ def with_body(
             changes[one.name] = one.default
         elif one.name in INSTEAD and body != "transformer":
             changes[one.name] = INSTEAD[one.name]
+    own = getattr(settings, "decoder", None)
+    if own is not None:
+        gone = {one.name: None for one in fields(own) if f"decoder.{one.name}" in unread}
+        changes["decoder"] = replace(own, **gone)
     if changes.get("pooling") and getattr(settings, "causal", False):
         del changes["pooling"]  # its last token sees all others
     if settings.block_layout == "parallel":

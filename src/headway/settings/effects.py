@@ -510,8 +510,8 @@ OF_BODY: EffectTable[BodyFacts] = EffectTable(
     EffectRule(
         settings=_keys("model", (
             "n_heads", "n_kv_heads", "d_head", "kept_heads", "rope", "relative", "scale_attention",
-            "attention_bias", "ff_bias", "qk_norm", "n_decoder_heads", "n_decoder_kv_heads",
-            "d_decoder_head", "d_decoder_ff", "decoder_activation",
+            "attention_bias", "ff_bias", "qk_norm", "decoder.n_heads", "decoder.n_kv_heads",
+            "decoder.d_head", "decoder.d_ff", "decoder.activation",
         )),
         **_body("transformer"),
     ),
@@ -708,6 +708,8 @@ def check_model(settings: BodySettings) -> None:
         for one in sorted(fields(settings), key=lambda one: one.name)
         if getattr(settings, one.name) != one.default
     }
+    own = vars(changed["model.decoder"]) if "model.decoder" in changed else {}
+    changed |= {f"model.decoder.{name}": value for name, value in own.items() if value is not None}
     body = BodyFacts(
         body=settings.body, single_head=getattr(settings, "single_head", "every"),
         masked_words="words" in heads and not settings.causal,

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from headway.settings.audio import AudioEncoderSettings, AudioSeq2SeqSettings, AudioSettings
-from headway.settings.body import BodySettings, RelativeSettings, RopeSettings, StackSpec
+from headway.settings.body import (
+    BodySettings,
+    RelativeSettings,
+    RopeSettings,
+    StackSettings,
+    StackSpec,
+)
 from headway.settings.text import DecoderSettings, EncoderSettings, Seq2SeqSettings, TextSettings
 from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings, ImageSettings
 from headway.specs.values import check_values
@@ -23,6 +29,7 @@ __all__ = [
     "RelativeSettings",
     "RopeSettings",
     "Seq2SeqSettings",
+    "StackSettings",
     "StackSpec",
     "TextSettings",
     "check_values",

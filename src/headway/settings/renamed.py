@@ -23,6 +23,12 @@ KEYS = {
     "train.smoothing": "train.label_smoothing",
     "train.smoothing_kind": "train.label_smoothing_kind",
     "decode.alpha": "decode.length_penalty_alpha",
+    "model.n_decoder_layers": "model.decoder.n_layers",
+    "model.n_decoder_heads": "model.decoder.n_heads",
+    "model.n_decoder_kv_heads": "model.decoder.n_kv_heads",
+    "model.d_decoder_head": "model.decoder.d_head", "model.d_decoder_ff": "model.decoder.d_ff",
+    "model.decoder_activation": "model.decoder.activation",
+    "model.decoder_norm_eps": "model.decoder.norm_eps",
 }  # fmt: skip
 """Current names of settings and sections, by their earlier names."""
 
@@ -127,7 +133,15 @@ def _renamed(table: dict[str, Any], where: str) -> dict[str, Any]:
     for name, value in table.items():
         key = current(f"{where}{name}")
         inner = _renamed(value, f"{key}.") if isinstance(value, dict) else value
-        found[key.rpartition(".")[2]] = current_value(key, inner)
+        *sections, last = key.removeprefix(where).split(".")
+        place = found
+        for section in sections:
+            place = place.setdefault(section, {})
+        before = place.get(last)
+        if isinstance(before, dict) and isinstance(inner, dict):
+            before |= inner  # the section has a setting by its earlier name, too
+        else:
+            place[last] = current_value(key, inner)
     return found
 
 

@@ -374,7 +374,9 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
 
     Combinations of heads and widths are checked later, when the rest of the model is chosen."""
     errors = []
-    groups = [model.get(key) for key in ("n_kv_heads", "n_decoder_kv_heads")]
+    decoder = model.get("decoder")
+    tables = [model, decoder if isinstance(decoder, dict) else {}]
+    groups = [table.get("n_kv_heads") for table in tables]
     shared = lcm(*(n for n in groups if isinstance(n, int) and n > 0))
     loose: dict[str, Any] = {"n_heads": shared, "d_head": 64}
     loose = {key: value for key, value in loose.items() if key not in effects.ignored_by(model)}

@@ -8,6 +8,7 @@ from typing import Literal
 
 from headway.errors import ConfigError
 from headway.settings.body import (
+    SHARED,
     Activation,
     BlockLayout,
     BodySettings,
@@ -15,6 +16,8 @@ from headway.settings.body import (
     InitScheme,
     Pooling,
     PositionKind,
+    StackSettings,
+    StackSpec,
 )
 from headway.specs.values import check_least
 
@@ -72,44 +75,12 @@ class TextSettings(BodySettings):
         check_least(self, 1, "vocab_size")
 
 
-DECODER_KEYS = {
-    "n_layers": "n_decoder_layers",
-    "n_heads": "n_decoder_heads",
-    "n_kv_heads": "n_decoder_kv_heads",
-    "d_head": "d_decoder_head",
-    "d_ff": "d_decoder_ff",
-    "activation": "decoder_activation",
-    "norm_eps": "decoder_norm_eps",
-}
-"""Settings shared by both sides, each with the setting of the decoder alone."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqSettings(TextSettings):
     """The encoder-decoder of "Attention Is All You Need"."""
 
-    n_decoder_layers: int | None = None
-    """Number of decoder layers. None: as in the encoder (`n_layers`)."""
-
-    n_decoder_heads: int | None = None
-    """Number of heads in the decoder's self-attention and cross-attention. None: as in the encoder
-    (`n_heads`)."""
-
-    n_decoder_kv_heads: int | None = None
-    """Number of key/value heads of the decoder. None: `n_kv_heads`, or else the number of decoder
-    heads."""
-
-    d_decoder_head: int | None = None
-    """Width of a decoder head. None: `d_head`, or else `d_model` divided by the decoder heads."""
-
-    d_decoder_ff: int | None = None
-    """Hidden width of the decoder's feed-forward network. None: as in the encoder (`d_ff`)."""
-
-    decoder_activation: Activation | None = None
-    """Activation function of the decoder. None: as in the encoder (`activation`)."""
-
-    decoder_norm_eps: float | None = None
-    """Epsilon of the decoder's norms. None: as in the encoder (`norm_eps`)."""
+    decoder: StackSettings = SHARED
+    """Sizes of the decoder, where they differ from those of the encoder."""
 
     source_vocab_size: int | None = None
     """Source vocabulary size. None: one vocabulary for source and target (`vocab_size`)."""
@@ -143,25 +114,15 @@ class Seq2SeqSettings(TextSettings):
             )
 
     @property
-    def sides(self) -> tuple[str, ...]:
-        return ("encoder", "decoder")
-
-    def own_key(self, side: str, name: str) -> str:
-        return name if side == "encoder" else DECODER_KEYS[name]
+    def stacks(self) -> dict[str, StackSpec]:
+        return {"encoder": self._stack(), "decoder": self._stack(self.decoder, "decoder.")}
 
     @property
     def attention_layers(self) -> dict[str, int]:
         if self.body != "transformer":
             return {}
-        return {
-            "encoder": self.n_layers,
-            "decoder": self.decoder_layers,
-            "cross": self.decoder_layers,
-        }
-
-    @property
-    def decoder_layers(self) -> int:
-        return self.side("decoder").n_layers
+        n_layers = {kind: stack.n_layers for kind, stack in self.stacks.items()}
+        return {**n_layers, "cross": n_layers["decoder"]}
 
     @property
     def source_vocab(self) -> int:

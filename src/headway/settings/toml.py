@@ -88,16 +88,18 @@ def comments_of(text: str) -> dict[str, dict[str, str]]:
         for n, word in enumerate(rest):
             with suppress(tomllib.TOMLDecodeError):  # then the separator is part of the value
                 for name in tomllib.loads(COMMENT.join([first, *rest[:n]])):
-                    found.setdefault(section, {})[_current_name(section, name)] = COMMENT.join(
-                        [word, *rest[n + 1 :]]
-                    )
+                    place, name = _current_name(section, name)
+                    found.setdefault(place, {})[name] = COMMENT.join([word, *rest[n + 1 :]])
                 break
     return found
 
 
-def _current_name(section: str, name: str) -> str:
-    """Current name of a setting in a section. Keys of `[asked]` are dotted already."""
-    return current(name) if section == "asked" else current(f"{section}.{name}").rpartition(".")[2]
+def _current_name(section: str, name: str) -> tuple[str, str]:
+    """Current section and name of a setting. Keys of `[asked]` are dotted already."""
+    if section == "asked":
+        return section, current(name)
+    section, _, name = current(f"{section}.{name}").rpartition(".")
+    return section, name
 
 
 COMMENT = "  # "

@@ -14,11 +14,11 @@ from headway.settings.model import (
     AudioSettings,
     BodySettings,
     ModelSettings,
+    StackSettings,
     TextSettings,
     family_of,
 )
 from headway.settings.task_rows import possible
-from headway.settings.text import DECODER_KEYS
 
 if TYPE_CHECKING:
     from headway.settings.run import RunSettings
@@ -32,7 +32,7 @@ WITH_DECODER = {"encoder": "seq2seq", "image-encoder": "image-seq2seq",
                 "audio-encoder": "audio-seq2seq"}  # fmt: skip
 """The family that each encoder family becomes when a decoder is added."""
 
-OF_DECODER = frozenset(DECODER_KEYS.values()) | {"vocab_size", "source_vocab_size", "scale_head"}
+OF_DECODER = frozenset({"decoder", "vocab_size", "source_vocab_size", "scale_head"})
 """Settings of an encoder-decoder that an encoder run does not determine."""
 
 WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
@@ -101,7 +101,8 @@ def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettin
     taken += [name for name in ("image", "audio") if hasattr(encoder, name)]
     values = {name: getattr(encoder, name) for name in taken}
     values["kept_heads"] = KeptHeads(encoder=encoder.kept_heads.self)
-    values["n_decoder_layers"] = min(encoder.n_layers, max(2, encoder.n_layers // 2))
+    n_layers = min(encoder.n_layers, max(2, encoder.n_layers // 2))
+    values["decoder"] = StackSettings(n_layers=n_layers)
     if encoder.positions == "none":  # media have positions of their own; target tokens need some
         del values["positions"]
     if encoder.positions != "learned":

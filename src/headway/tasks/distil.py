@@ -50,10 +50,11 @@ def student_model(begun: ParentRun, settings: RunSettings) -> ModelSettings:
     layers = n_student_layers(teacher.n_layers, settings)
     picks = pick_layers(layers, teacher.n_layers)
     if isinstance(shape, Seq2SeqSettings) and isinstance(teacher, Seq2SeqSettings):
-        decoder = n_student_layers(teacher.decoder_layers, settings)
-        others = pick_layers(decoder, teacher.decoder_layers)
+        decoder = n_student_layers(teacher.stack("decoder").n_layers, settings)
+        others = pick_layers(decoder, teacher.stack("decoder").n_layers)
         kept = shape.kept_heads.of_layers({"encoder": picks, "decoder": others, "cross": others})
-        return replace(shape, n_layers=layers, n_decoder_layers=decoder, kept_heads=kept)
+        own = replace(shape.decoder, n_layers=decoder)
+        return replace(shape, n_layers=layers, decoder=own, kept_heads=kept)
     return replace(shape, n_layers=layers, kept_heads=shape.kept_heads.of_layers({"self": picks}))
 
 

@@ -51,7 +51,7 @@ def removable_groups(settings: ModelSettings) -> list[tuple[HeadId, ...]]:
     single key head for all, each head is a group."""
     found: list[tuple[HeadId, ...]] = []
     for kind, of_kind in groupby(all_heads(settings), key=itemgetter(0)):
-        side, heads = settings.side(kind), list(of_kind)
+        side, heads = settings.stack(kind), list(of_kind)
         size = 1 if side.kv_heads == 1 else side.n_heads // side.kv_heads
         found += (tuple(heads[first : first + size]) for first in range(0, len(heads), size))
     return found
@@ -75,7 +75,7 @@ def remaining_heads(settings: ModelSettings, gone: Collection[HeadId]) -> KeptHe
                     "attention layer must keep at least one head."
                 )
             kept.setdefault(kind, []).append(left)
-    whole = {kind: tuple(range(settings.side(kind).n_heads)) for kind in kept}
+    whole = {kind: tuple(range(settings.stack(kind).n_heads)) for kind in kept}
     return KeptHeads(
         **{
             kind: tuple(layers) if any(heads != whole[kind] for heads in layers) else None
@@ -85,7 +85,7 @@ def remaining_heads(settings: ModelSettings, gone: Collection[HeadId]) -> KeptHe
 
 
 def _numbers(settings: ModelSettings, kind: str, layer: int) -> tuple[int, ...]:
-    return settings.kept_heads.of(kind, layer) or tuple(range(settings.side(kind).n_heads))
+    return settings.kept_heads.of(kind, layer) or tuple(range(settings.stack(kind).n_heads))
 
 
 def _no_head(settings: ModelSettings, head: HeadId) -> str:

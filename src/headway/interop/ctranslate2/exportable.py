@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from headway.errors import ConfigError, Option
 from headway.settings.kept_heads import ALL_HEADS
 from headway.settings.model import (
@@ -44,8 +46,9 @@ def check_exportable(model: ModelSettings, task: str) -> None:
         )
     for refused, key, reason in _unsupported(model):
         if refused:
+            value = attrgetter(key)(model)
             raise ConfigError(
-                f"model.{key}={getattr(model, key)!r} cannot be exported to CTranslate2: "
+                f"model.{key}={value!r} cannot be exported to CTranslate2: "
                 f"{reason}. Use {Option('to', 'onnx')}, or predict with "
                 f"{Option('engine', 'torch')}."
             )
@@ -57,15 +60,15 @@ def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
     narrow = isinstance(model, EncoderSettings) and model.d_embedding is not None
     other_heads = isinstance(model, DecoderSettings) and model.heads != ("words",)
     parallel, alibi = model.block_layout == "parallel", model.positions == "alibi"
-    sides = [model.side(side) for side in model.sides]
-    unknown = [side.activation not in ACTIVATIONS for side in sides]
+    stacks = list(model.stacks.values())
+    unknown = [stack.activation not in ACTIVATIONS for stack in stacks]
     return [
         (model.parts is not None, "parts", "custom parts are not supported"),
         (unknown[0], "activation", "this activation is not supported"),
-        (unknown[-1], model.key(model.sides[-1], "activation"), "this activation is not supported"),
+        (unknown[-1], stacks[-1].key("activation"), "this activation is not supported"),
         (
-            sides[0].norm_eps != sides[-1].norm_eps,
-            "decoder_norm_eps",
+            stacks[0].norm_eps != stacks[-1].norm_eps,
+            "decoder.norm_eps",
             "encoder and decoder must have the same value",
         ),
         (model.window is not None, "window", "CTranslate2 defines the sliding window differently"),

@@ -96,7 +96,7 @@ def _encoder(settings: TextSettings, front: nn.Module, stack: nn.Module) -> Any:
     assert isinstance(front, TextFront)
     assert isinstance(stack, Stack)
     n_tables = 1 if front.segments is None else 2
-    side = settings.side(settings.sides[0])
+    side = next(iter(settings.stacks.values()))
     spec = specs.TransformerEncoderSpec(
         side.n_layers,
         side.n_heads,
@@ -121,7 +121,7 @@ def _decoder(
     specs = needs("ctranslate2", "ctranslate2").specs
     assert isinstance(front, TextFront)
     assert isinstance(stack, Stack)
-    side = settings.side(settings.sides[-1])
+    side = [*settings.stacks.values()][-1]
     spec = specs.TransformerDecoderSpec(
         side.n_layers,
         side.n_heads,

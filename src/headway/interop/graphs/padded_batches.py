@@ -237,8 +237,8 @@ def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
 
 def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
     """Number and width of the heads, by names of the past inputs of a step graph."""
-    kind = run.shape.sides[-1]
-    width = run.shape.side(kind).head_width
+    kind, stack = [*run.shape.stacks.items()][-1]
+    width = stack.head_width
     return {
         f"past.{layer}.{part}": (run.shape.heads_in(kind, layer)[1], width)
         for layer in range(run.shape.attention_layers[kind])

@@ -112,7 +112,7 @@ class BartFamily:
             config["share_encoder_decoder_embeddings"] = ours.tie == "all"
             config["tie_word_embeddings"] = ours.tie in ("all", "target-softmax")
             config["decoder_vocab_size"] = ours.vocab_size
-        names = [f"model.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
+        names = [f"model.{n}" for n in range(ours.n_layers + ours.stack("decoder").n_layers)]
         said = self.read(config, [*names, "final_logits_bias"], {})
         free = {"norm_eps"} | ({"tie"} if self.two_vocabularies else set())
         if not self.learned and ours.positions == "sinusoidal":
@@ -147,7 +147,7 @@ class BartFamily:
     def _pairs(self, model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> list[NamePair]:
         pairs = _embeddings(model, prefix, names)
         sides = (("encoder", model.n_layers, "source_front"),
-                 ("decoder", model.decoder_layers, "target_front"))  # fmt: skip
+                 ("decoder", model.stack("decoder").n_layers, "target_front"))  # fmt: skip
         for side, n_layers, front in sides:
             if self.learned:
                 pairs.append(

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TypedDict
 
 from headway.interop.foreign_config import ForeignConfig
-from headway.settings.model import Seq2SeqSettings
+from headway.settings.model import Seq2SeqSettings, StackSettings
 
 KEYS = {"n_layers": "layers", "n_heads": "attention_heads", "d_ff": "ffn_dim"}
 """Foreign keys by our settings; `encoder_` or `decoder_` precedes them."""
@@ -14,11 +14,9 @@ KEYS = {"n_layers": "layers", "n_heads": "attention_heads", "d_ff": "ffn_dim"}
 
 class SideSizes(TypedDict):
     n_layers: int
-    n_decoder_layers: int
     n_heads: int
-    n_decoder_heads: int | None
     d_ff: int
-    d_decoder_ff: int | None
+    decoder: StackSettings
 
 
 def read_sides(given: ForeignConfig, names: Collection[str]) -> SideSizes:
@@ -29,17 +27,19 @@ def read_sides(given: ForeignConfig, names: Collection[str]) -> SideSizes:
     decoder_ff = given.integer("decoder_ffn_dim", d_ff)
     return {
         "n_layers": given.layers("encoder_layers", names),
-        "n_decoder_layers": given.layers("decoder_layers", names),
         "n_heads": n_heads,
-        "n_decoder_heads": None if decoder_heads == n_heads else decoder_heads,
         "d_ff": d_ff,
-        "d_decoder_ff": None if decoder_ff == d_ff else decoder_ff,
+        "decoder": StackSettings(
+            n_layers=given.layers("decoder_layers", names),
+            n_heads=None if decoder_heads == n_heads else decoder_heads,
+            d_ff=None if decoder_ff == d_ff else decoder_ff,
+        ),
     }
 
 
 def foreign_sizes(ours: Seq2SeqSettings) -> dict[str, int]:
     return {
-        f"{side}_{theirs}": getattr(ours.side(side), name)
+        f"{kind}_{theirs}": getattr(stack, name)
         for name, theirs in KEYS.items()
-        for side in ours.sides
+        for kind, stack in ours.stacks.items()
     }

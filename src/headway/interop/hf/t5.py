@@ -14,7 +14,7 @@ from headway.interop.foreign_config import LONGEST, ForeignConfig
 from headway.interop.hf.bart import first_of
 from headway.interop.hf.generation import decode_settings
 from headway.interop.name_pairs import NamePair, stacked, weight_and_bias
-from headway.settings.model import RelativeSettings, Seq2SeqSettings
+from headway.settings.model import RelativeSettings, Seq2SeqSettings, StackSettings
 from headway.settings.run import RunSettings
 
 FEED_FORWARD = {
@@ -47,7 +47,7 @@ class T5Family:
             vocab_size=given.integer("vocab_size"),
             d_model=given.integer("d_model"),
             n_layers=n_layers,
-            n_decoder_layers=given.layers("num_decoder_layers", names, n_layers),
+            decoder=StackSettings(n_layers=given.layers("num_decoder_layers", names, n_layers)),
             n_heads=given.integer("num_heads"),
             d_head=given.integer("d_kv"),
             d_ff=given.integer("d_ff"),
@@ -94,7 +94,7 @@ class T5Family:
             "vocab_size": ours.vocab_size,
             "d_model": ours.d_model,
             "num_layers": ours.n_layers,
-            "num_decoder_layers": ours.decoder_layers,
+            "num_decoder_layers": ours.stack("decoder").n_layers,
             "num_heads": ours.n_heads,
             "d_kv": ours.head_width,
             "d_ff": ours.d_ff,
@@ -108,7 +108,7 @@ class T5Family:
             "scale_decoder_outputs": ours.scale_head,
             "is_encoder_decoder": True,
         }
-        names = [f"shared.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
+        names = [f"shared.{n}" for n in range(ours.n_layers + ours.stack("decoder").n_layers)]
         said = self.read(config, names + ["lm_head.weight"] * (ours.tie != "all"), {})
         check_round_trip(ours, said.model, self.cls)
         return config, said
@@ -149,10 +149,10 @@ def _pairs(model: Seq2SeqSettings, names: Collection[str]) -> list[NamePair]:
     ]
     softmax = NamePair("lm_head.weight", "head.linear.weight", tied=model.tie == "all")
     pairs = first_of(shared, names)
-    for side, n_layers in (("encoder", model.n_layers), ("decoder", model.decoder_layers)):
+    for side, stack in model.stacks.items():
         table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         pairs.append(NamePair(table, f"{side}.bias.table.weight"))
-        for n in range(n_layers):
+        for n in range(stack.n_layers):
             pairs += _layer(f"{side}.block.{n}.layer", f"{side}.blocks.{n}", model)
         pairs.append(NamePair(f"{side}.final_layer_norm.weight", f"{side}.final_norm.weight"))
     return [*pairs, softmax]

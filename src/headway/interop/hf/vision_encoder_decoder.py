@@ -17,7 +17,7 @@ from headway.interop.hf.gpt import GPT2
 from headway.interop.hf.gpt import IGNORED as OF_GPT2
 from headway.interop.hf.vit import HIDDEN, VIT, check_image
 from headway.interop.name_pairs import TRANSPOSED, NamePair, weight_and_bias
-from headway.settings.model import DecoderSettings
+from headway.settings.model import DecoderSettings, StackSettings
 from headway.settings.run import RunSettings
 from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings
 
@@ -116,15 +116,17 @@ def _model(reader: ImageEncoderSettings, writer: DecoderSettings) -> ImageSeq2Se
         vocab_size=writer.vocab_size,
         d_model=writer.d_model,
         n_layers=reader.n_layers,
-        n_decoder_layers=writer.n_layers,
         n_heads=reader.n_heads,
-        n_decoder_heads=_other(writer.n_heads, reader.n_heads),
         d_ff=reader.d_ff,
-        d_decoder_ff=_other(writer.d_ff, reader.d_ff),
         activation=reader.activation,
-        decoder_activation=_other(writer.activation, reader.activation),
         norm_eps=reader.norm_eps,
-        decoder_norm_eps=_other(writer.norm_eps, reader.norm_eps),
+        decoder=StackSettings(
+            n_layers=writer.n_layers,
+            n_heads=_other(writer.n_heads, reader.n_heads),
+            d_ff=_other(writer.d_ff, reader.d_ff),
+            activation=_other(writer.activation, reader.activation),
+            norm_eps=_other(writer.norm_eps, reader.norm_eps),
+        ),
         max_len=writer.max_len,
         block_layout="pre",
         positions="learned",
@@ -145,7 +147,7 @@ def _other(value: T, same: T) -> T | None:
 def _alone(ours: ImageSeq2SeqSettings, kind: str) -> dict[str, Any]:
     """Settings of one side as a model of its own. The remaining settings are compared at the
     end."""
-    side = ours.side(kind)
+    stack = ours.stack(kind)
     both_sides = (
         "d_model",
         "block_layout",
@@ -155,13 +157,13 @@ def _alone(ours: ImageSeq2SeqSettings, kind: str) -> dict[str, Any]:
         "attention_dropout",
     )
     return {name: getattr(ours, name) for name in both_sides} | {
-        "n_layers": side.n_layers,
-        "n_heads": side.n_heads,
-        "n_kv_heads": side.kv_heads,
-        "d_head": side.head_width,
-        "d_ff": side.d_ff,
-        "activation": side.activation,
-        "norm_eps": side.norm_eps,
+        "n_layers": stack.n_layers,
+        "n_heads": stack.n_heads,
+        "n_kv_heads": stack.kv_heads,
+        "d_head": stack.head_width,
+        "d_ff": stack.d_ff,
+        "activation": stack.activation,
+        "norm_eps": stack.norm_eps,
     }
 
 

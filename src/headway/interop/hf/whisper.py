@@ -127,7 +127,7 @@ class WhisperFamily:
             "tie_word_embeddings": ours.tie == "target-softmax",
             "is_encoder_decoder": True,
         }
-        names = [f"model.{n}" for n in range(ours.n_layers + ours.decoder_layers)]
+        names = [f"model.{n}" for n in range(ours.n_layers + ours.stack("decoder").n_layers)]
         said = self.read(config, names, {})
         assert isinstance(said.model, AudioSeq2SeqSettings)
         _check_audio(ours.audio, said.model.audio)
@@ -182,7 +182,7 @@ def whisper_pairs(model: AudioSeq2SeqSettings, names: WhisperNames, prefix: str)
         pairs.append(NamePair(f"{theirs}.bias", f"{ours}.linear.bias"))
     pairs.append(NamePair(f"{prefix}decoder.{names.words}", "target_front.tokens.weight"))
     sides = (("encoder", model.n_layers, "source_front"),
-             ("decoder", model.decoder_layers, "target_front"))  # fmt: skip
+             ("decoder", model.stack("decoder").n_layers, "target_front"))  # fmt: skip
     for (side, n_layers, front), end in zip(sides, names.final_norms, strict=True):
         positions = f"{prefix}{side}.{names.positions}"
         pairs.append(NamePair(positions, f"{front}.positions.table.weight"))

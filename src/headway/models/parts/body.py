@@ -59,7 +59,7 @@ def text_front(
     of the residual stream. `cross`: the front is that of a decoder with cross-attention. `mask`:
     the mask token, for ESM's token dropout."""
     width = tokens.embedding_dim
-    side = settings.side(settings.sides[-1 if cross else 0])
+    side = settings.stack("decoder") if cross else next(iter(settings.stacks.values()))
     return TextFront(
         tokens,
         added_positions(settings, width),
@@ -97,8 +97,7 @@ def stack(
 
     `shared`: one layer with one set of weights, applied `n_layers` times.
     """
-    kind = settings.sides[-1 if cross else 0]
-    side = settings.side(kind)
+    kind, side = [*settings.stacks.items()][-1 if cross else 0]
     norm = norm_maker(settings, side)
     make = BODIES[settings.body]
     block, bias = make(settings, side, norm, StackPlace(kind, causal, cross))
@@ -237,7 +236,7 @@ def _attention(
     """Build the attention of a layer. `place`: its kind and layer number, which determine the
     heads that are left after pruning."""
     n_heads, n_kv_heads = settings.heads_in(*place)
-    side = settings.side(place[0])
+    side = settings.stack(place[0])
     width, eps = side.head_width, side.norm_eps
     kept = settings.kept_heads.of(*place)
     own = parts_of(settings).scope

@@ -106,7 +106,7 @@ def _kinds(run: LoadedRun) -> list[PageSection]:
             "rows": kind.rows,
             "columns": kind.columns,
             "n_layers": len(kind.layers),
-            "n_heads": run.shape.side(kind.name).n_heads,
+            "n_heads": run.shape.stack(kind.name).n_heads,
             "shared": len(kind.layers) > 1 and len(set(kind.layers)) == 1,
         }
         for kind in Anatomy.of(run.model).kinds
