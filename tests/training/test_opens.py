@@ -72,6 +72,9 @@ def test_a_file_is_opened_for_its_format_and_for_each_pass(reviews: Path, tmp_pa
     # The tokenizer of the start run is not trained.
     found = train(reviews, tmp_path / "more", {"train.steps": 1}, start=tmp_path / "run")
     assert found == {"reviews.tsv": 3}
+    with watched(reviews.parent) as counts:
+        headway.load(tmp_path / "run").evaluate(reviews)
+    assert counts == {"reviews.tsv": 2}
 
 
 def test_a_folder_of_images_is_listed_once_and_its_task_decided_once(
@@ -102,3 +105,26 @@ def test_the_settings_of_a_run_can_be_sent_to_other_processes(tmp_path: Path) ->
     settings = with_files(asked("classify", write_tsv(tmp_path / "a.tsv", sentiments())))
     found, _ = resolved(find_task(settings), settings, tmp_path)
     assert pickle.loads(pickle.dumps(found)) == found
+
+
+def counted(folder: Path, task: str, *data: Path, **files: str) -> Counter[str]:
+    """Count what checking data opens, which reads it as a training does."""
+    with watched(folder) as counts:
+        headway.check(task, *data, settings={"tokenizer.kind": "bytes"}, **files)
+    return counts
+
+
+def test_text_files_of_classes_and_aligned_files_are_opened_once_per_pass(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    for i in range(40):
+        (texts / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        (texts / "ab"[i % 2] / f"{i}.txt").write_text(f"text number {i} of many")
+    counts = counted(texts, "classify", texts)
+    assert [counts.pop(name) for name in (".", "a", "b")] == [1, 1, 1]
+    assert set(counts.values()) == {4}
+    aligned = tmp_path / "aligned"
+    aligned.mkdir()
+    for name in ("a.de", "a.en"):
+        (aligned / name).write_text("".join(f"{name} number {i}\n" for i in range(60)))
+    files = {"source": str(aligned / "a.de"), "target": str(aligned / "a.en")}
+    assert counted(aligned, "translate", **files) == {"a.de": 4, "a.en": 4}

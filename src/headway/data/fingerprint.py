@@ -184,7 +184,11 @@ def _sum_of(name: str) -> str:
 def _identity(path: str, known: DataFiles, encoding: str = "utf-8") -> dict[str, Any]:
     if Path(path).is_dir():  # a folder for each class: names are labels
         files = [file for file, _ in class_files(path, known)]
-        said = [(str(file.relative_to(path)), _sum_of(str(file))) for file in files]
+        sums = [known.file(str(file), encoding).identity["sha256"] for file in files]
+        said = [
+            (str(file.relative_to(path)), hashlib.sha256(bytes.fromhex(one)).hexdigest())
+            for file, one in zip(files, sums, strict=True)
+        ]
         digest = hashlib.sha256(repr(said).encode()).hexdigest()
         return {"size": sum(file.stat().st_size for file in files), "sha256": digest}
     return known.file(path, encoding).identity

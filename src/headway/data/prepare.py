@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import compress, tee
 from pathlib import Path
 
@@ -104,6 +105,7 @@ def prepare(
         both = None if media is None else sources(settings, media)
         media_inputs = None if both is None else _media_inputs(both, folder)
 
+        @cache
         def wanted() -> DataManifest:
             found = data_inputs(settings) if media_inputs is None else dict(media_inputs)
             return found | _other_inputs(schema, settings, tokenizer, specials)

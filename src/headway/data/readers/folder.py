@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headway.data.columns.column import class_of
-from headway.data.files import DataFiles, class_files, class_folders, natural, open_text
+from headway.data.files import DataFiles, class_files, class_folders, natural
 from headway.data.media.image import frame_files
 from headway.data.media.open_item import UNITS, MediaRef, is_broken_link
 from headway.data.sniff import MediaType, check_is_text, has_extension_of
@@ -62,7 +62,7 @@ def open_text_folder(path: str, encoding: str, files: DataFiles) -> Table:
 
     def row(i: int) -> RowMapping:
         file, label = entries[i]
-        return {"label": label, "text": "".join(open_text(str(file), encoding)).strip("\n")}
+        return {"label": label, "text": "".join(files.file(str(file), encoding).text()).strip("\n")}
 
     def read(names: Sequence[str]) -> Iterator[RawRow]:
         for i in range(len(entries)):
