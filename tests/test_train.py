@@ -396,7 +396,7 @@ def test_images_in_memory_are_trained_on_and_found_again(tmp_path: Path) -> None
 
 def test_validation_data_is_called_as_the_training_data_is(tmp_path: Path) -> None:
     """A file without names for its columns, and a table with some of its own."""
-    from headway.data.bound_data import bind_data
+    from headway.data.named_data import bind_data
 
     lines = "".join(f"{row['review']}\t{row['stars']}\n" for row in TEXTS)
     (tmp_path / "a.tsv").write_text(lines)

@@ -19,7 +19,6 @@ from headway.settings.run import RunSettings, overrides_of
 from headway.settings.synonyms import setting_here, setting_with, training_setting
 from headway.settings.task_rows import spec_of
 from headway.specs.tasks import SPECS, Spec
-from headway.training.data_report import data_report
 from headway.training.request import ColumnOrFiles, TrainRequest
 
 if TYPE_CHECKING:
@@ -136,6 +135,8 @@ def check(
         task, data, needs, settings, start, teacher, valid=valid, command="check"
     )  # fmt: skip
     found = request.resolve()
+    from headway.training.data_report import data_report
+
     with columns_by_option(data is not None, request.overrides):
         return data_report(found, quiet=quiet)
 

@@ -523,7 +523,7 @@ class Run:
         known = self.options()
         needs: dict[str, Any] = {k: v for k, v in options_and_needs.items() if k not in known}
         options = {name: one for name, one in options_and_needs.items() if name in known}
-        from headway.data.bound_data import as_files
+        from headway.data.named_data import as_files
         from headway.tasks.task import find_task
 
         use = self.use(options)
@@ -695,7 +695,7 @@ def test_files(
 ) -> DataSettings:
     """Data settings of a test set on disk, read like the training data: files whose columns `needs`
     may name, or files that `needs` names (`source=…, target=…`)."""
-    from headway.data.bound_data import bind_data, named_files
+    from headway.data.named_data import bind_data, named_files
 
     if not paths:
         return test_set(settings.data, named_files(needs))

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headway.data.bound_data import as_files, bind_data, write_tables
+from headway.data.bound_data import write_tables
 from headway.data.media.open_item import ItemFormat
+from headway.data.named_data import as_files, bind_data
 from headway.data.prepare import prepare
 from headway.data.source import media_examples
 from headway.errors import ConfigError, DataError

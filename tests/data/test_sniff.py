@@ -10,8 +10,8 @@ import pytest
 
 import headway
 from headway.data import sniff as formats
-from headway.data.bound_data import bind_data
 from headway.data.media.open_item import ItemFormat
+from headway.data.named_data import bind_data
 from headway.data.sniff import AUDIO, EXTENSIONS, IMAGES, TABLES, Format, sniff
 from headway.data.source import media_examples
 from headway.settings.data import DataSettings

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headway
-from headway.data.bound_data import as_files, bind_data
+from headway.data.named_data import as_files, bind_data
 from headway.errors import ConfigError, UserError
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.task_rows import spec_of

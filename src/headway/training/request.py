@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headway.data.bound_data import ROWS, VALID, BoundData, bind_data, named_files
+from headway.data.bound_data import ROWS, VALID, BoundData
 from headway.data.files import DataFiles
+from headway.data.named_data import bind_data, named_files
 from headway.errors import ConfigError, Option
 from headway.settings.data import GIVEN
 from headway.settings.folder import load_run, run_folder
