@@ -463,7 +463,7 @@ class ClassifyEvaluator(Evaluator[LabelledSet, LabelPredictions]):
         share = said.models[0].ngram_weight
         return Scores(
             target.values(probs_NC, truth_N), n=len(truth_N), unit=unit,
-            remarks=target.remarks(unit),
+            remarks=target.remarks(),
             find_intervals=lambda: target.intervals(probs_NC, truth_N),
             details=details, facts=facts, figures=figures,
             samples=self._samples(target, probs_NC, examples),

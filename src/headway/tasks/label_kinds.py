@@ -3,10 +3,11 @@ its predictions and its scores, for every kind of input."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ matrix."""
 TOP = 5
 
 
-class LabelType(Protocol):
+class LabelType(ABC):
     """Interface of the kinds of targets. Predictions (`shares_NC`) are probabilities or numbers,
     which are averaged over the windows of an example and over models."""
 
@@ -96,89 +97,97 @@ class LabelType(Protocol):
     link: ClassVar[LinkFunction]
     """Link function of a linear model with these targets."""
 
-    @property
-    def names(self) -> tuple[str, ...]: ...
+    names: tuple[str, ...]
+    """Names of the labels; empty for numbers."""
 
+    @abstractmethod
     def stored_targets(self, columns: Columns) -> StoredTargets: ...
 
     def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
         """Weights of the examples with which all classes count equally."""
-        ...
+        raise NotImplementedError  # `ClassifySettings` allows `balance` only for single labels
 
+    @abstractmethod
     def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
         """Logits (C) of a model that knows only the label frequencies of the training data."""
-        ...
 
+    @abstractmethod
     def targets(self, given: Tensor) -> Tensor:
         """The targets of a batch as a matrix like the logits (B C)."""
-        ...
 
+    @abstractmethod
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss: ...
 
+    @abstractmethod
     def predictions(self, scores_BC: Tensor) -> Tensor: ...
 
+    @abstractmethod
     def values(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, float]:
         """Metrics by name, as used in training."""
-        ...
 
     def temperature(
         self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray
     ) -> float | None:
         """The temperature that calibrates the probabilities. `shares_at`: the predictions at a
         temperature. None: there are no probabilities to calibrate."""
-        ...
+        return None
 
     def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> LabelType:
         """A copy whose decision threshold, if there is one, is fitted to these examples."""
-        ...
+        return self
 
     def intervals(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, Range]:
         """The 95 % intervals of those metrics that have one, in their units."""
-        ...
+        return {}
 
     def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
         """Data for the figures of the report."""
-        ...
+        return {}
 
     def details(self, figures: JsonDict, unit: str) -> tuple[list[ScoreRow], JsonDict]:
         """Other results than metrics: table rows for people, and facts for programs."""
-        ...
+        return [], {}
 
-    def remarks(self, unit: str) -> dict[str, str]:
+    def remarks(self) -> dict[str, str]:
         """Explanations of metrics in tables, by name."""
-        ...
+        return {}
 
+    @abstractmethod
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
         """Baseline predictions for `n` examples, from label frequencies alone, by name."""
-        ...
 
+    @abstractmethod
     def remark(self, train_N: StoredTargets) -> str:
         """Remark that describes the baseline of `baseline_predictions`, such as `always 'cat'`."""
-        ...
 
     def frequencies(
         self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
-    ) -> TargetFrequencies | None: ...
+    ) -> TargetFrequencies | None:
+        """Frequencies of the targets; None if they cannot be counted."""
+        return None
 
     def supports(self, truth_N: TargetArray) -> dict[str, int]:
         """Number of examples with each label; empty for numbers."""
-        ...
+        return {}
 
+    @abstractmethod
     def sample(self, shares_C: FloatArray, truth: TargetArray) -> dict[str, str]:
         """The target and the prediction of an example as text."""
-        ...
 
+    @abstractmethod
     def title(self, truth: TargetArray) -> str: ...
 
+    @abstractmethod
     def named_outputs(
         self, shares_NC: FloatArray, truth_N: TargetArray
     ) -> PredictionsAndTargets: ...
 
+    @abstractmethod
     def answer(self, shares_C: FloatArray, place: str, top: int | None) -> Answer: ...
 
 
 @dataclass(frozen=True)
-class SingleLabel:
+class SingleLabel(LabelType):
     has_classes: ClassVar[bool] = True
     link: ClassVar[LinkFunction] = "one"
     names: tuple[str, ...]
@@ -238,9 +247,6 @@ class SingleLabel:
         true_NC = np.eye(len(self.names))[truth_N]
         return metrics.safe_temperature(shares_at, true_NC, metrics.soft_cross_entropy)
 
-    def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> SingleLabel:
-        return self
-
     def intervals(self, shares_NC: FloatArray, truth_N: IntArray) -> dict[str, Range]:
         counts = metrics.confusion(truth_N, shares_NC.argmax(1), len(self.names))
         return {
@@ -272,7 +278,7 @@ class SingleLabel:
             "classes": figures["classes"],
         }
 
-    def remarks(self, unit: str) -> dict[str, str]:
+    def remarks(self) -> dict[str, str]:
         return {"f1": "mean over classes", "loss": "nats"}
 
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
@@ -316,7 +322,7 @@ class SingleLabel:
 
 
 @dataclass(frozen=True)
-class MultiLabel:
+class MultiLabel(LabelType):
     """Multi-label classification: any number of labels, each predicted independently."""
 
     has_classes: ClassVar[bool] = False
@@ -331,9 +337,6 @@ class MultiLabel:
 
     def stored_targets(self, columns: Columns) -> MultiHot:
         return MultiHot(columns["labels"], len(self.names))
-
-    def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
-        raise NotImplementedError  # `ClassifySettings` does not allow `classify.balance` here
 
     def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
         """Log-odds of each label, with add-one smoothing."""
@@ -395,7 +398,7 @@ class MultiLabel:
         ]
         return rows, {"threshold": self.threshold, "ece": ece, "classes": figures["classes"]}
 
-    def remarks(self, unit: str) -> dict[str, str]:
+    def remarks(self) -> dict[str, str]:
         return {"f1": "mean over labels", "loss": "nats per label"}
 
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
@@ -417,11 +420,6 @@ class MultiLabel:
     def remark(self, train_N: StoredTargets) -> str:
         shown = ", ".join(self.names[label] for label in self._most_common(train_N))
         return f"always {shown!r}" if shown else "always no labels"
-
-    def frequencies(
-        self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
-    ) -> None:
-        return None
 
     def supports(self, truth_N: TargetArray) -> dict[str, int]:
         counts_C = (truth_N > 0.5).sum(0).tolist()
@@ -454,21 +452,18 @@ class MultiLabel:
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(LabelType):
     """Regression. The model learns the number with its mean subtracted, divided by its standard
     deviation."""
 
     has_classes: ClassVar[bool] = False
     link: ClassVar[LinkFunction] = "number"
-    names: ClassVar[tuple[str, ...]] = ()
     mean: float
     std: float
+    names: tuple[str, ...] = ()
 
     def stored_targets(self, columns: Columns) -> NDArray[np.float32]:
         return np.asarray(columns["number"], np.float32)
-
-    def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
-        raise NotImplementedError  # `ClassifySettings` does not allow `classify.balance` here
 
     def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
         """The standardised mean of the training data: zero unless `classify.mean` is set."""
@@ -495,12 +490,6 @@ class Regression:
             "loss": float((((said - true) / self.std) ** 2).mean()),
         }
 
-    def temperature(self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray) -> None:
-        return None
-
-    def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> Regression:
-        return self
-
     def intervals(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, Range]:
         found = regression.mae_interval(shares_NC[:, 0], truth_N.astype(np.float64))
         return {"mae": (found.low, found.high)}
@@ -511,10 +500,7 @@ class Regression:
         points = zip(truth_N[rows].tolist(), shares_NC[rows, 0].tolist(), strict=True)
         return {"numbers": [[_short(true), _short(said)] for true, said in points]}
 
-    def details(self, figures: JsonDict, unit: str) -> tuple[list[ScoreRow], JsonDict]:
-        return [], {}
-
-    def remarks(self, unit: str) -> dict[str, str]:
+    def remarks(self) -> dict[str, str]:
         return {"loss": "mean squared error of the standardised numbers"}
 
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
@@ -522,14 +508,6 @@ class Regression:
 
     def remark(self, train_N: StoredTargets) -> str:
         return f"always {float(np.mean(train_N[:], dtype=np.float64)):.4g}"
-
-    def frequencies(
-        self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
-    ) -> None:
-        return None
-
-    def supports(self, truth_N: TargetArray) -> dict[str, int]:
-        return {}
 
     def named_outputs(self, shares_NC: FloatArray, truth_N: TargetArray) -> PredictionsAndTargets:
         return shares_NC[:, 0].tolist(), truth_N.tolist()
