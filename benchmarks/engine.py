@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.machine import alternating, save
 from headway.data.files import open_lines
-from headway.interop import to_ctranslate2
+from headway.interop.ctranslate2 import export as to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.models.build import build_model
 from headway.settings.decode import DecodeSettings

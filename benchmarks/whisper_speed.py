@@ -29,7 +29,7 @@ from benchmarks.machine import alternating, save
 from headway.decode.precision import cast_weights
 from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
-from headway.interop.to_hf import write
+from headway.interop.hf.export import write
 from headway.nn.mel import log_mel
 from headway.tasks.loaded_run import LoadedRun, open_plain
 

@@ -24,7 +24,7 @@ import torch
 from benchmarks.asterisk import RATE
 from benchmarks.machine import save
 from benchmarks.whisper_speed import Wave, hugging_face, ours
-from headway.interop.to_hf import write
+from headway.interop.hf.export import write
 from headway.metrics.speech import without_case_and_punctuation, word_errors
 from headway.tasks.loaded_run import open_plain
 

@@ -11,7 +11,7 @@ import torch
 
 from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import ConfigError, FolderError, UserError
-from headway.interop import to_ctranslate2
+from headway.interop.ctranslate2 import export as to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.interop.ctranslate2.exportable import POSITIONS, check_exportable
 from headway.interop.exporting import export_run

@@ -17,10 +17,9 @@ from headway.cli.main import app
 from headway.decode.constraints import TextConstraints
 from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import ConfigError, UserError
-from headway.interop import to_ctranslate2
+from headway.interop.ctranslate2 import export as to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
-from headway.interop.ctranslate2.options import MAPPED, UNSUPPORTED
-from headway.interop.ctranslate2.searcher import Ranking, even_batches
+from headway.interop.ctranslate2.search import MAPPED, UNSUPPORTED, Ranking, even_batches
 from headway.models.folder import model_weights, save_weights
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings

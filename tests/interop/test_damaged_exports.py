@@ -15,12 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from headway.cli.main import main
 from headway.errors import ConfigError, FolderError
-from headway.interop import to_ctranslate2
+from headway.interop.ctranslate2 import export as to_ctranslate2
 from headway.interop.exporting import export_run
 from headway.interop.graphs.graphs import graphs_of
 from headway.interop.importing import import_run
-from headway.interop.onnx.expected import check_graph, expected_graphs
-from headway.interop.onnx.session import Session
+from headway.interop.onnx.session import Session, check_graph, expected_graphs
 from headway.settings.folder import load_run
 from headway.tasks.engines import engine_of
 from headway.tasks.loaded_run import open_plain

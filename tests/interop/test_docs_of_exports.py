@@ -10,8 +10,8 @@ import tokenizers
 
 import headway
 from headway.cli.main import main
-from headway.interop import to_onnx
 from headway.interop.hf.tokenizer import write_library_tokenizer
+from headway.interop.onnx import export as to_onnx
 from headway.tasks.loaded_run import open_plain
 
 from .test_importing import labelled

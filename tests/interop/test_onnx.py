@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from headway.errors import ConfigError, FolderError, UserError
-from headway.interop import to_onnx
+from headway.interop.onnx import export as to_onnx
 from headway.interop.onnx.engine import OnnxEngine
-from headway.interop.onnx.int8 import quantise
+from headway.interop.onnx.export import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.proof_inputs import proof_sentences
 from headway.settings.folder import load_run
@@ -186,7 +186,7 @@ def test_int8_is_smaller_and_near(task: str, exported: Exported, tmp_path: Path)
 def test_weights_beyond_the_limit_of_the_format_have_a_file_of_their_own(
     int8: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.interop.to_onnx.ONE_FILE", 0)
+    monkeypatch.setattr("headway.interop.onnx.export.ONE_FILE", 0)
     run = open_plain(str(tiny_run(tmp_path / "run", "classify", d_ff=512)))
     out, moved = tmp_path / "out", tmp_path / "moved"
     out.mkdir()

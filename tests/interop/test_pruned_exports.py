@@ -10,9 +10,12 @@ import torch
 
 from headway.errors import UserError
 from headway.inside.measure.pruning import removable_groups, save_pruned, select_heads
-from headway.interop import to_ctranslate2, to_hf, to_onnx, to_torch
+from headway.interop import torch_export as to_torch
+from headway.interop.ctranslate2 import export as to_ctranslate2
 from headway.interop.graphs.graphs import Graph, graphs_of
 from headway.interop.graphs.padded_batches import GraphArray, GraphCall, prove_padded
+from headway.interop.hf import export as to_hf
+from headway.interop.onnx import export as to_onnx
 from headway.interop.proof_inputs import proof_sentences
 from headway.tasks.loaded_run import LoadedRun, open_plain
 

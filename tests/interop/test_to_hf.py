@@ -19,10 +19,10 @@ from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.families import family_named
 from headway.interop.hf.proof import prove
+from headway.interop.hf.sentence_transformers import SentenceFolder
 from headway.interop.importing import import_run
 from headway.interop.proof import Proof
 from headway.interop.proof_inputs import compute_cases, proof_items, proof_sentences
-from headway.interop.sentence_transformers import SentenceFolder
 from headway.models.folder import save_weights
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import RopeSettings, StackSettings

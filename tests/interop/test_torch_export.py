@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.interop import to_torch
+from headway.interop import torch_export as to_torch
 from headway.interop.graphs import record
 from headway.interop.proof_inputs import proof_sentences
 from headway.models.seq2seq import Seq2Seq

@@ -17,8 +17,8 @@ from headway.inside.capture.examples import passages
 from headway.inside.capture.forward import ReadingBatch
 from headway.inside.capture.reading import read
 from headway.interop.graphs.graph_inputs import SEGMENTS, TextInputs
+from headway.interop.hf.export import describe_run
 from headway.interop.proof_inputs import proof_texts
-from headway.interop.to_hf import describe_run
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout

@@ -23,11 +23,11 @@ from headway.interop.folder_files import (
 )
 from headway.interop.foreign_config import ForeignConfig
 from headway.interop.hf.preprocessing import read_preprocessor, with_preprocessing
+from headway.interop.hf.sentence_transformers import MODULES, SentenceFolder
 from headway.interop.hub import download
 from headway.interop.llama2c import read_llama2c
 from headway.interop.named_tokenizer import files_named, files_of, load_beside, load_named
 from headway.interop.openai_whisper import read_openai_whisper
-from headway.interop.sentence_transformers import MODULES, SentenceFolder
 from headway.interop.weights import INDEX, WHOLE, LazyWeights, open_weights
 from headway.settings.folder import CONFIG
 from headway.settings.model import ImageEncoderSettings, Seq2SeqSettings, TextSettings

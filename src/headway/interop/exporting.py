@@ -18,10 +18,10 @@ from headway.tasks.engines import TEXT_ALONE
 from headway.tasks.loaded_run import LoadedRun, open_plain
 
 TARGETS = {
-    "hf": "headway.interop.to_hf",
-    "ctranslate2": "headway.interop.to_ctranslate2",
-    "onnx": "headway.interop.to_onnx",
-    "torch": "headway.interop.to_torch",
+    "hf": "headway.interop.hf.export",
+    "ctranslate2": "headway.interop.ctranslate2.export",
+    "onnx": "headway.interop.onnx.export",
+    "torch": "headway.interop.torch_export",
 }
 """Values of `--to`; each is a module with `write` and `prove`."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from headway.errors import UserError, needs
 from headway.interop.folder_files import ADAPTER_JSON, CONFIG_JSON, GENERATION_JSON
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, PROCESSOR_JSON
+from headway.interop.hf.sentence_transformers import BESIDE, MODULES, modules_of
 from headway.interop.named_tokenizer import NAMES
-from headway.interop.sentence_transformers import BESIDE, MODULES, modules_of
 from headway.interop.weights import INDEX, WHOLE, shards_of
 
 SMALL = (

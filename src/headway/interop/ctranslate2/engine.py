@@ -20,9 +20,12 @@ from headway.decode.engine import Engine, EngineEncoder, TokenLists
 from headway.decode.search.hypothesis import SpecialTokens
 from headway.errors import FolderError, needs
 from headway.interop.ctranslate2.exportable import positions_of
-from headway.interop.ctranslate2.options import RERANKING_NOTE, reranks
-from headway.interop.ctranslate2.prompts import Ctranslate2PromptSearcher
-from headway.interop.ctranslate2.searcher import Ctranslate2Searcher
+from headway.interop.ctranslate2.search import (
+    RERANKING_NOTE,
+    Ctranslate2PromptSearcher,
+    Ctranslate2Searcher,
+    reranks,
+)
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
 
+import torch
 from torch import Tensor
 
 from headway.interop.convertible import BIASES, check_kind, check_round_trip, their_activation
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LONGEST, ForeignConfig
 from headway.interop.hf.generation import decode_settings
-from headway.interop.hf.interleaved import in_halves
-from headway.interop.hf.side_sizes import foreign_sizes, read_sides
 from headway.interop.name_pairs import NamePair, TensorTransform, stacked, weight_and_bias
 from headway.nn.positions import sinusoids
-from headway.settings.model import Seq2SeqSettings
+from headway.settings.model import Seq2SeqSettings, StackSettings
 from headway.settings.run import RunSettings
 
 OFFSET = 2
@@ -218,3 +217,70 @@ def pegasus_tables(config: Config) -> dict[str, Tensor]:
     """It looks for its sinusoids in the file, though it could compute them."""
     table_PD = sinusoids(config["max_position_embeddings"], config["d_model"], halves=True)
     return {f"model.{side}.embed_positions.weight": table_PD for side in ("encoder", "decoder")}
+
+
+KEYS = {"n_layers": "layers", "n_heads": "attention_heads", "d_ff": "ffn_dim"}
+"""Foreign keys by our settings; `encoder_` or `decoder_` precedes them."""
+
+
+class SideSizes(TypedDict):
+    n_layers: int
+    n_heads: int
+    d_ff: int
+    decoder: StackSettings
+
+
+def read_sides(given: ForeignConfig, names: Collection[str]) -> SideSizes:
+    """Read the sizes of both sides. If both have the same heads and feed-forward width, it is set
+    once."""
+    n_heads, d_ff = given.integer("encoder_attention_heads"), given.integer("encoder_ffn_dim")
+    decoder_heads = given.integer("decoder_attention_heads", n_heads)
+    decoder_ff = given.integer("decoder_ffn_dim", d_ff)
+    return {
+        "n_layers": given.layers("encoder_layers", names),
+        "n_heads": n_heads,
+        "d_ff": d_ff,
+        "decoder": StackSettings(
+            n_layers=given.layers("decoder_layers", names),
+            n_heads=None if decoder_heads == n_heads else decoder_heads,
+            d_ff=None if decoder_ff == d_ff else decoder_ff,
+        ),
+    }
+
+
+def foreign_sizes(ours: Seq2SeqSettings) -> dict[str, int]:
+    return {
+        f"{kind}_{theirs}": getattr(stack, name)
+        for name, theirs in KEYS.items()
+        for kind, stack in ours.stacks.items()
+    }
+
+
+READERS = ("tokens.weight", "to_qkv.weight", "to_hidden.weight", "head.linear.weight")
+"""Matrices that read the residual stream: their columns are permuted."""
+
+WRITERS = ("to_out.weight", "to_out.bias")
+"""Weights that write the residual stream: their rows are permuted. Those of norms are, too."""
+
+
+def in_halves(found: Architecture, width: int) -> Architecture:
+    """Return the architecture with the even dimensions of the residual stream first, then the odd
+    ones."""
+    order_D = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
+    return replace(found, pairs=[_reordered(pair, order_D) for pair in found.pairs])
+
+
+def _reordered(pair: NamePair, order_D: Tensor) -> NamePair:
+    if pair.ours.endswith(READERS):
+        axis = 1
+    elif pair.ours.endswith(WRITERS) or "norm" in pair.ours:
+        axis = 0
+    else:
+        return pair
+    back_D = order_D.argsort()
+    return pair._replace(
+        change=TensorTransform(
+            lambda tensor: pair.change.to_ours(tensor).index_select(axis, back_D),
+            lambda tensor: pair.change.to_theirs(tensor.index_select(axis, order_D)),
+        )
+    )

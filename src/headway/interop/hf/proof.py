@@ -22,6 +22,7 @@ from torch import Tensor
 from headway.interop.families import family_named
 from headway.interop.folder_files import read_table
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
+from headway.interop.hf.sentence_transformers import MODULES, SentenceFolder
 from headway.interop.hf.tokenizer import ORIGINALS, around
 from headway.interop.importing import convert_tensors, with_zeros
 from headway.interop.proof import Proof, compared
@@ -35,7 +36,6 @@ from headway.interop.proof_inputs import (
     proof_items,
     unit_names,
 )
-from headway.interop.sentence_transformers import MODULES, SentenceFolder
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights

@@ -10,8 +10,8 @@ from headway.errors import UserError
 from headway.interop.convertible import BIASES, check_round_trip, their_activation
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LONGEST, ForeignConfig
+from headway.interop.hf.bart import foreign_sizes, read_sides
 from headway.interop.hf.generation import decode_settings
-from headway.interop.hf.side_sizes import foreign_sizes, read_sides
 from headway.interop.name_pairs import NamePair, TensorTransform, weight_and_bias
 from headway.settings.audio import AudioSeq2SeqSettings, AudioSettings
 from headway.settings.run import RunSettings

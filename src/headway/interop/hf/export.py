@@ -29,7 +29,7 @@ from headway.interop.hf import vision_encoder_decoder as hf_captioner
 from headway.interop.hf.bart import pegasus_tables
 from headway.interop.hf.generation import generation_config, whisper_generation
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, preprocessor_config
-from headway.interop.hf.sentence_transformers_files import give_back_modules, write_modules
+from headway.interop.hf.sentence_transformers import give_back_modules, write_modules
 from headway.interop.hf.tokenizer import give_back_tokenizer, special_ids, write_tokenizer
 from headway.interop.name_pairs import to_theirs
 from headway.interop.proof import Proof

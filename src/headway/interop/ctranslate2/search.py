@@ -1,13 +1,20 @@
-"""Translation by CTranslate2's own search, with the interface of our search."""
+"""Translation and continuation of prompts by CTranslate2's own search, with the interface of ours.
+
+Settings of `decode.*` are converted to options of CTranslate2. Settings without an equivalent raise
+an error that names them, unless they have no effect.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
+
 from headway.decode.engine import SearchedBatch, TokenLists
+from headway.decode.logits_processors import always_banned
 from headway.decode.search.greedy import TokenCallback
 from headway.decode.search.hypothesis import (
     NO_CONSTRAINTS,
@@ -16,10 +23,9 @@ from headway.decode.search.hypothesis import (
     SpecialTokens,
     TokenConstraints,
 )
-from headway.decode.search.job import Job
-from headway.decode.search.searcher import SharedPrefix, with_begin
-from headway.errors import Option, UserError
-from headway.interop.ctranslate2.options import check_options, divisors, power, search_options
+from headway.decode.search.job import Job, length_penalty
+from headway.decode.search.searcher import SharedPrefix, check_prompted, check_prompts, with_begin
+from headway.errors import ConfigError, Option, UserError
 from headway.settings.decode import DecodeSettings
 
 FIRST = 64
@@ -244,3 +250,202 @@ def even_batches(lengths: Sequence[int], room: int, workers: int) -> Iterator[li
 
 def spelled(tokens: Sequence[int], vocabulary: Sequence[str]) -> list[str]:
     return [vocabulary[token] for token in tokens]
+
+
+class Ctranslate2PromptSearcher:
+    """Language model search by CTranslate2; an implementation of `decode.engine.Search`."""
+
+    def __init__(
+        self,
+        runner: Any,
+        settings: DecodeSettings,
+        specials: SpecialTokens,
+        vocabulary: list[str],
+        context: int | None,
+        detail: bool,
+    ) -> None:
+        """`runner`: a `ctranslate2.Generator`; `context`: its maximum number of tokens."""
+        check_prompted(settings)
+        check_options(settings)
+        self.runner, self.settings, self.specials = runner, settings, specials
+        self.vocabulary, self.context = vocabulary, context
+        # Tokens after a stop string must not count in the score, so each token needs its own.
+        self.detail = detail or bool(settings.stop)
+        self.ranking = Ranking(settings, specials, vocabulary)
+        self.options = {
+            **search_options(settings, specials, vocabulary),
+            "min_length": settings.min_len,
+            "include_prompt_in_result": False,
+        }
+
+    def __call__(
+        self,
+        sources: TokenLists,
+        wishes: Sequence[TokenConstraints] | None = None,
+        numbers: TokenLists | None = None,
+        *,
+        prefix: SharedPrefix | None = None,
+        watch: TokenCallback | None = None,
+    ) -> list[list[Hypothesis]]:
+        check_prompts(sources, self.context)
+        limits = Job.completing(self.settings, self.specials, sources, self.context).limits
+        texts = [spelled(prompt, self.vocabulary) for prompt in sources]
+        found: dict[int, list[Hypothesis]] = {}
+        for group in _alike(texts, limits):
+            results = self.runner.generate_batch(
+                [texts[i] for i in group],
+                max_length=limits[group[0]],
+                callback=None if watch is None else _callback(watch, group),
+                **self.options,
+            )
+            for i, one in zip(group, results, strict=True):
+                found[i] = self.ranking.hypotheses(one.sequences, one.scores)
+        outputs = [found[i] for i in range(len(texts))]
+        return self._scored(texts, outputs) if self.detail else outputs
+
+    def _scored(
+        self, texts: list[list[str]], outputs: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        end = self.vocabulary[self.specials.eos]
+        whole = [
+            [*text, *spelled(h.tokens, self.vocabulary), *([end] if h.finished else [])]
+            for text, of_text in zip(texts, outputs, strict=True)
+            for h in of_text
+        ]
+        results = iter(
+            self.runner.score_batch(
+                whole, max_batch_size=self.settings.batch_tokens, batch_type="tokens",
+                max_input_length=0,
+            )
+        )  # fmt: skip
+        return [
+            [self.ranking.detailed(h, next(results).log_probs[len(text) - 1 :]) for h in of_text]
+            for text, of_text in zip(texts, outputs, strict=True)
+        ]
+
+
+def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]:
+    """Indices of prompts that can share a batch.
+
+    All have the same length limit, so that no output exceeds the context of the model. Prompts of
+    one token are separate: next to one, CTranslate2 repeats tokens of longer prompts.
+    """
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for i, (text, limit) in enumerate(zip(texts, limits, strict=True)):
+        groups.setdefault((limit, len(text) == 1), []).append(i)
+    return list(groups.values())
+
+
+def _callback(watch: TokenCallback, group: Sequence[int]) -> Callable[[Any], bool]:
+    """Callback that passes each new token to `watch`. CTranslate2 calls it for greedy search and
+    sampling only, as in our search."""
+    return lambda step: watch(group[step.batch_id], step.hypothesis_id, step.token_id)
+
+
+MAPPED = {
+    "beam": "beam_size",
+    "n_best": "num_hypotheses",
+    "length_penalty": "length_penalty: `power` is built in; outputs of `gnmt` are re-ranked",
+    "length_penalty_alpha": "length_penalty",
+    "coverage": "coverage_penalty",
+    "extra_len": "max_decoding_length",
+    "max_len": "max_decoding_length, max_length",
+    "min_len": "min_decoding_length, min_length",
+    "sample": "beam_size=1 with sampling_topk, sampling_topp",
+    "temperature": "sampling_temperature",
+    "top_k": "sampling_topk",
+    "top_p": "sampling_topp",
+    "seed": "set_random_seed: the same input in the same order gives the same text",
+    "repetition_penalty": "repetition_penalty, before the softmax; tokens of a prompt are not "
+    "penalised",
+    "no_repeat_ngram": "no_repeat_ngram_size; n-grams of a prompt are not counted",
+    "unknown": "disable_unk; `copy` uses return_attention",
+    "stop": "callback, or cut off afterwards",
+    "batch_tokens": "size of the batches that headway makes",
+}
+"""CTranslate2 options for each setting. Prefixes become `target_prefix`, banned phrases
+`suppress_sequences`, and alignments `return_attention`."""
+
+UNSUPPORTED: dict[str, tuple[Any, str]] = {
+    "groups": (1, "CTranslate2 has no diverse beam search"),
+    "min_p": (
+        0.0,
+        "CTranslate2 cannot filter tokens by their probability relative to the best one",
+    ),
+    "precision": ("fp32", "the precision of the weights is set by `headway export --int8`"),
+}
+"""Settings without an equivalent: the value that has no effect, and the reason. `diversity` only
+has an effect with `groups`. Required phrases are not supported either."""
+
+RERANKING_NOTE = (
+    "CTranslate2 has no gnmt length penalty: it searches with its own (n^alpha), and its outputs "
+    "are re-ranked by gnmt. With decode.length_penalty=power nothing is re-ranked."
+)
+
+
+def check_options(settings: DecodeSettings) -> None:
+    for name, (nothing, reason) in UNSUPPORTED.items():
+        value = getattr(settings, name)
+        if value != nothing:
+            raise ConfigError(
+                f"decode.{name}={value} is not supported by {Option('engine', 'ctranslate2')}: "
+                f"{reason}. Set decode.{name}={nothing}, or use {Option('engine', 'torch')} with "
+                "the run."
+            )
+
+
+def searches(settings: DecodeSettings) -> bool:
+    """Return whether this is a beam search; only there a length penalty has an effect."""
+    return not settings.sample and settings.beam > 1
+
+
+def reranks(settings: DecodeSettings) -> bool:
+    return (
+        searches(settings)
+        and settings.length_penalty == "gnmt"
+        and settings.length_penalty_alpha > 0
+    )
+
+
+def power(settings: DecodeSettings) -> float:
+    """Exponent of CTranslate2's length penalty, which divides log P by (number of
+    tokens)^exponent."""
+    return 0.0 if settings.length_penalty == "none" else settings.length_penalty_alpha
+
+
+def divisors(settings: DecodeSettings, longest: int) -> list[float]:
+    """Divisors of log P in our length penalty, for each number of tokens."""
+    found: list[float] = length_penalty(settings)(torch.arange(longest + 1)).tolist()
+    return found
+
+
+def search_options(
+    settings: DecodeSettings, specials: SpecialTokens, tokens: Sequence[str]
+) -> dict[str, Any]:
+    """Options for both `translate_batch` and `generate_batch`. `tokens`: the target vocabulary."""
+    width, n_found = 1, 1
+    if searches(settings):
+        # All finished hypotheses, for re-ranking; without a penalty it stops at the first one.
+        width, n_found = settings.beam, settings.beam if power(settings) else settings.n_best
+    elif settings.sample and settings.top_k != 1:  # with top_k=1 all samples would be equal
+        n_found = settings.n_best
+    banned = set(always_banned(settings, specials)) - {specials.unk}
+    told: dict[str, Any] = {
+        "beam_size": width,
+        "num_hypotheses": n_found,
+        "length_penalty": power(settings),
+        "repetition_penalty": settings.repetition_penalty,
+        "no_repeat_ngram_size": settings.no_repeat_ngram,
+        "disable_unk": specials.unk in always_banned(settings, specials),
+        "suppress_sequences": [[tokens[token]] for token in sorted(banned)],
+        "end_token": tokens[specials.eos],
+        "return_end_token": True,
+        "return_scores": True,
+    }
+    if settings.sample:
+        told |= {
+            "sampling_topk": settings.top_k,
+            "sampling_topp": settings.top_p,
+            "sampling_temperature": settings.temperature,
+        }
+    return told
