@@ -22,7 +22,7 @@ DATA = Path(headway.__file__).parent / "data"
 
 
 @pytest.mark.parametrize(
-    ("value", "form"),
+    ("name", "form"),
     [
         *((f"a{end}", Format.IMAGE) for end in sorted(IMAGES)),
         *((f"a{end.upper()}", Format.AUDIO) for end in sorted(AUDIO)),
@@ -34,28 +34,39 @@ DATA = Path(headway.__file__).parent / "data"
         ("a.csv.zst", Format.DELIMITED),
         ("a.conllu", Format.CONLL),
         ("a.txt", Format.TEXT),
-        (b"\x89PNG\r\n", Format.IMAGE),
-        (b"RIFF\0\0\0\0WAVE", Format.AUDIO),
-        (b"RIFF\0\0\0\0WEBP", Format.IMAGE),
-        (b"anything", Format.TEXT),
-        (np.zeros(3), Format.ARRAY),
-        ({"text": ["a"]}, Format.TABLE),
     ],
 )
-def test_formats_by_name_and_by_content(value: object, form: Format) -> None:
-    assert sniff(value) is form
+def test_formats_by_name(name: str, form: Format) -> None:
+    assert sniff(Path(name)) is form
 
 
 @pytest.mark.parametrize(
-    ("first", "form"),
+    ("content", "end"),
     [
-        ('{"text": "a"}', Format.JSON_LINES),
-        ("a\tb", Format.DELIMITED),
-        ("a sentence", Format.TEXT),
+        (b"\x89PNG\r\n", ".png"),
+        (b"RIFF\0\0\0\0WAVE", ".wav"),
+        (b"RIFF\0\0\0\0WEBP", ".webp"),
+        (b"anything", ""),
     ],
 )
-def test_the_first_line_tells_what_the_name_does_not(first: str, form: Format) -> None:
-    assert sniff("data", [first]) is form
+def test_media_by_their_first_bytes(content: bytes, end: str) -> None:
+    assert formats.extension_of(content) == end
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("a.flac", ("audio",)),
+        ("a.tiff", ("image", "video")),
+        ("a.npy", ("image", "video", "audio")),
+        (np.zeros(3), ("audio",)),
+        (np.zeros((3, 3)), ("image",)),
+        (np.zeros((2, 3, 3, 1)), ("video",)),
+        ({"array": [0.0], "sampling_rate": 8000}, ("audio",)),
+    ],
+)
+def test_modalities_of_values(value: object, found: tuple[str, ...]) -> None:
+    assert formats.media_types(value) == found
 
 
 def test_a_folder_is_one_whatever_its_name(tmp_path: Path) -> None:

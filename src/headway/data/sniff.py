@@ -1,8 +1,8 @@
 """What a file or a value is: the one list of file extensions, first bytes and header rules.
 
-`sniff` tells the format of a file or of a value in memory. Readers and commands ask the functions
-below it about names and first lines. There are no heavy imports, so that columns can be bound
-without torch.
+`sniff` returns the format of a file. Readers and commands ask the functions below it about names,
+first lines and values in memory. There are no heavy imports, so that columns can be bound without
+torch.
 """
 
 from __future__ import annotations
@@ -114,26 +114,15 @@ class Format(Enum):
     DELIMITED = "delimited text"
     CONLL = "one word per line"
     TEXT = "plain text"
-    TABLE = "table in memory"
 
     @property
     def is_table_file(self) -> bool:
         return self in (Format.PARQUET, Format.JSON_LINES, Format.DELIMITED)
 
 
-def sniff(value: object, head: Sequence[str] = ()) -> Format:
-    """Return the format of a file by its name, and if that does not tell, by the first lines in
-    `head`; or the format of a value in memory."""
-    if isinstance(value, str | PathLike):
-        return _sniff_path(Path(value), head)
-    if isinstance(value, np.ndarray) or hasattr(value, "__array_interface__"):
-        return Format.ARRAY
-    if isinstance(value, bytes | bytearray | memoryview):
-        return _BY_EXTENSION.get(extension_of(bytes(value)), Format.TEXT)
-    return Format.TABLE
-
-
-def _sniff_path(path: Path, head: Sequence[str]) -> Format:
+def sniff(path: Path) -> Format:
+    """Return the format of a file by its name, or that it is a folder. Only its first lines show
+    whether plain text has columns: see `is_json_lines`, `detect_separator` and `label_format`."""
     if path.is_dir():
         return Format.FOLDER
     if is_table_file(path):
@@ -142,19 +131,13 @@ def _sniff_path(path: Path, head: Sequence[str]) -> Format:
         return Format.JSON_LINES if has_extension(path, *JSON_LINES) else Format.DELIMITED
     if is_idx(path):
         return Format.IDX
-    last = extension(path)
-    if last in EXTENSIONS["audio"]:
+    if is_audio(path):
         return Format.AUDIO
-    if last == ARRAY:
+    if is_array(path):
         return Format.ARRAY
     if is_visual(path):
         return Format.IMAGE
-    if last in CONLL or last == CONLL_U:
-        return Format.CONLL
-    first = head[0] if head else ""
-    if is_json_lines(path, first):
-        return Format.JSON_LINES
-    return Format.DELIMITED if head and detect_separator(path, head, ()) else Format.TEXT
+    return Format.CONLL if has_extension(path, *CONLL, CONLL_U) else Format.TEXT
 
 
 def extension(path: str | PathLike[str]) -> str:
@@ -254,12 +237,6 @@ def extension_of(content: bytes) -> str:
     if content[:4] == RIFF:
         return ".webp" if content[8:12] == b"WEBP" else ".wav"
     return next((end for start, end in MEDIA_STARTS.items() if content.startswith(start)), "")
-
-
-_BY_EXTENSION = {
-    **dict.fromkeys(IMAGES, Format.IMAGE), **dict.fromkeys(AUDIO, Format.AUDIO),
-    ARRAY: Format.ARRAY,
-}  # fmt: skip
 
 
 def is_json_lines(path: str | PathLike[str], first: str, *fields: str) -> bool:

@@ -1,7 +1,8 @@
 """Choose all settings that the user left open, in the same way for all tasks.
 
 `resolve` is a pure function of facts collected beforehand. Settings of the user come first, then
-the table of defaults (`settings/defaults.toml`). The reason for each chosen value is stored with it.
+the table of defaults (`settings/defaults.toml`). The reason for each chosen value is stored with
+it.
 """
 
 from __future__ import annotations
