@@ -26,7 +26,8 @@ from headway.tasks.answers import (
     VectorAnswer,
     WordAnswer,
 )
-from headway.tasks.format import PrintOptions, to_cells, to_json, to_lines
+from headway.tasks.format import PrintOptions, confusion_rows, to_cells, to_json, to_lines
+from headway.tasks.scores import Scores
 
 TEXT = TextAnswer(
     text="a dog",
@@ -145,3 +146,11 @@ def test_the_other_kinds() -> None:
         {"start": 0.0, "end": 1.235, "text": "one", "log_prob": -0.5, "compression_ratio": 0.5,
          "tries": 2}
     ]  # fmt: skip
+
+
+def test_the_confusion_matrix_is_a_table_with_a_head() -> None:
+    figures = {"confusion": {"labels": ["a", "b"], "counts": [[3, 1], [0, 2]]}}
+    head, *rows = confusion_rows(Scores({"accuracy": 83.3}, figures=figures))
+    assert head[1:] == ["a", "b"]
+    assert rows == [["a", "3", "1"], ["b", "0", "2"]]
+    assert confusion_rows(Scores({"accuracy": 83.3})) == []

@@ -6,7 +6,8 @@ import re
 
 from headway.specs.metrics import METRICS
 from headway.specs.tasks import SPECS
-from headway.tasks.scores import MODEL, advice, compared, of_metric, standings
+from headway.tasks.format import comparison_lines
+from headway.tasks.scores import MODEL, advice, of_metric, standings
 
 BASELINES = {
     "majority class": {"accuracy": 50.0, "loss": 0.7},
@@ -29,7 +30,7 @@ def parts(line: str) -> tuple[str, list[str]]:
 def test_the_model_is_listed_last_with_the_interval_of_each_score() -> None:
     ranges = {"bag of words": (76.0, 83.0), MODEL: (77.25, 84.5)}
     rows = standings(81.0, BASELINES, ranges, METRICS["accuracy"])
-    head, *lines = compared(rows, METRICS["accuracy"])
+    head, *lines = comparison_lines(rows, METRICS["accuracy"])
     assert "accuracy" in head
     assert "95 %" in head
     assert list(map(parts, lines)) == [
@@ -38,12 +39,12 @@ def test_the_model_is_listed_last_with_the_interval_of_each_score() -> None:
         (MODEL, ["81.00", "77.25", "84.50"]),
     ]
     rows = standings(0.5, BASELINES, {}, METRICS["loss"])
-    head, *lines = compared(rows, METRICS["loss"])
+    head, *lines = comparison_lines(rows, METRICS["loss"])
     assert "loss" in head
     assert "95 %" not in head
     assert list(map(parts, lines)) == [("majority class", ["0.700"]), (MODEL, ["0.500"])]
     assert [row.facts["high"] for row in rows] == [None, None]
-    assert not compared(standings(50.0, BASELINES, {}, METRICS["f1"]), METRICS["f1"])
+    assert not comparison_lines(standings(50.0, BASELINES, {}, METRICS["f1"]), METRICS["f1"])
 
 
 def test_a_model_worse_than_a_baseline_gets_advice() -> None:

@@ -137,13 +137,10 @@ def files_of_test(
 
 
 def _show(found: Scores) -> None:
+    from headway.tasks.format import confusion_rows
+
     show_table(["score", "value", ""], found.rows, {"value"})
-    confusion = found.figures.get("confusion")
-    if confusion:
+    if rows := confusion_rows(found):
         print()
-        names = [str(name) for name in confusion["labels"]]
-        rows = [
-            (name, *map(str, counts))
-            for name, counts in zip(names, confusion["counts"], strict=True)
-        ]
-        show_table(["true \\ predicted", *names], rows, set(names))
+        head, *counts = rows
+        show_table(head, counts, set(head[1:]))

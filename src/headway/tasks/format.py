@@ -1,13 +1,14 @@
-"""Formats of answers: lines for people, JSON for programs, cells of a table, and HTML.
+"""Formats of answers and scores: lines for people, JSON for programs, tables, and HTML.
 
-JSON has the same keys for all tasks: `file` or `source` for the input, `text` for generated text,
-`error` if there is no answer. Numbers are rounded to 6 decimal places, times to milliseconds.
+JSON of answers has the same keys for all tasks: `file` or `source` for the input, `text` for
+generated text, `error` if there is no answer. Numbers are rounded to 6 decimal places, times to
+milliseconds.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from html import escape
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from headway.specs.metrics import Metric
 from headway.specs.tasks import Spec
 from headway.tasks.answers import (
     Answer,
@@ -34,6 +36,7 @@ from headway.tasks.answers import (
     VectorAnswer,
     WordAnswer,
 )
+from headway.tasks.scores import ScoreRow, Scores, Standing
 
 DIGITS = 6
 
@@ -437,15 +440,21 @@ def to_html(answers: Sequence[Answer]) -> str:
     names = ["place"] * any(one.place for one in shown)
     names += ["source"] * any(one.source for one in shown)
     names += ["text", *["score"] * any(one.score is not None for one in shown)]
-    head = _html_row("th", names)
-    rows = "".join(_html_row("td", [_html_cell(one, name) for name in names]) for one in shown)
+    rows = [[_html_cell(one, name) for name in names] for one in shown]
+    table = _html_table(names, rows, f" style={CELL_STYLE!r}")
     left = len(answers) - len(shown)
-    more = f"<p>… and {left:,} more</p>" if left else ""
-    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>{more}"
+    return table + (f"<p>… and {left:,} more</p>" if left else "")
 
 
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag} style={CELL_STYLE!r}>{cell}</{tag}>' for cell in cells)}</tr>"
+def _html_table(head: Sequence[str], rows: Iterable[Sequence[str]], attributes: str = "") -> str:
+    """Return an HTML table. Cells are HTML already; `attributes` are those of every cell."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        shown = "".join(f"<{tag}{attributes}>{cell}</{tag}>" for cell in cells)
+        return f"<tr>{shown}</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 def _html_cell(answer: Answer, name: str) -> str:
@@ -472,3 +481,77 @@ def _shaded(answer: Answer) -> str:
         f'{0.6 * (1 - np.exp(log_prob)):.2f})">{escape(part)}</span>'
         for part, log_prob in zip(parts, answer.token_log_probs, strict=False)
     )
+
+
+# -- scores
+
+
+def score_rows(scores: Scores) -> list[ScoreRow]:
+    """Return the rows of `headway evaluate`: number of examples, metrics with their intervals,
+    other results, then the model's members and the baselines with the main metric."""
+    rows = [] if scores.n is None else [(scores.unit, f"{scores.n:,}", "")]
+    for name, value in scores.items():
+        metric, known = scores.metrics[name], scores.intervals.get(name)
+        notes = [metric.interval_text(known) if known else "",
+                 scores.remarks.get(name, metric.remark)]  # fmt: skip
+        rows.append((metric.label, metric.shown(value), "; ".join(filter(None, notes))))
+    rows += scores.details
+    for name, method in scores.methods.items():
+        # The main metric, or the first that a baseline has.
+        first = next((metric for metric in scores if metric in method.values), "")
+        rows.append((name, _score_cell(scores, method.values, first) or "–", method.remark))
+    return rows
+
+
+def score_facts(scores: Scores) -> JsonDict:
+    """Return the JSON object of `headway evaluate --json`."""
+    found: JsonDict = dict(scores)
+    if scores.n is not None:
+        found["n"] = scores.n
+    if scores.intervals:
+        found["intervals"] = {name: list(one) for name, one in scores.intervals.items()}
+    found |= scores.own_facts
+    if scores.members:
+        found["members"] = scores.members
+    return {**found, "baselines": scores.baselines}
+
+
+def scores_html(scores: Scores) -> str:
+    """Return an HTML table for notebooks: all metrics, with those of members and baselines."""
+    names = [name for name in scores.metrics if name in scores]
+    methods = {"model": scores, **scores.members, **scores.baselines}
+    rows = [
+        [escape(one) for one in (who, *(_score_cell(scores, values, name) for name in names))]
+        for who, values in methods.items()
+    ]
+    return _html_table(["", *(escape(scores.metrics[name].label) for name in names)], rows)
+
+
+def _score_cell(scores: Scores, values: Mapping[str, float], name: str) -> str:
+    return scores.metrics[name].shown(values[name]) if name in values else ""
+
+
+def confusion_rows(scores: Scores) -> list[list[str]]:
+    """Return the confusion matrix with its head, or nothing if there is none."""
+    found = scores.figures.get("confusion")
+    if not found:
+        return []
+    names = [str(name) for name in found["labels"]]
+    counts = zip(names, found["counts"], strict=True)
+    return [["true \\ predicted", *names], *([name, *map(str, row)] for name, row in counts)]
+
+
+def comparison_lines(rows: Sequence[Standing], metric: Metric) -> list[str]:
+    """Return the lines that compare the model with the baselines at the end of training."""
+    wide = max((len(row.name) for row in rows), default=0)
+    values = [f"{row.value:.{metric.digits}f}" for row in rows]
+    most = max(map(len, values), default=0)
+    known = ", with 95 % intervals" * any(row.range for row in rows)
+    lines = [f"validation {metric.axis}{known}:"] if rows else []
+    for row, value in zip(rows, values, strict=True):
+        between = ""
+        if row.range:
+            low, high = (f"{one:.{metric.digits}f}" for one in row.range)
+            between = f"  ({low} – {high})"
+        lines.append(f"  {row.name:<{wide}}  {value:>{most}}{between}")
+    return lines

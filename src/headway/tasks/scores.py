@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import Any
 
 from headway.errors import Option
@@ -162,7 +161,7 @@ class Scores(Mapping[str, float]):
         self._values = dict(values)
         self.n, self.unit, self.examples = n, unit, examples
         self.remarks, self.details = dict(remarks or {}), list(details)
-        self._facts = dict(facts or {})
+        self.own_facts = dict(facts or {})
         self.samples, self.figures = list(samples), dict(figures or {})
         self._find_intervals, self._find_answers = find_intervals, find_answers
         self._find_members, self._find_baselines = find_members, find_baselines
@@ -186,7 +185,7 @@ class Scores(Mapping[str, float]):
         return Scores(
             self._values | dict(more or {}), n=self.n, unit=self.unit, remarks=self.remarks,
             find_intervals=lambda: self.intervals, details=[*self.details, *details],
-            facts=self._facts | dict(facts or {}),
+            facts=self.own_facts | dict(facts or {}),
             samples=self.samples, figures=self.figures | dict(figures or {}),
             find_answers=lambda: self._answered,
             find_members=lambda: self._members,
@@ -249,38 +248,24 @@ class Scores(Mapping[str, float]):
         return {name: one[metric] for name, one in found.items() if metric in one}
 
     @property
+    def methods(self) -> Methods:
+        """Scores of the model's members and of the baselines, with what each of them does."""
+        return self._members | self._baselines
+
+    @property
     def rows(self) -> list[ScoreRow]:
         """The table for people: metrics with their intervals, other results, then the members of
         the model and the baselines with the main metric."""
-        rows = [] if self.n is None else [(self.unit, f"{self.n:,}", "")]
-        for name, value in self.items():
-            metric, known = self.metrics[name], self.intervals.get(name)
-            notes = (
-                metric.interval_text(known) if known else "", self.remarks.get(name, metric.remark)
-            )  # fmt: skip
-            rows.append((metric.label, metric.shown(value), "; ".join(filter(None, notes))))
-        rows += self.details
-        for name, one in (self._members | self._baselines).items():
-            shown = self._cell(one.values, self._first_of(one.values))
-            rows.append((name, shown or "–", one.remark))
-        return rows
+        from headway.tasks.format import score_rows
 
-    def _first_of(self, values: Mapping[str, float]) -> str:
-        """The main metric, or the first that a baseline has."""
-        return next((name for name in self if name in values), "")
+        return score_rows(self)
 
     @property
     def facts(self) -> dict[str, Any]:
         """All results, for programs."""
-        found: dict[str, Any] = dict(self)
-        if self.n is not None:
-            found["n"] = self.n
-        if self.intervals:
-            found["intervals"] = {name: list(one) for name, one in self.intervals.items()}
-        found |= self._facts
-        if self._members:
-            found["members"] = self.members
-        return {**found, "baselines": self.baselines}
+        from headway.tasks.format import score_facts
+
+        return score_facts(self)
 
     @cached_property
     def _answered(self) -> PredictionsAndTargets:
@@ -310,23 +295,9 @@ class Scores(Mapping[str, float]):
         return f"Scores({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
-        """HTML table for notebooks: all metrics, with those of the baselines."""
-        names = [name for name in self.metrics if name in self]
-        rows = [("model", *(self._cell(self, name) for name in names))]
-        for who, values in [*self.members.items(), *self.baselines.items()]:
-            rows.append((who, *(self._cell(values, name) for name in names)))
-        return _table(("", *(self.metrics[name].label for name in names)), rows)
+        from headway.tasks.format import scores_html
 
-    def _cell(self, values: Mapping[str, float], name: str) -> str:
-        return self.metrics[name].shown(values[name]) if name in values else ""
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    body = "".join(line(row, "td") for row in rows)
-    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"
+        return scores_html(self)
 
 
 PAGE = "docs/tasks/training.md#when-a-baseline-is-better"
@@ -365,22 +336,6 @@ def standings(
     found += [*reversed(of_metric(members or {}, metric).items())]
     rows = [Standing(name, one, ranges.get(name)) for name, one in found]
     return [*rows, Standing(MODEL, value, ranges.get(MODEL))] if rows else []
-
-
-def compared(rows: Sequence[Standing], metric: Metric) -> list[str]:
-    """Lines of the table that compares the model with the baselines at the end of training."""
-    wide = max((len(row.name) for row in rows), default=0)
-    values = [f"{row.value:.{metric.digits}f}" for row in rows]
-    most = max(map(len, values), default=0)
-    known = ", with 95 % intervals" * any(row.range for row in rows)
-    lines = [f"validation {metric.axis}{known}:"] if rows else []
-    for row, value in zip(rows, values, strict=True):
-        between = ""
-        if row.range:
-            low, high = (f"{one:.{metric.digits}f}" for one in row.range)
-            between = f"  ({low} – {high})"
-        lines.append(f"  {row.name:<{wide}}  {value:>{most}}{between}")
-    return lines
 
 
 def advice(

@@ -33,9 +33,10 @@ from headway.storage import replace_text
 from headway.tasks.custom_metrics import CustomMetric, with_metrics
 from headway.tasks.dataset import EvalPass
 from headway.tasks.distil import compare, load_teacher
+from headway.tasks.format import comparison_lines
 from headway.tasks.losses import loss_for
 from headway.tasks.objective import Objective
-from headway.tasks.scores import Baselines, Scores, advice, compared, standings
+from headway.tasks.scores import Baselines, Scores, advice, standings
 from headway.tasks.task import Note, make_task
 from headway.training import estimate as plan
 from headway.training.average import Ema, average_of, newest_undamaged
@@ -384,7 +385,7 @@ def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
         facts |= {
             "baselines": baselines,
             "compared": {"metric": metric.name, "rows": [row.facts for row in rows]},
-            "lines": facts["lines"] + compared(rows, metric),
+            "lines": facts["lines"] + comparison_lines(rows, metric),
             "advice": advice(
                 spec_of(worker.settings),
                 value,
