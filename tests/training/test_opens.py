@@ -16,6 +16,7 @@ import pytest
 
 import headway
 from headway.data.source import with_files
+from headway.errors import FolderError
 from headway.tasks.modality import modality_of_file
 from headway.tasks.task import find_task
 
@@ -75,6 +76,16 @@ def test_a_file_is_opened_for_its_format_and_for_each_pass(reviews: Path, tmp_pa
     with watched(reviews.parent) as counts:
         headway.load(tmp_path / "run").evaluate(reviews)
     assert counts == {"reviews.tsv": 2}
+
+
+def test_a_changed_file_is_noticed_when_a_run_is_resumed(reviews: Path, tmp_path: Path) -> None:
+    train(reviews, tmp_path / "run", BYTES, start="none")
+    state = reviews.stat()
+    reviews.write_text(reviews.read_text().replace("number 1 ", "number X "))
+    os.utime(reviews, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert reviews.stat().st_size == state.st_size
+    with pytest.raises(FolderError):
+        train(reviews, tmp_path / "run", BYTES, start="none")
 
 
 def test_a_folder_of_images_is_listed_once_and_its_task_decided_once(
