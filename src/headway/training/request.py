@@ -15,7 +15,7 @@ from typing import Any, Literal
 from headway.data.bound_data import ROWS, VALID, BoundData
 from headway.data.files import DataFiles
 from headway.data.named_data import bind_data, named_files
-from headway.errors import ConfigError, Option
+from headway.errors import DATA_ARGUMENT, ConfigError, Option
 from headway.settings.data import GIVEN
 from headway.settings.folder import load_run, run_folder
 from headway.settings.listed import ensure_list
@@ -86,54 +86,57 @@ class TrainRequest:
 
     def resolve(self) -> RequestedRun:
         """Return the settings and the data, after checking all that can be checked without reading
-        the whole data. Later sources win: recipe, start run or teacher, data, settings."""
+        the whole data. Later sources win: recipe, start run or teacher, data, settings, task."""
+        self._check_task()
+        recipe = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
+        of_recipe = Overrides() if recipe is None else Overrides.from_file(recipe)
+        files = DataFiles()
+        said = self.overrides | self._fields()
+        implied = implied_settings(self.task, self.start, self.teacher, said)
+        if self.data is None:
+            named, tables = self._name_files(), {}
+        else:
+            task = implied.get("task", self.task) or of_recipe.get("task") or ""
+            named, tables = self._bind(str(task), implied | said, files)
+        _check_given_once(named, self.overrides)
+        asked = self._files_of_recipe(recipe) | implied | named | self.overrides
+        settings = load_run_settings(recipe, [], asked | self._arguments(implied), is_recipe=True)
+        settings = replace(settings, files=files)
+        check_files(settings)
+        if self.command == "train":
+            check_training(settings)
+        if self.budget is None:
+            return RequestedRun(settings, tables)
+        settings, budget_s = self._with_budget(settings, self.budget)
+        return RequestedRun(settings, tables, budget_s)
+
+    def _check_task(self) -> None:
         if self.task is not None:
             check_task_name(self.task)
         elif self.recipe is None:
             recipe = f", or a recipe: {Option('recipe', takes='NAME')}" * (self.command == "train")
             raise ConfigError(f"no task is given. Name a task ({', '.join(SPECS)}){recipe}.")
-        path, files = None, DataFiles()
-        if self.recipe is not None:
-            path = recipe_path(os.fspath(self.recipe))
-        of_recipe = Overrides() if path is None else Overrides.from_file(path)
-        said = self.overrides | self._fields()
-        implied = implied_settings(self.task, self.start, self.teacher, said)
-        if self.data is not None:
-            task = implied.get("task", self.task) or of_recipe.get("task") or ""
-            found, tables = self._bind(str(task), implied | said, files)
-        else:
-            found, tables = self._files(), {}
-        _check_given_once(found, self.overrides)
-        asked = self._files_of_recipe(path) | implied | found | self.overrides
-        if self.start is not None:
-            asked |= implied.only(["start.run"])
+
+    def _arguments(self, implied: Overrides) -> Overrides:
+        """Return the settings that arguments of their own give: the start run and the task."""
+        found = implied.only(["start.run"])
         if self.task in SPECS:
-            words, argument = f"headway {self.command} {self.task}", f"{self.command}(…)"
-            asked |= Overrides({"task": self.task}, Origin.positional(words, argument))
-        settings = load_run_settings(path, [], asked, is_recipe=True)
-        settings = replace(settings, files=files)
-        check_files(settings)
-        if self.command == "check":
-            return RequestedRun(settings, tables)
-        check_training(settings)
-        if self.budget is None:
-            return RequestedRun(settings, tables)
-        settings, budget_s = self._with_budget(settings, self.budget)
-        return RequestedRun(settings, tables, budget_s)
+            words, call = f"headway {self.command} {self.task}", f"{self.command}(…)"
+            found |= Overrides({"task": self.task}, Origin.positional(words, call))
+        return found
 
     def _fields(self) -> Overrides:
         """Return the fields of documents, if they are named like columns."""
         fields = self.columns.get("fields") if self.data is not None else None
         return Overrides({"data.fields": ensure_list(fields)}) if fields else Overrides()
 
-    def _files(self) -> Overrides:
+    def _name_files(self) -> Overrides:
         """Return the settings of the files that options name, for a request without data."""
         if self.valid is not None:
             raise ConfigError(
-                f"{Option('valid')} needs training data given after the task: headway train TASK "
-                f"FILES --valid FILES. If the training files are given by options, "
-                f"use {Option('valid_text')}, {Option('valid_source')} and "
-                f"{Option('valid_target')}."
+                f"{Option('valid')} needs training data after the task. Give {DATA_ARGUMENT}. If "
+                f"the training files are given by options, use {Option('valid_text')}, "
+                f"{Option('valid_source')} and {Option('valid_target')}."
             )
         found = Overrides()
         for key, value in named_files(self.columns).items():
