@@ -160,7 +160,7 @@ def test_words_are_aligned_by_the_layer_that_we_use(tmp_path: Path) -> None:
     lines, settings = ["ba de go fi", "fi ko ga mo pu"], {"options": {"alignments": True}}
     ours = answers(run, lines, beam=1, **settings)
     assert_same_facts(ours, by_engine(out, lines, beam=1, **settings))
-    assert len({pair for one in ours for pair in one["outputs"][0]["alignment"]}) > 3
+    assert len({tuple(pair) for one in ours for pair in one["outputs"][0]["alignment"]}) > 3
 
 
 def test_a_line_longer_than_all_positions_is_split(tmp_path: Path) -> None:
