@@ -426,9 +426,10 @@ class BodySettings:
         sizes = {one.name: getattr(self, one.name) for one in fields(own)}
         sizes |= {name: value for name, value in vars(own).items() if value is not None}
         n_heads, n_kv_heads, d_head = sizes["n_heads"], sizes.pop("n_kv_heads"), sizes.pop("d_head")
+        if d_head is None:
+            d_head = self.d_model // max(1, n_heads)  # no heads are an error of `_check_sizes`
         return StackSpec(
-            kv_heads=n_heads if n_kv_heads is None else n_kv_heads,
-            head_width=self.d_model // n_heads if d_head is None and n_heads > 0 else d_head or 0,
+            kv_heads=n_heads if n_kv_heads is None else n_kv_heads, head_width=d_head,
             section=section, own=own, **sizes,
         )  # fmt: skip
 
