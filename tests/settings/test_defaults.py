@@ -29,6 +29,7 @@ from headway.settings.overrides import Overrides
 from headway.settings.presets import preset
 from headway.settings.run import SETTINGS, RunSettings, load_run_settings
 from headway.settings.task_rows import spec_of
+from headway.settings.warm_start import with_changes
 from headway.specs.tasks import SPECS, Spec
 from headway.specs.values import setting_types
 
@@ -110,8 +111,9 @@ def cases() -> Iterator[DefaultFacts]:
             settings = load_run_settings(None, [], given)
             parents: list[ParentRun | None] = [None]
             if start in ("run", "encoder", "teacher"):
-                other = replace(model, dropout=0.0)
-                other = replace(other, ngrams=2048) if hasattr(other, "ngrams") else other
+                other = with_changes(
+                    model, {"dropout": 0.0} | ({"ngrams": 2048} if hasattr(model, "ngrams") else {})
+                )
                 parents = [
                     ParentRun(name="old", task=row.name, model=model),
                     ParentRun(name="old", task=row.name, model=other, imported=True),
@@ -137,7 +139,7 @@ def statistics(row: Spec, n: int, answer: str, parent: ParentRun | None) -> Data
     )  # fmt: skip
 
 
-SPECIAL = {
+SPECIAL: dict[str, dict[str, Any]] = {
     "complete.asked-context": {"task": "complete", "complete.context": 9},
     "complete.ngram-order": {"task": "complete", "model.body": "ngram"},
     "fill.asked-context": {"task": "fill", "fill.context": 9},

@@ -124,13 +124,12 @@ def choose(
     quantities = {name: values[name] for name in QUANTITIES if name in values}
     if "amount" in quantities:
         quantities["amount"] = words["amount"]
-    if "epochs" in quantities:
-        quantities["epochs_row"] = sources["epochs"].name
+    quantities["sources"] = {name: sources[name].name for name in QUANTITIES if name in sources}
     return {key: one for key, one in chosen.items() if key not in QUANTITIES}, quantities
 
 
 @dataclass(frozen=True)
-class _Words(Mapping[str, Any]):
+class _Words:
     """Names that reasons may refer to in braces: the facts, the device and the amount of data."""
 
     facts: DefaultFacts
@@ -140,12 +139,6 @@ class _Words(Mapping[str, Any]):
         if name == "amount":
             return self.template.format_map(self)
         return self.facts.place.description if name == "device" else self.facts[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 # Conditions

@@ -150,12 +150,16 @@ class Proposal:
     """Tokens per epoch."""
 
     epochs: int = 1
-    epochs_row: str = ""
-    """Row of the table that has the number of epochs."""
-
     least_steps: int = 100
     positions: int = 0
     """Sequence length that the model must support, in tokens."""
+
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Names of the rows that `amount`, `epochs`, `least_steps` and `positions` come from."""
+
+    def row_of(self, quantity: str) -> str:
+        """The end of a reason: the row that a quantity comes from."""
+        return f" [{self.sources[quantity]}]" if quantity in self.sources else ""
 
     @property
     def model(self) -> ChosenSettings:

@@ -1,8 +1,7 @@
 """Choose all settings that the user left open, in the same way for all tasks.
 
 `resolve` is a pure function of facts collected beforehand. Settings of the user come first, then
-the table of defaults (`settings/defaults.toml`). The reason for each chosen value is stored with
-it.
+the table of defaults (`settings/defaults.toml`). Each chosen value is stored with its reason.
 """
 
 from __future__ import annotations
@@ -169,7 +168,8 @@ def choose_model(
     room = preset.settings.max_len if preset else 0
     if "max_len" not in changes and room < proposal.positions:
         changes["max_len"] = proposal.positions
-        reasons["model.max_len"] = f"long enough for {proposal.positions:,} tokens"
+        enough = f"long enough for {proposal.positions:,} tokens"
+        reasons["model.max_len"] = f"{enough}{proposal.row_of('positions')}"
     model = model_settings(nest(changes))
     if preset and "model.preset" in reasons:
         why = f"{changes['preset']}, {reasons.pop('model.preset')}"
@@ -264,9 +264,10 @@ def choose_training(
     if train.steps is None:
         per_epoch = max(1, round(proposal.n_tokens / batch))
         steps = proposal.epochs * per_epoch
-        reason = f"{proposal.epochs} epochs of {amount} [{proposal.epochs_row}]"
+        reason = f"{proposal.epochs} epochs of {amount}{proposal.row_of('epochs')}"
         if steps < proposal.least_steps:
-            steps, reason = proposal.least_steps, "the minimum for small datasets"
+            row = proposal.row_of("least_steps")
+            steps, reason = proposal.least_steps, f"the minimum for small datasets{row}"
         choose("steps", steps, reason)
     if train.eval_every is None:
         steps = train.steps or 1
