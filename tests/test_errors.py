@@ -116,6 +116,7 @@ def test_an_option_is_named_as_it_is_given() -> None:
     options = {
         Option("n_best"): ("--n-best", "n_best="),
         Option("n_best", 3): ("--n-best 3", "n_best=3"),
+        Option("beam", 1): ("--beam 1", "beam=1"),
         Option("restart", True): ("--restart", "restart=True"),
         Option("start", "my run"): ("--from 'my run'", 'start="my run"'),
         Option("start", "BASE"): ("--from BASE", 'start="BASE"'),

@@ -78,7 +78,7 @@ class Option:
         value = os.fspath(self.value) if isinstance(self.value, os.PathLike) else self.value
         if _edge is Edge.COMMAND_LINE:
             word = f"--{OPTION_NAMES.get(self.name, self.name).replace('_', '-')}"
-            if value in (None, True):
+            if value is None or value is True:
                 return f"{word} {self.takes}".rstrip()
             is_bare = not isinstance(value, str) or _BARE.fullmatch(value)
             return f"{word} {value if is_bare else repr(value)}"

@@ -21,17 +21,17 @@ def error_of(task: str = "classify", **values: object) -> str:
 
 def test_settings_of_an_inherited_vocabulary_are_an_error() -> None:
     error = error_of(start={"run": "runs/base"}, tokenizer={"vocab_size": 300})
-    assert not missing(error, "tokenizer.vocab_size --from")
+    assert not missing(error, "tokenizer.vocab_size start=")
     error = error_of(distil={"teacher": "runs/big"}, tokenizer={"kind": "characters"})
-    assert not missing(error, "tokenizer.kind --teacher")
+    assert not missing(error, "tokenizer.kind teacher=")
 
 
 def test_a_student_has_one_beginning() -> None:
-    assert "--from" in error_of(start={"run": "a"}, distil={"teacher": "b"})
+    assert "start=" in error_of(start={"run": "a"}, distil={"teacher": "b"})
 
 
 def test_low_rank_changes_need_something_to_change() -> None:
-    assert not missing(error_of("complete", lora={"rank": 8}), "lora.rank --from")
+    assert not missing(error_of("complete", lora={"rank": 8}), "lora.rank start=…")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_incomplete_runs_are_listed_with_their_state(
     found = listed(capsys)
     assert not missing(str(found["half"]["trouble"]), "half model.safetensors")
     assert found["half"]["task"] == "caption"
-    assert not missing(str(found["fast"]["trouble"]), "fast engine= onnx")
+    assert not missing(str(found["fast"]["trouble"]), "fast --engine onnx")
     assert main(["models", "."]) == 0
     said = capsys.readouterr()
     rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in said.out.splitlines()}
