@@ -63,8 +63,11 @@ BAD: dict[str, dict[str, Bad]] = {
 }
 """Of what a run is asked, by the kind of the column."""
 
+EMPTY_TEXTS: dict[str, Bad] = {"nothing": _is(None), "empty": _is(""), "spaces": _is("   ")}
+
 UNTAUGHT: dict[str, dict[str, Bad]] = {
-    "text": {"nothing": _is(None), "empty": _is(""), "spaces": _is("   ")},
+    "text": EMPTY_TEXTS,
+    "captions": EMPTY_TEXTS,
     "words": {"nothing": _is(None), "empty": _is([]), "numbers": _is([1, 2])},
     "label": {"nothing": _is(None), "empty": _is("")},
     "labels": {"lists in it": _is([[1]])},

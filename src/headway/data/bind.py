@@ -24,6 +24,10 @@ DEFAULTS: dict[str, str] = {
 """Default column names of the settings."""
 
 
+MOST_REASONS = 5
+"""Columns for which an error tells why they do not fit."""
+
+
 def column_of(need: Need, modality: Modality) -> Column:
     """Return the column for a need of a task that reads this modality."""
     kind = modality if modality in need.kinds else min(need.kinds)
@@ -77,7 +81,7 @@ def bind(table: Table, columns: Sequence[Column], *, guesses: bool = True) -> Bi
         for column in list(open_):
             may = [
                 name for name in table.columns
-                if name not in found and _fits(table, name, column)
+                if name not in found and _mismatch(table, name, column) is None
             ]  # fmt: skip
             if len(may) == 1:
                 found[may[0]] = column
@@ -138,6 +142,8 @@ def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -
     words = " and ".join(f"the {column.name}" for column in open_)
     say = [part for column in open_ for part in (" ", _name_of(table, column))][1:]
     shown = f" Columns of {'the data' if not table.name else 'the file'}: {table.shown()}."
+    if len(open_) == 1:
+        shown += _reasons(table, open_[0])
     if all(one.is_field for one in open_):
         names = ", ".join(repr(one.name) for one in open_)
         text = f"{table.display_name} has none of the fields {names}. Name its fields: "
@@ -177,6 +183,13 @@ def _has_number(table: Table) -> bool:
 def _name_of(table: Table, column: Column, value: str = "") -> ColumnName:
     option = column.option if table.name else column.name
     return ColumnName(option, f"data.{column.setting}", value)
+
+
+def _reasons(table: Table, column: Column) -> str:
+    """Return why the first columns of the table are not the one that is looked for."""
+    found = ((name, _mismatch(table, name, column)) for name in table.columns[:MOST_REASONS])
+    why = [f"{name!r} ({reason})" for name, reason in found if reason and not column.is_field]
+    return f" Not the {column.name}: {', '.join(why)}." if why else ""
 
 
 def _error(table: Table, *parts: str | ColumnName) -> ConfigError:
@@ -232,9 +245,10 @@ def _may_be(table: Table, name: str, column: Column) -> bool:
     return first is None or column.could_hold(first)
 
 
-def _fits(table: Table, name: str, column: Column) -> bool:
+def _mismatch(table: Table, name: str, column: Column) -> str | None:
+    """Return why a column of the table cannot be the one that is looked for; None if it can."""
     sample = sample_of(table, name)
-    return bool(sample.values) and column.matches(sample) is None
+    return column.matches(sample) if sample.values else "it has no values"
 
 
 def sample_of(table: Table, name: str) -> Sample:

@@ -6,8 +6,7 @@ the texts of the examples that findings show are read again at the end.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,13 +17,12 @@ from headway.data.check_report import (
     Level,
     Report,
     ReportedExample,
-    counted,
     listed,
     rare_label_note,
     sorted_labels,
 )
 from headway.data.hashing import UInt64Array
-from headway.data.media.decoding import FLAT, UNREADABLE
+from headway.data.media.decoding import UNREADABLE
 from headway.data.scan import (
     CONTROL,
     EMPTY,
@@ -34,9 +32,7 @@ from headway.data.scan import (
     SWAPPED,
     DatasetScan,
 )
-from headway.data.source import MOST_NAMED, DataSource
-from headway.errors import Option
-from headway.settings.overrides import OriginKind
+from headway.data.source import MOST_NAMED
 
 EXAMPLES = 3
 MANY = 0.1
@@ -53,14 +49,6 @@ and by more than four standard deviations."""
 MOST_UNREADABLE = 0.1
 """Share of unreadable files above which the check reports an error instead of a warning."""
 
-SMALL = 4
-"""An image is reported as small if it must be enlarged by more than this factor."""
-
-NARROW = 2.0
-"""An image is reported as narrow if cropping keeps less than one part in this many of it."""
-
-SHORT_S, LONG_S = 0.1, 30.0
-
 TAG, CLASS = "tag", "label"
 """Words for a class in messages."""
 
@@ -68,28 +56,6 @@ PROBLEMS = "problems.jsonl"
 """Name of the file that lists the examples left out, in the folder of the prepared data."""
 
 IntArray = NDArray[np.int64]
-
-
-def valid_option(source: DataSource) -> str:
-    """Return the option that gives separate validation data: `--valid` if the training files follow
-    the task name, otherwise the counterpart of their option, such as `--valid-text`."""
-    if is_positional(source):
-        return f"{Option('valid', takes='FILE')}"
-    name = _files_setting(source)
-    if name == "source":
-        return f"{Option('valid_source')}, {Option('valid_target')}"
-    return f"{Option(f'valid_{name}')}"
-
-
-def is_positional(source: DataSource) -> bool:
-    """Whether files were named without an option, so that options name their columns."""
-    key, asked = f"data.{_files_setting(source)}", source.settings.asked
-    return asked.origin(key).kind in (OriginKind.UNKNOWN, OriginKind.POSITIONAL)
-
-
-def _files_setting(source: DataSource) -> str:
-    data = source.settings.data
-    return next((one for one in ("pairs", "source", "media") if getattr(data, one)), "text")
 
 
 @dataclass
@@ -103,6 +69,9 @@ class Findings:
 
     found: list[tuple[Finding, IntArray]] = field(default_factory=list)
     """Each finding with the rows that it shows."""
+
+    sizes: dict[str, float] = field(default_factory=dict)
+    """Sizes of images or audio, for the report."""
 
     def add(self, level: Level, name: str, count: int, text: str) -> None:
         self.found.append((Finding(level, name, count, text), np.zeros(0, np.int64)))
@@ -254,69 +223,17 @@ class TextFindings(Findings):
             text = f"the same{self.called} as an earlier example, but with another label."
             self.add_rows(self.level_of(rows), "conflicts", rows, text)
 
-    def labels(self) -> None:
-        names, source = self.scan.labels, self.scan.source
-        wanted = not self.schema.has_fields or names.counts
-        if wanted and names.n_unlabelled and self.schema.has_single_class:  # several may be none
-            where = "" if self.schema.media else f" in column {source.settings.data.label_field!r}"
-            text = (
-                f"{counted(names.n_unlabelled, self.unit, self.which)} "
-                f"{'has' if names.n_unlabelled == 1 else 'have'} no label{where}; "
-                f"the first is {names.first_unlabelled}. To leave such rows out: "
-                "data.on_bad_row=skip"
-            )
-            self.add("error", "no-label", names.n_unlabelled, text)
-        if names.n_unlabelled and self.schema.is_multi_label:
-            text = (
-                f"{counted(names.n_unlabelled, self.unit, self.which)} "
-                f"{'has' if names.n_unlabelled == 1 else 'have'} none of the labels; the first is "
-                f"{names.first_unlabelled}."
-            )
-            self.add("note", "no-label", names.n_unlabelled, text)
-        if names.misfits:
-            text = (
-                f"{counted(names.misfits, 'tags', self.which)} "
-                f"{'does' if names.misfits == 1 else 'do'} not fit the scheme {source.scheme} "
-                f"and are converted as closely as possible; the first is at {names.first_misfit}."
-            )
-            self.add("warning", "misfits", names.misfits, text)
-
-    def all_classes(self) -> None:
-        data = self.scan.source.settings.data
-        usual = (data.text_field, data.label_field, data.other_field) == ("text", "label", "")
-
-        def column(name: str, value: str) -> Option | str:
-            is_option = is_positional(self.scan.source)
-            return Option(name, value) if is_option else f"data.{name}_field={value}"
-
-        first = f" If the label is the first column: {column('text', '2')} {column('label', '1')}"
-        named = not self.schema.is_tagged and self.schema.media is None
-        where = f"{column('label', data.label_field)}" if named else ""
-        self.classes(
-            self.scan.labels.counts, self.what, where, first if usual else "",
-            least=1 if self.schema.is_multi_label else 2,
-        )  # fmt: skip
-        if hint := label_hint(self.scan):
-            self.add("warning", "label-form", 1, hint)
+    def columns(self) -> None:
+        """Report what is unusual about the values of each column, media last."""
+        for column in sorted(self.schema.columns, key=lambda one: one.is_media):
+            column.findings(self.scan, self)
 
     called = " text"
     """Word for the part that identical examples share, in the finding `conflicts`."""
 
-    def form(self) -> dict[str, float]:
-        """Report the sizes of images or audio and return them; texts have none."""
-        return {}
-
     @property
     def what(self) -> str:
         return TAG if self.schema.is_tagged else CLASS
-
-    def fields(self) -> None:
-        names, fields = self.scan.labels, self.schema.text_names
-        if self.schema.has_fields and len(fields) > 1 and len(self.scan):
-            missing = [name for name in fields if not names.present[name]]
-            if missing:
-                text = f"no document has a field {' or '.join(map(repr, missing))} (data.fields)."
-                self.add("error", "no-field", len(missing), text)
 
     def seen_in(self, training: DatasetScan) -> None:
         """Report validation examples that are also in training, and labels that training lacks."""
@@ -390,57 +307,6 @@ class MediaFindings(TextFindings):
             text = f"none of the {len(survey):,} {which} has a text."
             self.add("error", "no-texts", len(survey), text)
 
-    def form(self) -> dict[str, float]:
-        form, facts = self.schema.format, self.facts
-        good = facts["marks"] & UNREADABLE == 0
-        sizes = {}
-        if good.any():
-            height, width = facts["height"].astype(np.int64), facts["width"].astype(np.int64)
-            if form.is_audio:
-                sizes = self._lengths(height / form.rate, good)
-            else:
-                assert form.size is not None
-                sizes = self._areas(height, width, good, form.size)
-        silent = "silent from start to end." * form.is_audio
-        flat = np.flatnonzero((facts["marks"] & FLAT > 0).any(1))
-        self.add_rows("warning", "flat", flat, silent or "every pixel has the same colour.")
-        return sizes
-
-    def _areas(
-        self, height: IntArray, width: IntArray, good: NDArray[np.bool_], size: tuple[int, int]
-    ) -> dict[str, float]:
-        """Report the sizes of images, and which are small or narrow."""
-        area = np.where(good, height * width, -1)
-        least = np.where(good, area, area.max() + 1)
-        shown = [f"{width[at]:,} × {height[at]:,}" for at in _ends(least, area)]
-        span = shown[0] if shown[0] == shown[1] else f"from {shown[0]} to {shown[1]}"
-        text = f"{self.which}{self.unit} have {span} pixels, resized to {size[1]} × {size[0]}."
-        self.add("note", "sizes", int(good.sum()), text)
-        high, wide = np.maximum(height, 1), np.maximum(width, 1)
-        factor = np.maximum(size[0] / high, size[1] / wide)
-        rows = np.flatnonzero((good & (factor > SMALL)).any(1))
-        text = f"must be enlarged more than {SMALL} times, so they show little detail."
-        self.add_rows(self.level_of(rows), "small", rows, text)
-        left = (size[0] / factor) * (size[1] / factor) / (high * wide)
-        rows = np.flatnonzero((good & (left * NARROW < 1)).any(1))
-        text = "so wide or so high that cropping removes more than half."
-        self.add_rows(self.level_of(rows), "narrow", rows, text)
-        return {"pixels_least": float(least.min()), "pixels_most": float(area.max())}
-
-    def _lengths(self, seconds: NDArray[np.float64], good: NDArray[np.bool_]) -> dict[str, float]:
-        found = seconds[good]
-        text = (
-            f"{self.which}{self.unit} last {format_seconds(found.sum())} in total, each from "
-            f"{format_seconds(found.min())} to {format_seconds(found.max())}, median "
-            f"{format_seconds(float(np.median(found)))}."
-        )
-        self.add("note", "sizes", len(found), text)
-        rows = np.flatnonzero((good & (seconds < SHORT_S)).any(1))
-        self.add_rows("warning", "short", rows, f"shorter than {SHORT_S:g} s.")
-        rows = np.flatnonzero((good & (seconds > LONG_S)).any(1))
-        self.add_rows("note", "long", rows, f"longer than {LONG_S:g} s.")
-        return {"seconds": float(found.sum()), "longest": float(found.max())}
-
     def seen_in(self, training: DatasetScan) -> None:
         super().seen_in(training)
         here, there = self.scan.labels.counts, training.labels.counts
@@ -462,60 +328,6 @@ class MediaFindings(TextFindings):
         return self.with_examples(shown)
 
 
-def _ends(*values: IntArray) -> Iterable[tuple[int, ...]]:
-    """Yield the index of the lowest value of the first array and of the highest of the second."""
-    least, most = values
-    for flat in (least.argmin(), most.argmax()):
-        yield tuple(int(i) for i in np.unravel_index(flat, least.shape))
-
-
-MANY_NUMBERS = 10
-"""Numeric labels are taken for quantities if there are more different ones than this."""
-
-SEPARATORS = (";", "|", ",")
-
-MISSING = frozenset({"nan", "n/a", "#n/a", "<na>", "null"})
-"""Lower-case texts that programs write for missing values. Some are also class names, such as the
-language code `nan`, so rows with them are kept."""
-
-
-def label_hint(seen: DatasetScan) -> str:
-    """A hint that single-label classes look like numbers, or like several labels in one cell; empty
-    if they look like classes or if the task has no other kind of answer."""
-    settings, names = seen.source.settings, list(seen.labels.counts)
-    own = getattr(settings, settings.task, None)
-    if not seen.source.schema.has_single_class or not hasattr(own, "answer") or not names:
-        return ""
-    if len(names) > MANY_NUMBERS and all(map(is_number, names)):
-        return (
-            f"all {len(names):,} labels are numbers, such as {names[0]!r}. To predict a number "
-            "instead of a class (regression): classify.answer=number"
-        )
-    for separator in SEPARATORS:
-        joined = [name for name in names if separator in name]
-        parts = {part.strip() for name in names for part in name.split(separator)}
-        if len(joined) >= max(2, len(names) / 4) and len(parts) < len(names):
-            return (
-                f"labels such as {joined[0]!r} look like several labels with {separator!r} between "
-                f"them: {len(parts):,} in all. To learn each of them: classify.answer=labels "
-                f'data.label_separator="{separator}"'
-            )
-    missing = [name for name in names if name.lower() in MISSING]
-    if missing:
-        return (
-            f"labels such as {missing[0]!r} look like missing values, and each is read as a class. "
-            "To leave these rows out, empty the cells and set data.on_bad_row=skip."
-        )
-    return ""
-
-
-def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 def missing_label_warning(here: Set[str], there: Set[str]) -> list[Finding]:
     """A warning where validation, which has the labels `here`, lacks some of training."""
     lacking = sorted_labels(there - here)
@@ -528,12 +340,6 @@ def missing_label_warning(here: Set[str], there: Set[str]) -> list[Finding]:
     return [Finding("warning", "absent-label", len(lacking), text)]
 
 
-def format_seconds(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def check(training: DatasetScan, validation: DatasetScan | None) -> Report:
     media = training.media is not None
     finding = MediaFindings if media else TextFindings
@@ -541,10 +347,7 @@ def check(training: DatasetScan, validation: DatasetScan | None) -> Report:
     mine.texts(splits=validation is None)
     mine.sides()
     mine.characters()
-    mine.fields()
-    mine.labels()
-    mine.all_classes()
-    sizes = mine.form()
+    mine.columns()
     mine.repeated()
     mine.ratios()
     findings = mine.findings()
@@ -554,8 +357,7 @@ def check(training: DatasetScan, validation: DatasetScan | None) -> Report:
         others.texts(splits=False)
         others.sides()
         others.characters()
-        others.labels()
-        others.form()
+        others.columns()
         if media:
             others.repeated()
         others.ratios()
@@ -567,7 +369,7 @@ def check(training: DatasetScan, validation: DatasetScan | None) -> Report:
         findings.append(Finding("warning", "few-valid", 1, text))
     n_valid = None if validation is None else len(validation)
     labels = {name: (counts[name][0], counts[name][1]) for name in sorted_labels(counts)}
-    return Report(len(training), n_valid, findings, sizes=sizes, unit=mine.unit, labels=labels)
+    return Report(len(training), n_valid, findings, sizes=mine.sizes, unit=mine.unit, labels=labels)
 
 
 def held_out(training: DatasetScan, validation: DatasetScan | None) -> dict[str, int]:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check import valid_option
 from headway.data.check_report import Finding, Report, counted
 from headway.data.columns.column import SPLITS, Rows, StoreFacts, StoreTools, TokenColumn
 from headway.data.manifest import DataManifest
@@ -441,7 +440,7 @@ class DatasetWriter:
             if not count.n[number]:
                 text = (
                     f"no {which} {report.unit} are left. Give more data, or separate validation "
-                    f"data with {valid_option(self.source)}."
+                    f"data with {self.source.valid_option}."
                 )
                 if self.pairs:
                     text = (

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.columns.column import Column
 from headway.data.hashing import CharacterCodes, UInt64Array, fold_hashes, mix_bits
 from headway.data.language_id import Profiles, Trigrams
 from headway.data.media.decoding import UNREADABLE, MediaRecords, read_media_records, read_problems
@@ -62,19 +63,18 @@ class LabelScan:
     present: Counter[str] = field(default_factory=Counter)
     """Number of examples that have each field."""
 
-    def add(self, item: Example, columns: Sequence[str]) -> int:
+    def add(self, item: Example, target: Column | None, columns: Sequence[str]) -> int:
         """Count an example and return the number of its first label; -1 without labels."""
         if item.problem:
             self.n_problems += 1
             if self.n_problems <= MOST_PROBLEMS:
                 self.problems[item.place] = item.problem
             return -1
-        label = item.text("label")
-        found = item.strings("labels") or ([label] if label else [])
+        found = [] if target is None else target.scan(item.values.get(target.name, ""))
         if not found:
             self.n_unlabelled += 1
             self.first_unlabelled = self.first_unlabelled or item.place
-        for name in item.strings("tags") or found:
+        for name in found:
             self.counts[name] += 1
             if name not in self.numbers:
                 self.places[name] = item.place
@@ -158,7 +158,7 @@ def scan_examples(
     names, blocks = LabelScan(), _Blocks(source)
     schema = source.schema
     labelled = schema.has_classes
-    names_any = labelled or schema.is_tagged or schema.has_fields
+    names_any = schema.counted is not None or schema.has_fields
     profiles = Profiles() if profiles is None else profiles
     parts = GrowingColumns()
     facts = _BlockScanner(schema.is_translation, schema.has_fields)
@@ -167,7 +167,7 @@ def scan_examples(
         if found.trigrams:
             found.marks[profiles.swapped(*found.trigrams, learn=learn)] |= SWAPPED
         told = block.examples if names_any else [one for one in block.examples if one.problem]
-        numbers = [names.add(item, schema.text_names) for item in told]
+        numbers = [names.add(item, schema.counted, schema.text_names) for item in told]
         some = (np.array(numbers, np.int32),) if labelled else ()
         ends = np.array([item.ends for item in block.examples], np.bool_)
         pair = () if found.other is None else (found.other,)
@@ -208,7 +208,7 @@ def scan_media(source: DataSource, folder: Path, first: int = 0) -> DatasetScan:
         if unread[row]:
             items = range(here.start + row * each_has, here.start + (row + 1) * each_has)
             one = one._replace(problem=next(problems[i] for i in items if i in problems))
-        labels[row] = names.add(one, ())
+        labels[row] = names.add(one, source.schema.counted, ())
     key, other = facts["hash"][:, 0].copy(), facts["hash"][:, -1].copy()
     exact = key if each_has == 1 else mix_bits(key) ^ other
     empty = unread

@@ -140,6 +140,11 @@ class Schema:
         return next((one for one in self.columns if one.is_label), None)
 
     @property
+    def counted(self) -> Column | None:
+        """The column of labels or tags, which the check counts."""
+        return next((one for one in self.columns if one.is_counted), None)
+
+    @property
     def has_classes(self) -> bool:
         """Whether the targets are one label or several."""
         return self.target is not None and self.target.is_class

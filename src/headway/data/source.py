@@ -27,8 +27,9 @@ from headway.data.schema import (
 from headway.data.sniff import MediaType, is_table_file
 from headway.data.table import ABSENT, RawRow, Table
 from headway.data.tag_schemes import TagScheme, TagSchemeDetector, check_words, to_bio
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError, DataError, Option
 from headway.settings.data import DataSettings
+from headway.settings.overrides import OriginKind
 from headway.settings.run import RunSettings
 from headway.specs.needs import Need
 
@@ -316,6 +317,28 @@ class DataSource:
     def is_given(self) -> bool:
         """Whether any files were given."""
         return bool(self.paths or self.aligned)
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether files were named without an option, so that options name their columns."""
+        key, asked = f"data.{self._files_setting}", self.settings.asked
+        return asked.origin(key).kind in (OriginKind.UNKNOWN, OriginKind.POSITIONAL)
+
+    @property
+    def valid_option(self) -> str:
+        """The option that gives separate validation data: `--valid` if the training files follow
+        the task name, otherwise the counterpart of their option, such as `--valid-text`."""
+        if self.is_positional:
+            return f"{Option('valid', takes='FILE')}"
+        name = self._files_setting
+        if name == "source":
+            return f"{Option('valid_source')}, {Option('valid_target')}"
+        return f"{Option(f'valid_{name}')}"
+
+    @property
+    def _files_setting(self) -> str:
+        data = self.settings.data
+        return next((one for one in ("pairs", "source", "media") if getattr(data, one)), "text")
 
     def __iter__(self) -> Iterator[Example]:
         if self.schema.media is not None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check import label_hint, valid_option
 from headway.data.check_report import Finding, Report, counted
 from headway.data.hashing import IntArray, UInt64Array, mix_bits
 from headway.data.scan import DatasetScan
@@ -43,10 +42,11 @@ def split_off(seen: DatasetScan, size: int, report: Report) -> NDArray[np.bool_]
     try:
         keys = seen.key[rows], seen.other[rows]
         unit = schema.unit
-        option = valid_option(seen.source)
+        option = seen.source.valid_option
         chosen = choose_rows(*keys, size, unit, option, labels=labels, each=each)
     except DataError as error:
-        text = " ".join(filter(None, [str(error), label_hint(seen)]))
+        hint = "" if schema.target is None else schema.target.hint(seen)
+        text = " ".join(filter(None, [str(error), hint]))
         report.findings.append(Finding("error", "no-split", 0, text))
         raise ImpossibleData(report) from error
     held_out[np.flatnonzero(filled)[chosen]] = True

@@ -25,6 +25,8 @@ from headway.errors import DataError, one_line
 from headway.settings.data import DataSettings
 
 if TYPE_CHECKING:
+    from headway.data.check import Findings
+    from headway.data.scan import DatasetScan
     from headway.data.source import Example
     from headway.data.workdir import GrowingFiles
     from headway.tokens.tokenizer import Tokenizer
@@ -96,6 +98,9 @@ class Column(ABC):
 
     is_class: ClassVar[bool] = False
     """Whether the values are one class or several."""
+
+    is_counted: ClassVar[bool] = False
+    """Whether the check counts the labels in the values, which `scan` returns."""
 
     is_several: ClassVar[bool] = False
     """Whether an example may have any number of labels."""
@@ -175,10 +180,23 @@ class Column(ABC):
         return True
 
     def show(self, value: Value) -> str:
-        """Describe a value in the table of columns."""
+        """Describe a cell in the table of columns."""
         if isinstance(value, list):
             return f"{clipped(' '.join(map(str, value)))}   {len(value):,} words"
         return clipped(value) if isinstance(value, str) else shown_value(value)
+
+    # -- the check of the data
+
+    def scan(self, value: Value) -> Sequence[str]:
+        """Return the labels in a value, which the check counts; other values have none."""
+        return ()
+
+    def findings(self, scan: DatasetScan, report: Findings) -> None:  # noqa: B027 (optional)
+        """Report what is unusual about the values of a split."""
+
+    def hint(self, scan: DatasetScan) -> str:
+        """Return a hint that another kind of column fits the values better; empty if none does."""
+        return ""
 
     # -- prepared data
 

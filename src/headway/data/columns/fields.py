@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from headway.data.columns.column import Column, Sample, Value, to_python, value_text
 from headway.data.columns.text import TextColumn
+
+if TYPE_CHECKING:
+    from headway.data.check import Findings
+    from headway.data.scan import DatasetScan
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,16 @@ class FieldColumn(TextColumn):
 
     def is_plain(self, value: object) -> bool:
         return False
+
+    def findings(self, scan: DatasetScan, report: Findings) -> None:
+        """Report the fields that no document has, all of them with the first field."""
+        fields = scan.source.schema.text_names
+        if report.which or self.name != fields[0] or len(fields) == 1 or not len(scan):
+            return
+        missing = [name for name in fields if not scan.labels.present[name]]
+        if missing:
+            text = f"no document has a field {' or '.join(map(repr, missing))} (data.fields)."
+            report.add("error", "no-field", len(missing), text)
 
     def to_json(self, raw: object, where: str) -> object:
         return Column.to_json(self, raw, where)

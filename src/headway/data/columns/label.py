@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check_report import listed
+from headway.data.check_report import counted, listed
 from headway.data.columns.column import (
     Column,
     Rows,
@@ -24,14 +24,25 @@ from headway.data.columns.column import (
 )
 from headway.data.sniff import is_number
 from headway.data.table import is_missing, shown_value
-from headway.errors import DataError, one_line
+from headway.errors import DataError, Option, one_line
 from headway.settings.data import DataSettings
 
 if TYPE_CHECKING:
+    from headway.data.check import Findings
+    from headway.data.scan import DatasetScan
     from headway.tokens.word_cache import FlatIds
 
 UNLIKE = 20
 """A column with this many rows, all with different values, is not taken for a label."""
+
+MANY_NUMBERS = 10
+"""Numeric labels are taken for quantities if there are more different ones than this."""
+
+SEPARATORS = (";", "|", ",")
+
+MISSING = frozenset({"nan", "n/a", "#n/a", "<na>", "null"})
+"""Lower-case texts that programs write for missing values. Some are also class names, such as the
+language code `nan`, so rows with them are kept."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class LabelColumn(Column):
     kind: ClassVar[str] = "label"
     is_label: ClassVar[bool] = True
     is_class: ClassVar[bool] = True
+    is_counted: ClassVar[bool] = True
 
     def matches(self, sample: Sample) -> str | None:
         if name_media(sample.values):
@@ -60,7 +72,58 @@ class LabelColumn(Column):
         return one_line(value_text(to_python(raw), where).strip(" \t"), where).strip()
 
     def is_plain(self, value: object) -> bool:
-        return type(value) is str and value.isascii() and value.isalnum()
+        if type(value) is not str or not value.isascii() or not value.isprintable():
+            return False
+        return bool(value) and value == value.strip()
+
+    def scan(self, value: Value) -> Sequence[str]:
+        return [value] if value else []
+
+    def findings(self, scan: DatasetScan, report: Findings) -> None:
+        names, schema = scan.labels, scan.source.schema
+        if names.n_unlabelled and (names.counts or not schema.has_fields):
+            field = scan.source.settings.data.label_field
+            where = "" if schema.media else f" in column {field!r}"
+            text = (
+                f"{counted(names.n_unlabelled, report.unit, report.which)} "
+                f"{'has' if names.n_unlabelled == 1 else 'have'} no label{where}; "
+                f"the first is {names.first_unlabelled}. To leave such rows out: "
+                "data.on_bad_row=skip"
+            )
+            report.add("error", "no-label", names.n_unlabelled, text)
+        add_classes(scan, report)
+        if not report.which and (hint := self.hint(scan)):
+            report.add("warning", "label-form", 1, hint)
+
+    def hint(self, scan: DatasetScan) -> str:
+        """Return a hint that the labels look like numbers, like several labels in one cell, or like
+        missing values; empty if they look like classes, or if the task has no other answer."""
+        settings, names = scan.source.settings, list(scan.labels.counts)
+        own = getattr(settings, settings.task, None)
+        if not hasattr(own, "answer") or not names:
+            return ""
+        if len(names) > MANY_NUMBERS and all(map(is_number, names)):
+            return (
+                f"all {len(names):,} labels are numbers, such as {names[0]!r}. To predict a number "
+                "instead of a class (regression): classify.answer=number"
+            )
+        for separator in SEPARATORS:
+            joined = [name for name in names if separator in name]
+            parts = {part.strip() for name in names for part in name.split(separator)}
+            if len(joined) >= max(2, len(names) / 4) and len(parts) < len(names):
+                return (
+                    f"labels such as {joined[0]!r} look like several labels with {separator!r} "
+                    f"between them: {len(parts):,} in all. To learn each of them: "
+                    f"classify.answer=labels "
+                    f'data.label_separator="{separator}"'
+                )
+        missing = [name for name in names if name.lower() in MISSING]
+        if missing:
+            return (
+                f"labels such as {missing[0]!r} look like missing values, and each is read as a "
+                "class. To leave these rows out, empty the cells and set data.on_bad_row=skip."
+            )
+        return ""
 
     def stores(self, tools: StoreTools) -> dict[str, StoreFacts]:
         return {self.name: {"kind": self.kind, "dtype": "<i4"}} if tools.labels else {}
@@ -90,6 +153,7 @@ class MultiLabelColumn(Column):
     kind: ClassVar[str] = "labels"
     is_label: ClassVar[bool] = True
     is_class: ClassVar[bool] = True
+    is_counted: ClassVar[bool] = True
     is_several: ClassVar[bool] = True
     is_named_by_need: ClassVar[bool] = False
     separator: str = field(default=",", kw_only=True)
@@ -109,6 +173,20 @@ class MultiLabelColumn(Column):
         parts = raw if isinstance(raw, list) else value_text(raw, where).split(self.separator)
         found = (label_text(part, where).strip() for part in parts)
         return list(dict.fromkeys(filter(None, found)))
+
+    def scan(self, value: Value) -> Sequence[str]:
+        return list(value)
+
+    def findings(self, scan: DatasetScan, report: Findings) -> None:
+        names = scan.labels
+        if names.n_unlabelled:
+            text = (
+                f"{counted(names.n_unlabelled, report.unit, report.which)} "
+                f"{'has' if names.n_unlabelled == 1 else 'have'} none of the labels; the first is "
+                f"{names.first_unlabelled}."
+            )
+            report.add("note", "no-label", names.n_unlabelled, text)
+        add_classes(scan, report, least=1)
 
     def stores(self, tools: StoreTools) -> dict[str, StoreFacts]:
         return {self.name: {"kind": self.kind, "dtype": "<u4", "lengths": tools.lengths}}
@@ -149,6 +227,24 @@ class NumberColumn(Column):
         self, values: Sequence[Value], places: Sequence[str], tools: StoreTools
     ) -> dict[str, Rows]:
         return {self.name: np.array([float(value) for value in values], "<f4")}
+
+
+def add_classes(scan: DatasetScan, report: Findings, what: str = "label", least: int = 2) -> None:
+    """Report too few, too many or rare classes of the training data."""
+    if report.which:
+        return
+    source = scan.source
+    data, schema = source.settings.data, source.schema
+    usual = (data.text_field, data.label_field, data.other_field) == ("text", "label", "")
+
+    def column(name: str, value: str) -> Option | str:
+        is_option = source.is_positional
+        return Option(name, value) if is_option else f"data.{name}_field={value}"
+
+    first = f" If the label is the first column: {column('text', '2')} {column('label', '1')}"
+    named = not schema.is_tagged and schema.media is None
+    where = f"{column('label', data.label_field)}" if named else ""
+    report.classes(scan.labels.counts, what, where, first if usual else "", least)
 
 
 def number_of(label: str, place: str, labels: Mapping[str, int], what: str = "label") -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from os import PathLike
@@ -23,7 +23,13 @@ from headway.data.columns.column import (
     Value,
     check_unicode,
 )
-from headway.data.media.decoding import VALUES, readable_records
+from headway.data.media.decoding import (
+    FLAT,
+    UNREADABLE,
+    VALUES,
+    MediaRecords,
+    readable_records,
+)
 from headway.data.media.in_memory import frames_of, pixels_of, samples_of
 from headway.data.media.open_item import ItemFormat, MediaRef
 from headway.data.media.store import AudioStore, ImageStore
@@ -32,7 +38,19 @@ from headway.data.table import is_missing
 from headway.errors import DataError
 
 if TYPE_CHECKING:
+    from headway.data.check import Findings
+    from headway.data.scan import DatasetScan
+
     pass
+
+
+SMALL = 4
+"""An image is reported as small if it must be enlarged by more than this factor."""
+
+NARROW = 2.0
+"""An image is reported as narrow if cropping keeps less than one part in this many of it."""
+
+SHORT_S, LONG_S = 0.1, 30.0
 
 
 class HeldMedia(NamedTuple):
@@ -121,6 +139,26 @@ class MediaColumn(Column):
     def is_plain(self, value: object) -> bool:
         return type(value) is MediaRef
 
+    flat: ClassVar[str]
+    """What the check says about an item without content."""
+
+    def findings(self, scan: DatasetScan, report: Findings) -> None:
+        """Report the sizes and flat items of all columns, with the first of them."""
+        schema, facts = scan.source.schema, scan.media
+        if facts is None or self.name != schema.media_names[0]:
+            return
+        good = facts["marks"] & UNREADABLE == 0
+        if good.any():
+            report.sizes |= self.size_findings(facts, good, schema.format, report)
+        flat = np.flatnonzero((facts["marks"] & FLAT > 0).any(1))
+        report.add_rows("warning", "flat", flat, self.flat)
+
+    @abstractmethod
+    def size_findings(
+        self, facts: MediaRecords, good: NDArray[np.bool_], form: ItemFormat, report: Findings
+    ) -> dict[str, float]:
+        """Report the sizes of the `good` items, and return those that the report keeps."""
+
     def stores(self, tools: StoreTools) -> dict[str, StoreFacts]:
         return {self.name: {"kind": self.kind, "dtype": "<i8"}}
 
@@ -139,6 +177,42 @@ class MediaColumn(Column):
         return readable_records(folder)["hash"][cls.stored(folder, split, facts)]
 
     @classmethod
+    @abstractmethod
+    def items(cls, folder: Path, form: ItemFormat) -> ImageStore | AudioStore:
+        """Open all items in the folder."""
+
+
+@dataclass(frozen=True)
+class VisualColumn(MediaColumn):
+    """An image or a video per example."""
+
+    flat: ClassVar[str] = "every pixel has the same colour."
+
+    def size_findings(
+        self, facts: MediaRecords, good: NDArray[np.bool_], form: ItemFormat, report: Findings
+    ) -> dict[str, float]:
+        """Report the sizes, and which images are small or narrow."""
+        assert form.size is not None
+        size = form.size
+        height, width = facts["height"].astype(np.int64), facts["width"].astype(np.int64)
+        area = np.where(good, height * width, -1)
+        least = np.where(good, area, area.max() + 1)
+        shown = [f"{width[at]:,} × {height[at]:,}" for at in _ends(least, area)]
+        span = shown[0] if shown[0] == shown[1] else f"from {shown[0]} to {shown[1]}"
+        text = f"{report.which}{report.unit} have {span} pixels, resized to {size[1]} × {size[0]}."
+        report.add("note", "sizes", int(good.sum()), text)
+        high, wide = np.maximum(height, 1), np.maximum(width, 1)
+        factor = np.maximum(size[0] / high, size[1] / wide)
+        rows = np.flatnonzero((good & (factor > SMALL)).any(1))
+        text = f"must be enlarged more than {SMALL} times, so they show little detail."
+        report.add_rows(report.level_of(rows), "small", rows, text)
+        left = (size[0] / factor) * (size[1] / factor) / (high * wide)
+        rows = np.flatnonzero((good & (left * NARROW < 1)).any(1))
+        text = "so wide or so high that cropping removes more than half."
+        report.add_rows(report.level_of(rows), "narrow", rows, text)
+        return {"pixels_least": float(least.min()), "pixels_most": float(area.max())}
+
+    @classmethod
     def items(cls, folder: Path, form: ItemFormat) -> ImageStore | AudioStore:
         """Open all images or videos in the folder."""
         assert form.size is not None
@@ -147,7 +221,7 @@ class MediaColumn(Column):
 
 
 @dataclass(frozen=True)
-class ImageColumn(MediaColumn):
+class ImageColumn(VisualColumn):
     kind: ClassVar[str] = "image"
     is_image: ClassVar[bool] = True
     modality: ClassVar[MediaType] = "image"
@@ -158,7 +232,7 @@ class ImageColumn(MediaColumn):
 
 
 @dataclass(frozen=True)
-class VideoColumn(MediaColumn):
+class VideoColumn(VisualColumn):
     kind: ClassVar[str] = "video"
     is_moving: ClassVar[bool] = True
     modality: ClassVar[MediaType] = "video"
@@ -173,6 +247,25 @@ class AudioColumn(MediaColumn):
     kind: ClassVar[str] = "audio"
     is_audio: ClassVar[bool] = True
     modality: ClassVar[MediaType] = "audio"
+    flat: ClassVar[str] = "silent from start to end."
+
+    def size_findings(
+        self, facts: MediaRecords, good: NDArray[np.bool_], form: ItemFormat, report: Findings
+    ) -> dict[str, float]:
+        """Report how long the recordings are, and which are short or long."""
+        seconds = facts["height"].astype(np.int64) / form.rate
+        found = seconds[good]
+        text = (
+            f"{report.which}{report.unit} last {format_seconds(found.sum())} in total, each from "
+            f"{format_seconds(found.min())} to {format_seconds(found.max())}, median "
+            f"{format_seconds(float(np.median(found)))}."
+        )
+        report.add("note", "sizes", len(found), text)
+        rows = np.flatnonzero((good & (seconds < SHORT_S)).any(1))
+        report.add_rows("warning", "short", rows, f"shorter than {SHORT_S:g} s.")
+        rows = np.flatnonzero((good & (seconds > LONG_S)).any(1))
+        report.add_rows("note", "long", rows, f"longer than {LONG_S:g} s.")
+        return {"seconds": float(found.sum()), "longest": float(found.max())}
 
     def parse(self, raw: object, where: str) -> Value:
         if isinstance(raw, Mapping) and raw.get("array") is not None:
@@ -207,6 +300,19 @@ class RegionColumn(Column):
 
     def show(self, value: Value) -> str:
         return "part of the file"
+
+
+def _ends(*values: NDArray[np.int64]) -> Iterable[tuple[int, ...]]:
+    """Yield the index of the lowest value of the first array and of the highest of the second."""
+    least, most = values
+    for flat in (least.argmin(), most.argmax()):
+        yield tuple(int(i) for i in np.unravel_index(flat, least.shape))
+
+
+def format_seconds(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _number(value: Any, where: str) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.check_report import counted
 from headway.data.columns.column import (
     Column,
     Rows,
@@ -21,12 +22,14 @@ from headway.data.columns.column import (
     label_text,
     to_python,
 )
-from headway.data.columns.label import numbers_of
+from headway.data.columns.label import add_classes, numbers_of
 from headway.data.columns.text import text_facts
 from headway.data.table import is_missing, shown_value
 from headway.errors import DataError
 
 if TYPE_CHECKING:
+    from headway.data.check import Findings
+    from headway.data.scan import DatasetScan
     from headway.tokens.tokenizer import Tokenizer
     from headway.tokens.word_cache import FlatIds
 
@@ -91,12 +94,28 @@ class TagsColumn(ListColumn):
     """One tag per word."""
 
     kind: ClassVar[str] = "tags"
+    is_counted: ClassVar[bool] = True
 
     def parse(self, raw: object, where: str) -> Value:
         found = to_python(raw)
         if not isinstance(found, list):
             raise _not_a_list(raw, where)
         return [label_text(tag, where) for tag in found]
+
+    def scan(self, value: Value) -> Sequence[str]:
+        return list(value)
+
+    def findings(self, scan: DatasetScan, report: Findings) -> None:
+        names = scan.labels
+        if names.misfits:
+            text = (
+                f"{counted(names.misfits, 'tags', report.which)} "
+                f"{'does' if names.misfits == 1 else 'do'} not fit the scheme "
+                f"{scan.source.scheme} and are converted as closely as possible; the first is at "
+                f"{names.first_misfit}."
+            )
+            report.add("warning", "misfits", names.misfits, text)
+        add_classes(scan, report, "tag")
 
     def stores(self, tools: StoreTools) -> dict[str, StoreFacts]:
         return {self.name: {"kind": self.kind, "dtype": "<u4", "lengths": tools.lengths}}
