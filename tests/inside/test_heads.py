@@ -124,7 +124,7 @@ def test_what_was_found_goes_through_json(tmp_path: Path) -> None:
 def test_unreadable_texts_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"(?=.*\b102\b)(?=.*\b32\b)"):
         heads(opened(tmp_path, "classify"), ["ba " * 100])
-    with pytest.raises(UserError, match=r"\btag\b.*FILES"):
+    with pytest.raises(UserError, match=r"\btag\b.*corpus"):
         Corpus.own(opened(tmp_path, "tag"))
 
 

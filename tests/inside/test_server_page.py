@@ -121,7 +121,7 @@ def test_the_server_answers_with_what_python_gives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"text": " "}, "--text"),
+        ({"text": " "}, "text="),
         ({"text": "a", "hidden": [["source", 99]]}, r"\b100\b.*\bsource\b.*\b2\b"),
         ({"text": "a", "hidden": [["sauce", 0]]}, "'sauce'"),
         ({"text": "a", "off": ["cross.9.0"]}, r"\bcross\b.*\b2\b.*\b10\b"),

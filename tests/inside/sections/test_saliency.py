@@ -146,7 +146,7 @@ def test_long_texts_skip_slow_maps_and_name_the_option(tmp_path: Path) -> None:
     assert [label for label, _ in found["skipped"]] == [
         "Flow", "Gradient × input", "Integrated gradients", "Occlusion",
     ]  # fmt: skip
-    assert all("--slow" in why for _, why in found["skipped"])
+    assert all("slow=True" in why for _, why in found["skipped"])
     assert len(pack(found)) < 250_000
     assert (
         section(
