@@ -72,7 +72,7 @@ def test_a_name_is_registered_once() -> None:
         register(longer.ROW)
     with pytest.raises(ConfigError, match=naming("longer.balanse balance")):
         load_run_settings(None, ["longer.balanse=true"], {"task": "longer", "data.media": ["x"]})
-    with pytest.raises(ConfigError, match=naming("[longer] 'classify'")):
+    with pytest.raises(ConfigError, match=naming("[longer] classify")):
         load_run_settings(None, ["longer.balance=true"], {"task": "classify"})
 
 
