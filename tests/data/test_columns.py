@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from headway.data.binding_table import TrainingTables
-from headway.data.bound_data import bind_data
 from headway.data.columns.column import KINDS, Column, Sample, StoreFacts, StoreTools, register
+from headway.data.named_data import bind_data
 from headway.data.prepare import prepare
 from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
