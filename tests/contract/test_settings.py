@@ -35,6 +35,9 @@ NOT_READING = (
 )
 """Who looks at a setting only to check it, to copy it or to write it down."""
 
+DEFAULTS = "headway.settings.default_facts"
+"""Who looks at a setting because defaults of others depend on it."""
+
 ELSEWHERE = ("start", "lora", "distil")
 """Sections that mean the same to every task; they have tests of their own."""
 
@@ -55,7 +58,9 @@ class Recorder:
             if name in names:
                 reader = sys._getframe(1)
                 is_check = reader.f_locals.get("self") is settings
-                if not is_check and not reader.f_globals["__name__"].startswith(NOT_READING):
+                module = reader.f_globals["__name__"]
+                counts = module == DEFAULTS or not module.startswith(NOT_READING)
+                if counts and not is_check:
                     self.read.add(f"{section}.{name}")
             return object.__getattribute__(settings, name)
 
@@ -208,6 +213,7 @@ def in_use(tiny: Tiny, rows: Rows | Path, said: Said, out: Path) -> None:
 
 REFUSED_THOUGH_READ = {
     "train.rdrop": "one loss is for all tasks, also for those whose answers cannot be compared",
+    "data.unit": "one cache is for all open files, and files of plain text differ by it",
     "data.on_bad_row": "documents without fields have no wrong lines",
     "data.fields": "one way reads questions of all tasks in one language",
     "data.other_field": "and with them a second text",
