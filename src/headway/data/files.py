@@ -149,7 +149,11 @@ class DataFile:
 
     def head(self) -> Iterator[str]:
         """Yield the lines from the beginning; those read before are not read again."""
-        return lines_of(self.head_text(), self.name)
+        try:
+            yield from lines_of(self.head_text(), self.name)
+        except DataError:
+            self.close()
+            raise
 
     def head_text(self) -> Iterator[str]:
         """Yield the text from the beginning in chunks; those read before are not read again."""
