@@ -94,7 +94,7 @@ class TrainRequest:
         said = self.overrides | self._fields()
         implied = implied_settings(self.task, self.start, self.teacher, said)
         if self.data is None:
-            named, tables = self._name_files(), {}
+            named, tables = self._name_files(), dict[str, BoundData]()
         else:
             task = implied.get("task", self.task) or of_recipe.get("task") or ""
             named, tables = self._bind(str(task), implied | said, files)
