@@ -186,7 +186,7 @@ def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) ->
     request = TrainRequest(task="distil", overrides=media, teacher=str(tmp_path))
     settings = request.resolve().settings
     assert spec_of(settings).modality == spec_of(load_run(tmp_path)).modality
-    with pytest.raises(ConfigError, match=r"\bFILES\b"):
+    with pytest.raises(ConfigError, match=r"\bdata\b"):
         replace(request, overrides=Overrides({"data.text": ["x"]})).resolve()
 
 

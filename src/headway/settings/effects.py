@@ -231,6 +231,10 @@ def _reading(*forms: str) -> Callable[[RunFacts], bool]:
     return lambda facts: facts.row.reads in forms
 
 
+def _needing(column: str) -> Callable[[RunFacts], bool]:
+    return lambda facts: any(need.name == column for need in facts.row.needs)
+
+
 def _reads_fields(facts: RunFacts) -> bool:
     """Whether the task reads text that may be divided into fields."""
     row = facts.row
@@ -312,13 +316,13 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         reason="to the task translate",
     ),
     EffectRule(
-        settings=("data.text_field",), when=_reading("documents", "labelled", "texts", "media"),
+        settings=("data.text_field",), when=_needing("text"),
         reason="to tasks with a column of texts",
     ),
     EffectRule(
         settings=("data.label_field",),
-        when=_reading("documents", "labelled", "tagged", "texts", "media"),
-        reason="to tasks other than translate",
+        when=lambda facts: _needing("label")(facts) or _reads_fields(facts),
+        reason="to tasks with a column of labels, and to documents with fields",
     ),
     EffectRule(
         settings=("data.other_field",), when=_has_second_column,
