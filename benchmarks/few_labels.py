@@ -135,7 +135,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         }
         for each in options.labels
     }
-    explained = {name: said[name] for name in ("loss", "baseline", "variance_explained")}
+    explained = {name: said[name] for name in ("loss", "baselines", "variance_explained")}
     asked = {k: v for k, v in vars(options).items() if k not in ("work", "name")}
     return {"fill": explained, "table": table, "rows": rows, "options": asked}
 

@@ -23,7 +23,7 @@ PROGRAMS = [
     for number, match in enumerate(PROGRAM.finditer(path.read_text()), 1)
 ]
 NUMBER = re.compile(r"-?\d+\.\d+")
-MOST_IMAGE, MOST_IMAGES = 120_000, 1_500_000
+MOST_IMAGE, MOST_IMAGES = 120_000, 1_800_000
 
 
 @pytest.mark.parametrize(("program", "shown"), PROGRAMS)

@@ -88,6 +88,7 @@ class TrainRequest:
         """Return the settings and the data, after checking all that can be checked without reading
         the whole data. Later sources win: recipe, start run or teacher, data, settings, task."""
         self._check_task()
+        self._check_runs()
         recipe = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
         of_recipe = Overrides() if recipe is None else Overrides.from_file(recipe)
         files = DataFiles()
@@ -116,6 +117,13 @@ class TrainRequest:
         elif self.recipe is None:
             recipe = f", or a recipe: {Option('recipe', takes='NAME')}" * (self.command == "train")
             raise ConfigError(f"no task is given. Name a task ({', '.join(SPECS)}){recipe}.")
+
+    def _check_runs(self) -> None:
+        """Raise an error if the start run or the teacher is unknown: whether a setting has an
+        effect depends on them."""
+        for name in (self.start, self.teacher):
+            if name not in (None, "", NOTHING):
+                run_folder(name)
 
     def _arguments(self, implied: Overrides) -> Overrides:
         """Return the settings that arguments of their own give: the start run and the task."""
