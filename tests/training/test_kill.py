@@ -193,7 +193,7 @@ def test_killed_outside_of_training_it_resumes_too(
         (STEP, STEPS, signal.SIGTERM),
         (EVALUATE, 1, signal.SIGTERM),
         (EVALUATE, 4, signal.SIGTERM),  # the comparison at the end
-        ("headway.tasks.seq2seq:text_metrics", 2, signal.SIGTERM),
+        ("headway.tasks.seq2seq_scores:text_scores", 2, signal.SIGTERM),
         (SAVE, 6, signal.SIGTERM),
         (SAVE, STEPS, signal.SIGTERM),
         ("headway.training.run:save_weights", 1, signal.SIGTERM),
