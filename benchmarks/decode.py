@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.machine import alternating, pick_device, save
 from benchmarks.sentences import pair_lengths
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import pack

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks.machine import add_out, alternating, pick_device, save
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.precision import compute_in_type
-from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
 from headway.nn.linear import pack

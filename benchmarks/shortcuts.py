@@ -19,7 +19,7 @@ from torch import nn
 from benchmarks.machine import alternating, pick_device, save
 from benchmarks.train_step import EAGER, GRAPHED, SIZES, headway_round
 from benchmarks.train_step import Work as Sentences
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.interop.graphs import record
 from headway.interop.graphs.graphs import graphs_of

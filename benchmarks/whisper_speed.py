@@ -26,8 +26,8 @@ import torch
 
 from benchmarks.asterisk import RATE, words
 from benchmarks.machine import alternating, save
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.precision import cast_weights
-from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.interop.hf.export import write
 from headway.nn.mel import log_mel

@@ -731,7 +731,7 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def _constraint(wish: Mapping[str, object]) -> object:
-    from headway.decode.constraints import TextConstraints
+    from headway.decode.logits_processors import TextConstraints
 
     prefix = wish.get("prefix") or ""
     if not isinstance(prefix, str):

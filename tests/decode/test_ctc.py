@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from headway.decode.logits_processors import NO_CONSTRAINTS, SpecialTokens
 from headway.decode.search.beam import beam_search
 from headway.decode.search.greedy import generate_independently, most_likely
-from headway.decode.search.hypothesis import NO_CONSTRAINTS, SpecialTokens
 from headway.decode.search.job import Job
 from headway.decode.speech.ctc import CtcSteps, JointSteps, best_path
 from headway.nn.ctc import PrefixScorer

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.searcher import Searcher, SharedPrefix
 from headway.decode.steps import DecoderSteps
 from headway.errors import ConfigError, UserError

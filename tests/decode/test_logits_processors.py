@@ -11,18 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.decode.logits_processors import (
+    NO_CONSTRAINTS,
     LogitsProcessors,
+    SpecialTokens,
+    TokenConstraints,
     ban_phrases,
     ban_repeated,
     min_length,
     penalise_repetition,
 )
-from headway.decode.search.hypothesis import (
-    NO_CONSTRAINTS,
-    Hypothesis,
-    SpecialTokens,
-    TokenConstraints,
-)
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.searcher import Searcher, search
 from headway.errors import ConfigError
 from headway.settings.decode import DecodeSettings

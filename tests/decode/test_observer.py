@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import SpecialTokens, TokenConstraints
+from headway.decode.logits_processors import SpecialTokens, TokenConstraints
 from headway.decode.search.observer import BeamStep
 from headway.decode.search.searcher import Searcher
 from headway.settings.decode import DecodeSettings

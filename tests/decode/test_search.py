@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from headway.decode.logits_processors import SpecialTokens, TokenConstraints
 from headway.decode.search.beam import beam_search
-from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job
 from headway.decode.search.searcher import search
 from headway.models.seq2seq import Seq2Seq

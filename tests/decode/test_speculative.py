@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.sample import probabilities
 from headway.decode.search.searcher import Searcher, SharedPrefix
 from headway.decode.search.speculative import SpeculativeSearcher

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.decode.constraints import TextConstraints
-from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.logits_processors import SpecialTokens, TextConstraints, TokenConstraints
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.searcher import Searcher
 from headway.decode.sources import TextSources
 from headway.decode.writer import Writer

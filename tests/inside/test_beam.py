@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import SpecialTokens, TokenConstraints
+from headway.decode.logits_processors import SpecialTokens, TokenConstraints
 from headway.decode.search.searcher import Searcher
 from headway.decode.writer import token_log_probs
 from headway.errors import UserError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.cuda_graphs import CudaGraphSearcher
-from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.errors import ConfigError, FolderError, UserError
 from headway.interop.ctranslate2 import export as to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine

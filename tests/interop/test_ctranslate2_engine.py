@@ -14,8 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from headway.cli.main import app
-from headway.decode.constraints import TextConstraints
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens, TextConstraints
 from headway.errors import ConfigError, UserError
 from headway.interop.ctranslate2 import export as to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.settings.decode import DecodeSettings

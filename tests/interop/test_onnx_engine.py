@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.searcher import StepsConfig
 from headway.decode.steps import DecoderSteps, DecodingSteps, Seq2SeqSteps
 from headway.errors import UserError

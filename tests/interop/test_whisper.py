@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 import headway
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.interop.exporting import export_run

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.searcher import Searcher
 from headway.inside.capture.beam_tree import BeamTree, Node, StepCounts
 from headway.lab.beam import (

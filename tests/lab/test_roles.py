@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.cuda_graphs import CudaGraphSearcher
-from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.lab.roles import (
     ARMS,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.decode.search.speculative import SpeculativeSearcher
 from headway.decode.steps import DecoderSteps

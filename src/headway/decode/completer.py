@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from headway.decode.batching import batches, windows
 from headway.decode.engine import Engine, Search
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.output import GenerationResult, Output, WritingSummary
-from headway.decode.search.hypothesis import SpecialTokens
 from headway.decode.search.searcher import SearchCache, Searcher, SharedPrefix, too_long
 from headway.decode.search.speculative import SpeculativeSearcher
 from headway.decode.stream import OnToken, OutputAssembler

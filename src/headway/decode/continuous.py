@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headway.decode.logits_processors import always_banned
+from headway.decode.logits_processors import SpecialTokens, always_banned
 from headway.decode.output import Output
 from headway.decode.search.cuda_graphs import (
     LENGTHS,
@@ -27,7 +27,7 @@ from headway.decode.search.cuda_graphs import (
     round_up_to_size,
 )
 from headway.decode.search.greedy import hypothesis, most_likely
-from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job
 from headway.decode.search.sample import make_random_numbers, make_token_drawer
 from headway.decode.search.searcher import check_prompted, too_long

@@ -13,8 +13,9 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from headway.decode.logits_processors import SpecialTokens, TokenConstraints
 from headway.decode.search.greedy import TokenCallback
-from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.searcher import SharedPrefix
 from headway.decode.speech.recognizer import Recognizer
 from headway.errors import Option, UserError

@@ -1,14 +1,156 @@
-"""Logits processors: functions that ban or penalise tokens before the next one is chosen."""
+"""Rules for the tokens of an output: special tokens, constraints, and logits processors.
+
+Logits processors ban or penalise tokens before the next one is chosen. Constraints are given as
+text: a prefix, required and banned phrases. A word can be written with tokens in several ways; bans
+cover all of them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Phrase, SpecialTokens, TokenConstraints
+from headway.errors import UserError
 from headway.settings.decode import DecodeSettings
+from headway.tokens.tokenizer import Tokenizer
+
+
+class SpecialTokens(NamedTuple):
+    bos: int
+    eos: int
+    unk: int
+    target_begin: int | None = None
+    """First token of every output, if the model fixes one."""
+
+    banned: tuple[int, ...] = ()
+    """Tokens that never occur in an output."""
+
+    never_first: tuple[int, ...] = ()
+    """Tokens with which no output starts (after `target_begin`)."""
+
+    writes_bos: bool = False
+    """Whether outputs may contain `bos`, as in `generate` of Hugging Face Transformers."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, end: int | None = None) -> SpecialTokens:
+        """`end`: the token that ends an output instead of the end of text."""
+        return cls(
+            bos=tokenizer.bos,
+            eos=tokenizer.eos if end is None else end,
+            unk=tokenizer.unk,
+            target_begin=tokenizer.target_begin,
+            banned=(*tokenizer.banned, *tokenizer.unwritten),
+            never_first=tokenizer.never_first,
+            writes_bos=tokenizer.roles is not None and tokenizer.roles.before is not None,
+        )
+
+
+Phrase = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenConstraints:
+    """Constraints on the output of one line."""
+
+    prefix: Phrase = ()
+    """Tokens with which the output starts."""
+
+    required: tuple[Phrase, ...] = ()
+    """Phrases that the output must contain, without overlap."""
+
+    banned: tuple[Phrase, ...] = ()
+    """Phrases that the output must not contain."""
+
+    def __post_init__(self) -> None:
+        if () in self.required or () in self.banned:
+            raise ValueError("required and banned phrases must contain at least one token")
+
+
+NO_CONSTRAINTS = TokenConstraints()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConstraints:
+    """The constraints on the output of one source, as text."""
+
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+    banned: tuple[str, ...] = ()
+
+    def tokenize(self, target: Tokenizer) -> TokenConstraints:
+        if self == NO_TEXT_CONSTRAINTS:
+            return NO_CONSTRAINTS
+        phrases = [tuple(target.encode(phrase)) for phrase in self.required]
+        return TokenConstraints(
+            prefix=tuple(target.encode(self.prefix)) if self.prefix else (),
+            required=tuple(phrase for phrase in phrases if phrase),
+            banned=banned_phrases(self.banned, target),
+        )
+
+
+NO_TEXT_CONSTRAINTS = TextConstraints()
+
+
+def next_constraints(
+    wishes: Iterator[TextConstraints] | None, n_lines: int, first: int
+) -> list[TextConstraints]:
+    if wishes is None:
+        return [NO_TEXT_CONSTRAINTS] * n_lines
+    found = list(islice(wishes, n_lines))
+    if len(found) < n_lines:
+        raise UserError(
+            f"prefixes or constraints are given for only {first + len(found):,} lines, but the "
+            "input has more. Give one per input line, and an empty one for lines without a "
+            "constraint."
+        )
+    return found
+
+
+def banned_phrases(phrases: Sequence[str], target: Tokenizer) -> tuple[Phrase, ...]:
+    """The usual tokenization of each phrase. `violated_bans` finds others when they occur."""
+    found = [tuple(target.encode(phrase)) for phrase in phrases]
+    return tuple(dict.fromkeys(tokens for tokens in found if tokens))
+
+
+def violated_bans(
+    tokens: Sequence[int], phrases: Sequence[str], target: Tokenizer
+) -> tuple[Phrase, ...]:
+    """The token sequences in this output that write a banned phrase."""
+    return tuple(
+        _span(tokens, way, target)
+        for way in (_as_words(target.normalise(phrase)) for phrase in phrases if phrase.strip())
+        if way.search(target.decode(tokens))
+    )
+
+
+def _as_words(phrase: str) -> re.Pattern[str]:
+    """A pattern that matches the phrase as whole words: "cat" does not match "category"."""
+    words = r"\s+".join(re.escape(word) for word in phrase.split())
+    return re.compile(rf"(?<!\w){words}(?!\w)")
+
+
+def _span(tokens: Sequence[int], way: re.Pattern[str], target: Tokenizer) -> Phrase:
+    """The shortest token sequence that contains the first occurrence of the phrase."""
+    end = next(n for n in range(1, len(tokens) + 1) if _writes(tokens[:n], tokens, way, target))
+    start = max((n for n in range(end) if way.search(target.decode(tokens[n:end]))), default=0)
+    return tuple(tokens[start:end])
+
+
+def _writes(
+    head: Sequence[int], tokens: Sequence[int], way: re.Pattern[str], target: Tokenizer
+) -> bool:
+    """Whether the first tokens contain the whole phrase, and not only the start of a longer
+    word."""
+    found = way.search(target.decode(head))
+    whole = way.search(target.decode(tokens))
+    return found is not None and whole is not None and found.start() == whole.start()
+
 
 LogitsProcessor = Callable[[Tensor, Tensor, Sequence[int]], None]
 """Changes log-probabilities (R V) in place, given the tokens so far (R T) and the numbers of the

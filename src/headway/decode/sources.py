@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.decode.align import AlignmentLink, align_words, source_words, word_numbers
 from headway.decode.batching import LAST_WINDOW
-from headway.decode.constraints import NO_TEXT_CONSTRAINTS, TextConstraints
+from headway.decode.logits_processors import NO_TEXT_CONSTRAINTS, TextConstraints
 from headway.decode.output import AttendedRegion, GenerationResult, Output, PixelBox, WritingSummary
 from headway.errors import Option, UserError
 from headway.settings.vision import GRID_STRIDE, ImageSettings

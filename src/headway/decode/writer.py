@@ -16,10 +16,16 @@ from torch import Tensor
 
 from headway.decode.align import AttentionFunction, cross_attention
 from headway.decode.batching import FIRST_WINDOW, LAST_WINDOW, batches, prefetch_one, windows
-from headway.decode.constraints import TextConstraints, next_constraints, violated_bans
 from headway.decode.engine import BackgroundSearch, Engine, Search, SearchedBatch
+from headway.decode.logits_processors import (
+    SpecialTokens,
+    TextConstraints,
+    TokenConstraints,
+    next_constraints,
+    violated_bans,
+)
 from headway.decode.output import GenerationResult, Output, TargetScore, WritingSummary
-from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.searcher import SearchCache, Searcher
 from headway.decode.sources import ImageSources, OnLong, SourcePart, Sources, TextSources
 from headway.models.parts.vision import ImageFront

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 import headway
-from headway.decode.search.hypothesis import Hypothesis, SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job
 from headway.decode.search.searcher import Searcher
 from headway.inside.capture.beam import search

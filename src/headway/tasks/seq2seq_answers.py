@@ -11,7 +11,7 @@ from typing import Any
 from headway.data.files import open_lines
 from headway.data.media.open_item import UNITS
 from headway.decode.batching import windows
-from headway.decode.constraints import TextConstraints
+from headway.decode.logits_processors import TextConstraints
 from headway.decode.output import AttendedRegion, GenerationResult, Output
 from headway.decode.sources import OnLong
 from headway.decode.writer import Writer

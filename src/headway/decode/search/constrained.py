@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Hypothesis, Phrase
+from headway.decode.logits_processors import Phrase
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job
 from headway.decode.search.top_k import top_k
 from headway.decode.steps import DecodingSteps

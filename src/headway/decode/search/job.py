@@ -9,8 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from headway.decode.logits_processors import LogitsProcessors
-from headway.decode.search.hypothesis import NO_CONSTRAINTS, SpecialTokens, TokenConstraints
+from headway.decode.logits_processors import (
+    NO_CONSTRAINTS,
+    LogitsProcessors,
+    SpecialTokens,
+    TokenConstraints,
+)
 from headway.settings.decode import DecodeSettings
 
 LEAVE_AT = 1 / 8

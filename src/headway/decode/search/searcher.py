@@ -9,16 +9,12 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from headway.decode.logits_processors import NO_CONSTRAINTS, SpecialTokens, TokenConstraints
 from headway.decode.search.beam import beam_search
 from headway.decode.search.constrained import MIN_WIDTH, check_constrainable, constrained_search
 from headway.decode.search.cuda_graphs import CudaGraphSearcher, supports_static_search
 from headway.decode.search.greedy import TokenCallback, generate_independently, most_likely
-from headway.decode.search.hypothesis import (
-    NO_CONSTRAINTS,
-    Hypothesis,
-    SpecialTokens,
-    TokenConstraints,
-)
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import INTERRUPTION, UNNUMBERED, Job
 from headway.decode.search.observer import Observer, observe_choices
 from headway.decode.search.sample import sampler

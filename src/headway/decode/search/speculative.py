@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.decode.logits_processors import SpecialTokens, TokenConstraints
 from headway.decode.search.greedy import TokenCallback, hypothesis
-from headway.decode.search.hypothesis import Hypothesis, SpecialTokens, TokenConstraints
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job
 from headway.decode.search.observer import Observer
 from headway.decode.search.sample import draw_tokens, probabilities

@@ -9,12 +9,8 @@ from typing import Any, cast
 from torch import Tensor
 
 from headway.decode.align import cross_attention
-from headway.decode.search.hypothesis import (
-    NO_CONSTRAINTS,
-    Hypothesis,
-    SpecialTokens,
-    TokenConstraints,
-)
+from headway.decode.logits_processors import NO_CONSTRAINTS, SpecialTokens, TokenConstraints
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.searcher import Searcher
 from headway.decode.speech.ctc import JointSearcher
 from headway.errors import UserError

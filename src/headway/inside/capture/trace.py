@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from headway import __version__
-from headway.decode.search.hypothesis import TokenConstraints
+from headway.decode.logits_processors import TokenConstraints
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy, RecordedTaps
 from headway.inside.capture.beam import BeamTree, beam_tree, has_search

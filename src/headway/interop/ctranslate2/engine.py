@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headway.decode.batching import batches
 from headway.decode.engine import Engine, EngineEncoder, TokenLists
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.errors import FolderError, needs
 from headway.interop.ctranslate2.exportable import positions_of
 from headway.interop.ctranslate2.search import (

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.searcher import Searcher
 from headway.errors import DataError, Option, needs
 from headway.interop.ctranslate2.engine import HEADS, Ctranslate2Engine

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import torch
 
 from headway.decode.engine import SearchedBatch, TokenLists
-from headway.decode.logits_processors import always_banned
-from headway.decode.search.greedy import TokenCallback
-from headway.decode.search.hypothesis import (
+from headway.decode.logits_processors import (
     NO_CONSTRAINTS,
-    Hypothesis,
     Phrase,
     SpecialTokens,
     TokenConstraints,
+    always_banned,
 )
+from headway.decode.search.greedy import TokenCallback
+from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job, length_penalty
 from headway.decode.search.searcher import SharedPrefix, check_prompted, check_prompts, with_begin
 from headway.errors import ConfigError, Option, UserError

@@ -17,8 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from headway.decode.logits_processors import always_banned
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens, always_banned
 from headway.errors import FolderError, Option, UserError
 from headway.interop.convertible import in_answer_units, widened
 from headway.interop.families import FAMILIES, Architecture, family_named

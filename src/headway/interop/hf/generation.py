@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.interop.foreign_config import ForeignConfig
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import ModelSettings

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headway.decode.batching import batches
 from headway.decode.engine import Engine, TokenLists
-from headway.decode.search.hypothesis import SpecialTokens
+from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.searcher import Searcher, StepsConfig, check_prompted
 from headway.decode.speech.ctc import join_ctc_steps
 from headway.decode.speech.recognizer import CtcRecognizer, DecoderRecognizer, Recognizer
