@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headway.decode.align import cross_attention
 from headway.decode.logits_processors import SpecialTokens
 from headway.decode.search.cuda_graphs import CudaGraphSearcher
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import Searcher, search
 from headway.decode.writer import Writer, token_log_probs
 from headway.models.build import build_model

@@ -13,7 +13,7 @@ import headway
 from headway.decode.completer import Completer
 from headway.decode.continuous import ContinuousBatch
 from headway.decode.logits_processors import SpecialTokens, TokenConstraints
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout

@@ -10,7 +10,7 @@ import pytest
 from headway.decode.batching import LAST_WINDOW, prefetch_one
 from headway.decode.engine import BackgroundSearch, Engine, SearchedBatch, TokenLists
 from headway.decode.logits_processors import SpecialTokens, TokenConstraints
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.settings.decode import DecodeSettings

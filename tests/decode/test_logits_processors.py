@@ -20,7 +20,7 @@ from headway.decode.logits_processors import (
     min_length,
     penalise_repetition,
 )
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import Searcher, search
 from headway.errors import ConfigError
 from headway.settings.decode import DecodeSettings

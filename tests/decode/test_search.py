@@ -11,8 +11,7 @@ import torch
 
 from headway.decode.logits_processors import SpecialTokens, TokenConstraints
 from headway.decode.search.beam import beam_search
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.job import Hypothesis, Job
 from headway.decode.search.searcher import search
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.decode.logits_processors import SpecialTokens, TextConstraints, TokenConstraints
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import Searcher
 from headway.decode.sources import TextSources
 from headway.decode.writer import Writer

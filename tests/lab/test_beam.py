@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.logits_processors import SpecialTokens
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import Searcher
 from headway.inside.capture.beam_tree import BeamTree, Node, StepCounts
 from headway.lab.beam import (

@@ -20,7 +20,7 @@ import httpx2
 import pytest
 
 from headway.decode.continuous import BatchMember, ContinuousBatch
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.run import Run

@@ -14,7 +14,7 @@ import soundfile
 import torch
 
 from headway.cli.main import main
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.speech.recognizer import recognizer_of
 from headway.decode.speech.transcriber import Transcriber, Transcript
 from headway.models.folder import load_model

@@ -27,8 +27,7 @@ from headway.decode.search.cuda_graphs import (
     round_up_to_size,
 )
 from headway.decode.search.greedy import hypothesis, most_likely
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.job import Hypothesis, Job
 from headway.decode.search.sample import make_random_numbers, make_token_drawer
 from headway.decode.search.searcher import check_prompted, too_long
 from headway.decode.steps import prefill, prefill_prompts

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headway.decode.logits_processors import SpecialTokens, TokenConstraints
 from headway.decode.search.greedy import TokenCallback
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import SharedPrefix
 from headway.decode.speech.recognizer import Recognizer
 from headway.errors import Option, UserError

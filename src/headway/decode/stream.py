@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from headway.decode.output import Output
 from headway.decode.search.greedy import TokenCallback
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 

@@ -25,7 +25,7 @@ from headway.decode.logits_processors import (
     violated_bans,
 )
 from headway.decode.output import GenerationResult, Output, TargetScore, WritingSummary
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import SearchCache, Searcher
 from headway.decode.sources import ImageSources, OnLong, SourcePart, Sources, TextSources
 from headway.models.parts.vision import ImageFront

@@ -18,8 +18,7 @@ from torch import Tensor
 
 import headway
 from headway.decode.logits_processors import SpecialTokens
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.job import Hypothesis, Job
 from headway.decode.search.searcher import Searcher
 from headway.inside.capture.beam import search
 from headway.inside.capture.beam_tree import BeamTree

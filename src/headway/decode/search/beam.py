@@ -13,10 +13,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job, Penalty
-from headway.decode.search.observer import BeamStep, Observer
-from headway.decode.search.top_k import top_k
+from headway.decode.search.job import BeamStep, Hypothesis, Job, Observer, Penalty, top_k
 from headway.decode.steps import DecodingSteps
 
 

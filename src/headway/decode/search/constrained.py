@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.logits_processors import Phrase
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
-from headway.decode.search.top_k import top_k
+from headway.decode.search.job import Hypothesis, Job, top_k
 from headway.decode.steps import DecodingSteps
 from headway.errors import ConfigError
 from headway.settings.decode import DecodeSettings

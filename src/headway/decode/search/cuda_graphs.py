@@ -23,10 +23,8 @@ from torch import Tensor
 from headway.decode.logits_processors import always_banned
 from headway.decode.search.beam import BeamCandidates, Beams, grow, hypotheses
 from headway.decode.search.greedy import Paths, TokenCallback
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.job import Hypothesis, Job, top_k
 from headway.decode.search.sample import make_random_numbers, make_token_drawer
-from headway.decode.search.top_k import top_k
 from headway.decode.steps import encode_sources, prefill
 from headway.models.decoder import Decoder
 from headway.models.parts.output_heads import LMHead

@@ -8,14 +8,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
-from headway.decode.search.top_k import top_k
+from headway.decode.search.job import Hypothesis, Job, TokenChooser, top_k
 from headway.decode.steps import DecodingSteps
-
-TokenChooser = Callable[[Tensor, int, Sequence[int]], Tensor]
-"""Function from log-probabilities (R V), the number of tokens so far and the sources to one token
-per row."""
 
 TokenCallback = Callable[[int, int, int], bool]
 """Function from a source, the number of its hypothesis and the chosen token to whether to stop

@@ -1,10 +1,11 @@
-"""Parameters of a search: length limits, token rules, penalties and cancellation."""
+"""Job of a search (limits, rules, penalties, cancellation), its observers and its outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from headway.decode.logits_processors import (
     TokenConstraints,
 )
 from headway.settings.decode import DecodeSettings
+
+if TYPE_CHECKING:  # beam search reports its steps to observers
+    from headway.decode.search.beam import BeamCandidates, Beams
 
 LEAVE_AT = 1 / 8
 """Share of finished sources at which they are removed from the batch; moving the others has a
@@ -52,6 +56,20 @@ class Interruption:
 
 INTERRUPTION: ContextVar[Interruption | None] = ContextVar("interruption", default=None)
 """Applies to all searches in this context."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output. `tokens` excludes the end token; `token_log_probs` includes it last."""
+
+    tokens: list[int]
+    log_prob: float
+    score: float
+    """Log P with penalties, by which the outputs of a source are ranked."""
+
+    token_log_probs: list[float]
+    finished: bool
+    """False if the length limit was reached before the end token."""
 
 
 @dataclass(frozen=True)
@@ -157,3 +175,87 @@ def length_penalty(settings: DecodeSettings) -> Penalty:
     if settings.length_penalty == "power":
         return lambda n: n.to(torch.float32) ** alpha
     return lambda n: torch.ones_like(n, dtype=torch.float32)
+
+
+TokenChooser = Callable[[Tensor, int, Sequence[int]], Tensor]
+"""Function from log-probabilities (R V), the number of tokens so far and the sources to one token
+per row."""
+
+
+@dataclass(frozen=True)
+class BeamStep:
+    """One step of one group of a beam search, for all sources still in the batch."""
+
+    at: int
+    """Number of tokens of the hypotheses before this step."""
+
+    group: int
+    sources: Sequence[int]
+    """Numbers of the sources; those already done are included unchanged."""
+
+    before: Beams
+    scores_BWV: Tensor
+    """Log-probabilities of every next token after the rules. The next step may overwrite them, so
+    copy what is needed."""
+
+    price_BV: Tensor | None
+    """Penalty of tokens that earlier groups chose; it grows with every group."""
+
+    bonus_BC: Tensor | None
+    """Term added to the score of a continuation that ends."""
+
+    found: BeamCandidates
+    after: Beams
+
+
+class Observer(Protocol):
+    """Interface of observers. A search without one does no extra work."""
+
+    def on_beam_step(self, growth: BeamStep) -> None:
+        """Receive a step of beam search."""
+        ...
+
+    def on_token_step(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
+        """Receive a step of greedy decoding or sampling: the scores and the chosen tokens."""
+        ...
+
+
+def observe_choices(observer: Observer | None, pick: TokenChooser) -> TokenChooser:
+    """Wrap a `TokenChooser` so that the observer receives its choices."""
+    if observer is None:
+        return pick
+
+    def shown(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
+        token_R = pick(scores_RV, at, sources)
+        observer.on_token_step(scores_RV, sources, token_R)
+        return token_R
+
+    return shown
+
+
+TOP_K_BLOCK = 128
+
+
+def top_k(scores_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest values of each row, in order, and their indices.
+
+    The k largest values are in the k blocks with the largest maxima, so that one fast pass over the
+    blocks leaves little to sort.
+    """
+    n_blocks = scores_RV.shape[1] // TOP_K_BLOCK
+    if n_blocks <= 2 * k:
+        largest = scores_RV.topk(min(k, scores_RV.shape[1]))
+        return largest.values, largest.indices
+    blocks_RCS = scores_RV[:, : n_blocks * TOP_K_BLOCK].unflatten(1, (n_blocks, TOP_K_BLOCK))
+    chosen_Rk = blocks_RCS.amax(2).topk(k, sorted=False).indices
+    inside_RkS = blocks_RCS.gather(1, chosen_Rk[:, :, None].expand(-1, -1, TOP_K_BLOCK))
+    largest = inside_RkS.flatten(1).topk(k)
+    block_Rk = chosen_Rk.gather(1, largest.indices // TOP_K_BLOCK)
+    values_Rk, index_Rk = largest.values, block_Rk * TOP_K_BLOCK + largest.indices % TOP_K_BLOCK
+    rest = scores_RV.shape[1] % TOP_K_BLOCK
+    if not rest:
+        return values_Rk, index_Rk
+    tail = scores_RV[:, -rest:].topk(min(k, rest))
+    largest = torch.cat([values_Rk, tail.values], dim=1).topk(k)
+    where = torch.cat([index_Rk, tail.indices + n_blocks * TOP_K_BLOCK], dim=1)
+    return largest.values, where.gather(1, largest.indices)

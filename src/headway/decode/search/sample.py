@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.decode.search.greedy import TokenChooser
-from headway.decode.search.top_k import top_k
+from headway.decode.search.job import TokenChooser, top_k
 from headway.settings.decode import DecodeSettings
 
 FEW = 512

@@ -14,9 +14,14 @@ from headway.decode.search.beam import beam_search
 from headway.decode.search.constrained import MIN_WIDTH, check_constrainable, constrained_search
 from headway.decode.search.cuda_graphs import CudaGraphSearcher, supports_static_search
 from headway.decode.search.greedy import TokenCallback, generate_independently, most_likely
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import INTERRUPTION, UNNUMBERED, Job
-from headway.decode.search.observer import Observer, observe_choices
+from headway.decode.search.job import (
+    INTERRUPTION,
+    UNNUMBERED,
+    Hypothesis,
+    Job,
+    Observer,
+    observe_choices,
+)
 from headway.decode.search.sample import sampler
 from headway.decode.steps import (
     DecoderSteps,

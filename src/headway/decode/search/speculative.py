@@ -15,9 +15,7 @@ from torch import Tensor
 
 from headway.decode.logits_processors import SpecialTokens, TokenConstraints
 from headway.decode.search.greedy import TokenCallback, hypothesis
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
-from headway.decode.search.observer import Observer
+from headway.decode.search.job import Hypothesis, Job, Observer
 from headway.decode.search.sample import draw_tokens, probabilities
 from headway.decode.search.searcher import Searcher, SharedPrefix
 from headway.decode.steps import prefill_prompts

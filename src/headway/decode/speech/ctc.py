@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.logits_processors import SpecialTokens
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import Searcher, StepsConfig
 from headway.decode.steps import DecodingSteps, Seq2SeqSteps
 from headway.models.seq2seq import Seq2Seq

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from headway.decode.align import read_targets
 from headway.decode.logits_processors import NO_CONSTRAINTS, SpecialTokens
 from headway.decode.search.beam import beam_search
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.job import Hypothesis, Job
 from headway.decode.search.searcher import Searcher
 from headway.decode.speech.ctc import CtcSteps, JointSearcher, RowRanges, best_path, ctc_alignment
 from headway.decode.speech.guards import TEMPERATURES

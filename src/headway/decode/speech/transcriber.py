@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headway.decode.align import word_numbers
 from headway.decode.batching import batches
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.speech.guards import TranscriptCheck, compression_ratio, is_silent
 from headway.decode.speech.recognizer import Recognizer
 from headway.decode.speech.word_times import WordTiming, make_word_timings, snap_to_pauses

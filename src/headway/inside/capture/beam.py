@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headway.decode.align import cross_attention
 from headway.decode.logits_processors import NO_CONSTRAINTS, SpecialTokens, TokenConstraints
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import Searcher
 from headway.decode.speech.ctc import JointSearcher
 from headway.errors import UserError

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
-from headway.decode.search.observer import BeamStep
+from headway.decode.search.job import BeamStep, Hypothesis, Job
 from headway.inside.capture.beam_tree import FATES, BeamTree, Node, StepCounts, TokenCandidate
 
 OPTIONS = 6

@@ -15,7 +15,7 @@ from torch import Tensor
 from headway.data.columns.column import parse_field
 from headway.data.readers.jsonl import parse_object
 from headway.decode.logits_processors import TokenConstraints
-from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.search.job import Hypothesis
 from headway.decode.search.searcher import too_long
 from headway.decode.speech.ctc import best_path
 from headway.decode.speech.recognizer import recognizer_of

@@ -22,8 +22,7 @@ from headway.decode.logits_processors import (
     always_banned,
 )
 from headway.decode.search.greedy import TokenCallback
-from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job, length_penalty
+from headway.decode.search.job import Hypothesis, Job, length_penalty
 from headway.decode.search.searcher import SharedPrefix, check_prompted, check_prompts, with_begin
 from headway.errors import ConfigError, Option, UserError
 from headway.settings.decode import DecodeSettings

@@ -1,4 +1,4 @@
-"""Someone may look on while a search goes; the search does not notice."""
+"""Observers see every step of a search and change nothing; `top_k` agrees with torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.logits_processors import SpecialTokens, TokenConstraints
-from headway.decode.search.observer import BeamStep
+from headway.decode.search.job import BeamStep, top_k
 from headway.decode.search.searcher import Searcher
 from headway.settings.decode import DecodeSettings
 
@@ -94,3 +94,17 @@ def test_an_observed_search_does_not_use_the_recorded_steps() -> None:
     assert notes.growths
     with pytest.raises(AssertionError, match="recorded"):
         search(sources)
+
+
+@pytest.mark.parametrize("size", [3, 100, 128, 2000, 3000, 5120, 5121])
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_the_best_are_those_of_a_full_sort(size: int, k: int) -> None:
+    torch.manual_seed(size + k)
+    scores_RV = torch.randn(5, size)
+    scores_RV[1, : size // 2] = -torch.inf
+    scores_RV[2] = scores_RV[2].sort().values  # all of the best in one block
+    values, where = top_k(scores_RV, k)
+    expected = scores_RV.topk(min(k, size))
+    assert torch.equal(values, expected.values)
+    assert torch.equal(scores_RV.gather(1, where), values)
+    assert torch.equal(where, expected.indices)
