@@ -21,11 +21,11 @@ import torch
 
 from benchmarks.machine import add_out, alternating, pick_device, save
 from headway.decode.logits_processors import SpecialTokens
-from headway.decode.precision import compute_in_type
 from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
 from headway.nn.linear import pack
 from headway.settings.decode import DecodeSettings
+from headway.tasks.loaded_run import compute_in_type
 from tests.references.convert import converted
 
 NONE = -1

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from benchmarks import decode, encode, gpt2_decode, machine
 from benchmarks.machine import alternating, save
 from benchmarks.sentences import pair_lengths
-from headway.decode.precision import cast_weights
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.models.folder import load_model, save_model
 from headway.nn.linear import pack
 from headway.settings.model import EncoderSettings
 from headway.settings.presets import preset
+from headway.tasks.loaded_run import cast_weights
 
 CPU = torch.device("cpu")
 PROMPT = 32

@@ -27,11 +27,10 @@ import torch
 from benchmarks.asterisk import RATE, words
 from benchmarks.machine import alternating, save
 from headway.decode.logits_processors import SpecialTokens
-from headway.decode.precision import cast_weights
 from headway.decode.search.searcher import Searcher
 from headway.interop.hf.export import write
 from headway.nn.mel import log_mel
-from headway.tasks.loaded_run import LoadedRun, open_plain
+from headway.tasks.loaded_run import LoadedRun, cast_weights, open_plain
 
 Wave = np.ndarray[Any, np.dtype[np.int16]]
 Transcribe = Callable[[Wave], str]

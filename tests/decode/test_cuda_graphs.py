@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from headway.decode.logits_processors import NO_CONSTRAINTS, SpecialTokens, TokenConstraints
-from headway.decode.precision import compute_in_type
 from headway.decode.search.cuda_graphs import CudaGraphSearcher, supports_static_search
 from headway.decode.search.job import Hypothesis, Job
 from headway.decode.search.searcher import Searcher, SharedPrefix, search
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
+from headway.tasks.loaded_run import compute_in_type
 from tests.models.variants import EVERY, tiny
 
 from . import copying

@@ -21,6 +21,7 @@ from torch import nn
 from headway.errors import FolderError, Option, UserError
 from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device
+from headway.nn.int8 import quantize_model
 from headway.nn.linear import pack, unpack
 from headway.settings.decode import DecodeSettings
 from headway.settings.ensemble import check_device_and_precision, check_ensemble
@@ -196,8 +197,6 @@ class LoadedRun:
     def _load(self) -> list[nn.Module]:
         if self.engine is not None:
             return [self.engine.model().eval()]
-        from headway.decode.precision import cast_weights
-
         models = []
         for folder, run in zip(self.folders, self.runs, strict=True):
             model = load_model(folder, self.device, run.model).eval()
@@ -244,6 +243,28 @@ def open_plain(name: str | Path, settings: Resolved | None = None) -> LoadedRun:
     run = open_run(name, device="cpu", precision="fp32", settings=settings)
     run.models, run.imported  # noqa: B018  damaged files raise errors here
     return run
+
+
+def compute_in_type(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the weights of a model to this type; the residual stream then has it, too.
+
+    Norms, softmax and log-probabilities are still computed in fp32.
+    """
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
+
+
+def cast_weights(model: nn.Module, precision: str) -> None:
+    """Cast the weights as `decode.precision` names it."""
+    if precision == "bf16":
+        compute_in_type(model, torch.bfloat16)
+    if precision == "int8":
+        if any(weight.device.type != "cpu" for weight in model.parameters()):
+            raise UserError(
+                "decode.precision=int8 works only on a CPU. Use decode.precision=bf16, or run "
+                f"the model on the CPU with {Option('device', 'cpu')}."
+            )
+        quantize_model(model)
 
 
 def _engine(

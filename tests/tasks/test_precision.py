@@ -9,13 +9,12 @@ from typing import Literal
 import pytest
 import torch
 
-from headway.decode.precision import cast_weights
 from headway.errors import UserError
 from headway.nn.int8 import Int8Embedding, Int8Linear, has_fast_int8
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run, run_folder
 from headway.tasks.complete_answers import completer_of
-from headway.tasks.loaded_run import open_run
+from headway.tasks.loaded_run import cast_weights, open_run
 from headway.tasks.seq2seq_answers import writer_of
 
 from ..interop.padded_runs import tiny_run
