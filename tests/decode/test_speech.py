@@ -8,8 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from headway.decode.speech.guards import TranscriptCheck, compression_ratio, is_silent
-from headway.decode.speech.transcriber import AnyFloatArray, windows_of
+from headway.decode.speech.transcriber import (
+    AnyFloatArray,
+    TranscriptCheck,
+    compression_ratio,
+    is_silent,
+    windows_of,
+)
 
 RATE = 1000
 

@@ -20,7 +20,6 @@ from headway.decode.search.beam import beam_search
 from headway.decode.search.job import Hypothesis, Job
 from headway.decode.search.searcher import Searcher
 from headway.decode.speech.ctc import CtcSteps, JointSearcher, RowRanges, best_path, ctc_alignment
-from headway.decode.speech.guards import TEMPERATURES
 from headway.decode.speech.word_times import alignment_heads, token_rows
 from headway.models.audio import AudioEncoder
 from headway.models.parts.audio import AudioFront
@@ -34,6 +33,9 @@ from headway.tokens.tokenizer import Tokenizer
 
 DRAWS = 5
 """Number of outputs sampled at a temperature, of which the most probable is kept."""
+
+TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0)
+"""Temperatures tried in order if the output of the search is doubtful."""
 
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
 """Tokens of Whisper for a window without speech, whose probability as the first token is used."""

@@ -1,8 +1,13 @@
-"""Transcribe recordings: windows, checks for hallucinated text, and words with times."""
+"""Transcribe recordings: windows, checks for hallucinated text, and words with times.
+
+Wrong transcripts are detected by repetition, low probability or silence (Radford et al. 2022,
+§4.5). A decoder that fails often repeats itself, and repetitive text compresses well.
+"""
 
 from __future__ import annotations
 
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +19,6 @@ from numpy.typing import NDArray
 from headway.decode.align import word_numbers
 from headway.decode.batching import batches
 from headway.decode.search.job import Hypothesis
-from headway.decode.speech.guards import TranscriptCheck, compression_ratio, is_silent
 from headway.decode.speech.recognizer import Recognizer
 from headway.decode.speech.word_times import WordTiming, make_word_timings, snap_to_pauses
 from headway.errors import DataError
@@ -28,6 +32,53 @@ FULL_SCALE = 32768.0
 
 NO_SPEECH = 0.6
 """Probability of the no-speech token above which a doubtful window counts as silent."""
+
+MOST_RATIO = 2.4
+LEAST_LOG_PROB = -1.0
+
+SILENT_LEVEL = 10 ** (-60 / 20)
+"""RMS level of the loudest tenth of a second, relative to full scale, below which there is no
+speech."""
+
+
+def compression_ratio(text: str) -> float:
+    """Compression ratio of a text in bytes. It is below 1 for short texts."""
+    raw = text.encode()
+    return len(raw) / len(zlib.compress(raw)) if raw else 0.0
+
+
+@dataclass(frozen=True)
+class TranscriptCheck:
+    """Evidence against the transcript of a window."""
+
+    ratio: float
+    log_prob: float
+    """Mean log-probability of the tokens, including the end token."""
+
+    finished: bool
+
+    @property
+    def is_repetitive(self) -> bool:
+        return self.ratio > MOST_RATIO or not self.finished
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.is_repetitive or self.log_prob < LEAST_LOG_PROB
+
+    def is_better_than(self, other: TranscriptCheck) -> bool:
+        """Whether this transcript is better: first without a loop, then with a higher
+        probability."""
+        return (not self.is_repetitive, self.log_prob) > (not other.is_repetitive, other.log_prob)
+
+
+def is_silent(samples: NDArray[np.floating[Any]], rate: int) -> bool:
+    """Whether every tenth of a second is too quiet for speech."""
+    step = max(1, rate // 10)
+    if not len(samples):
+        return True
+    ends = np.arange(0, len(samples), step)
+    power = np.add.reduceat(samples.astype(np.float64) ** 2, ends) / step
+    return bool(np.sqrt(power.max()) < SILENT_LEVEL)
 
 
 @dataclass(frozen=True)
