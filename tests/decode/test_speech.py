@@ -12,7 +12,7 @@ from headway.decode.speech.transcriber import (
     AnyFloatArray,
     TranscriptCheck,
     compression_ratio,
-    is_silent,
+    is_too_quiet_for_speech,
     windows_of,
 )
 
@@ -97,7 +97,7 @@ def test_a_loop_is_worse_than_an_unlikely_text() -> None:
 def test_silence_is_known_by_its_loudness() -> None:
     draw = np.random.default_rng(0)
     hiss = draw.normal(0, 3e-4, RATE).astype(np.float32)
-    assert is_silent(hiss, RATE)
-    assert is_silent(np.zeros(0, np.float32), RATE)
+    assert is_too_quiet_for_speech(hiss, RATE)
+    assert is_too_quiet_for_speech(np.zeros(0, np.float32), RATE)
     hiss[500:600] += 0.05 * np.sin(np.arange(100)).astype(np.float32)
-    assert not is_silent(hiss, RATE)
+    assert not is_too_quiet_for_speech(hiss, RATE)

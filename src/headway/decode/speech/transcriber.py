@@ -36,7 +36,7 @@ NO_SPEECH = 0.6
 MOST_RATIO = 2.4
 LEAST_LOG_PROB = -1.0
 
-SILENT_LEVEL = 10 ** (-60 / 20)
+SPEECH_LEVEL = 10 ** (-60 / 20)
 """RMS level of the loudest tenth of a second, relative to full scale, below which there is no
 speech."""
 
@@ -71,14 +71,14 @@ class TranscriptCheck:
         return (not self.is_repetitive, self.log_prob) > (not other.is_repetitive, other.log_prob)
 
 
-def is_silent(samples: NDArray[np.floating[Any]], rate: int) -> bool:
+def is_too_quiet_for_speech(samples: NDArray[np.floating[Any]], rate: int) -> bool:
     """Whether every tenth of a second is too quiet for speech."""
     step = max(1, rate // 10)
     if not len(samples):
         return True
     ends = np.arange(0, len(samples), step)
     power = np.add.reduceat(samples.astype(np.float64) ** 2, ends) / step
-    return bool(np.sqrt(power.max()) < SILENT_LEVEL)
+    return bool(np.sqrt(power.max()) < SPEECH_LEVEL)
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Transcriber:
         found: dict[int, WindowTranscript] = {}
         speaking = []
         for place, wave in enumerate(floats):
-            if not len(wave) or (self.guard and is_silent(wave, self.shape.rate)):
+            if not len(wave) or (self.guard and is_too_quiet_for_speech(wave, self.shape.rate)):
                 found[place] = WindowTranscript("", is_silent=True)
             else:
                 speaking.append(place)
