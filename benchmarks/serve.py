@@ -6,8 +6,10 @@ a translator of the size of the first Transformer beside LitServe with its own b
 models. Lengths are fixed: no output ends early. Once all outputs are as long, which suits who
 computes in batches; once (`-mixed`) they and the prompts differ as sentences of news do, 26 ± 14
 tokens, scaled to the mean that is asked for. Then what an operator asks, of the shipped
-translator: overload, idle connections, growth. Clients are in this process, on the same cores, and
-do little but wait. `--only` measures some parts and keeps the others of an earlier run.
+translator: overload, idle connections, growth. Overload is also measured of a server that parses
+every request and rejects none from its bytes alone (`-parsed`). Clients are in this process, on the
+same cores, and do little but wait. `--only` measures some parts and keeps the others of an earlier
+run.
 
 `--worker` measures the batching worker in this process, without HTTP, beside `generate_batch` and
 `generate` of transformers: for machines without HTTP packages.
@@ -41,11 +43,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 import numpy as np
 import torch
 
-from benchmarks.machine import RESULTS, peaks, pick_device, save
+from benchmarks.machine import RESULTS, describe, peaks, pick_device, save
 from headway.interop.exporting import export_run
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
@@ -75,7 +78,9 @@ PARTS = (
     "decoder-mixed",
     "translator-mixed",
     "overload",
+    "overload-parsed",
     "overload-base",
+    "overload-base-parsed",
     "long",
     "memory",
     "idle",
@@ -159,9 +164,27 @@ def _place(url: str) -> tuple[str, int]:
     return "127.0.0.1", int(url.rpartition(":")[2])
 
 
+def parse_all() -> contextlib.AbstractContextManager[Any]:
+    """The server parses every request before it rejects it, as without `reject_early`."""
+    from headway.serve.access import AccessControl
+
+    return mock.patch.object(AccessControl, "reject_early", return_value=None)
+
+
+def serve_parsing_all() -> None:
+    """The command `headway`, with `parse_all`, in a process of its own."""
+    from headway.cli.main import main
+
+    with parse_all():
+        sys.exit(main())
+
+
 @contextlib.contextmanager
-def headway_server(run: Run, inside: bool, *more: str) -> Iterator[tuple[str, int]]:
-    """Its address and process. `inside`: a thread of this one, for a quick look."""
+def headway_server(
+    run: Run, inside: bool, *more: str, early: bool = True
+) -> Iterator[tuple[str, int]]:
+    """Its address and process. `inside`: a thread of this one, for a quick look. `early`: requests
+    are rejected from their bytes in an overload, as they are outside of benchmarks."""
     if inside:
         from headway.serve.application import create_app
         from headway.serve.limits import Limits
@@ -169,12 +192,15 @@ def headway_server(run: Run, inside: bool, *more: str) -> Iterator[tuple[str, in
 
         given = {word.partition("=")[0].removeprefix("serve."): int(word.partition("=")[2])
                  for word in more}  # fmt: skip
-        with running(create_app([run], limits=Limits(**given))) as url:  # type: ignore[arg-type]
+        app = create_app([run], limits=Limits(**given))  # type: ignore[arg-type]
+        with contextlib.nullcontext() if early else parse_all(), running(app) as url:
             yield url, os.getpid()
         return
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    words = [sys.executable, "-m", "headway", "serve", str(run.folder), "--port", str(port)]
+    parsing = ["-c", "from benchmarks.serve import serve_parsing_all as main; main()"]
+    program = ["-m", "headway"] if early else parsing
+    words = [sys.executable, *program, "serve", str(run.folder), "--port", str(port)]
     with process([*words, "--device", "cpu", "--quiet", *more], url, "/ready") as started:
         yield url, started.pid
 
@@ -512,16 +538,18 @@ def counted(into: Counter[str], url: str, pid: int) -> Iterator[None]:
 
 
 def overload(
-    run: Run, bodies: Sequence[Mapping[str, Any]], inside: bool, seconds: float, room: int
-) -> dict[str, float]:
+    run: Run, bodies: Sequence[Mapping[str, Any]], said: Any, early: bool
+) -> dict[str, Any]:
     """Ten times as many requests a second as are answered when as many clients ask as fit; the
     two take turns. Shares are those of all rounds together: by the clock, and by what the server
     took of the cores, which depends less on what else they do."""
+    seconds, room = said.seconds, said.room
     requests = [posted("/v1/predict", json.dumps(body).encode()) for body in bodies]
     with (
-        headway_server(run, inside, f"serve.queue={room}") as (url, pid),
+        headway_server(run, said.inside, f"serve.queue={room}", early=early) as server,
         ThreadPoolExecutor(1, initializer=step_aside) as pool,
     ):
+        url, pid = server
         alone(load(url, bodies, "/v1/predict", room, min(2.0, seconds)))
         best, full = Counter[str](), Counter[str]()  # of the peak, and of overload
         found: list[tuple[int, float]] = []
@@ -868,9 +896,10 @@ def main(given: Sequence[str] | None = None) -> None:
             path = save("serve-worker", device, {"work": vars(said), **result})
         else:
             work = {k: v for k, v in vars(said).items() if v is not None and k != "peers"}
+            where = {"work": work, "machine": describe(device)}
             parts = {} if len(said.only) == len(PARTS) else kept(device)
             for name in said.only:  # each is kept as soon as it is there
-                parts[name] = {**measure(name, said, folder, layers), "work": work}
+                parts[name] = {**measure(name, said, folder, layers), **where}
                 path = save("serve", device, parts)
     print(path.read_text())
 
@@ -887,7 +916,7 @@ def measure(name: str, said: Any, folder: Path, layers: Mapping[str, Any]) -> di
         if name.startswith(what):
             return of(said, folder / name, layers, mixed=name.endswith("-mixed"))
     run = Run(["tatoeba-de-en"], device="cpu")
-    if name == "overload-base":  # of the size that the throughput is measured with
+    if name.startswith("overload-base"):  # of the size that the throughput is measured with
         made = random_run(folder / name, "tatoeba-de-en", said.translator, **layers)
         run = Run([made], device="cpu")
     if name == "memory":
@@ -899,7 +928,7 @@ def measure(name: str, said: Any, folder: Path, layers: Mapping[str, Any]) -> di
     texts = texts_of(GERMAN, said.requests, 16)
     bodies = [{"input": text, "options": {"beam": 1, "max_len": said.tokens}} for text in texts]
     if name.startswith("overload"):
-        return overload(run, bodies, said.inside, said.seconds, said.room)
+        return overload(run, bodies, said, not name.endswith("-parsed"))
     return growth(run, bodies, said.inside, said.minutes)
 
 
