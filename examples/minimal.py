@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+# Imported before torch: its threads then sleep while they wait for each other on busy cores.
+import headway  # noqa: F401  # isort: skip
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -129,7 +131,7 @@ def train(model: GPT, text_N: Tensor, steps: int) -> None:
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": scales, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=BETAS, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(learning_rate, steps=steps))
-    begun, recent = time.perf_counter(), []
+    start, recent = time.perf_counter(), []
     for step in range(1, steps + 1):
         # Windows begin anywhere, so that the model meets each character in every place.
         starts = torch.randint(len(text_N) - CONTEXT, (BATCH,)).tolist()
@@ -143,8 +145,7 @@ def train(model: GPT, text_N: Tensor, steps: int) -> None:
         schedule.step()
         recent.append(loss.item())
         if step % 100 == 0 or step == steps:
-            seconds = time.perf_counter() - begun
-            mean = sum(recent) / len(recent)
+            mean, seconds = sum(recent) / len(recent), time.perf_counter() - start
             print(f"step {step:4}  training loss {mean:.3f}  {seconds:3.0f} s", flush=True)
             recent.clear()
 
@@ -159,7 +160,7 @@ def sample(model: GPT, prompt_N: Tensor, n_new: int, temperature: float = 0.8) -
     cache, tokens_N, text = Cache(N_LAYERS, 1, CONTEXT), prompt_N, prompt_N.tolist()
     for _ in range(n_new):
         if cache.lengths[0] == CONTEXT:
-            # Longer distances were never trained: go on from the last half of the context.
+            # Longer distances were never trained: continue from the last half of the context.
             cache, tokens_N = Cache(N_LAYERS, 1, CONTEXT), torch.tensor(text[-CONTEXT // 2 :])
         logits_NV = model(tokens_N, cache.layout(len(tokens_N)), cache)
         # A temperature below one prefers likely characters: fewer spelling mistakes.
@@ -182,8 +183,7 @@ def main() -> None:
     characters = sorted(set(text))
     number = {character: i for i, character in enumerate(characters)}
     text_N = torch.tensor([number[character] for character in text])
-    # The last tenth is for validation. Random windows would leak: neighbours of each would be
-    # in the training part.
+    # The last tenth is for validation. Random windows would overlap with those of the training.
     cut = len(text_N) * 9 // 10
 
     model = GPT(len(characters))

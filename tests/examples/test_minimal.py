@@ -39,9 +39,14 @@ def imported() -> set[str]:
 def test_it_is_short_and_needs_only_the_building_blocks() -> None:
     assert len(SOURCE.splitlines()) <= 200
     others = {name for name in imported() if name.split(".")[0] not in sys.stdlib_module_names}
-    assert {name for name in others if name.split(".")[0] != "torch"} == {
-        name for name in others if name.startswith("headway.nn.")
-    }
+    parts = {name for name in others if name.startswith("headway.nn.")}
+    assert others - parts == {"headway", "torch", "torch.nn.functional"}
+
+
+def test_torch_is_loaded_with_threads_that_sleep() -> None:
+    names = [alias.name for node in ast.parse(SOURCE).body if isinstance(node, ast.Import)
+             for alias in node.names]  # fmt: skip
+    assert names.index("headway") < names.index("torch")
 
 
 def test_a_character_does_not_change_the_logits_before_it() -> None:
