@@ -38,7 +38,7 @@ def stars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def rated(n: int) -> list[dict[str, Any]]:
     names = ("film", "plot", "song", "cast", "scene")
     return [
-        {"text": f"a {WORDS[i % 5]} {names[i // 5 % 5]} {i}", "label": str(i % 5 + 1)}
+        {"text": f"a {WORDS[i % 5]} {names[i // 5 % 5]} {i}", "label": str(2 * (i % 5 + 1))}
         for i in range(n)
     ]
 
@@ -52,13 +52,13 @@ def test_the_example_learns_evaluates_and_predicts(stars: str, tmp_path: Path) -
     run = headway.train(
         "stars", rated(120), out=tmp_path / "run", settings=settings, device="cpu", quiet=True
     )
-    assert run.labels == ("1", "2", "3", "4", "5")
+    assert run.labels == ("2", "4", "6", "8", "10")
     scores = run.evaluate(rated(40))
     assert set(scores) == {"mae", "loss"}
     assert scores.n == 40
     assert scores["mae"] < 0.5 < scores.baselines["median"]["mae"]
     assert set(run.evaluate()) == {"mae", "loss"}
-    assert [run(f"a {word} song").text for word in ("awful", "superb")] == ["1", "5"]
+    assert [run(f"a {word} song").text for word in ("awful", "superb")] == ["2", "10"]
     assert len([line for line in stars.splitlines() if line.strip()]) <= 60
 
 
