@@ -44,7 +44,7 @@ DIMENSIONS = 48
 COLOURS = ("#dbe6fb", "#fbe6d4", "#dcf0e0")
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1b2330; margin: 0; background: white }
-.card { display: inline-block; box-sizing: border-box; width: 740px; padding: 16px 20px;
+.card { display: inline-block; box-sizing: border-box; max-width: 740px; padding: 16px 20px;
   border: 1px solid #d5dbe5; border-radius: 10px }
 h1 { font-size: 15px; margin: 0 0 10px } h2 { font-size: 13px; margin: 14px 0 4px; color: #556070 }
 code, td, th, .token { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace }
@@ -53,6 +53,7 @@ th { color: #556070; font-weight: normal } tr.followed td { background: #fff3c4 
 .token { display: inline-block; padding: 2px 6px; margin: 0 4px 4px 0; border-radius: 5px;
   text-align: center } .token small { display: block; color: #556070; font-size: 11px }
 .note { color: #556070; font-size: 13px; margin: 8px 0 0 }
+.column { writing-mode: vertical-rl; transform: rotate(180deg); font-size: 12px; padding: 4px 0 }
 .bar { display: inline-block; height: 14px; background: #2a62c9; vertical-align: middle }
 """
 
@@ -96,7 +97,7 @@ def cards(table: Path, folder: Path) -> Iterator[tuple[str, str]]:
     yield "batch", batch_card(prepared, batch)
     yield "model", model_card(seen)
     yield "loss", loss_card(run, objective, batch, folder)
-    yield "answer", answer_card(headway.load(folder))
+    yield "answer", answer_card(headway.load(folder), temperature_of(folder))
 
 
 def file_card(lines: Sequence[str]) -> str:
@@ -182,13 +183,14 @@ def model_card(seen: Trace) -> str:
     )
     weights = "".join(
         f'<td><div class="note">layer {number}</div>'
-        + heat(stream.pieces, layer.mean(0).numpy(), width=20, height=20)
+        + heat(stream.pieces, layer.mean(0).numpy(), width=20, height=20, columns=stream.pieces)
         + "</td>"
         for number, layer in enumerate(layers, start=1)
     )
     return (
         f"<h1>Hidden states and attention of “{FOLLOWED}”</h1>{vectors}"
         f"<h2>attention weights, mean of the {len(layers[0])} heads</h2>"
+        '<p class="note">The token of a row attends to the tokens of the columns.</p>'
         f"<table><tr>{weights}</tr></table>"
     )
 
@@ -197,7 +199,7 @@ def loss_card(run: LoadedRun, objective: Objective[Any], batch: Batch[Any], fold
     run.model.eval()
     with torch.inference_mode():
         read = objective.read(run.model, objective.augment(run.model, batch))
-        logits = read.logits_RC[0]
+        logits = read.logits_RC[0] * temperature_of(folder)
     probabilities = logits.softmax(-1)
     labels = run.settings.labels
     right = int(batch.targets[0])
@@ -205,19 +207,17 @@ def loss_card(run: LoadedRun, objective: Objective[Any], batch: Batch[Any], fold
         (label, f"{logits[i]:.2f}", f"{probabilities[i]:.4f}", bar(float(probabilities[i])))
         for i, label in enumerate(labels)
     ]
-    log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
-    losses = [(one["step"], one["nll"]) for one in log if one["kind"] == "train"]
+    losses = [(one["step"], one["nll"]) for one in log_of(folder) if one["kind"] == "train"]
     return (
-        f"<h1>Logits and loss of “{FOLLOWED}” after training</h1>"
+        f"<h1>Logits and loss of “{FOLLOWED}” before calibration</h1>"
         + rows_table(("label", "logit", "softmax", ""), body, raw=True)
-        + f'<p class="note">cross-entropy = −log {probabilities[right]:.4f} = '
-        f"{-float(probabilities[right].log()):.4f}, the probability of the label "
-        f"{escape(labels[right])}</p>"
+        + f'<p class="note">cross-entropy = −log p({escape(labels[right])}) = '
+        f"−log {probabilities[right]:.4f} = {-float(probabilities[right].log()):.4f}</p>"
         "<h2>mean cross-entropy of a training step</h2>" + curve(losses)
     )
 
 
-def answer_card(run: headway.Run) -> str:
+def answer_card(run: headway.Run, temperature: float) -> str:
     answer = run(FOLLOWED)
     body = [
         (label, f"{value:.4f}", bar(value))
@@ -226,7 +226,19 @@ def answer_card(run: headway.Run) -> str:
     return (
         f"<h1>run(“{FOLLOWED}”) is {escape(answer.label)}</h1>"
         + rows_table(("label", "probability", ""), body, raw=True)
-    )  # fmt: skip
+        + f'<p class="note">softmax of the logits divided by the temperature {temperature:.2f}</p>'
+    )
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def temperature_of(folder: Path) -> float:
+    """The fitted temperature. The stored weights give logits that are divided by it already."""
+    (end,) = (one for one in log_of(folder) if one["kind"] == "end")
+    return float(end["temperature"]["value"])
 
 
 def escape(text: object) -> str:
@@ -256,15 +268,17 @@ def tokens(pieces: Sequence[str], ids: Sequence[int], colour: str = COLOURS[0]) 
 
 
 def bar(share: float) -> str:
-    return f'<span class="bar" style="width: {max(1, round(260 * share))}px"></span>'
+    return f'<span class="bar" style="width: {max(1, round(200 * share))}px"></span>'
 
 
 def heat(
-    pieces: Sequence[str], values_TC: np.ndarray[Any, Any], *, width: int = 12, height: int = 17
-) -> str:
+    pieces: Sequence[str], values_TC: np.ndarray[Any, Any], *, width: int = 12, height: int = 17,
+    columns: Sequence[str] = (),
+) -> str:  # fmt: skip
     """Return a grid with a row for each token. Positive values are blue, negative ones orange."""
     most = float(np.abs(values_TC).max()) or 1.0
-    lines = []
+    names = "".join(f'<td class="column">{escape(one)}</td>' for one in columns)
+    lines = [f'<tr style="vertical-align: bottom"><td></td>{names}</tr>'] if columns else []
     for piece, row in zip(pieces, values_TC, strict=True):
         cells = "".join(
             f'<td style="padding: 0; width: {width}px; height: {height}px; background: '
@@ -284,7 +298,7 @@ def shade(share: float) -> str:
     return "#{:02x}{:02x}{:02x}".format(*(round(255 + mix * (c - 255)) for c in (red, green, blue)))
 
 
-def curve(points: Sequence[tuple[int, float]], width: int = 600, height: int = 110) -> str:
+def curve(points: Sequence[tuple[int, float]], width: int = 440, height: int = 110) -> str:
     last, top = points[-1][0], max(value for _, value in points)
     line = " ".join(
         f"{width * step / last:.1f},{height * (1 - value / top):.1f}" for step, value in points

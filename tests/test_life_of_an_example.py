@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import struct
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ def test_the_row_takes_the_stages_of_the_page(
 ) -> None:
     assert table.read_text("utf-8").splitlines()[9] == f"{FOLLOWED},German"
     report = headway.check("classify", table)
-    assert report.labels == {"English": (1500, 0), "German": (1500, 0)}
+    assert report.labels == {"English": (500, 0), "German": (500, 0)}
     assert [(one.name, one.count) for one in report.findings] == [("duplicates", 3)]
     main(["check", "classify", str(table), "--steps"])
     stages = capsys.readouterr().out
@@ -37,7 +39,23 @@ def test_the_row_takes_the_stages_of_the_page(
     assert "sentences.csv:10 " in raw
     assert FOLLOWED in raw
     (item,) = re.findall(r"^item .*: (.*)$", stages, re.MULTILINE)
-    assert item.split() == ["<s>", "▁R", "uft", "▁Tom", "▁an", "!", "</s>"]
+    assert item.split() == ["<s>", "▁R", "uf", "t", "▁Tom", "▁an", "!", "</s>"]
+
+
+def test_the_commands_of_the_page_run(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+             for line in block.splitlines()]  # fmt: skip
+    printed = {}
+    for line in lines:
+        program, verb, *words = shlex.split(line)
+        assert (program, main([verb, *words])) == ("headway", 0)
+        printed[verb] = capsys.readouterr().out
+    assert list(printed) == ["check", "train", "predict", "look"]
+    assert printed["predict"] == "German\n"
+    assert (table.parent / "look.html").is_file()
+    run = headway.load("runs/language")
+    scores = run.evaluate()
+    assert scores["accuracy"] >= scores.baselines["bag of words"]["accuracy"] > 90
 
 
 def test_modules_and_images_of_the_page_exist() -> None:
@@ -45,6 +63,8 @@ def test_modules_and_images_of_the_page_exist() -> None:
     known = [ROOT / "src" / "headway", ROOT]
     assert len(modules) > 10
     assert not [name for name in modules if not any((top / name).exists() for top in known)]
-    images = re.findall(r"\]\(\.\./images/(life-\d-\w+\.png)\)", PAGE)
-    assert [name[5] for name in images] == list("12345678")
-    assert all((ROOT / "docs" / "images" / name).is_file() for name in images)
+    images = re.findall(r'<img src="\.\./images/(life-\d-\w+\.png)" width="(\d+)"', PAGE)
+    assert [name[5] for name, _ in images] == list("12345678")
+    for name, width in images:  # drawn with two pixels for each of the page
+        header = (ROOT / "docs" / "images" / name).read_bytes()[:24]
+        assert struct.unpack(">I", header[16:20])[0] // 2 == int(width)
