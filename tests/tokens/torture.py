@@ -75,6 +75,9 @@ SPELLED = {
 }
 """Texts that spell special tokens. Other programs make those of them; here they stay text."""
 
+TIED = {"run of a letter", "long word of another script"}
+"""Texts with several equally likely segmentations: the rounding of sums decides."""
+
 CORPUS = [*TORTURE.values(), *SPELLED.values()] + [
     "The cat sat on the mat, and the dog that the cat had seen ran away.",
     "Der Hund lief über die Straße, und die Katze saß auf der Matte.",

@@ -108,7 +108,7 @@ def _pieces(path: Path) -> Tokenizer:
     if bytepairs.is_tiktoken(path):
         return Tokenizer(bytepairs.tiktoken_tokenizer(path), str(path))
     model = read_sentencepiece(path)
-    return Tokenizer(library_tokenizer(model), str(path), preparation=model.preparation)
+    return Tokenizer(library_tokenizer(model), str(path))
 
 
 def _marian_side(side: Path, table: Path) -> Tokenizer:
@@ -117,4 +117,4 @@ def _marian_side(side: Path, table: Path) -> Tokenizer:
     inner = library_tokenizer(model, numbers)
     inner.add_special_tokens([name for name in ("<unk>", "</s>", "<pad>") if name in numbers])
     inner = align_vocabulary(inner, None, str(side))
-    return Tokenizer(inner, str(side), preparation=model.preparation)
+    return Tokenizer(inner, str(side))

@@ -25,8 +25,7 @@ from headway.tokens.foreign_roles import (
 )
 from headway.tokens.json_limits import check_tokenizer
 from headway.tokens.small_files import read_text
-from headway.tokens.spm import UNUSED, library_tokenizer, read_sentencepiece
-from headway.tokens.spm_normalizer import SpmNormalization
+from headway.tokens.spm import UNUSED, albert_folding, library_tokenizer, read_sentencepiece
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.vocab_alignment import align_vocabulary, unused_name
 from headway.tokens.vocabtxt import vocab_txt
@@ -43,7 +42,6 @@ class RawTokenizer:
 
     inner: tokenizers.Tokenizer
     where: str
-    preparation: SpmNormalization | None = None
     size: int | None = None
     ends: AddedTokens | None = None
     """Special tokens that its tokenizer.json puts around a text; None for other formats."""
@@ -80,7 +78,7 @@ def _finished(raw: RawTokenizer, hints: TokenizerHints, n_tokens: int) -> Tokeni
     named = {roles.bos, roles.eos, roles.unk, roles.mask, roles.source_begin, roles.target_begin}
     named |= {*roles.banned, *(roles.before or ()), *(roles.behind or ())}
     inner.add_special_tokens(sorted(n for n in named if n is not None))
-    made = Tokenizer(inner, raw.where, roles, preparation=raw.preparation, size=raw.size)
+    made = Tokenizer(inner, raw.where, roles, size=raw.size)
     assert made.vocab_size == n_tokens, (made.vocab_size, n_tokens)
     return made
 
@@ -170,21 +168,18 @@ def _sentencepiece(path: Path, hints: TokenizerHints) -> RawTokenizer:
             f"as {path.with_name('tokenizer.json')}."
         )
     model = read_sentencepiece(path)
-    inner = library_tokenizer(model)
-    preparation = model.preparation
+    first: list[Any] = []
     if hints.model_type == "albert":
-        preparation = SpmNormalization(
-            dummy_prefix=preparation.dummy_prefix,
-            one_blank=preparation.one_blank,
-            quotes=True,
+        first = albert_folding(
             strip_accents=not hints.settings.get("keep_accents", False),
             lowercase=bool(hints.settings.get("do_lower_case", True)),
         )
+    inner = library_tokenizer(model, first=first)
     if hints.model_type == "t5" and inner.token_to_id("<extra_id_0>") is None:
         n_extra = hints.settings.get("extra_ids", 100)
         names = [f"<extra_id_{n}>" for n in reversed(range(n_extra))]
         inner.add_special_tokens(names)
-    return RawTokenizer(inner, str(path), preparation, pieces=True)
+    return RawTokenizer(inner, str(path), pieces=True)
 
 
 def _marian(folder: Path, hints: TokenizerHints, n_target: int, n_source: int) -> Vocabularies:
@@ -216,6 +211,6 @@ def _marian(folder: Path, hints: TokenizerHints, n_target: int, n_source: int) -
             ]
         )
         more = n_rows if len(inner.get_vocab(True)) > n_rows else None
-        raw = RawTokenizer(inner, str(folder / side), model.preparation, more)
+        raw = RawTokenizer(inner, str(folder / side), more)
         sides.append(_finished(raw, hints, n_rows))
     return Vocabularies(*sides)

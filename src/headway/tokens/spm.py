@@ -1,9 +1,9 @@
 """Conversion of SentencePiece model files to `tokenizers`.
 
 The `sentencepiece` package reads the file, once: `tokenizers` then finds the pieces, so a saved run
-needs no other package. `spm_normalizer.py` and `unigram.py` handle the differences between the two.
-The tests compare ids and texts with the `sentencepiece` package, for every kind of model and for
-adversarial texts (`tests/tokens/test_spm.py`).
+needs no other package. The tests compare ids and texts with the `sentencepiece` package, for every
+kind of model and for adversarial texts, and list the texts for which `tokenizers` differs
+(`tests/tokens/test_spm.py`).
 
 Unigram, BPE and character models are supported, with or without byte fallback. Text is prepared as
 the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are never found in text.
@@ -12,7 +12,7 @@ the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are nev
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError, needs
 from headway.tokens.pieces import SPACE_MARK, all_merges
-from headway.tokens.spm_normalizer import Charsmap, SpmNormalization
 from headway.tokens.tokenizer_json import NEVER
 
 MAX_FILE = 1 << 28
@@ -30,6 +29,10 @@ UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 USER_SCORE = -0.1
 """Score of user-defined pieces: better than that of any learned piece."""
+
+LAST_RESORT_COST = 9.0
+"""What pieces of the other language of Marian cost beyond the worst piece. An unknown character
+costs 10 in `tokenizers` and in SentencePiece."""
 
 # In most models no piece has a `▁` after another character, so texts can be split there.
 WORDS = Regex("▁*[^▁]+|▁+")
@@ -51,7 +54,12 @@ class SentencePiece:
     """Spaces belong to the word before them."""
 
     charsmap: bytes = b""
-    preparation: SpmNormalization
+    dummy_prefix: bool = True
+    """A space is put before the text."""
+
+    one_blank: bool = True
+    """Runs of spaces become one, and spaces at both ends are removed."""
+
     escapes: bool = True
     """Spaces are written as `▁`."""
 
@@ -95,9 +103,8 @@ def _parsed(data: bytes) -> SentencePiece:
         byte_fallback=trainer.byte_fallback,
         suffix=trainer.treat_whitespace_as_suffix,
         charsmap=normalizer.precompiled_charsmap,
-        preparation=SpmNormalization(
-            dummy_prefix=normalizer.add_dummy_prefix, one_blank=normalizer.remove_extra_whitespaces
-        ),
+        dummy_prefix=normalizer.add_dummy_prefix,
+        one_blank=normalizer.remove_extra_whitespaces,
         escapes=normalizer.escape_whitespaces,
     )
 
@@ -124,16 +131,22 @@ def _check(model: SentencePiece) -> None:
         )
     if model.kind != UNIGRAM and model.of_type(UNUSED):
         raise DataError("it has unused pieces, which are only supported in unigram models")
-    Charsmap(model.charsmap)
+    if model.charsmap:
+        try:
+            normalizers.Precompiled(model.charsmap)
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"its table of characters is damaged: {error}") from error
 
 
 def library_tokenizer(
-    model: SentencePiece, ids: Mapping[str, int] | None = None
+    model: SentencePiece, ids: Mapping[str, int] | None = None, first: Sequence[Any] = ()
 ) -> tokenizers.Tokenizer:
-    """Convert a model to `tokenizers`. It must be used together with `model.preparation`.
+    """Convert a model to `tokenizers`.
 
-    `ids`: ids of pieces that differ from those of the model (Marian). Entries of `ids` without a
-    piece are never found in text; pieces without an id are appended.
+    `ids`: ids of pieces that differ from those of the model (Marian). Entries of `ids` that the
+    model lacks are found only in place of characters that it does not know; pieces without an id
+    are appended. `first`: normalizers that come
+    before those of the model (ALBERT).
     """
     numbers = dict(ids) if ids is not None else {p: i for i, (p, _, _) in enumerate(model.pieces)}
     last = max(numbers.values(), default=-1)
@@ -142,12 +155,12 @@ def library_tokenizer(
             numbers[piece] = last = last + 1
     try:
         made = tokenizers.Tokenizer((_unigram if model.kind == UNIGRAM else _bpe)(model, numbers))
-        made.normalizer = normalizers.Sequence(_normalisers(model))
+        made.normalizer = normalizers.Sequence([*first, *_normalizers(model)])
     except Exception as error:  # the library raises nothing narrower
         raise DataError(f"cannot use the SentencePiece model: {error}.") from error
     if cuts := _cuts(model):
         made.pre_tokenizer = pre_tokenizers.Sequence(cuts)
-    blanks = MANY if model.preparation.one_blank else int(model.preparation.dummy_prefix)
+    blanks = MANY if model.one_blank else int(model.dummy_prefix)
     made.decoder = decoders.Sequence(
         [
             decoders.Replace(SPACE_MARK, " "),
@@ -163,9 +176,12 @@ def library_tokenizer(
 
 
 def _unigram(model: SentencePiece, numbers: Mapping[str, int]) -> models.Unigram:
+    known = {c for piece in model.of_type(NORMAL, USER) for c in piece}
+    learned = [score for _, score, kind in model.pieces if kind == NORMAL]
+    last_resort = min(learned, default=0.0) - LAST_RESORT_COST
     pieces: list[tuple[str, float]] = [("", NEVER)] * (max(numbers.values()) + 1)
     for piece, i in numbers.items():
-        pieces[i] = piece, NEVER
+        pieces[i] = piece, last_resort if known.isdisjoint(piece) else NEVER
     for piece, score, kind in model.pieces:
         if piece in numbers:
             score = USER_SCORE if kind == USER else NEVER if kind == UNUSED else score
@@ -189,18 +205,31 @@ def _bpe(model: SentencePiece, numbers: Mapping[str, int]) -> models.BPE:
     )
 
 
-def _normalisers(model: SentencePiece) -> list[Any]:
-    """Approximate the model's preparation with the normalizers of `tokenizers`."""
-    table = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+def _normalizers(model: SentencePiece) -> list[Any]:
+    """Normalizers that prepare a text as the model specifies.
+
+    SentencePiece takes the longest match in its table. `Precompiled` looks up graphemes of up to
+    five bytes and loses what follows a shorter match: the second mark of a letter, or the vowel of
+    Hangul in single letters. Composing them first prevents that, and the tables compose them, too.
+    """
+    table = [normalizers.NFC(), normalizers.Precompiled(model.charsmap)] if model.charsmap else []
     blanks, ends = [], []
-    if model.preparation.one_blank:
+    if model.one_blank:
         blanks = [
             normalizers.Replace(Regex(r"\A +| +\z"), ""),
             normalizers.Replace(Regex(" +"), " "),
         ]
         ends = [normalizers.Replace(Regex(rf"{SPACE_MARK}+\z"), "")]
-    prefix = [normalizers.Prepend(SPACE_MARK)] if model.preparation.dummy_prefix else []
+    prefix = [normalizers.Prepend(SPACE_MARK)] if model.dummy_prefix else []
     return [*table, *blanks, normalizers.Replace(" ", SPACE_MARK), *prefix, *ends]
+
+
+def albert_folding(*, strip_accents: bool, lowercase: bool) -> list[Any]:
+    """Normalizers of ALBERT, which come before those of its SentencePiece model: doubled quotation
+    marks become one character."""
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    accents = [normalizers.NFKD(), normalizers.StripAccents()] if strip_accents else []
+    return [*quotes, *accents, *([normalizers.Lowercase()] if lowercase else [])]
 
 
 def _cuts(model: SentencePiece) -> list[Any]:

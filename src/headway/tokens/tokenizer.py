@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
@@ -35,7 +35,6 @@ from headway.tokens.special_tokens import (
     find_or_add_token,
     find_token,
 )
-from headway.tokens.spm_normalizer import SpmNormalization
 from headway.tokens.text_encoder import TextEncoder
 from headway.tokens.tokenizer_json import SUBWORD_CUTS, WORD_CUTS, TokenizerJson, build_tokenizer
 from headway.tokens.word_cache import FlatIds, WordTable
@@ -105,16 +104,14 @@ class Tokenizer:
         where: str = "the tokenizer",
         roles: TokenRoles | None = None,
         *,
-        preparation: SpmNormalization | None = None,
         size: int | None = None,
     ) -> None:
         """Wrap a tokenizer of `tokenizers`.
 
-        `preparation`: text is prepared exactly as by SentencePiece; the normalizer of `inner`,
-        which only approximates that, then only provides its character table. `size`: the size of
-        the vocabulary, if `inner` has further pieces beyond it, which count as unknown.
+        `size`: the size of the vocabulary, if `inner` has further pieces beyond it, which count as
+        unknown.
         """
-        self._inner, self.roles, self.preparation, self._size = inner, roles, preparation, size
+        self._inner, self.roles, self._size = inner, roles, size
         self._words = WordTable()
         inner.no_padding()
         inner.no_truncation()
@@ -196,8 +193,11 @@ class Tokenizer:
                 facts = values["tokenizer"]
                 if "roles" in values:
                     more["roles"] = TokenRoles.from_dict(values["roles"], where)
-                if "sentencepiece" in values:
-                    more["preparation"] = SpmNormalization(**values["sentencepiece"])
+                if values.get("sentencepiece", {}).get("quotes"):
+                    raise DataError(
+                        f"{where} stores an ALBERT tokenizer in an earlier form. Import the model "
+                        "again: headway import"
+                    )
                 more["size"] = values.get("size")
                 if not isinstance(more["size"], int | None):
                     raise DataError(f"{where}: size must be an integer, not {more['size']!r}.")
@@ -215,8 +215,6 @@ class Tokenizer:
         more: dict[str, Any] = {}
         if self.roles is not None:
             more["roles"] = self.roles.as_dict()
-        if self.preparation is not None:
-            more["sentencepiece"] = asdict(self.preparation)
         if self._size is not None:
             more["size"] = self._size
         if not more:
@@ -225,7 +223,7 @@ class Tokenizer:
         return f'{{"tokenizer": {self.library_json()}, {facts[1:]}'
 
     def library_json(self) -> str:
-        """Return the JSON of `tokenizers`, without roles and preparation."""
+        """Return the JSON of `tokenizers`, without roles."""
         return self._inner.to_str()
 
     @cached_property
@@ -263,7 +261,7 @@ class Tokenizer:
             )
         inner = build_tokenizer(json.loads(self.library_json()))
         inner.add_special_tokens(new)
-        return Tokenizer(inner, roles=self.roles, preparation=self.preparation)
+        return Tokenizer(inner, roles=self.roles)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in order."""
@@ -448,9 +446,7 @@ class Tokenizer:
 
     @cached_property
     def _encoder(self) -> TextEncoder:
-        return TextEncoder(
-            self._inner, self._tokenizer_json, self.specials, self.unk, self.preparation, self._size
-        )
+        return TextEncoder(self._inner, self._tokenizer_json, self.specials, self.unk, self._size)
 
     @cached_property
     def _alphabet(self) -> set[str]:

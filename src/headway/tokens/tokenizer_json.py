@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Collection, Mapping
 from copy import deepcopy
@@ -11,8 +10,6 @@ from typing import Any
 
 import tokenizers
 from tokenizers import models
-
-from headway.tokens.spm_normalizer import Charsmap
 
 # Pre-tokenization of our own tokenizers: letters with their marks, digits, other symbols, spaces;
 # each with the space before it. Digits are single for sub-words, symbols are single for words.
@@ -82,28 +79,18 @@ class TokenizerJson:
         added = (t["content"] for t in self.tree["added_tokens"] if not t["special"])
         return frozenset(t for t in added if t.startswith(">>") and t.endswith("<<"))
 
-    def charsmap(self) -> Charsmap:
-        """The character table of the normalizer. It does not change `added_tokens`."""
-        tables = _parts(self.tree["normalizer"], "Precompiled")
-        data = base64.b64decode(tables[0]["precompiled_charsmap"] or "") if tables else b""
-        return Charsmap(data, self.added_tokens)
-
     def without_specials(
-        self, specials: Collection[int], *, with_space: bool = True, prepared: bool = False
+        self, specials: Collection[int], *, with_space: bool = True
     ) -> tokenizers.Tokenizer:
         """Return a copy of the tokenizer in which text cannot spell a special token.
 
         Unigram and word-level models look up parts of the text in the vocabulary and would find
-        special tokens there. `prepared`: the text is already normalised.
+        special tokens there.
         """
         facts = deepcopy(self.tree)
         kept = set(self.added_tokens)
         facts["added_tokens"] = [t for t in facts["added_tokens"] if t["content"] in kept]
         _hide(facts["model"], specials)
-        if prepared:
-            facts["normalizer"] = None
-            for token in facts["added_tokens"]:
-                token["normalized"] = True
         if not with_space:
             facts["normalizer"] = _without_prefix(facts["normalizer"])
             for part in _parts(facts["pre_tokenizer"], "Metaspace"):

@@ -23,7 +23,7 @@ from headway.interop.families import family_named
 from headway.interop.folder_files import read_table
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
 from headway.interop.hf.sentence_transformers import MODULES, SentenceFolder
-from headway.interop.hf.tokenizer import ORIGINALS, around
+from headway.interop.hf.tokenizer import around
 from headway.interop.importing import convert_tensors, with_zeros
 from headway.interop.proof import Proof, compared
 from headway.interop.proof_inputs import (
@@ -261,11 +261,7 @@ def _same_ids(
 
 def _excuse(run: LoadedRun, out: Path) -> str | None:
     """Reason why `transformers` cannot be expected to read the tokenizer like headway, or None."""
-    tokenizer = run.vocab.source
     if (out / TOKENIZER).is_file():
-        ours = not (run.folder / ORIGINALS / TOKENIZER).is_file()
-        if ours and tokenizer.preparation is not None:
-            return "tokenizer.json cannot describe the normalisation of SentencePiece"
         return None
     if (out / "vocab.txt").is_file():
         pieces = (out / "vocab.txt").read_text(encoding="utf-8").split("\n")
