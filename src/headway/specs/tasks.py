@@ -117,7 +117,11 @@ class Spec:
     """Headings for the `source` and `target` of samples in the report."""
 
     lacks: str
-    """Most frequent remedies for a model that is worse than a baseline."""
+    """Data that most often helps a model that is worse than a baseline."""
+
+    starts_from: Literal["", "language", "unlabelled"] = ""
+    """Encoder that helps such a model to start from, if any: one of the language, or one that was
+    pretrained without labels."""
 
     truth: Literal["", "pairs", "repeats", "shapes", "moving", "digits"] = ""
     """Kind of data for which the correct attention is known: data made by
@@ -129,12 +133,18 @@ class Spec:
     others: tuple[Spec, ...] = ()
     """Rows of the task for other kinds of data."""
 
-    @property
-    def lacks_data(self) -> str:
-        """`lacks` without the advice to start from an encoder, for models that already did."""
-        return self.lacks.removesuffix(f", {_PRETRAINED_TEXT}").removesuffix(
-            f", {_PRETRAINED_MEDIA}"
-        )
+    def remedies(self, *, tuned: bool) -> str:
+        """Return what most often helps a model that is worse than a baseline. `tuned`: the model
+        already started from an encoder."""
+        start = Option("start", takes="RUN")
+        encoders = {
+            "": "",
+            "language": f", or a pretrained encoder of the language: {start}, a run of the task "
+            "fill or an imported one",
+            "unlabelled": f", or an encoder pretrained without labels: {start}, a run of the task "
+            "fill",
+        }
+        return self.lacks + ("" if tuned else encoders[self.starts_from])
 
     @property
     def rows(self) -> tuple[Spec, ...]:
@@ -287,16 +297,6 @@ ENGLISH = "base-en"
 """The shipped English encoder."""
 
 
-_PRETRAINED_TEXT = (
-    "or a pretrained encoder of the language: --from RUN, of the task fill or imported"
-)
-
-
-_PRETRAINED_MEDIA = (
-    "or an encoder pretrained without labels: --from RUN, made by headway train fill FILES"
-)
-
-
 _CLASSES = scored("accuracy", "f1", "loss", "top5")
 
 
@@ -347,7 +347,7 @@ def _classify(
         needs=(MEDIA[modality], LABEL), answers="label", metrics=_CLASSES, families=(family,),
         heads=("classes",), settings=ClassifySettings, options=_LABELS, decode=_PRECISION,
         scores_ensembles=True, counts=one, sample=(one, "label"),
-        lacks=f"more {one}s, {_PRETRAINED_MEDIA}",
+        lacks=f"more {one}s", starts_from="unlabelled",
         truth=truth, example=f"headway predict {{run}} {one}.{_ENDINGS[modality]}",
     )  # fmt: skip
 
@@ -359,7 +359,7 @@ def _embed(modality: Modality, family: str, one: str) -> Spec:
         needs=(MEDIA[modality],), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
         families=(family,), settings=EmbedSettings, readout_settings=("normalise",), compares=True,
         options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
-        lacks=f"more {one}s, {_PRETRAINED_MEDIA}",
+        lacks=f"more {one}s", starts_from="unlabelled",
         example=f"headway predict {{run}} {one}.{_ENDINGS[modality]}",
     )  # fmt: skip
 
@@ -412,7 +412,8 @@ _ROWS = (
         needs=(TEXT, OTHER, LABEL), answers="label", metrics=_CLASSES,
         families=("encoder", "decoder"), heads=("classes",), settings=ClassifySettings,
         options=_LABELS, decode=_PRECISION, scores_ensembles=True, pretrained=ENGLISH,
-        counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_PRETRAINED_TEXT}",
+        counts="text", sample=("text", "label"), lacks="more labelled texts",
+        starts_from="language",
         example="headway predict {run} < texts.txt",
         others=(
             _classify("image", "image-encoder", "image", "shapes"),
@@ -426,7 +427,7 @@ _ROWS = (
         answers="tags", metrics=scored("f1", "accuracy", "precision", "recall", "loss"),
         families=("encoder", "decoder"), heads=("tags",), settings=TagSettings, pretrained=ENGLISH,
         options=frozenset({"with"}), decode=_PRECISION, scores_ensembles=True, counts="word",
-        sample=("sentence", "tags"), lacks=f"more tagged sentences, {_PRETRAINED_TEXT}",
+        sample=("sentence", "tags"), lacks="more tagged sentences", starts_from="language",
     ),
     Spec(
         name="embed", modality="text", objective="contrast.ContrastiveTask", reads="texts",
@@ -434,7 +435,7 @@ _ROWS = (
         families=("encoder", "decoder"), settings=EmbedSettings, readout_settings=("normalise",),
         compares=True, pretrained=ENGLISH,
         options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
-        lacks=f"more pairs, {_PRETRAINED_TEXT}",
+        lacks="more pairs", starts_from="language",
         others=(
             _embed("image", "image-encoder", "image"),
             _embed("video", "image-encoder", "video"),
@@ -459,7 +460,7 @@ _ROWS = (
         options=_LABELS | {"to", "against"},
         decode=_PRECISION, scores_ensembles=True, counts="recording", sample=("recording",
         "speaker"),
-        lacks=f"more recordings, {_PRETRAINED_MEDIA}",
+        lacks="more recordings", starts_from="unlabelled",
         example="headway predict {run} recording.wav",
     ),
 )  # fmt: skip

@@ -366,5 +366,5 @@ def advice(
     return (
         f"warning: a baseline is {which} this model. {metric.label} of the baseline ({name}): "
         f"{metric.shown(best)}, of the model: {metric.shown(value)}. What helps: "
-        f"{spec.lacks_data if tuned else spec.lacks}{longer}. See {PAGE}"
+        f"{spec.remedies(tuned=tuned)}{longer}. See {PAGE}"
     )
