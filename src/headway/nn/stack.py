@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from headway.nn.attention.attention import Memory
 from headway.nn.block import Layer
@@ -64,6 +65,15 @@ class Stack(nn.Module):
         for block in self.blocks:
             if block.compiles:
                 block.compile(dynamic=False)
+
+    def recompute_activations(self) -> None:
+        """Compute the activations of each block again in the backward pass (gradient
+        checkpointing), which saves their memory."""
+        for block in self.blocks:
+            whole = block.forward
+            block.forward = lambda *inputs, whole=whole: checkpoint(
+                whole, *inputs, use_reentrant=False
+            )
 
     @property
     def has_fixed_shapes(self) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from headway.errors import ConfigError, FolderError, Stopped
 from headway.models.build import build_model
@@ -116,7 +115,8 @@ class Trainer:
         if compiled and self._should_compile():
             self.compile()
         if train.gradient_checkpointing:
-            enable_gradient_checkpointing(self.model)
+            for _, stack in stacks(self.model):
+                stack.recompute_activations()
 
     def compare_with_teacher(
         self,
@@ -474,12 +474,3 @@ def compare_candidates(
         ):
             found = CandidateComparison(scores, name, tensors, result)
     return found
-
-
-def enable_gradient_checkpointing(model: nn.Module) -> None:
-    for _, stack in stacks(model):
-        for block in stack.blocks:
-            whole = block.forward
-            block.forward = lambda *words, whole=whole: checkpoint(
-                whole, *words, use_reentrant=False
-            )
