@@ -182,8 +182,6 @@ class RunFolder:
         have moved."""
         asked = settings.asked
         before = self.stored(settings.task).asked
-        if not before:  # format 1 does not store settings made in Python
-            return
         changed = differences(_moved(before), _moved(asked))
         files = tuple(f"data.{name}: " for name in (*FIELDS, *MEDIA_FIELDS))
         if all(one.startswith(files) for one in changed) and (
