@@ -175,14 +175,14 @@ def collect(folder: Path) -> None:
 
 
 def take_images(entries: Iterable[ExperimentEntry]) -> None:
-    from make_images import Image, browsing, png, shot
+    from figures.browser import View, browsing, png, shot
 
     with browsing() as browser, tempfile.TemporaryDirectory() as scratch:
         for entry in entries:
             for kept in results_of(entry)[:1]:
                 page = write_page(Path(scratch), entry, facts_of(entry, kept), kept["found"])
-                image = Image(entry.name, "", "", "tab=lab", ("[data-figure] >> nth=0",))
-                image_of(entry).write_bytes(png(shot(browser, image, page)))
+                view = View(("[data-figure] >> nth=0",), state="tab=lab")
+                image_of(entry).write_bytes(png(shot(browser, page, view)))
 
 
 def image_of(entry: ExperimentEntry) -> Path:

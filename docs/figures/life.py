@@ -1,9 +1,7 @@
-"""Make the images of `docs/built/life-of-an-example.md` from a training run.
+"""Images of `docs/built/life-of-an-example.md`, from a training run.
 
-    .venv/bin/python docs/life_images.py
-
-It runs the program of the page, which writes the table `sentences.csv`, trains the classifier in
-about ten seconds, and draws what each stage makes of one row. It needs playwright and chromium.
+They come from the program of the page, which writes the table `sentences.csv`, and from a
+classifier trained on it in about ten seconds: what each stage makes of one row.
 """
 
 from __future__ import annotations
@@ -14,12 +12,13 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from make_images import Image, browsing, put, shot
+from numpy.typing import NDArray
 
 import headway
 from headway.data.store import PreparedData, load_prepared
@@ -29,7 +28,9 @@ from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.objective import Objective
 from headway.tasks.task import find_task
 
-ROOT = Path(__file__).parents[1]
+from .browser import card
+
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "built" / "life-of-an-example.md"
 FOLLOWED = "Ruft Tom an!"
 SETTINGS = {"model.ngrams": 0}
@@ -42,20 +43,6 @@ DIMENSIONS = 48
 """Number of dimensions drawn of each hidden state."""
 
 COLOURS = ("#dbe6fb", "#fbe6d4", "#dcf0e0")
-STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #1b2330; margin: 0; background: white }
-.card { display: inline-block; box-sizing: border-box; max-width: 740px; padding: 16px 20px;
-  border: 1px solid #d5dbe5; border-radius: 10px }
-h1 { font-size: 15px; margin: 0 0 10px } h2 { font-size: 13px; margin: 14px 0 4px; color: #556070 }
-code, td, th, .token { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace }
-table { border-collapse: collapse } td, th { padding: 2px 12px 2px 0; text-align: left }
-th { color: #556070; font-weight: normal } tr.followed td { background: #fff3c4 }
-.token { display: inline-block; padding: 2px 6px; margin: 0 4px 4px 0; border-radius: 5px;
-  text-align: center } .token small { display: block; color: #556070; font-size: 11px }
-.note { color: #556070; font-size: 13px; margin: 8px 0 0 }
-.column { writing-mode: vertical-rl; transform: rotate(180deg); font-size: 12px; padding: 4px 0 }
-.bar { display: inline-block; height: 14px; background: #2a62c9; vertical-align: middle }
-"""
 
 
 def write_table(folder: Path) -> Path:
@@ -67,18 +54,23 @@ def write_table(folder: Path) -> Path:
     return folder / "sentences.csv"
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as name, browsing() as browser:
+@cache
+def bodies() -> dict[str, str]:
+    """The HTML of each image. One training serves all of them."""
+    with tempfile.TemporaryDirectory() as name:
         table, folder = write_table(Path(name)), Path(name) / "run"
         headway.train("classify", table, out=folder, start="none", settings=SETTINGS, quiet=True)
-        for number, (stage, body) in enumerate(cards(table, folder), start=1):
-            page = Path(name) / f"{stage}.html"
-            page.write_text(
-                f'<meta charset="utf-8"><style>{STYLE}</style><div class="card">{body}</div>',
-                "utf-8",
-            )
-            image = Image(f"life-{number}-{stage}", "", "", "", (".card",), width=780)
-            put(image.name, shot(browser, image, page))
+        return dict(cards(table, folder))
+
+
+def stage(name: str, browser: Any) -> NDArray[np.uint8]:
+    return card(browser, bodies()[name])
+
+
+STAGES = ("file", "columns", "split", "tokens", "batch", "model", "loss", "answer")
+FIGURES = {
+    f"life-{number}-{name}": partial(stage, name) for number, name in enumerate(STAGES, start=1)
+}
 
 
 def cards(table: Path, folder: Path) -> Iterator[tuple[str, str]]:
@@ -312,7 +304,3 @@ def curve(points: Sequence[tuple[int, float]], width: int = 440, height: int = 1
         f'<text x="{width}" y="{height + 16}" text-anchor="end" fill="#556070">step {last}</text>'
         f'<polyline points="{line}" fill="none" stroke="#2a62c9" stroke-width="2"/></g></svg>'
     )
-
-
-if __name__ == "__main__":
-    main()
