@@ -12,6 +12,7 @@ the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are nev
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError, needs
 from headway.tokens.pieces import SPACE_MARK, all_merges
-from headway.tokens.tokenizer_json import NEVER
+from headway.tokens.tokenizer_json import BEGINNING, NEVER
 
 MAX_FILE = 1 << 28
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
@@ -170,7 +171,10 @@ def library_tokenizer(
         ]
     )
     if model.kind != UNIGRAM:  # merges must not split user-defined pieces
-        made.add_tokens([tokenizers.AddedToken(p, normalized=False) for p in model.of_type(USER)])
+        prepared = made.normalizer.normalize_str
+        made.add_tokens(
+            [tokenizers.AddedToken(p, normalized=prepared(p) == p) for p in model.of_type(USER)]
+        )
     made.add_special_tokens([p for p in model.of_type(UNKNOWN, CONTROL) if p in numbers])
     return made
 
@@ -211,8 +215,10 @@ def _normalizers(model: SentencePiece) -> list[Any]:
     SentencePiece takes the longest match in its table. `Precompiled` looks up graphemes of up to
     five bytes and loses what follows a shorter match: the second mark of a letter, or the vowel of
     Hangul in single letters. Composing them first prevents that, and the tables compose them, too.
+    Composing again joins the marks of half-width katakana (`ｶﾞ`), which have more bytes.
     """
-    table = [normalizers.NFC(), normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    composed = normalizers.NFC()
+    table = [composed, normalizers.Precompiled(model.charsmap), composed] if model.charsmap else []
     blanks, ends = [], []
     if model.one_blank:
         blanks = [
@@ -220,8 +226,21 @@ def _normalizers(model: SentencePiece) -> list[Any]:
             normalizers.Replace(Regex(" +"), " "),
         ]
         ends = [normalizers.Replace(Regex(rf"{SPACE_MARK}+\z"), "")]
-    prefix = [normalizers.Prepend(SPACE_MARK)] if model.dummy_prefix else []
+    prefix = [_prefix(model)] if model.dummy_prefix else []
     return [*table, *blanks, normalizers.Replace(" ", SPACE_MARK), *prefix, *ends]
+
+
+def _prefix(model: SentencePiece) -> Any:
+    """Normalizer that puts a space before a text.
+
+    `tokenizers` normalizes its added tokens, too, before it looks for them in a text. In BPE models
+    they are the user-defined pieces, which must stay as they are.
+    """
+    own = model.of_type(USER) if model.kind != UNIGRAM else []
+    if not own:
+        return normalizers.Prepend(SPACE_MARK)
+    pieces = "|".join(map(re.escape, own))
+    return normalizers.Replace(Regex(rf"{BEGINNING}(?!(?:{pieces})\z)"), SPACE_MARK)
 
 
 def albert_folding(*, strip_accents: bool, lowercase: bool) -> list[Any]:

@@ -20,6 +20,10 @@ NEVER = -1e6
 """Score of unigram pieces that are never found in text, such as those that only the other language
 of a translation model uses."""
 
+BEGINNING = r"\A"
+PREFIXES = ("Prepend", "Replace")
+"""Types of normalizers that can put a space before a text."""
+
 
 class TokenizerJson:
     def __init__(self, text: str) -> None:
@@ -39,7 +43,8 @@ class TokenizerJson:
     @cached_property
     def prepends(self) -> bool:
         """Whether the normalizer puts a space before the text."""
-        return bool(_parts(self.tree["normalizer"], "Prepend"))
+        tree = self.tree["normalizer"]
+        return any(_is_prefix(part) for kind in PREFIXES for part in _parts(tree, kind))
 
     @cached_property
     def adds_a_space(self) -> bool:
@@ -125,12 +130,19 @@ def _parts(tree: Any, kind: str) -> list[dict[str, Any]]:
 
 
 def _without_prefix(tree: Any) -> Any:
-    if not isinstance(tree, dict) or tree.get("type") == "Prepend":
+    if not isinstance(tree, dict) or _is_prefix(tree):
         return None
     if "normalizers" in tree:
         kept = [_without_prefix(part) for part in tree["normalizers"]]
         return {**tree, "normalizers": [part for part in kept if part is not None]}
     return tree
+
+
+def _is_prefix(part: Mapping[str, Any]) -> bool:
+    """Whether a normalizer puts a space before the text, or before all but certain texts."""
+    if part.get("type") == "Replace":
+        return str(part["pattern"].get("Regex")).startswith(f"{BEGINNING}(?!")
+    return part.get("type") == "Prepend"
 
 
 def _hide(model: dict[str, Any], specials: Collection[int]) -> None:
