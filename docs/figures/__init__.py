@@ -1,0 +1,1 @@
+"""The images of the documentation: a module per topic, each with a table `FIGURES`."""
