@@ -209,6 +209,7 @@ def mean_by_example(
     return sums_NC / np.bincount(items.example_index, minlength=n)[:n, None]
 
 
+@torch.no_grad()
 def example_outputs(
     asked: EvalPass, items: TaskDataset[T], outputs_of: Callable[[IntArray, Batch[T]], Tensor]
 ) -> FloatArray:

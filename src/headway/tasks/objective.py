@@ -8,7 +8,8 @@ defaults:
 - `TaskDataset.lengths` and `TaskDataset.batch`: the examples,
 - `Objective.loss`: the loss of a batch,
 - `Evaluator.test_set`, `Evaluator.predict` and `Evaluator.score`: how a model is scored,
-- `Predictor.answers`: how inputs are answered, returned by `Task.predictor`.
+- `Predictor.answers`: how inputs are answered. `Task.predictor` returns the predictor, by default
+  the evaluator.
 
 `docs/built/objective.md` has a complete example.
 """

@@ -63,6 +63,7 @@ class InferenceRequest:
         return (self.settings, *self.opened.runs[1:])
 
 
+@runtime_checkable
 class Predictor(Protocol):
     @abstractmethod
     def answers(self, lines: Iterable[Any], live: bool = False) -> Iterator[Answer]:
@@ -141,8 +142,12 @@ class Task(ABC):
         """Loss and validation of a run."""
 
     def predictor(self, use: InferenceRequest) -> Predictor:
-        """What answers inputs. By default a task only trains and evaluates."""
-        raise UserError(f"the task {self.row.name} makes no predictions.")
+        """What answers inputs: by default the evaluator, if it is a `Predictor` too. Otherwise the
+        task only trains and evaluates."""
+        found = self.evaluator(use)
+        if not isinstance(found, Predictor):
+            raise UserError(f"the task {self.row.name} makes no predictions.")
+        return found
 
     @abstractmethod
     def evaluator(self, use: InferenceRequest) -> Evaluator[Any, Any]:
