@@ -143,6 +143,8 @@ def test_settings_of_the_model_are_those_of_the_files(
     for word, facts in (
         ("model.n_layers=1", ["model.n_layers=1"]),
         ("decode.beem=2", ["decode.beem", "beam"]),
+        ("decode.beam=2", ["decode.beam=2", "fill"]),
+        ("embed.normalise=false", ["[embed]", "fill"]),
     ):
         assert main(["import", str(folder), "--out", str(tmp_path / "run"), word]) == 2
         assert not missing(capsys.readouterr().err, *facts)

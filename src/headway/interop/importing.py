@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,12 +31,11 @@ from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import CHAT_TEMPLATE, IMPORTED, TOKENIZER, write_config
-from headway.settings.load import apply_override
+from headway.settings.load import apply_override, from_dict
 from headway.settings.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
 from headway.settings.overrides import Overrides
-from headway.settings.run import RunSettings, resolved_toml
-from headway.settings.run import run_settings as from_values
-from headway.settings.task_rows import front_reads
+from headway.settings.run import SETTINGS, RunSettings, check_effect, check_sections, resolved_toml
+from headway.settings.task_rows import front_reads, possible
 from headway.specs.task_settings import ClassifySettings, EmbedSettings, TranscribeSettings
 from headway.specs.tasks import SPECS
 from headway.storage import check_free, new_folder, replace_text, seal_json
@@ -222,10 +220,17 @@ def with_overrides(settings: RunSettings, words: Sequence[str]) -> RunSettings:
                 f"{word!r} cannot be set during an import, because the files determine the model. "
                 f"Only settings that start with {' or '.join(MAY_CHANGE)} can be set."
             )
-    values = tomllib.loads(resolved_toml(settings))
+    tables: dict[str, Any] = {}
     for word in words:
-        apply_override(values, word)
-    return replace(from_values(values), asked=Overrides())
+        apply_override(tables, word)
+    check_sections(tables, settings.task)
+    changed = {
+        name: from_dict(SETTINGS[name], table, f"{name}.", base=getattr(settings, name))
+        for name, table in tables.items()
+    }
+    settings = replace(settings, **changed)
+    check_effect(replace(settings, asked=Overrides.from_arguments(words)), possible(settings))
+    return settings
 
 
 def _data(found: Architecture) -> DataSettings:

@@ -7,7 +7,7 @@ whether the command is still the same.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import lcm
 from pathlib import Path
@@ -300,14 +300,7 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
     task = values.get("task", "translate")
     if task not in SPECS:
         raise ConfigError(f"{locate('task')}unknown task {task!r}.{suggest(str(task), SPECS)}")
-    for name in TASK_SECTIONS:
-        if name in values and name != task:
-            raise effects.no_effect(
-                f"[{name}]",
-                effects.OF_SECTION.condition,
-                effects.RunFacts(row=SPECS[task]).place,
-                where=locate(name),
-            )
+    check_sections(values, task, locate)
     built: dict[str, Any] = {
         name: from_dict(cls, values.get(name, {}), f"{name}.", locate)
         for name, cls in sections.items()
@@ -326,6 +319,16 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
         check_metric(settings.train.metric, task, spec_of(settings).scores, locate)
         check_effect(settings, possible(settings), locate, distils=True)
     return settings
+
+
+def check_sections(names: Container[str], task: str, locate: Locate = no_location) -> None:
+    """Raise an error for the section of another task."""
+    for name in TASK_SECTIONS:
+        if name in names and name != task:
+            raise effects.no_effect(
+                f"[{name}]", effects.OF_SECTION.condition,
+                effects.RunFacts(row=SPECS[task]).place, where=locate(name),
+            )  # fmt: skip
 
 
 TYPED = (OriginKind.SETTING, OriginKind.OPTION, OriginKind.IMPLIED)
