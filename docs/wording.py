@@ -3,6 +3,7 @@
     python docs/wording.py            # fail if a count has risen
     python docs/wording.py --show     # also print every finding with its file and line
     python docs/wording.py --update   # store lower counts, write docs/built/messages.txt
+    python docs/wording.py --sample code 100 7   # 100 docstrings and comments, seed 7 (or: docs)
 
 Counts may only fall: `docs/built/wording.json` holds the highest value allowed for each.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import json
+import random
 import re
 import sys
 from collections import defaultdict
@@ -154,13 +156,108 @@ def is_output(node: ast.AST) -> bool:
     return bool(names & MESSAGES_OF_TESTS)
 
 
+def constants_without_reason() -> Iterator[Finding]:
+    """Numbers with a name at the top of a module that no docstring or comment explains."""
+    for name, source in files("src/headway"):
+        body, lines = ast.parse(source).body, source.splitlines()
+        for at, node in enumerate(body):
+            if (
+                not isinstance(node, ast.Assign | ast.AnnAssign)
+                or not isinstance(target := ast.unparse(node).split("=")[0].split(":")[0], str)
+                or not re.fullmatch(r"_?[A-Z][A-Z0-9_]*(, [A-Z0-9_]+)* ?", target)
+                or node.value is None
+                or not is_number(node.value)
+            ):
+                continue
+            after = body[at + 1] if at + 1 < len(body) else None
+            explained = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            first, last = lines[node.lineno - 2].strip(), node.end_lineno or node.lineno
+            commented = first.startswith("#") or any(
+                re.search(r"#(?! fmt)", line) for line in lines[node.lineno - 1 : last]
+            )
+            if not explained and not commented:
+                yield Finding(f"{name}:{node.lineno}", short(ast.unparse(node)))
+
+
+def is_number(node: ast.AST) -> bool:
+    """Whether this is a number, a computation with numbers, or a tuple of them."""
+    leaves = [one for one in ast.walk(node) if isinstance(one, ast.Constant | ast.Name | ast.Call)]
+    return bool(leaves) and all(
+        isinstance(one, ast.Constant) and type(one.value) in (int, float) for one in leaves
+    )
+
+
+def documented_one_liners() -> Iterator[Finding]:
+    """Private functions of one short statement with a docstring of one line."""
+    for name, source in files("src/headway"):
+        for node in ast.walk(ast.parse(source)):
+            if (
+                isinstance(node, ast.FunctionDef)
+                and node.name.startswith("_")
+                and not node.name.startswith("__")
+                and len(node.body) == 2
+                and (text := ast.get_docstring(node))
+                and "\n" not in text
+                and node.body[1].lineno == node.body[1].end_lineno
+            ):
+                yield Finding(f"{name}:{node.lineno}", f"{node.name}: {text}")
+
+
+def words_of_docs() -> int:
+    """Number of words with a letter or digit on the pages of the documentation."""
+    return sum(
+        bool(re.search(r"\w", word)) for _, text in files("docs", "*.md") for word in text.split()
+    )
+
+
+def docstrings_and_comments() -> list[Finding]:
+    """Every docstring of a module, class, function or constant, and every block of comments."""
+    found = []
+    for name, source in files("src/headway"):
+        for line, text, is_doc in texts(ast.parse(source)):
+            if is_doc:
+                found.append(Finding(f"{name}:{line}", text))
+        block: list[str] = []
+        for number, line in enumerate([*source.splitlines(), ""], 1):
+            if re.match(r"\s*# (?!fmt|type|noqa)", line):
+                block.append(line.strip().removeprefix("# "))
+            elif block:
+                found.append(Finding(f"{name}:{number - len(block)}", " ".join(block)))
+                block = []
+    return found
+
+
+def sentences() -> list[Finding]:
+    """Every sentence of four words or more in paragraphs and lists of the documentation."""
+    found = []
+    for name, text in [*files("docs", "*.md"), ("README.md", (ROOT / "README.md").read_text())]:
+        prose = re.sub(r"^```.*?^```|<!--.*?-->", "", text, flags=re.M | re.S)
+        for paragraph in re.split(r"\n\s*\n|\n(?=\s*[-*\d.]+ )", prose):
+            if re.match(r"\s*[#|!<]", paragraph):
+                continue
+            for one in re.split(r"(?<=[.!?:])\s+(?=[A-Z`\[*])", " ".join(paragraph.split())):
+                if len(one.split()) >= 4:
+                    found.append(Finding(name, one))
+    return found
+
+
+def sample(kind: str, size: int, seed: int) -> list[Finding]:
+    found = {"code": docstrings_and_comments, "docs": sentences}[kind]()
+    return random.Random(seed).sample(found, size)
+
+
 COUNTS = {
     "banned constructions in strings and docstrings of src": banned_in_source,
     "docstrings of src that lean on a neighbour": leaning_docstrings,
     "class and type names of src with several meanings": ambiguous_types,
     "patterns in tests that hold prose": prose_in_tests,
     "banned constructions in docs and pages": banned_in_pages,
+    "constants of src without a reason": constants_without_reason,
+    "private functions of one line with a docstring": documented_one_liners,
 }
+
+
+WORDS = "words of the documentation"
 
 
 def short(text: str, most: int = 90) -> str:
@@ -221,6 +318,11 @@ def messages_text() -> str:
 
 
 def main(words: list[str]) -> int:
+    if "--sample" in words:
+        kind, size, seed = words[words.index("--sample") + 1 :][:3]
+        for number, one in enumerate(sample(kind, int(size), int(seed)), 1):
+            print(f"{number}. {one.place}: {' '.join(one.text.split())}")
+        return 0
     limits = json.loads(LIMITS.read_text()) if LIMITS.exists() else {}
     risen, now = False, {}
     for name, find in COUNTS.items():
@@ -231,8 +333,12 @@ def main(words: list[str]) -> int:
         print(f"{len(found):5} (at most {limit:4}) {name}")
         if "--show" in words or len(found) > limit:
             print("".join(f"      {one.place}: {one.text}\n" for one in found), end="")
+    words_now, most = words_of_docs(), limits.get(WORDS, 0)
+    risen |= words_now > most
+    print(f"{words_now:5} (at most {most:4}) {WORDS}")
     if "--update" in words:
         lower = {name: min(count, limits.get(name, count)) for name, count in now.items()}
+        lower[WORDS] = min(words_now, most or words_now)
         LIMITS.write_text(json.dumps(lower, indent=1) + "\n")
         MESSAGES.write_text(messages_text(), encoding="utf-8")
     elif not MESSAGES.exists() or MESSAGES.read_text(encoding="utf-8") != messages_text():
