@@ -24,7 +24,7 @@ from headway.inside.measure.pruning import (
     removable_groups,
     select_heads,
 )
-from headway.inside.measure.truth.validate import with_fresh_weights
+from headway.inside.measure.truth.accuracy import with_fresh_weights
 from headway.models.summary import count_parameters
 from headway.nn.int8 import quantize_model
 from headway.settings.decode import DecodeSettings

@@ -89,7 +89,7 @@ def truth(
         print(f"not validated: the correct positions are unknown for runs of the task {task}.")
         return
     from headway.inside.measure.maps import METHODS, check_methods
-    from headway.inside.measure.truth.validate import find_cases, validate, with_fresh_weights
+    from headway.inside.measure.truth.accuracy import find_cases, validate, with_fresh_weights
     from headway.tasks.loaded_run import open_plain
 
     wanted = check_methods(METHODS if methods == "all" else methods.split(","))

@@ -23,7 +23,7 @@ from headway.inside.measure.truth import (
     alignment_cases,
     measure_accuracy,
 )
-from headway.inside.measure.truth.validate import with_fresh_weights
+from headway.inside.measure.truth.accuracy import with_fresh_weights
 from headway.lab import datasets
 from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
 from headway.lab.figures import BarChart, Figure, Heatmap, TableFigure, interval_bars

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from headway.inside.capture.forward import run_reading
 from headway.inside.capture.reading import GenerationOptions, read
 from headway.inside.capture.streams import Reading, TokenStream, TracedOutput
 from headway.inside.measure.alignments import read_pharaoh
+from headway.inside.measure.maps import Map
 from headway.inside.measure.maps.map import written_words
 from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.pieces import SPACE_MARK
@@ -75,6 +76,9 @@ class Case:
             replace(link, rows=tuple(numbers[row] for row in link.rows)) for link in self.links
         )
         return replace(self, reading=replace(self.reading, outputs=outputs), links=links)
+
+
+MapFunction = Callable[[LoadedRun, Case], list[Map]]
 
 
 def word_groups(words: tuple[int, ...] | list[int]) -> dict[int, tuple[int, ...]]:

@@ -36,8 +36,7 @@ from headway.inside.measure.audio_alignment import (
 from headway.inside.measure.maps import COSTLY, Map, make
 from headway.inside.measure.maps.map import written_words
 from headway.inside.measure.media_maps import head_weights
-from headway.inside.measure.truth.accuracy import MapFunction
-from headway.inside.measure.truth.cases import Case, GroundTruthLink, word_groups
+from headway.inside.measure.truth.cases import Case, GroundTruthLink, MapFunction, word_groups
 from headway.settings.run import media_settings
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.media_inputs import what_of
