@@ -1,13 +1,23 @@
 // The client of a served page: the only place that speaks to a server, and only to its own. The
 // strip under the title requests another text, hides tokens, forces a beginning, switches heads off.
 const LIVE = {
-  draft: null, said: "", bad: false, busy: false, answers: 0,
+  draft: null,
+  said: "",
+  bad: false,
+  busy: false,
+  answers: 0,
 
   async send(request, asked) {
-    const { post, ...more } = asked, key = sessionStorage.getItem("headway-key");
+    const { post, ...more } = asked,
+      key = sessionStorage.getItem("headway-key");
     const answer = await fetch(post, {
-      method: "POST", body: JSON.stringify({ ...more, ...request }),
-      headers: { "Content-Type": "application/json", Accept: "application/json", ...(key && { Authorization: "Bearer " + key }) },
+      method: "POST",
+      body: JSON.stringify({ ...more, ...request }),
+      headers: {
+        "Content-Type": "application/json",
+        Accept: "application/json",
+        ...(key && { Authorization: "Bearer " + key }),
+      },
     });
     const said = await answer.json();
     if (!answer.ok) throw new Error(said.error?.message || answer.statusText);
@@ -22,7 +32,8 @@ const LIVE = {
     [LIVE.said, LIVE.bad] = ["computing …", false];
     LIVE.tell();
     try {
-      const begun = performance.now(), said = await LIVE.send(request, page.data.shared.live.asked);
+      const begun = performance.now(),
+        said = await LIVE.send(request, page.data.shared.live.asked);
       LIVE.draft = request;
       LIVE.said = `computed in ${Math.round(performance.now() - begun)} ms`;
       LIVE.busy = false;
@@ -47,76 +58,242 @@ const LIVE = {
   bar(top, page) {
     const known = page.data.shared.live;
     if (!LIVE.draft) LIVE.draft = { ...known.request };
-    const draft = LIVE.draft, act = (changes) => LIVE.look(page, changes);
+    const draft = LIVE.draft,
+      act = (changes) => LIVE.look(page, changes);
     const fresh = (text) => (text === page.look.text ? {} : { text, hidden: [], walk: null });
-    const words = el("textarea", { rows: 1, "data-live": "text", "aria-label": "text", disabled: known.media, dir: "auto", spellcheck: "false",
-      style: "flex:1 1 340px;min-width:0;resize:vertical;font:inherit;color:inherit;background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:6px 9px",
-      oninput: (event) => { draft.text = event.target.value; },
-      onkeydown: (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); act(fresh(draft.text)); } } });
-    words.value = draft.text;
-    const box = (key, label, attrs, width) => el("label", { class: "small soft" }, label + " ", el("input", {
-      ...attrs, "data-live": key, value: draft[key] ?? "", style: `width:${width};font:inherit;color:var(--ink);background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:2px 7px`,
-      onchange: (event) => {
-        const typed = event.target.value;
-        const value = attrs.type !== "number" ? typed : typed === "" ? (key === "new" ? known.request.new : null) : Number(typed);
-        draft[key] = value;
-        act({ ...fresh(draft.text), [key]: value });
+    const words = el("textarea", {
+      rows: 1,
+      "data-live": "text",
+      "aria-label": "text",
+      disabled: known.media,
+      dir: "auto",
+      spellcheck: "false",
+      style:
+        "flex:1 1 340px;min-width:0;resize:vertical;font:inherit;color:inherit;background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:6px 9px",
+      oninput: (event) => {
+        draft.text = event.target.value;
       },
-    }));
-    const count = (key, label, low, high, step, hint) => box(key, label, { type: "number", min: low, max: high, step, placeholder: hint }, "6em");
-    const strip = el("section", { class: "card noprint", "data-live": "strip", "aria-label": "Ask the model", style: "margin-top:10px;padding:11px 13px;display:grid;gap:9px" },
-      el("div", { class: "row", style: "align-items:center" }, words,
-        el("button", { type: "button", class: "chip", "data-live": "go", onclick: () => act(fresh(draft.text)) }, "Look"),
-        el("button", { type: "button", class: "chip", "data-live": "reset", title: "Clear all changes: hidden tokens, forced beginning, heads switched off", onclick: () => act({ ...known.plain, text: draft.text }) }, "Reset")));
+      onkeydown: (event) => {
+        if (event.key === "Enter" && !event.shiftKey) {
+          event.preventDefault();
+          act(fresh(draft.text));
+        }
+      },
+    });
+    words.value = draft.text;
+    const box = (key, label, attrs, width) =>
+      el(
+        "label",
+        { class: "small soft" },
+        label + " ",
+        el("input", {
+          ...attrs,
+          "data-live": key,
+          value: draft[key] ?? "",
+          style: `width:${width};font:inherit;color:var(--ink);background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:2px 7px`,
+          onchange: (event) => {
+            const typed = event.target.value;
+            const value =
+              attrs.type !== "number"
+                ? typed
+                : typed === ""
+                  ? key === "new"
+                    ? known.request.new
+                    : null
+                  : Number(typed);
+            draft[key] = value;
+            act({ ...fresh(draft.text), [key]: value });
+          },
+        }),
+      );
+    const count = (key, label, low, high, step, hint) =>
+      box(key, label, { type: "number", min: low, max: high, step, placeholder: hint }, "6em");
+    const strip = el(
+      "section",
+      {
+        class: "card noprint",
+        "data-live": "strip",
+        "aria-label": "Ask the model",
+        style: "margin-top:10px;padding:11px 13px;display:grid;gap:9px",
+      },
+      el(
+        "div",
+        { class: "row", style: "align-items:center" },
+        words,
+        el(
+          "button",
+          {
+            type: "button",
+            class: "chip",
+            "data-live": "go",
+            onclick: () => act(fresh(draft.text)),
+          },
+          "Look",
+        ),
+        el(
+          "button",
+          {
+            type: "button",
+            class: "chip",
+            "data-live": "reset",
+            title: "Clear all changes: hidden tokens, forced beginning, heads switched off",
+            onclick: () => act({ ...known.plain, text: draft.text }),
+          },
+          "Reset",
+        ),
+      ),
+    );
     top.insertBefore(strip, top.querySelector("nav"));
     if (!known.media) LIVE.hideable(strip, page, act);
-    const line = el("div", { class: "row", style: "align-items:center" },
-      known.writes && box("force", "output begins with", { type: "text", placeholder: "any text" }, "11em"),
+    const line = el(
+      "div",
+      { class: "row", style: "align-items:center" },
+      known.writes &&
+        box("force", "output begins with", { type: "text", placeholder: "any text" }, "11em"),
       known.writes && count("beam", "beam", 1, 32, 1, known.usual.beam),
-      known.writes && !known.continues && count("length_penalty_alpha", "length penalty", 0, 5, 0.1, known.usual.length_penalty_alpha),
+      known.writes &&
+        !known.continues &&
+        count(
+          "length_penalty_alpha",
+          "length penalty",
+          0,
+          5,
+          0.1,
+          known.usual.length_penalty_alpha,
+        ),
       known.writes && count("temperature", "temperature", 0.05, 5, 0.05, "off"),
       known.writes && draft.temperature && count("seed", "seed", 0, 1e9, 1, 1),
       known.continues && count("new", "new tokens", 1, 512, 1, 24),
-      !known.media && el("label", { class: "small soft", title: "Saliency maps run the model about a hundred times, so the result takes longer" },
-        el("input", { type: "checkbox", "data-live": "maps", checked: Boolean(draft.maps), onchange: (event) => act({ maps: event.target.checked }) }), " saliency maps (slow)"),
-      known.checkpoints.length > 1 && el("label", { class: "small soft" }, "checkpoint ", el("select", { "data-live": "checkpoint",
-        onchange: (event) => act({ checkpoint: event.target.value }) },
-      known.checkpoints.map((label) => el("option", { value: label, selected: label === (draft.checkpoint || "final") }, label)))));
+      !known.media &&
+        el(
+          "label",
+          {
+            class: "small soft",
+            title: "Saliency maps run the model about a hundred times, so the result takes longer",
+          },
+          el("input", {
+            type: "checkbox",
+            "data-live": "maps",
+            checked: Boolean(draft.maps),
+            onchange: (event) => act({ maps: event.target.checked }),
+          }),
+          " saliency maps (slow)",
+        ),
+      known.checkpoints.length > 1 &&
+        el(
+          "label",
+          { class: "small soft" },
+          "checkpoint ",
+          el(
+            "select",
+            {
+              "data-live": "checkpoint",
+              onchange: (event) => act({ checkpoint: event.target.value }),
+            },
+            known.checkpoints.map((label) =>
+              el(
+                "option",
+                { value: label, selected: label === (draft.checkpoint || "final") },
+                label,
+              ),
+            ),
+          ),
+        ),
+    );
     strip.append(line);
     LIVE.heads(strip, page, draft, act);
-    if (known.answer) strip.append(el("div", { "data-live": "answer" }, el("span", { class: "small soft" }, "output: "), el("bdi", {}, known.answer)));
-    strip.append(el("div", { class: "small soft", role: "status", "data-live": "said" }), known.note && el("div", { class: "small soft" }, known.note) || "");
+    if (known.answer)
+      strip.append(
+        el(
+          "div",
+          { "data-live": "answer" },
+          el("span", { class: "small soft" }, "output: "),
+          el("bdi", {}, known.answer),
+        ),
+      );
+    strip.append(
+      el("div", { class: "small soft", role: "status", "data-live": "said" }),
+      (known.note && el("div", { class: "small soft" }, known.note)) || "",
+    );
     LIVE.tell(strip);
   },
 
   // The input tokens. A click hides a token from all others, a second click shows it again.
   hideable(strip, page, act) {
-    const name = Object.keys(page.look.streams)[0], stream = page.look.streams[name], n = page.data.shared.live.given;
-    const hidden = page.data.shared.live.request.hidden, is = (i) => hidden.some(([s, place]) => s === name && place === i);
+    const name = Object.keys(page.look.streams)[0],
+      stream = page.look.streams[name],
+      n = page.data.shared.live.given;
+    const hidden = page.data.shared.live.request.hidden,
+      is = (i) => hidden.some(([s, place]) => s === name && place === i);
     const rest = (i) => hidden.filter(([s, place]) => !(s === name && place === i));
-    const row = el("div", { class: "row small", style: "align-items:center;gap:4px 10px" }, el("span", { class: "soft" }, "click a token to hide it:"));
+    const row = el(
+      "div",
+      { class: "row small", style: "align-items:center;gap:4px 10px" },
+      el("span", { class: "soft" }, "click a token to hide it:"),
+    );
     strip.append(row);
-    const part = { pieces: stream.pieces.slice(0, n), words: stream.words.slice(0, n), special: stream.special.slice(0, n) };
-    tokens(row, part, { onclick: (i) => act({ hidden: is(i) ? rest(i) : [...hidden, [name, i]] }),
-      title: (i) => (is(i) ? "hidden: no other token can attend to it; click to show it" : "hide this token from all other tokens") })
-      .forEach((node, i) => {
-        node.dataset.hide = i;
-        node.setAttribute("aria-pressed", String(is(i)));
-        if (is(i)) node.style.cssText = "text-decoration:line-through;opacity:.5";
-      });
+    const part = {
+      pieces: stream.pieces.slice(0, n),
+      words: stream.words.slice(0, n),
+      special: stream.special.slice(0, n),
+    };
+    tokens(row, part, {
+      onclick: (i) => act({ hidden: is(i) ? rest(i) : [...hidden, [name, i]] }),
+      title: (i) =>
+        is(i)
+          ? "hidden: no other token can attend to it; click to show it"
+          : "hide this token from all other tokens",
+    }).forEach((node, i) => {
+      node.dataset.hide = i;
+      node.setAttribute("aria-pressed", String(is(i)));
+      if (is(i)) node.style.cssText = "text-decoration:line-through;opacity:.5";
+    });
   },
 
   heads(strip, page, draft, act) {
-    const { off } = page.data.shared.live.request, { heads } = page.data.shared.live;
+    const { off } = page.data.shared.live.request,
+      { heads } = page.data.shared.live;
     // The head that the panel shows. A panel without a head uses the one that Attention would show.
-    const { kind, layer, head } = page.shown || limitsOf(page, "attention").now || { kind: Object.keys(heads)[0], layer: 0, head: 0 };
+    const { kind, layer, head } = page.shown ||
+      limitsOf(page, "attention").now || { kind: Object.keys(heads)[0], layer: 0, head: 0 };
     const name = `${kind}.${layer}.${head}`;
-    const shown = (id) => { const [k, l, h] = id.split("."); return page.head(k, Number(l), Number(h)); };
-    strip.append(el("div", { class: "row small", style: "align-items:center;gap:4px 10px" },
-      el("span", { class: "soft" }, "heads switched off:"), off.length ? null : el("span", { class: "soft" }, "none"),
-      off.map((id) => el("button", { type: "button", class: "chip", "data-off": id, title: "switch this head on again",
-        onclick: () => act({ off: off.filter((other) => other !== id) }) }, shown(id) + " ✕")),
-      !off.includes(name) && el("button", { type: "button", class: "chip", "data-live": "off", "data-head": name,
-        title: "Switch off the head shown in the panel below (select it with ↑ ↓ and 1–9)", onclick: () => act({ off: [...off, name] }) }, "switch off " + shown(name))));
+    const shown = (id) => {
+      const [k, l, h] = id.split(".");
+      return page.head(k, Number(l), Number(h));
+    };
+    strip.append(
+      el(
+        "div",
+        { class: "row small", style: "align-items:center;gap:4px 10px" },
+        el("span", { class: "soft" }, "heads switched off:"),
+        off.length ? null : el("span", { class: "soft" }, "none"),
+        off.map((id) =>
+          el(
+            "button",
+            {
+              type: "button",
+              class: "chip",
+              "data-off": id,
+              title: "switch this head on again",
+              onclick: () => act({ off: off.filter((other) => other !== id) }),
+            },
+            shown(id) + " ✕",
+          ),
+        ),
+        !off.includes(name) &&
+          el(
+            "button",
+            {
+              type: "button",
+              class: "chip",
+              "data-live": "off",
+              "data-head": name,
+              title: "Switch off the head shown in the panel below (select it with ↑ ↓ and 1–9)",
+              onclick: () => act({ off: [...off, name] }),
+            },
+            "switch off " + shown(name),
+          ),
+      ),
+    );
   },
 };

@@ -1,69 +1,182 @@
 // Header, tabs, keyboard and start.
-const OF_TOKENS = [["← →", "previous or next token"], ["↑ ↓", "next or previous layer"], ["1 … 9", "select a head"]];
+const OF_TOKENS = [
+  ["← →", "previous or next token"],
+  ["↑ ↓", "next or previous layer"],
+  ["1 … 9", "select a head"],
+];
 const HELP = [
-  ["[ ]", "previous or next tab"], ["/", "search"], ["?", "show this help"],
+  ["[ ]", "previous or next tab"],
+  ["/", "search"],
+  ["?", "show this help"],
 ];
 
 function panelNames(page) {
-  const has = (name) => page.data.shared[name] || page.data.looks.some((look) => look.sections[name]);
-  return page.data.order.filter((name) => document.querySelector(`script[data-panel=${name}]`) && has(name));
+  const has = (name) =>
+    page.data.shared[name] || page.data.looks.some((look) => look.sections[name]);
+  return page.data.order.filter(
+    (name) => document.querySelector(`script[data-panel=${name}]`) && has(name),
+  );
 }
 
 function helpDialog(page) {
-  const keys = Object.keys(page.look.streams).length || PANELS[page.state.tab]?.limits ? [...OF_TOKENS, ...HELP] : HELP;
-  const dialog = el("dialog", { "aria-label": "Keyboard shortcuts" }, el("h2", {}, "Keyboard shortcuts"),
-    el("dl", {}, keys.map(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
-    el("button", { class: "chip", onclick: () => dialog.close() }, "Close"));
+  const keys =
+    Object.keys(page.look.streams).length || PANELS[page.state.tab]?.limits
+      ? [...OF_TOKENS, ...HELP]
+      : HELP;
+  const dialog = el(
+    "dialog",
+    { "aria-label": "Keyboard shortcuts" },
+    el("h2", {}, "Keyboard shortcuts"),
+    el(
+      "dl",
+      {},
+      keys.map(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)]),
+    ),
+    el("button", { class: "chip", onclick: () => dialog.close() }, "Close"),
+  );
   document.body.append(dialog);
   dialog.addEventListener("close", () => dialog.remove());
   dialog.showModal();
 }
 
 function lookPicker(page) {
-  const { looks } = page.data, here = looks.indexOf(page.look), box = el("div", { class: "looks" });
+  const { looks } = page.data,
+    here = looks.indexOf(page.look),
+    box = el("div", { class: "looks" });
   if (looks.length < 2) return null;
-  const compare = el("label", {}, "compare with ",
-    el("select", { "data-key": "other", onchange: (event) => page.set({ other: Number(event.target.value) }) },
+  const compare = el(
+    "label",
+    {},
+    "compare with ",
+    el(
+      "select",
+      { "data-key": "other", onchange: (event) => page.set({ other: Number(event.target.value) }) },
       el("option", { value: -1 }, "none"),
-      looks.map((look, i) => i !== here && el("option", { value: i, selected: look === page.other }, look.label))));
+      looks.map(
+        (look, i) =>
+          i !== here && el("option", { value: i, selected: look === page.other }, look.label),
+      ),
+    ),
+  );
   if (page.steps) {
-    box.append(el("label", {}, "checkpoint ", el("input", {
-      type: "range", min: 0, max: looks.length - 1, value: here, "data-key": "look", "aria-valuetext": page.look.label,
-      oninput: (event) => page.set({ look: Number(event.target.value) }),
-    })), el("output", { class: "num" }, page.look.label));
-  } else chips(box, looks.map((look, i) => ({ key: i, label: look.label })), here, (i) => page.set({ look: i }));
+    box.append(
+      el(
+        "label",
+        {},
+        "checkpoint ",
+        el("input", {
+          type: "range",
+          min: 0,
+          max: looks.length - 1,
+          value: here,
+          "data-key": "look",
+          "aria-valuetext": page.look.label,
+          oninput: (event) => page.set({ look: Number(event.target.value) }),
+        }),
+      ),
+      el("output", { class: "num" }, page.look.label),
+    );
+  } else
+    chips(
+      box,
+      looks.map((look, i) => ({ key: i, label: look.label })),
+      here,
+      (i) => page.set({ look: i }),
+    );
   box.append(compare);
   return box;
 }
 
 function header(page, names, current) {
-  const run = page.data.run || {}, other = themeName() === "dark" ? "light" : "dark";
+  const run = page.data.run || {},
+    other = themeName() === "dark" ? "light" : "dark";
   return [
-    el("div", { class: "top" },
-      el("h1", {}, run.name || page.data.title), el("span", { class: "facts soft" }, (run.facts || []).map((fact) => el("span", {}, fact))),
-      el("span", { class: "tools noprint" },
-        el("button", { class: "tool", "data-key": "theme", "aria-label": "switch between dark and light theme",
-          onclick: () => { ROOT.dataset.theme = other; page.set({}); } }, other === "light" ? "☀" : "☾"),
-        el("button", { class: "tool", "data-key": "help", "aria-label": "keyboard shortcuts", onclick: () => helpDialog(page) }, "?"))),
+    el(
+      "div",
+      { class: "top" },
+      el("h1", {}, run.name || page.data.title),
+      el(
+        "span",
+        { class: "facts soft" },
+        (run.facts || []).map((fact) => el("span", {}, fact)),
+      ),
+      el(
+        "span",
+        { class: "tools noprint" },
+        el(
+          "button",
+          {
+            class: "tool",
+            "data-key": "theme",
+            "aria-label": "switch between dark and light theme",
+            onclick: () => {
+              ROOT.dataset.theme = other;
+              page.set({});
+            },
+          },
+          other === "light" ? "☀" : "☾",
+        ),
+        el(
+          "button",
+          {
+            class: "tool",
+            "data-key": "help",
+            "aria-label": "keyboard shortcuts",
+            onclick: () => helpDialog(page),
+          },
+          "?",
+        ),
+      ),
+    ),
     page.look.text && !page.live && el("p", { class: "text" }, page.look.text),
     lookPicker(page),
-    el("nav", { role: "tablist", class: "tabs noprint", "aria-label": "Panels" }, names.map((name) => el("button", {
-      role: "tab", id: "tab-" + name, "aria-selected": String(name === current), "aria-controls": "panel",
-      tabindex: name === current ? 0 : -1, "data-tab": name, onclick: () => page.set({ tab: name }),
-    }, PANELS[name] ? PANELS[name].title : name))),
+    el(
+      "nav",
+      { role: "tablist", class: "tabs noprint", "aria-label": "Panels" },
+      names.map((name) =>
+        el(
+          "button",
+          {
+            role: "tab",
+            id: "tab-" + name,
+            "aria-selected": String(name === current),
+            "aria-controls": "panel",
+            tabindex: name === current ? 0 : -1,
+            "data-tab": name,
+            onclick: () => page.set({ tab: name }),
+          },
+          PANELS[name] ? PANELS[name].title : name,
+        ),
+      ),
+    ),
   ];
 }
 
 function failure(host, name, error) {
   console.error(`panel ${name}:`, error);
-  host.append(el("section", { class: "card failed", role: "alert" }, el("h2", {}, `The panel “${name}” could not be drawn`),
-    el("pre", {}, String(error?.stack || error))));
+  host.append(
+    el(
+      "section",
+      { class: "card failed", role: "alert" },
+      el("h2", {}, `The panel “${name}” could not be drawn`),
+      el("pre", {}, String(error?.stack || error)),
+    ),
+  );
 }
 
 function drawPanel(host, name, page) {
-  const panel = PANELS[name], section = page.section(name);
-  if (!panel) return failure(host, name, new Error("its script did not run; see the browser console for the reason"));
-  if (!section) return host.append(el("section", { class: "card empty" }, `This panel has no data for ${page.look.label}.`));
+  const panel = PANELS[name],
+    section = page.section(name);
+  if (!panel)
+    return failure(
+      host,
+      name,
+      new Error("its script did not run; see the browser console for the reason"),
+    );
+  if (!section)
+    return host.append(
+      el("section", { class: "card empty" }, `This panel has no data for ${page.look.label}.`),
+    );
   try {
     panel.draw(host, section, page);
   } catch (error) {
@@ -94,7 +207,8 @@ function limitsOf(page, name) {
 }
 
 function onKey(event, page, names, current) {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]"))
+    return;
   if (event.target.closest("input, textarea, select")) return;
   const limits = limitsOf(page, current);
   const move = (key, by) => {
@@ -103,13 +217,22 @@ function onKey(event, page, names, current) {
     page.set({ [key]: clamp(at + by, 0, limits[key] - 1) });
     return true;
   };
-  const turn = (by) => page.set({ tab: names[(names.indexOf(current) + by + names.length) % names.length] });
+  const turn = (by) =>
+    page.set({ tab: names[(names.indexOf(current) + by + names.length) % names.length] });
   const tabbed = event.target.closest("[role=tablist]");
   const acts = {
-    ArrowLeft: () => (tabbed ? turn(-1) : move("row", -1)), ArrowRight: () => (tabbed ? turn(1) : move("row", 1)),
-    ArrowUp: () => move("layer", 1), ArrowDown: () => move("layer", -1),
-    "[": () => turn(-1), "]": () => turn(1), "?": () => helpDialog(page),
-    "/": () => { const box = document.querySelector("#panel [data-search]"); if (box) box.focus(); else if (names.includes("neighbours")) page.set({ tab: "neighbours" }); },
+    ArrowLeft: () => (tabbed ? turn(-1) : move("row", -1)),
+    ArrowRight: () => (tabbed ? turn(1) : move("row", 1)),
+    ArrowUp: () => move("layer", 1),
+    ArrowDown: () => move("layer", -1),
+    "[": () => turn(-1),
+    "]": () => turn(1),
+    "?": () => helpDialog(page),
+    "/": () => {
+      const box = document.querySelector("#panel [data-search]");
+      if (box) box.focus();
+      else if (names.includes("neighbours")) page.set({ tab: "neighbours" });
+    },
   };
   const head = /^[1-9]$/.test(event.key) && limits.head >= Number(event.key);
   if (!acts[event.key] && !head) return;
@@ -119,17 +242,26 @@ function onKey(event, page, names, current) {
 }
 
 function bearing(page, root) {
-  const names = panelNames(page), current = names.includes(page.state.tab) ? page.state.tab : names[0];
-  const path = focusPath(root), [x, y] = [scrollX, scrollY];
+  const names = panelNames(page),
+    current = names.includes(page.state.tab) ? page.state.tab : names[0];
+  const path = focusPath(root),
+    [x, y] = [scrollX, scrollY];
   const held = [...root.querySelectorAll(".scroll")].map((node) => node.scrollLeft);
-  const host = el("main", { id: "panel", role: "tabpanel", "aria-labelledby": "tab-" + current, tabindex: -1 });
+  const host = el("main", {
+    id: "panel",
+    role: "tabpanel",
+    "aria-labelledby": "tab-" + current,
+    tabindex: -1,
+  });
   tip(null);
   const top = el("header", { class: "page" }, header(page, names, current));
   page.shown = null;
   root.replaceChildren(top, host);
   drawPanel(host, current, page);
   page.live?.bar(top, page);
-  root.querySelectorAll(".scroll").forEach((node, i) => { node.scrollLeft = held[i] || 0; });
+  root.querySelectorAll(".scroll").forEach((node, i) => {
+    node.scrollLeft = held[i] || 0;
+  });
   const tab = root.querySelector("[role=tab][aria-selected=true]");
   if (tab) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.clientWidth / 2;
   scrollTo(x, y);
@@ -139,18 +271,29 @@ function bearing(page, root) {
 }
 
 async function start() {
-  const root = document.getElementById("root"), packed = document.getElementById("data");
+  const root = document.getElementById("root"),
+    packed = document.getElementById("data");
   let [names, current] = [[], null];
   try {
     const data = await openPacked(packed.textContent);
-    const page = makePage(data, () => { [names, current] = bearing(page, root); });
+    const page = makePage(data, () => {
+      [names, current] = bearing(page, root);
+    });
     if (typeof LIVE !== "undefined") page.live = LIVE;
     ROOT.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     page.set({});
     addEventListener("keydown", (event) => onKey(event, page, names, current));
-    addEventListener("hashchange", () => { page.state = readState(); page.set({}); });
+    addEventListener("hashchange", () => {
+      page.state = readState();
+      page.set({});
+    });
     let [width, before] = [innerWidth, null];
-    addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; page.set({}); } });
+    addEventListener("resize", () => {
+      if (innerWidth !== width) {
+        width = innerWidth;
+        page.set({});
+      }
+    });
     matchMedia("print").onchange = ({ matches }) => {
       [before, ROOT.dataset.theme] = [themeName(), matches ? "light" : before];
       page.set({});

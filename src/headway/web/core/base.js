@@ -10,13 +10,21 @@ function fill(node, attrs, children) {
     else if (name === "style") node.style.cssText = value;
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat(9).filter((child) => child != null && child !== false)
-    .map((child) => (child instanceof Node ? child : String(child))));
+  node.append(
+    ...children
+      .flat(9)
+      .filter((child) => child != null && child !== false)
+      .map((child) => (child instanceof Node ? child : String(child))),
+  );
   return node;
 }
 
 function el(tag, attrs, ...children) {
-  return fill(document.createElement(tag), tag === "button" ? { type: "button", ...attrs } : attrs, children);
+  return fill(
+    document.createElement(tag),
+    tag === "button" ? { type: "button", ...attrs } : attrs,
+    children,
+  );
 }
 
 function svg(tag, attrs, ...children) {
@@ -49,7 +57,11 @@ function tip(event, text) {
   tipNode = el("div", { class: "tip", role: "status" }, text);
   document.body.append(tipNode);
   const box = tipNode.getBoundingClientRect();
-  const x = event.clientX + 14 + box.width > innerWidth ? event.clientX - box.width - 10 : event.clientX + 14;
+  const x =
+    event.clientX + 14 + box.width > innerWidth
+      ? event.clientX - box.width - 10
+      : event.clientX + 14;
   tipNode.style.left = Math.max(4, x) + "px";
-  tipNode.style.top = clamp(event.clientY + 14, 4, Math.max(4, innerHeight - box.height - 4)) + "px";
+  tipNode.style.top =
+    clamp(event.clientY + 14, 4, Math.max(4, innerHeight - box.height - 4)) + "px";
 }

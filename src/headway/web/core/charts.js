@@ -1,26 +1,54 @@
 // Small charts and lists that several panels share.
 function legend(host, { low = 0, high = 1, map = "blues", label = "" }) {
   const stops = Array.from({ length: 9 }, (_, i) => css(colour(i / 8, map))).join(",");
-  host.append(el("div", { class: "legend small soft" }, label && el("span", {}, label), number(low, 2),
-    el("i", { class: "strip", style: `background:linear-gradient(90deg,${stops})` }), number(high, 2)));
+  host.append(
+    el(
+      "div",
+      { class: "legend small soft" },
+      label && el("span", {}, label),
+      number(low, 2),
+      el("i", { class: "strip", style: `background:linear-gradient(90deg,${stops})` }),
+      number(high, 2),
+    ),
+  );
 }
 
 function bars(host, items, { max, unit = "", digits = 3, onclick, colour: fillColour } = {}) {
   const most = max ?? (Math.max(...items.map((item) => Math.abs(item.value)), 0) || 1);
   const signed = items.some((item) => item.value < 0);
-  const list = el("div", { class: "bars", role: "list" }, items.map((item, i) => {
-    const share = 100 * clamp(Math.abs(item.value) / most, 0, 1), half = share / 2;
-    const place = signed ? (item.value < 0 ? `right:50%;width:${half}%` : `left:50%;width:${half}%`) : `left:0;width:${share}%`;
-    const paint = item.colour || fillColour || (item.value < 0 ? "var(--s2)" : "var(--s1)");
-    return el(onclick ? "button" : "div", {
-      class: "bar" + (item.picked ? " picked" : ""), role: "listitem", title: item.title,
-      "data-value": item.value, onclick: onclick && (() => onclick(item, i)),
-    },
-    el("span", { class: "name" }, item.label),
-    el("span", { class: "track" + (signed ? " signed" : "") }, el("i", { style: `${place};background:${paint}` }), item.range && !signed && whisker(item.range, most)),
-    el("span", { class: "num" }, (item.shown ?? number(item.value, digits)) + unit),
-    item.note != null && el("span", { class: "soft small note" }, item.note));
-  }));
+  const list = el(
+    "div",
+    { class: "bars", role: "list" },
+    items.map((item, i) => {
+      const share = 100 * clamp(Math.abs(item.value) / most, 0, 1),
+        half = share / 2;
+      const place = signed
+        ? item.value < 0
+          ? `right:50%;width:${half}%`
+          : `left:50%;width:${half}%`
+        : `left:0;width:${share}%`;
+      const paint = item.colour || fillColour || (item.value < 0 ? "var(--s2)" : "var(--s1)");
+      return el(
+        onclick ? "button" : "div",
+        {
+          class: "bar" + (item.picked ? " picked" : ""),
+          role: "listitem",
+          title: item.title,
+          "data-value": item.value,
+          onclick: onclick && (() => onclick(item, i)),
+        },
+        el("span", { class: "name" }, item.label),
+        el(
+          "span",
+          { class: "track" + (signed ? " signed" : "") },
+          el("i", { style: `${place};background:${paint}` }),
+          item.range && !signed && whisker(item.range, most),
+        ),
+        el("span", { class: "num" }, (item.shown ?? number(item.value, digits)) + unit),
+        item.note != null && el("span", { class: "soft small note" }, item.note),
+      );
+    }),
+  );
   host.append(list);
   return list;
 }
@@ -28,37 +56,69 @@ function bars(host, items, { max, unit = "", digits = 3, onclick, colour: fillCo
 // The interval of a value, drawn over the end of its bar.
 function whisker([low, high], most) {
   const [from, to] = [low, high].map((value) => 100 * clamp(value / most, 0, 1));
-  return el("i", { class: "range", "data-low": low, "data-high": high, style: `left:${from}%;width:${to - from}%` });
+  return el("i", {
+    class: "range",
+    "data-low": low,
+    "data-high": high,
+    style: `left:${from}%;width:${to - from}%`,
+  });
 }
 
 // Tiles with the most important numbers.
 function tiles(host, items) {
-  host.append(el("div", { class: "tiles" }, items.map(({ name, value, note }) =>
-    el("div", {}, el("span", {}, name), el("b", { "data-number": name }, value), el("small", {}, note)))));
+  host.append(
+    el(
+      "div",
+      { class: "tiles" },
+      items.map(({ name, value, note }) =>
+        el(
+          "div",
+          {},
+          el("span", {}, name),
+          el("b", { "data-number": name }, value),
+          el("small", {}, note),
+        ),
+      ),
+    ),
+  );
 }
 
 // A number beside an axis: 0.5, 12k, 3.5M, 5e-4.
 function short(x) {
-  const size = Math.abs(x), sign = x < 0 ? "−" : "", digits = (y) => String(Number(y.toPrecision(4)));
+  const size = Math.abs(x),
+    sign = x < 0 ? "−" : "",
+    digits = (y) => String(Number(y.toPrecision(4)));
   if (size >= 999999.5) return `${sign}${digits(size / 1e6)}M`;
   if (size >= 10000) return `${sign}${digits(size / 1e3)}k`;
-  return size && size < 0.001 ? sign + size.toExponential().replace(/(\.\d\d)\d+/, "$1") : sign + digits(size);
+  return size && size < 0.001
+    ? sign + size.toExponential().replace(/(\.\d\d)\d+/, "$1")
+    : sign + digits(size);
 }
 
 function niceTicks(low, high, count) {
-  const rough = (high - low) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough || 1));
+  const rough = (high - low) / Math.max(1, count),
+    power = 10 ** Math.floor(Math.log10(rough || 1));
   const step = [1, 2, 5, 10].map((by) => by * power).find((by) => by >= rough) || power;
   const ticks = [];
-  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) ticks.push([Number(at.toPrecision(12)), null]);
+  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step)
+    ticks.push([Number(at.toPrecision(12)), null]);
   return ticks;
 }
 
 // At 1, 2 and 5 times powers of ten around the values, or at some powers alone where those would be many.
 function logTicks(low, high) {
-  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))], powers = Array.from({ length: last - first + 1 }, (_, i) => first + i);
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))],
+    powers = Array.from({ length: last - first + 1 }, (_, i) => first + i);
   const all = powers.flatMap((power) => [1, 2, 5].map((by) => Number(`${by}e${power}`)));
-  const fine = all.slice(all.findLastIndex((v) => v <= low * 1.001), all.findIndex((v) => v >= high * 0.999) + 1);
-  return fine.length > 7 ? powers.filter((_, i) => i % Math.ceil((last - first) / 6) === 0).map((power) => Number(`1e${power}`)) : fine;
+  const fine = all.slice(
+    all.findLastIndex((v) => v <= low * 1.001),
+    all.findIndex((v) => v >= high * 0.999) + 1,
+  );
+  return fine.length > 7
+    ? powers
+        .filter((_, i) => i % Math.ceil((last - first) / 6) === 0)
+        .map((power) => Number(`1e${power}`))
+    : fine;
 }
 
 const WORTH_LOG = 5; // a smaller ratio reads better on a straight scale, asked for or not
@@ -67,7 +127,8 @@ const WORTH_LOG = 5; // a smaller ratio reads better on a straight scale, asked 
 // `most` is the largest possible value (100 for a percentage): the axis does not go beyond it.
 function axisOf(given, values, count, tight) {
   const axis = typeof given === "string" ? { label: given } : { ...(given || {}) };
-  const known = values.filter((v) => Number.isFinite(v) && (!axis.log || v > 0)), open = { low: axis.low == null, high: axis.high == null };
+  const known = values.filter((v) => Number.isFinite(v) && (!axis.log || v > 0)),
+    open = { low: axis.low == null, high: axis.high == null };
   axis.low ??= known.length ? known.reduce((a, b) => Math.min(a, b)) : 0;
   axis.high ??= known.length ? known.reduce((a, b) => Math.max(a, b)) : 1;
   axis.log = Boolean(axis.log) && axis.high >= WORTH_LOG * axis.low;
@@ -77,70 +138,179 @@ function axisOf(given, values, count, tight) {
     if (open.low && !tight) axis.low -= room;
   }
   if (!axis.ticks && !tight && !axis.log) {
-    const [[first], [second]] = niceTicks(0, axis.high - axis.low, count), step = second - first;
+    const [[first], [second]] = niceTicks(0, axis.high - axis.low, count),
+      step = second - first;
     if (open.low) axis.low = Number((Math.floor(axis.low / step + 1e-9) * step).toPrecision(12));
     if (open.high) axis.high = Number((Math.ceil(axis.high / step - 1e-9) * step).toPrecision(12));
   }
-  if (open.high && axis.most != null && known.every((v) => v <= axis.most)) axis.high = Math.min(axis.high, axis.most);
+  if (open.high && axis.most != null && known.every((v) => v <= axis.most))
+    axis.high = Math.min(axis.high, axis.most);
   if (axis.log) {
     const ticks = logTicks(axis.low, axis.high);
     axis.ticks ||= ticks.map((v) => [v, null]);
     [axis.low, axis.high] = [Math.min(ticks[0], axis.low), Math.max(ticks.at(-1), axis.high)];
   }
   axis.ticks ||= niceTicks(axis.low, axis.high, count);
-  axis.share = (v) => (axis.log ? Math.log(v / axis.low) / Math.log(axis.high / axis.low) : (v - axis.low) / (axis.high - axis.low));
+  axis.share = (v) =>
+    axis.log
+      ? Math.log(v / axis.low) / Math.log(axis.high / axis.low)
+      : (v - axis.low) / (axis.high - axis.low);
   return axis;
 }
 
 // The frame of a chart: a drawing with both axes, and functions that map values to positions.
 function axes(host, { x, y, xs = [], ys = [], height = 240, tight = true, label }) {
-  const width = clamp(host.clientWidth || 640, 280, 860), [right, top, bottom] = [14, 12, 40];
-  const across = axisOf(x, xs, width / 90, tight), up = axisOf(y, ys, height / 50);
+  const width = clamp(host.clientWidth || 640, 280, 860),
+    [right, top, bottom] = [14, 12, 40];
+  const across = axisOf(x, xs, width / 90, tight),
+    up = axisOf(y, ys, height / 50);
   const widest = Math.max(...up.ticks.map(([v, text]) => String(text ?? short(v)).length));
-  const left = 52 + 7 * clamp(widest - 4, 0, 8);  // room for 1e-10 beside the name of the axis
-  const X = (v) => left + across.share(v) * (width - left - right), Y = (v) => height - bottom - up.share(v) * (height - top - bottom);
-  const drawing = svg("svg", { class: "lines", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
-    up.ticks.map(([v, text]) => [svg("line", { class: "gridline", x1: left, x2: width - right, y1: Y(v), y2: Y(v) }),
-      svg("text", { x: left - 7, y: Y(v) + 4, class: "end" }, text ?? short(v))]),
-    across.ticks.map(([v, text]) => svg("text", { x: X(v), y: height - bottom + 17, class: "mid" }, text ?? short(v))),
-    svg("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
+  const left = 52 + 7 * clamp(widest - 4, 0, 8); // room for 1e-10 beside the name of the axis
+  const X = (v) => left + across.share(v) * (width - left - right),
+    Y = (v) => height - bottom - up.share(v) * (height - top - bottom);
+  const drawing = svg(
+    "svg",
+    {
+      class: "lines",
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      role: "img",
+      "aria-label": label,
+    },
+    up.ticks.map(([v, text]) => [
+      svg("line", { class: "gridline", x1: left, x2: width - right, y1: Y(v), y2: Y(v) }),
+      svg("text", { x: left - 7, y: Y(v) + 4, class: "end" }, text ?? short(v)),
+    ]),
+    across.ticks.map(([v, text]) =>
+      svg("text", { x: X(v), y: height - bottom + 17, class: "mid" }, text ?? short(v)),
+    ),
+    svg("line", {
+      class: "axis",
+      x1: left,
+      x2: width - right,
+      y1: height - bottom,
+      y2: height - bottom,
+    }),
     svg("text", { x: (left + width - right) / 2, y: height - 5, class: "mid" }, across.label || ""),
-    svg("text", { x: -(top + height - bottom) / 2, y: 13, class: "mid", transform: "rotate(-90)" }, up.label || ""));
+    svg(
+      "text",
+      { x: -(top + height - bottom) / 2, y: 13, class: "mid", transform: "rotate(-90)" },
+      up.label || "",
+    ),
+  );
   host.append(drawing);
-  return { drawing, X, Y, across, up, width, left, right: width - right, top, bottom: height - bottom };
+  return {
+    drawing,
+    X,
+    Y,
+    across,
+    up,
+    width,
+    left,
+    right: width - right,
+    top,
+    bottom: height - bottom,
+  };
 }
 
 // Values that are not numbers interrupt a line.
 function pathOf(points, X, Y, isShown) {
   let begun = false;
-  return points.map((p) => {
-    const sign = begun ? "L" : "M";
-    begun = isShown(p);
-    return begun ? `${sign}${X(p[0]).toFixed(1)},${Y(p[1]).toFixed(1)}` : "";
-  }).join("");
+  return points
+    .map((p) => {
+      const sign = begun ? "L" : "M";
+      begun = isShown(p);
+      return begun ? `${sign}${X(p[0]).toFixed(1)},${Y(p[1]).toFixed(1)}` : "";
+    })
+    .join("");
 }
 
-function lines(host, { series: all, x, y, height = 240, onclick, mark = null, best = null, levels = [] }) {
-  const points = all.flatMap((one) => one.points), names = all.map((one) => one.name).join(", "), label = (axis) => axis?.label || (typeof axis === "string" ? axis : "");
-  const { drawing, X, Y, across, up, left, right, top, bottom } = axes(host, { x, y, height, xs: points.map((p) => p[0]), ys: [...points.map((p) => p[1]), ...levels.map((level) => level[1])], label: `${label(y)} by ${label(x)}: ${names}` });
-  const isShown = (p) => Number.isFinite(p[1]) && (!up.log || p[1] > 0), paint = (one, i) => one.colour || series(i);
+function lines(
+  host,
+  { series: all, x, y, height = 240, onclick, mark = null, best = null, levels = [] },
+) {
+  const points = all.flatMap((one) => one.points),
+    names = all.map((one) => one.name).join(", "),
+    label = (axis) => axis?.label || (typeof axis === "string" ? axis : "");
+  const { drawing, X, Y, across, up, left, right, top, bottom } = axes(host, {
+    x,
+    y,
+    height,
+    xs: points.map((p) => p[0]),
+    ys: [...points.map((p) => p[1]), ...levels.map((level) => level[1])],
+    label: `${label(y)} by ${label(x)}: ${names}`,
+  });
+  const isShown = (p) => Number.isFinite(p[1]) && (!up.log || p[1] > 0),
+    paint = (one, i) => one.colour || series(i);
   const cross = svg("line", { class: "cross", y1: top, y2: bottom, visibility: "hidden" });
-  drawing.append(...[
-    mark !== null && svg("line", { class: "mark", x1: X(mark), x2: X(mark), y1: top, y2: bottom }), cross,
-    ...levels.map(([name, v]) => svg("g", {}, svg("line", { class: "cross", x1: left, x2: right, y1: Y(v), y2: Y(v), "data-level": name, "data-value": v }),
-      svg("text", { x: right, y: Y(v) + (up.share(v) > 0.9 ? 14 : -4), class: "end" }, name))),
-    ...all.map((one, i) => {
-      const shown = one.points.filter(isShown);
-      return svg("g", { "data-series": one.name },
-        svg("path", { class: "line", style: `stroke:${paint(one, i)}`, d: pathOf(one.points, X, Y, isShown) }),
-        shown.length < 40 && shown.map((p) => svg("circle", { cx: X(p[0]), cy: Y(p[1]), r: 2.6, style: `fill:${paint(one, i)}`, "data-value": p[1] })));
-    }),
-    best && svg("g", {}, svg("circle", { class: "best", cx: X(best[0]), cy: Y(best[1]), r: 6 }),
-      svg("text", { class: "strong " + (across.share(best[0]) > 0.7 ? "end" : "mid"), x: X(best[0]), y: Y(best[1]) + (up.share(best[1]) > 0.85 ? 22 : -11) }, best[2])),
-  ].filter(Boolean));
+  drawing.append(
+    ...[
+      mark !== null &&
+        svg("line", { class: "mark", x1: X(mark), x2: X(mark), y1: top, y2: bottom }),
+      cross,
+      ...levels.map(([name, v]) =>
+        svg(
+          "g",
+          {},
+          svg("line", {
+            class: "cross",
+            x1: left,
+            x2: right,
+            y1: Y(v),
+            y2: Y(v),
+            "data-level": name,
+            "data-value": v,
+          }),
+          svg("text", { x: right, y: Y(v) + (up.share(v) > 0.9 ? 14 : -4), class: "end" }, name),
+        ),
+      ),
+      ...all.map((one, i) => {
+        const shown = one.points.filter(isShown);
+        return svg(
+          "g",
+          { "data-series": one.name },
+          svg("path", {
+            class: "line",
+            style: `stroke:${paint(one, i)}`,
+            d: pathOf(one.points, X, Y, isShown),
+          }),
+          shown.length < 40 &&
+            shown.map((p) =>
+              svg("circle", {
+                cx: X(p[0]),
+                cy: Y(p[1]),
+                r: 2.6,
+                style: `fill:${paint(one, i)}`,
+                "data-value": p[1],
+              }),
+            ),
+        );
+      }),
+      best &&
+        svg(
+          "g",
+          {},
+          svg("circle", { class: "best", cx: X(best[0]), cy: Y(best[1]), r: 6 }),
+          svg(
+            "text",
+            {
+              class: "strong " + (across.share(best[0]) > 0.7 ? "end" : "mid"),
+              x: X(best[0]),
+              y: Y(best[1]) + (up.share(best[1]) > 0.85 ? 22 : -11),
+            },
+            best[2],
+          ),
+        ),
+    ].filter(Boolean),
+  );
   const nearest = (event) => {
-    const box = drawing.getBoundingClientRect(), at = ((event.clientX - box.left) / box.width) * drawing.viewBox.baseVal.width;
-    return points.reduce((a, b) => (a === undefined || Math.abs(X(b[0]) - at) < Math.abs(X(a) - at) ? b[0] : a), undefined);
+    const box = drawing.getBoundingClientRect(),
+      at = ((event.clientX - box.left) / box.width) * drawing.viewBox.baseVal.width;
+    return points.reduce(
+      (a, b) => (a === undefined || Math.abs(X(b[0]) - at) < Math.abs(X(a) - at) ? b[0] : a),
+      undefined,
+    );
   };
   drawing.addEventListener("pointermove", (event) => {
     const v = nearest(event);
@@ -148,84 +318,204 @@ function lines(host, { series: all, x, y, height = 240, onclick, mark = null, be
     cross.setAttribute("x1", X(v));
     cross.setAttribute("x2", X(v));
     cross.setAttribute("visibility", "visible");
-    const said = all.map((one) => [one.name, one.points.filter(isShown).reduce((a, b) => (a && Math.abs(a[0] - v) <= Math.abs(b[0] - v) ? a : b), null)]).filter((pair) => pair[1]);
-    tip(event, `${across.label || "x"} ${number(v)}\n` + said.map(([name, p]) => `${name}: ${number(p[1])}${p[0] === v ? "" : ` (at ${number(p[0])})`}`).join("\n"));
+    const said = all
+      .map((one) => [
+        one.name,
+        one.points
+          .filter(isShown)
+          .reduce((a, b) => (a && Math.abs(a[0] - v) <= Math.abs(b[0] - v) ? a : b), null),
+      ])
+      .filter((pair) => pair[1]);
+    tip(
+      event,
+      `${across.label || "x"} ${number(v)}\n` +
+        said
+          .map(
+            ([name, p]) => `${name}: ${number(p[1])}${p[0] === v ? "" : ` (at ${number(p[0])})`}`,
+          )
+          .join("\n"),
+    );
   });
-  drawing.addEventListener("pointerleave", () => { tip(null); cross.setAttribute("visibility", "hidden"); });
+  drawing.addEventListener("pointerleave", () => {
+    tip(null);
+    cross.setAttribute("visibility", "hidden");
+  });
   if (onclick) drawing.addEventListener("click", (event) => onclick(nearest(event)));
-  host.append(all.length > 1 && el("div", { class: "keys small" }, all.map((one, i) =>
-    el("span", {}, el("i", { style: `background:${paint(one, i)}` }), one.name))) || "");
+  host.append(
+    (all.length > 1 &&
+      el(
+        "div",
+        { class: "keys small" },
+        all.map((one, i) =>
+          el("span", {}, el("i", { style: `background:${paint(one, i)}` }), one.name),
+        ),
+      )) ||
+      "",
+  );
   return drawing;
 }
 
 // A waveform: lowest and highest sample of each column, from −1 to 1.
 function wave(lows, highs, width, height, label) {
-  const n = highs.length, point = (v, i) => `${(((i + 0.5) / n) * width).toFixed(1)},${((height / 2) * (1 - v * 0.96)).toFixed(1)}`;
-  const there = Array.from(highs, point), back = Array.from(lows, point).reverse();
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, svg("path", { d: `M${[...there, ...back].join("L")}Z`, style: "fill:var(--s1);opacity:.75" }));
+  const n = highs.length,
+    point = (v, i) =>
+      `${(((i + 0.5) / n) * width).toFixed(1)},${((height / 2) * (1 - v * 0.96)).toFixed(1)}`;
+  const there = Array.from(highs, point),
+    back = Array.from(lows, point).reverse();
+  return svg(
+    "svg",
+    { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+    svg("path", { d: `M${[...there, ...back].join("L")}Z`, style: "fill:var(--s1);opacity:.75" }),
+  );
 }
 
 function table(host, columns, rows, { onclick, picked } = {}) {
   const heads = columns.map((column) => (typeof column === "object" ? column : { name: column }));
-  const numeric = heads.map((_, c) => rows.length > 0 && rows.every((row) => row[c] === null || typeof row[c] === "number"));
+  const numeric = heads.map(
+    (_, c) => rows.length > 0 && rows.every((row) => row[c] === null || typeof row[c] === "number"),
+  );
   const order = rows.map((_, i) => i);
   let [by, down] = [null, true];
   const body = el("tbody");
-  const line = (i) => el("tr", {
-    class: picked === i ? "picked" : null, tabindex: onclick ? 0 : null,
-    onclick: onclick && (() => onclick(rows[i], i)), onkeydown: onclick && ((event) => event.key === "Enter" && onclick(rows[i], i)),
-  }, rows[i].map((cell, c) => el("td", numeric[c] ? { class: "num", "data-value": cell } : {},
-    typeof cell === "number" ? number(cell, heads[c].digits) : cell)));
+  const line = (i) =>
+    el(
+      "tr",
+      {
+        class: picked === i ? "picked" : null,
+        tabindex: onclick ? 0 : null,
+        onclick: onclick && (() => onclick(rows[i], i)),
+        onkeydown: onclick && ((event) => event.key === "Enter" && onclick(rows[i], i)),
+      },
+      rows[i].map((cell, c) =>
+        el(
+          "td",
+          numeric[c] ? { class: "num", "data-value": cell } : {},
+          typeof cell === "number" ? number(cell, heads[c].digits) : cell,
+        ),
+      ),
+    );
   const show = () => body.replaceChildren(...order.map(line));
   const sort = (c) => {
     down = by === c ? !down : true;
     by = c;
     const key = (i) => (rows[i][c] instanceof Node ? rows[i][c].textContent : rows[i][c]);
-    order.sort((a, b) => (numeric[c] ? key(a) - key(b) : String(key(a)).localeCompare(String(key(b)))) * (down === numeric[c] ? -1 : 1));
+    order.sort(
+      (a, b) =>
+        (numeric[c] ? key(a) - key(b) : String(key(a)).localeCompare(String(key(b)))) *
+        (down === numeric[c] ? -1 : 1),
+    );
     show();
   };
   show();
-  host.append(el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((head, c) =>
-    el("th", { class: numeric[c] ? "num" : null, title: head.title, scope: "col" },
-      el("button", { onclick: () => sort(c) }, head.name))))), body)));
+  host.append(
+    el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        {},
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            heads.map((head, c) =>
+              el(
+                "th",
+                { class: numeric[c] ? "num" : null, title: head.title, scope: "col" },
+                el("button", { onclick: () => sort(c) }, head.name),
+              ),
+            ),
+          ),
+        ),
+        body,
+      ),
+    ),
+  );
   return body;
 }
 
 // Labels of the sides of a map. A row of cross attention is the token being generated, other rows
 // are tokens that were read; a block of tokens is named by its positions, "3–4".
 function axisLabels(look, { columns, block }, name) {
-  const { pieces, words, short } = look.streams[name], written = name !== columns && look.outputs, n = pieces.length;
-  if (block > 1) return Array.from({ length: Math.ceil(n / block) }, (_, b) => [...new Set([b * block + 1, Math.min(n, (b + 1) * block)])].join("–"));
+  const { pieces, words, short } = look.streams[name],
+    written = name !== columns && look.outputs,
+    n = pieces.length;
+  if (block > 1)
+    return Array.from({ length: Math.ceil(n / block) }, (_, b) =>
+      [...new Set([b * block + 1, Math.min(n, (b + 1) * block)])].join("–"),
+    );
   if (short) return short;
-  return pieces.map((piece, i) => (written?.[i] ? written[i].name
-    : (i && words[i] >= 0 && words[i] === words[i - 1] && /^[\p{L}\p{N}]/u.test(piece) ? "·" : "") + piece));
+  return pieces.map((piece, i) =>
+    written?.[i]
+      ? written[i].name
+      : (i && words[i] >= 0 && words[i] === words[i - 1] && /^[\p{L}\p{N}]/u.test(piece)
+          ? "·"
+          : "") + piece,
+  );
 }
 
 // A patch of an image with its neighbours, where there is one.
 const patch = (seen) => seen && el("img", { class: "patch", src: seen, alt: "" });
 
-function tokens(host, stream, { value, map = "blues", low = 0, high = 1, onhover, onclick, picked, title, digits } = {}) {
+function tokens(
+  host,
+  stream,
+  { value, map = "blues", low = 0, high = 1, onhover, onclick, picked, title, digits } = {},
+) {
   const nodes = stream.pieces.map((piece, i) => {
-    const v = value ? value(i) : null, known = v != null;
+    const v = value ? value(i) : null,
+      known = v != null;
     const rgb = known ? colour((v - low) / (high - low || 1), map) : null;
-    const joined = i > 0 && stream.words && stream.words[i] >= 0 && stream.words[i] === stream.words[i - 1];
-    return el(onclick ? "button" : "span", {
-      class: "token" + (joined ? " joined" : "") + (stream.special && stream.special[i] ? " special" : "") + (picked === i ? " picked" : ""),
-      "aria-pressed": onclick ? String(picked === i) : null, "data-place": i, "data-value": known ? v : null,
-      title: title ? title(i) : known ? `${piece}: ${number(v, digits)}` : null,
-      style: rgb ? `background:${css(rgb)};color:${ink(rgb)}` : null,
-      onclick: onclick && (() => onclick(i)), onpointerenter: onhover && (() => onhover(i)), onpointerleave: onhover && (() => onhover(null)), onfocus: onhover && (() => onhover(i)),
-    }, piece);
+    const joined =
+      i > 0 && stream.words && stream.words[i] >= 0 && stream.words[i] === stream.words[i - 1];
+    return el(
+      onclick ? "button" : "span",
+      {
+        class:
+          "token" +
+          (joined ? " joined" : "") +
+          (stream.special && stream.special[i] ? " special" : "") +
+          (picked === i ? " picked" : ""),
+        "aria-pressed": onclick ? String(picked === i) : null,
+        "data-place": i,
+        "data-value": known ? v : null,
+        title: title ? title(i) : known ? `${piece}: ${number(v, digits)}` : null,
+        style: rgb ? `background:${css(rgb)};color:${ink(rgb)}` : null,
+        onclick: onclick && (() => onclick(i)),
+        onpointerenter: onhover && (() => onhover(i)),
+        onpointerleave: onhover && (() => onhover(null)),
+        onfocus: onhover && (() => onhover(i)),
+      },
+      piece,
+    );
   });
   host.append(el("div", { class: "tokens" }, nodes));
   return nodes;
 }
 
 function chips(host, items, picked, onpick) {
-  host.append(el("div", { class: "chips", role: "group" }, items.map((item) => el("button", {
-    class: "chip", "aria-pressed": String(item.key === picked), title: item.title, "data-key": item.key,
-    onclick: () => onpick(item.key),
-  }, item.label ?? item.key, item.note && el("small", {}, item.note)))));
+  host.append(
+    el(
+      "div",
+      { class: "chips", role: "group" },
+      items.map((item) =>
+        el(
+          "button",
+          {
+            class: "chip",
+            "aria-pressed": String(item.key === picked),
+            title: item.title,
+            "data-key": item.key,
+            onclick: () => onpick(item.key),
+          },
+          item.label ?? item.key,
+          item.note && el("small", {}, item.note),
+        ),
+      ),
+    ),
+  );
 }
 
 // Charts from Python: {title, series, log, zero, most, best, better, levels}, in two columns.
@@ -233,9 +523,25 @@ function drawCharts(host, charts) {
   const grid = el("div", { class: "grid2 charts" });
   host.append(grid);
   // All cards are created before the first chart is drawn, because a chart is as wide as its card.
-  const bodies = charts.map(({ title, better, series: all }) => frame(grid, {
-    title, name: title.toLowerCase().replace(/\W+/g, "-"), hint: better && `${better} is better`,
-    csv: () => [["line", "step", "value"], ...all.flatMap((one) => one.points.map((point) => [one.name, ...point]))],
-  }));
-  charts.forEach(({ series: all, log, zero, most, best, levels }, i) => lines(bodies[i], { series: all, x: { label: "step", low: 0 }, y: { log, low: zero ? 0 : null, most }, best, levels, height: 250 }));
+  const bodies = charts.map(({ title, better, series: all }) =>
+    frame(grid, {
+      title,
+      name: title.toLowerCase().replace(/\W+/g, "-"),
+      hint: better && `${better} is better`,
+      csv: () => [
+        ["line", "step", "value"],
+        ...all.flatMap((one) => one.points.map((point) => [one.name, ...point])),
+      ],
+    }),
+  );
+  charts.forEach(({ series: all, log, zero, most, best, levels }, i) =>
+    lines(bodies[i], {
+      series: all,
+      x: { label: "step", low: 0 },
+      y: { log, low: zero ? 0 : null, most },
+      best,
+      levels,
+      height: 250,
+    }),
+  );
 }

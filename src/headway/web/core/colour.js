@@ -20,10 +20,15 @@ const themeName = () => (ROOT.dataset.theme === "dark" ? "dark" : "light");
 function colourTable(map) {
   const key = themeName() + map;
   if (tables[key]) return tables[key];
-  const stops = STOPS[themeName()][map].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+  const stops = STOPS[themeName()][map].map((hex) =>
+    [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)),
+  );
   return (tables[key] = Array.from({ length: 256 }, (_, i) => {
-    const at = (i / 255) * (stops.length - 1), left = Math.min(Math.floor(at), stops.length - 2);
-    return stops[left].map((value, channel) => Math.round(value + (at - left) * (stops[left + 1][channel] - value)));
+    const at = (i / 255) * (stops.length - 1),
+      left = Math.min(Math.floor(at), stops.length - 2);
+    return stops[left].map((value, channel) =>
+      Math.round(value + (at - left) * (stops[left + 1][channel] - value)),
+    );
   }));
 }
 
@@ -34,10 +39,13 @@ const series = (i) => `var(--s${1 + (i % 5)})`;
 
 // Fills an ImageData of columns × rows: one step for each cell.
 function drawCells(image, data, rows, columns, low, high, map) {
-  const table = colourTable(map || "blues"), pixels = image.data, by = 255 / (high - low || 1);
+  const table = colourTable(map || "blues"),
+    pixels = image.data,
+    by = 255 / (high - low || 1);
   for (let i = 0; i < rows * columns; i++) {
     const code = Math.round((data[i] - low) * by);
-    const rgb = table[code < 0 ? 0 : code > 255 ? 255 : code || 0], at = 4 * i;
+    const rgb = table[code < 0 ? 0 : code > 255 ? 255 : code || 0],
+      at = 4 * i;
     pixels[at] = rgb[0];
     pixels[at + 1] = rgb[1];
     pixels[at + 2] = rgb[2];
@@ -49,12 +57,16 @@ function drawCells(image, data, rows, columns, low, high, map) {
 // when a matrix is shown smaller than it is.
 function blockMax(data, rows, columns, high, wide, middle = 0) {
   if (rows <= high && columns <= wide) return { data, rows, columns };
-  const R = Math.min(rows, high), C = Math.min(columns, wide), out = new Float32Array(R * C).fill(middle);
+  const R = Math.min(rows, high),
+    C = Math.min(columns, wide),
+    out = new Float32Array(R * C).fill(middle);
   const place = Int32Array.from({ length: columns }, (_, c) => Math.floor((c * C) / columns));
   for (let r = 0; r < rows; r++) {
-    const base = Math.floor((r * R) / rows) * C, from = r * columns;
+    const base = Math.floor((r * R) / rows) * C,
+      from = r * columns;
     for (let c = 0; c < columns; c++) {
-      const value = data[from + c], at = base + place[c];
+      const value = data[from + c],
+        at = base + place[c];
       if (Math.abs(value - middle) > Math.abs(out[at] - middle)) out[at] = value;
     }
   }
@@ -65,7 +77,8 @@ function thumbnail(canvas, data, rows, columns, low = 0, high = 1, map = "blues"
   const small = blockMax(data, rows, columns, 64, 64, map === "diverging" ? (low + high) / 2 : 0);
   canvas.width = small.columns;
   canvas.height = small.rows;
-  const brush = canvas.getContext("2d"), image = brush.createImageData(small.columns, small.rows);
+  const brush = canvas.getContext("2d"),
+    image = brush.createImageData(small.columns, small.rows);
   drawCells(image, small.data, small.rows, small.columns, low, high, map);
   brush.putImageData(image, 0, 0);
 }

@@ -1,7 +1,11 @@
 // The data of the page: base64 of deflated bytes, a JSON header and then arrays.
 async function openPacked(text) {
-  if (typeof DecompressionStream === "undefined") throw new Error("This browser cannot unpack the page because it does not support DecompressionStream. Use a newer browser.");
-  const binary = atob(text.trim()), packed = new Uint8Array(binary.length);
+  if (typeof DecompressionStream === "undefined")
+    throw new Error(
+      "This browser cannot unpack the page because it does not support DecompressionStream. Use a newer browser.",
+    );
+  const binary = atob(text.trim()),
+    packed = new Uint8Array(binary.length);
   for (let i = 0; i < packed.length; i++) packed[i] = binary.charCodeAt(i); // `Uint8Array.from` takes seconds for a large page
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
@@ -20,7 +24,8 @@ function revive(node, buffer, start) {
       continue;
     }
     Object.defineProperty(node, key, {
-      configurable: true, enumerable: true,
+      configurable: true,
+      enumerable: true,
       get() {
         const array = decodeArray(value.$, buffer, start);
         Object.defineProperty(node, key, { value: array, enumerable: true });
@@ -38,7 +43,10 @@ function decodeArray([kind, shape, offset, low, high], buffer, start) {
   let array;
   if (PLAIN[kind]) array = new PLAIN[kind](buffer, start + offset, length);
   else {
-    const codes = kind === "f16" ? new Uint16Array(buffer, start + offset, length) : new Uint8Array(buffer, start + offset, length);
+    const codes =
+      kind === "f16"
+        ? new Uint16Array(buffer, start + offset, length)
+        : new Uint8Array(buffer, start + offset, length);
     const table = codeTable(kind, low, high);
     array = new Float32Array(length);
     for (let i = 0; i < length; i++) array[i] = table[codes[i]];
@@ -49,15 +57,18 @@ function decodeArray([kind, shape, offset, low, high], buffer, start) {
 
 let halves = null;
 function codeTable(kind, low, high) {
-  if (kind === "f16") return (halves = halves || Float32Array.from({ length: 65536 }, (_, code) => half(code)));
+  if (kind === "f16")
+    return (halves = halves || Float32Array.from({ length: 65536 }, (_, code) => half(code)));
   const step = (high - low) / 255;
   return Float32Array.from({ length: 256 }, (_, code) =>
-    kind === "u8" ? low + code * step : low + (high - low) * (code / 255) ** 2);
+    kind === "u8" ? low + code * step : low + (high - low) * (code / 255) ** 2,
+  );
 }
 
 function half(code) {
   const sign = code & 0x8000 ? -1 : 1;
-  const exponent = (code >> 10) & 31, rest = code & 1023;
+  const exponent = (code >> 10) & 31,
+    rest = code & 1023;
   if (exponent === 31) return rest ? NaN : sign * Infinity;
   return sign * (exponent ? 2 ** (exponent - 15) * (1 + rest / 1024) : 2 ** -24 * rest);
 }

@@ -2,21 +2,49 @@
 // numbers as CSV.
 function frame(host, { title, hint, name, csv, svg: drawing }) {
   const body = el("div", { class: "body" });
-  const file = (kind) => `${(document.title + " " + (name || title)).replace(/[^\w.-]+/g, "-")}.${kind}`;
+  const file = (kind) =>
+    `${(document.title + " " + (name || title)).replace(/[^\w.-]+/g, "-")}.${kind}`;
   const source = () => (drawing && drawing()) || body;
   const choices = [
     csv && ["CSV", () => save(new Blob([csvText(csv())], { type: "text/csv" }), file("csv"))],
     ["SVG", () => save(new Blob([standalone(source())], { type: "image/svg+xml" }), file("svg"))],
     ["PNG", async () => save(await painted(source()), file("png"))],
   ].filter(Boolean);
-  const menu = el("details", { class: "menu" },
+  const menu = el(
+    "details",
+    { class: "menu" },
     el("summary", { title: "Save this panel as a file" }, "Export"),
-    el("div", {}, choices.map(([label, act]) => el("button", {
-      "data-export": label.toLowerCase(),
-      onclick: () => { menu.open = false; act(); },
-    }, label))));
-  host.append(el("section", { class: "card", "data-card": name || null, "aria-label": title },
-    el("header", {}, el("div", {}, el("h2", {}, title), hint && el("p", { class: "hint" }, hint)), menu), body));
+    el(
+      "div",
+      {},
+      choices.map(([label, act]) =>
+        el(
+          "button",
+          {
+            "data-export": label.toLowerCase(),
+            onclick: () => {
+              menu.open = false;
+              act();
+            },
+          },
+          label,
+        ),
+      ),
+    ),
+  );
+  host.append(
+    el(
+      "section",
+      { class: "card", "data-card": name || null, "aria-label": title },
+      el(
+        "header",
+        {},
+        el("div", {}, el("h2", {}, title), hint && el("p", { class: "hint" }, hint)),
+        menu,
+      ),
+      body,
+    ),
+  );
   return body;
 }
 
@@ -40,25 +68,42 @@ function save(blob, name) {
 // page's own style, so that text stays text.
 function standalone(node) {
   const box = node.getBoundingClientRect();
-  const [width, height] = [Math.ceil(box.width), Math.ceil(Math.max(box.height, node.scrollHeight || 0))];
+  const [width, height] = [
+    Math.ceil(box.width),
+    Math.ceil(Math.max(box.height, node.scrollHeight || 0)),
+  ];
   const copy = node.cloneNode(true);
-  const from = [node, ...node.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
+  const from = [node, ...node.querySelectorAll("*")],
+    to = [copy, ...copy.querySelectorAll("*")];
   let whole = copy;
   from.forEach((old, i) => {
     if (!(old instanceof HTMLCanvasElement)) return;
     const size = old.getBoundingClientRect();
-    const image = el("img", { src: old.toDataURL(), alt: "", class: old.className || null,
-      style: `width:${size.width}px;height:${size.height}px` });
+    const image = el("img", {
+      src: old.toDataURL(),
+      alt: "",
+      class: old.className || null,
+      style: `width:${size.width}px;height:${size.height}px`,
+    });
     if (to[i] === copy) whole = image;
     else to[i].replaceWith(image);
   });
   for (const gone of whole.querySelectorAll(".noexport, script")) gone.remove();
-  const style = [...document.querySelectorAll("style")].map((sheet) => sheet.textContent).join("\n");
-  const inside = node instanceof SVGElement ? copy
-    : svg("foreignObject", { width, height }, el("div", { class: "image" }, whole));
+  const style = [...document.querySelectorAll("style")]
+    .map((sheet) => sheet.textContent)
+    .join("\n");
+  const inside =
+    node instanceof SVGElement
+      ? copy
+      : svg("foreignObject", { width, height }, el("div", { class: "image" }, whole));
   const [all, tall] = [width + 24, height + 24];
-  const root = svg("svg", { width: all, height: tall, viewBox: `-12 -12 ${all} ${tall}`, "data-theme": themeName() },
-    svg("style", {}, style), svg("rect", { x: -12, y: -12, width: all, height: tall, style: "fill:var(--card)" }), inside);
+  const root = svg(
+    "svg",
+    { width: all, height: tall, viewBox: `-12 -12 ${all} ${tall}`, "data-theme": themeName() },
+    svg("style", {}, style),
+    svg("rect", { x: -12, y: -12, width: all, height: tall, style: "fill:var(--card)" }),
+    inside,
+  );
   return new XMLSerializer().serializeToString(root);
 }
 

@@ -8,24 +8,36 @@ function shortText(text, most = 14) {
 
 function heatmap(host, options) {
   const { onhover, onclick, label, size = 28 } = options;
-  const rows = options.rows.pieces || options.rows, columns = options.columns.pieces || options.columns;
+  const rows = options.rows.pieces || options.rows,
+    columns = options.columns.pieces || options.columns;
   const [R, C] = [rows.length, columns.length];
   const { low = 0, high = 1, map = "blues" } = options.scale || {};
-  const data = options.data || Float32Array.from({ length: R * C }, (_, i) => options.get(Math.floor(i / C), i % C));
+  const data =
+    options.data ||
+    Float32Array.from({ length: R * C }, (_, i) => options.get(Math.floor(i / C), i % C));
   let marked = [options.row ?? null, options.column ?? null];
-  const canvas = el("canvas", { class: "heatmap", role: "img", "aria-label": label || `matrix of ${R} by ${C}` });
+  const canvas = el("canvas", {
+    class: "heatmap",
+    role: "img",
+    "aria-label": label || `matrix of ${R} by ${C}`,
+  });
   host.append(el("div", { class: "scroll" }, canvas));
-  const brush = canvas.getContext("2d"), cells = document.createElement("canvas");
+  const brush = canvas.getContext("2d"),
+    cells = document.createElement("canvas");
   cells.width = C;
   cells.height = R;
   brush.font = FONT;
-  const wide = (texts) => Math.ceil(Math.max(0, ...texts.map((text) => brush.measureText(shortText(String(text))).width)));
+  const wide = (texts) =>
+    Math.ceil(
+      Math.max(0, ...texts.map((text) => brush.measureText(shortText(String(text))).width)),
+    );
   const left = wide(rows) + 10;
   const room = (options.width || host.clientWidth || 640) - left - 26;
   const cell = clamp(Math.floor(room / C), C <= 64 ? 11 : Math.max(2, Math.min(6, 1100 / C)), size);
   const top = Math.ceil(wide(columns) * 0.75) + 16;
   const overhang = Math.ceil(wide(columns.slice(-1)) * 0.75) + 6;
-  const [width, height] = [left + C * cell + overhang, top + R * cell + 2], scale = window.devicePixelRatio || 1;
+  const [width, height] = [left + C * cell + overhang, top + R * cell + 2],
+    scale = window.devicePixelRatio || 1;
   canvas.width = width * scale;
   canvas.height = height * scale;
   canvas.style.width = width + "px";
@@ -36,7 +48,9 @@ function heatmap(host, options) {
   cells.getContext("2d").putImageData(image, 0, 0);
 
   function redraw() {
-    const theme = (name) => getComputedStyle(ROOT).getPropertyValue(name), soft = theme("--soft"), dark = theme("--ink");
+    const theme = (name) => getComputedStyle(ROOT).getPropertyValue(name),
+      soft = theme("--soft"),
+      dark = theme("--ink");
     brush.setTransform(scale, 0, 0, scale, 0, 0);
     brush.clearRect(0, 0, width, height);
     brush.imageSmoothingEnabled = false;
@@ -44,12 +58,14 @@ function heatmap(host, options) {
     brush.font = FONT;
     brush.textBaseline = "middle";
     // Where cells are smaller than letters some labels stay away, never that of the marked token.
-    const each = (texts, mark, room, write) => texts.forEach((text, i) => {
-      const every = Math.ceil(room / cell);
-      if (i !== mark && (i % every || (every > 1 && mark !== null && Math.abs(i - mark) < every))) return;
-      brush.fillStyle = i === mark ? dark : soft;
-      write(shortText(String(text)), i);
-    });
+    const each = (texts, mark, room, write) =>
+      texts.forEach((text, i) => {
+        const every = Math.ceil(room / cell);
+        if (i !== mark && (i % every || (every > 1 && mark !== null && Math.abs(i - mark) < every)))
+          return;
+        brush.fillStyle = i === mark ? dark : soft;
+        write(shortText(String(text)), i);
+      });
     brush.textAlign = "right";
     each(rows, marked[0], 12, (text, r) => brush.fillText(text, left - 6, top + (r + 0.5) * cell));
     brush.textAlign = "left";
@@ -69,7 +85,8 @@ function heatmap(host, options) {
   }
 
   function at(event) {
-    const r = Math.floor((event.offsetY - top) / cell), c = Math.floor((event.offsetX - left) / cell);
+    const r = Math.floor((event.offsetY - top) / cell),
+      c = Math.floor((event.offsetX - left) / cell);
     return r < 0 || r >= R || c >= C ? null : [r, c < 0 ? null : c];
   }
 
@@ -83,7 +100,10 @@ function heatmap(host, options) {
   const value = (r, c) => (c === null ? null : data[r * C + c]);
   canvas.onpointermove = (event) => {
     const spot = at(event);
-    if (!spot) { leave(); return; }
+    if (!spot) {
+      leave();
+      return;
+    }
     const [r, c] = spot;
     if (c !== null) tip(event, `${rows[r]} → ${columns[c]}  ${number(value(r, c))}`);
     if (r === marked[0] && c === marked[1]) return;

@@ -24,15 +24,20 @@ function writeState(state) {
 // What a page gives its panels. `redraw` draws the tab again.
 function makePage(data, redraw) {
   const page = {
-    data, state: readState(), live: null,
+    data,
+    state: readState(),
+    live: null,
     // The last checkpoint is the finished model; the page starts with it.
-    get steps() { return page.data.looks.every((look) => look.step != null); },
+    get steps() {
+      return page.data.looks.every((look) => look.step != null);
+    },
     get look() {
       const last = page.data.looks.length - 1;
       return page.data.looks[clamp(page.state.look ?? (page.steps ? last : 0), 0, last)];
     },
     get other() {
-      const looks = page.data.looks, here = looks.indexOf(page.look);
+      const looks = page.data.looks,
+        here = looks.indexOf(page.look);
       const at = page.state.other ?? (page.steps ? -1 : here === 0 ? 1 : 0);
       return at === here ? null : looks[at] || null;
     },
@@ -42,11 +47,14 @@ function makePage(data, redraw) {
     head: (kind, layer, head) => `${kind} ${layer + 1}.${head + 1}`,
     set(changes) {
       Object.assign(page.state, changes);
-      for (const key of Object.keys(page.state)) if (page.state[key] === null) delete page.state[key];
+      for (const key of Object.keys(page.state))
+        if (page.state[key] === null) delete page.state[key];
       writeState(page.state);
       redraw();
     },
-    get truths() { return page.look.truth || page.data.shared.truth; },
+    get truths() {
+      return page.look.truth || page.data.shared.truth;
+    },
     truth(map) {
       const found = page.truths?.maps[map];
       if (!found) return "not validated";

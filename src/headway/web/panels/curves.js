@@ -1,5 +1,7 @@
 // Training curves.
 PANELS.curves = {
   title: "Curves",
-  draw(host, section) { drawCharts(host, section.charts); },
+  draw(host, section) {
+    drawCharts(host, section.charts);
+  },
 };

@@ -3,39 +3,68 @@ const images = new WeakMap();
 
 // The frames as canvases. Only the last look contains them, not the checkpoints.
 function framesOf(page) {
-  const { frames } = page.data.looks.map((look) => look.sections.image).findLast((one) => one?.frames);
+  const { frames } = page.data.looks
+    .map((look) => look.sections.image)
+    .findLast((one) => one?.frames);
   if (!images.has(frames)) {
     const [T, Y, X, C] = frames.shape;
-    images.set(frames, Array.from({ length: T }, (_, t) => {
-      const canvas = el("canvas", { width: X, height: Y }), brush = canvas.getContext("2d"), image = brush.createImageData(X, Y), from = t * Y * X * C;
-      for (let i = 0; i < Y * X; i++) for (let c = 0; c < 4; c++) image.data[4 * i + c] = c === 3 ? 255 : frames[from + i * C + Math.min(c, C - 1)];
-      brush.putImageData(image, 0, 0);
-      return canvas;
-    }));
+    images.set(
+      frames,
+      Array.from({ length: T }, (_, t) => {
+        const canvas = el("canvas", { width: X, height: Y }),
+          brush = canvas.getContext("2d"),
+          image = brush.createImageData(X, Y),
+          from = t * Y * X * C;
+        for (let i = 0; i < Y * X; i++)
+          for (let c = 0; c < 4; c++)
+            image.data[4 * i + c] = c === 3 ? 255 : frames[from + i * C + Math.min(c, C - 1)];
+        brush.putImageData(image, 0, 0);
+        return canvas;
+      }),
+    );
   }
   return images.get(frames);
 }
 
 function pick(section, page) {
-  const { state } = page, { first, heads, maps, groups } = section;
-  const layer = clamp(state.layer ?? first.layer, 0, Math.max(0, heads.length - 1)), head = clamp(state.head ?? first.head, 0, (heads[layer]?.shape[0] ?? 1) - 1);
+  const { state } = page,
+    { first, heads, maps, groups } = section;
+  const layer = clamp(state.layer ?? first.layer, 0, Math.max(0, heads.length - 1)),
+    head = clamp(state.head ?? first.head, 0, (heads[layer]?.shape[0] ?? 1) - 1);
   const known = [...(heads.length ? ["head", "mean", "max"] : []), ...maps.map(({ key }) => key)];
-  const map = known.includes(state.imageMap) ? state.imageMap : state.layer === undefined && state.head === undefined || !heads.length ? first.map : "head";
-  const at = groups.findIndex(({ rows }) => rows.some((r) => page.look.outputs[r].row >= (state.row ?? 0)));
+  const map = known.includes(state.imageMap)
+    ? state.imageMap
+    : (state.layer === undefined && state.head === undefined) || !heads.length
+      ? first.map
+      : "head";
+  const at = groups.findIndex(({ rows }) =>
+    rows.some((r) => page.look.outputs[r].row >= (state.row ?? 0)),
+  );
   return { layer, head, map, at: state.row === undefined ? bestWord(groups) : Math.max(0, at) };
 }
 
 // The first word with more than two letters: short words are rarely informative.
-const bestWord = (groups) => Math.max(0, groups.findIndex(({ name, word }) => word >= 0 && name.length > 2));
+const bestWord = (groups) =>
+  Math.max(
+    0,
+    groups.findIndex(({ name, word }) => word >= 0 && name.length > 2),
+  );
 
 // The map of a word: the mean over its pieces, one weight per special row, then one per patch.
 function weightsOf(section, { map, layer, head }, at) {
-  const { rows } = section.groups[at], all = section.heads[layer], whole = section.maps.find(({ key }) => key === map);
-  const [H, R, S] = all ? all.shape : [0, ...whole.weights.shape], out = new Float32Array(S);
+  const { rows } = section.groups[at],
+    all = section.heads[layer],
+    whole = section.maps.find(({ key }) => key === map);
+  const [H, R, S] = all ? all.shape : [0, ...whole.weights.shape],
+    out = new Float32Array(S);
   for (const r of rows) {
     for (let s = 0; s < S; s++) {
       let x = whole ? whole.weights[r * S + s] : map === "head" ? all[(head * R + r) * S + s] : 0;
-      if (map === "mean" || map === "max") for (let h = 0; h < H; h++) { const y = all[(h * R + r) * S + s]; x = map === "max" ? Math.max(x, y) : x + y / H; }
+      if (map === "mean" || map === "max")
+        for (let h = 0; h < H; h++) {
+          const y = all[(h * R + r) * S + s];
+          x = map === "max" ? Math.max(x, y) : x + y / H;
+        }
       out[s] += x / rows.length;
     }
   }
@@ -45,11 +74,19 @@ function weightsOf(section, { map, layer, head }, at) {
 // A cubic through the cells in each direction (Catmull and Rom), never below zero.
 function smooth(cells, Y, X, size) {
   const line = (n, at) => {
-    const place = clamp(at * n - 0.5, 0, n - 1), i = Math.floor(place), t = place - i;
-    const w = [-t + 2 * t * t - t ** 3, 2 - 5 * t * t + 3 * t ** 3, t + 4 * t * t - 3 * t ** 3, t ** 3 - t * t];
+    const place = clamp(at * n - 0.5, 0, n - 1),
+      i = Math.floor(place),
+      t = place - i;
+    const w = [
+      -t + 2 * t * t - t ** 3,
+      2 - 5 * t * t + 3 * t ** 3,
+      t + 4 * t * t - 3 * t ** 3,
+      t ** 3 - t * t,
+    ];
     return w.map((x, k) => [x / 2, clamp(i + k - 1, 0, n - 1)]);
   };
-  const across = Array.from({ length: size }, (_, x) => line(X, (x + 0.5) / size)), out = new Float32Array(size * size);
+  const across = Array.from({ length: size }, (_, x) => line(X, (x + 0.5) / size)),
+    out = new Float32Array(size * size);
   for (let y = 0; y < size; y++) {
     const down = line(Y, (y + 0.5) / size);
     for (let x = 0; x < size; x++) {
@@ -63,117 +100,389 @@ function smooth(cells, Y, X, size) {
 
 // Outline of the weights of at least half the maximum; white on dark, so that it is visible on any image.
 function outline(brush, field, n, level, [left, top, wide, tall], thick) {
-  const path = new Path2D(), at = (x, y) => field[y * n + x] - level;
+  const path = new Path2D(),
+    at = (x, y) => field[y * n + x] - level;
   for (let y = 0; y < n - 1; y++) {
     for (let x = 0; x < n - 1; x++) {
-      const corners = [[x, y], [x + 1, y], [x + 1, y + 1], [x, y + 1]], hits = [];
+      const corners = [
+          [x, y],
+          [x + 1, y],
+          [x + 1, y + 1],
+          [x, y + 1],
+        ],
+        hits = [];
       corners.forEach(([a, b], i) => {
-        const [c, d] = corners[(i + 1) % 4], p = at(a, b), q = at(c, d), t = p / (p - q);
-        if (p >= 0 !== q >= 0) hits.push([left + ((a + t * (c - a) + 0.5) / n) * wide, top + ((b + t * (d - b) + 0.5) / n) * tall]);
+        const [c, d] = corners[(i + 1) % 4],
+          p = at(a, b),
+          q = at(c, d),
+          t = p / (p - q);
+        if (p >= 0 !== q >= 0)
+          hits.push([
+            left + ((a + t * (c - a) + 0.5) / n) * wide,
+            top + ((b + t * (d - b) + 0.5) / n) * tall,
+          ]);
       });
-      for (let i = 0; i + 1 < hits.length; i += 2) { path.moveTo(...hits[i]); path.lineTo(...hits[i + 1]); }
+      for (let i = 0; i + 1 < hits.length; i += 2) {
+        path.moveTo(...hits[i]);
+        path.lineTo(...hits[i + 1]);
+      }
     }
   }
-  for (const [wider, ink] of [[3, "#10141c"], [1, "#fff"]]) { brush.lineWidth = thick * wider; brush.strokeStyle = ink; brush.stroke(path); }
+  for (const [wider, ink] of [
+    [3, "#10141c"],
+    [1, "#fff"],
+  ]) {
+    brush.lineWidth = thick * wider;
+    brush.strokeStyle = ink;
+    brush.stroke(path);
+  }
 }
 
 // One frame with its map: clear where weights are large and dark or foggy elsewhere, or warm colours there.
 const VEIL = { light: [8, 10, 14], fog: [236, 240, 246] };
 function overlay(canvas, image, cells, section, { width, high, style, strength }) {
-  const [, Y, X] = section.grid, { origin, step } = section.cells, sharp = window.devicePixelRatio || 1, fine = width > 150 ? 96 : 40;
-  const height = Math.round((width * image.height) / image.width), brush = canvas.getContext("2d");
+  const [, Y, X] = section.grid,
+    { origin, step } = section.cells,
+    sharp = window.devicePixelRatio || 1,
+    fine = width > 150 ? 96 : 40;
+  const height = Math.round((width * image.height) / image.width),
+    brush = canvas.getContext("2d");
   [canvas.width, canvas.height] = [width * sharp, height * sharp];
   Object.assign(canvas.style, { width: width + "px", height: height + "px" });
   brush.imageSmoothingEnabled = image.width >= 128;
   brush.drawImage(image, 0, 0, canvas.width, canvas.height);
-  const veil = el("canvas", { width: fine, height: fine }), veiled = veil.getContext("2d").createImageData(fine, fine), field = smooth(cells, Y, X, fine);
+  const veil = el("canvas", { width: fine, height: fine }),
+    veiled = veil.getContext("2d").createImageData(fine, fine),
+    field = smooth(cells, Y, X, fine);
   field.forEach((x, i) => {
-    const share = clamp(x / (high || 1), 0, 1), rgb = VEIL[style] || colour(0.35 + 0.5 * share, "oranges");
-    veiled.data.set([...rgb, 255 * strength * (style === "heat" ? Math.sqrt(share) : 1 - share)], 4 * i);
+    const share = clamp(x / (high || 1), 0, 1),
+      rgb = VEIL[style] || colour(0.35 + 0.5 * share, "oranges");
+    veiled.data.set(
+      [...rgb, 255 * strength * (style === "heat" ? Math.sqrt(share) : 1 - share)],
+      4 * i,
+    );
   });
   veil.getContext("2d").putImageData(veiled, 0, 0);
   brush.imageSmoothingEnabled = true;
   brush.imageSmoothingQuality = "high";
-  const [left, top, wide, tall] = [origin[1], origin[0], step[1] * X, step[0] * Y].map((x, i) => x * (i % 2 ? canvas.height : canvas.width));
+  const [left, top, wide, tall] = [origin[1], origin[0], step[1] * X, step[0] * Y].map(
+    (x, i) => x * (i % 2 ? canvas.height : canvas.width),
+  );
   if (style !== "heat" && (left || top || wide < canvas.width - 1 || tall < canvas.height - 1)) {
     brush.fillStyle = `rgba(${VEIL[style]},${strength})`; // pixels that no patch covers
-    for (const box of [[0, 0, canvas.width, top], [0, top + tall, canvas.width, canvas.height], [0, top, left, tall], [left + wide, top, canvas.width, tall]]) brush.fillRect(...box);
+    for (const box of [
+      [0, 0, canvas.width, top],
+      [0, top + tall, canvas.width, canvas.height],
+      [0, top, left, tall],
+      [left + wide, top, canvas.width, tall],
+    ])
+      brush.fillRect(...box);
   }
   brush.drawImage(veil, left, top, wide, tall);
-  if (strength && high > 0) outline(brush, field, fine, high / 2, [left, top, wide, tall], sharp * (width > 150 ? 1.5 : 0.8));
+  if (strength && high > 0)
+    outline(
+      brush,
+      field,
+      fine,
+      high / 2,
+      [left, top, wide, tall],
+      sharp * (width > 150 ? 1.5 : 0.8),
+    );
 }
 
 const most = (cells) => cells.reduce((a, b) => Math.max(a, b), 0);
-const timeOf = ({ tubelet: n }, t) => (n > 1 ? `frames ${t * n + 1}–${(t + 1) * n}` : `frame ${t + 1}`);
+const timeOf = ({ tubelet: n }, t) =>
+  n > 1 ? `frames ${t * n + 1}–${(t + 1) * n}` : `frame ${t + 1}`;
 
 PANELS.image = {
   title: "Image",
   frames: framesOf,
   limits(section, page) {
-    const { layer, head, at } = pick(section, page), last = page.look.outputs.at(-1).row ?? 0;
-    return { layer: section.heads.length, head: section.heads[layer]?.shape[0] ?? 0, row: last + 1, now: { kind: section.kind, layer, head, row: page.look.outputs[section.groups[at].rows[0]].row ?? 0 } };
+    const { layer, head, at } = pick(section, page),
+      last = page.look.outputs.at(-1).row ?? 0;
+    return {
+      layer: section.heads.length,
+      head: section.heads[layer]?.shape[0] ?? 0,
+      row: last + 1,
+      now: {
+        kind: section.kind,
+        layer,
+        head,
+        row: page.look.outputs[section.groups[at].rows[0]].row ?? 0,
+      },
+    };
   },
   draw(host, section, page) {
-    const now = pick(section, page), { layer, head, map, at } = now, { kind, grid, extra, groups, maps } = section, [T, Y, X] = grid, frames = framesOf(page);
-    const style = ["light", "fog", "heat"].includes(page.state.imageStyle) ? page.state.imageStyle : section.style, opacity = clamp(Number(page.state.imageOpacity ?? 75) || 0, 0, 100), look = { style, strength: opacity / 100 };
-    const whole = maps.find(({ key }) => key === map), word = groups[at].name, writes = groups.length > 1 || groups[0].word >= 0;
-    const name = whole ? whole.label : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, ${map} over heads`;
-    const key = whole ? map : `${kind}.${layer}.${map === "head" ? head : map}`, pieces = page.stream(kind === "cross" ? "source" : "image").pieces;
+    const now = pick(section, page),
+      { layer, head, map, at } = now,
+      { kind, grid, extra, groups, maps } = section,
+      [T, Y, X] = grid,
+      frames = framesOf(page);
+    const style = ["light", "fog", "heat"].includes(page.state.imageStyle)
+        ? page.state.imageStyle
+        : section.style,
+      opacity = clamp(Number(page.state.imageOpacity ?? 75) || 0, 0, 100),
+      look = { style, strength: opacity / 100 };
+    const whole = maps.find(({ key }) => key === map),
+      word = groups[at].name,
+      writes = groups.length > 1 || groups[0].word >= 0;
+    const name = whole
+      ? whole.label
+      : map === "head"
+        ? page.head(kind, layer, head)
+        : `${kind} ${layer + 1}, ${map} over heads`;
+    const key = whole ? map : `${kind}.${layer}.${map === "head" ? head : map}`,
+      pieces = page.stream(kind === "cross" ? "source" : "image").pieces;
     if (!whole) page.shown = { kind, layer, head };
-    const weights = weightsOf(section, now, at), cells = weights.subarray(extra), high = most(cells);
-    const body = frame(host, { title: writes ? `Image regions used for “${word}”` : `Image regions used for the prediction “${word}”`, name: "image",
+    const weights = weightsOf(section, now, at),
+      cells = weights.subarray(extra),
+      high = most(cells);
+    const body = frame(host, {
+      title: writes
+        ? `Image regions used for “${word}”`
+        : `Image regions used for the prediction “${word}”`,
+      name: "image",
       hint: `${style === "heat" ? "Warm colours mark" : "Clear areas have"} the largest weights, interpolated between patches. The outline encloses weights of at least half the maximum. Hover over the image for values. ${T > 1 ? "Each frame represents one part of the video." : ""}`,
-      csv: () => [["word", "patch", "weight"], ...groups.flatMap((group, g) => [...weightsOf(section, now, g)].map((x, i) => [group.name, pieces[i], x]))] });
-    const sides = body.appendChild(el("div", { class: "row" })), strip = el("div", { class: "frames" }), side = el("div", { class: "beside" });
+      csv: () => [
+        ["word", "patch", "weight"],
+        ...groups.flatMap((group, g) =>
+          [...weightsOf(section, now, g)].map((x, i) => [group.name, pieces[i], x]),
+        ),
+      ],
+    });
+    const sides = body.appendChild(el("div", { class: "row" })),
+      strip = el("div", { class: "frames" }),
+      side = el("div", { class: "beside" });
     sides.append(strip, side);
-    const room = Math.min(host.clientWidth - 34, 900), wide = T > 1 ? clamp(Math.floor(Math.min(room, 620) / Math.min(T, room < 500 ? 2 : 4)) - 8, 90, 210) : Math.min(room, 400);
-    const says = el("p", { class: "says num small", role: "status" }), best = cells.indexOf(high);
-    const tell = (i) => says.replaceChildren(pieces[extra + i] + " ", el("b", { "data-value": cells[i], "data-place": extra + i }, number(cells[i], 4)));
+    const room = Math.min(host.clientWidth - 34, 900),
+      wide =
+        T > 1
+          ? clamp(Math.floor(Math.min(room, 620) / Math.min(T, room < 500 ? 2 : 4)) - 8, 90, 210)
+          : Math.min(room, 400);
+    const says = el("p", { class: "says num small", role: "status" }),
+      best = cells.indexOf(high);
+    const tell = (i) =>
+      says.replaceChildren(
+        pieces[extra + i] + " ",
+        el("b", { "data-value": cells[i], "data-place": extra + i }, number(cells[i], 4)),
+      );
     frames.forEach((image, t) => {
-      const canvas = el("canvas", { class: "seen", role: "img", "aria-label": `${T > 1 ? timeOf(section, t) + " of the video" : "the image"} with the map ${name} of ${word}`, "data-frame": t });
-      strip.append(el("figure", {}, canvas, T > 1 && el("figcaption", { class: "small soft" }, timeOf(section, t))));
-      overlay(canvas, image, cells.subarray(t * Y * X, (t + 1) * Y * X), section, { width: wide, high, ...look });
+      const canvas = el("canvas", {
+        class: "seen",
+        role: "img",
+        "aria-label": `${T > 1 ? timeOf(section, t) + " of the video" : "the image"} with the map ${name} of ${word}`,
+        "data-frame": t,
+      });
+      strip.append(
+        el(
+          "figure",
+          {},
+          canvas,
+          T > 1 && el("figcaption", { class: "small soft" }, timeOf(section, t)),
+        ),
+      );
+      overlay(canvas, image, cells.subarray(t * Y * X, (t + 1) * Y * X), section, {
+        width: wide,
+        high,
+        ...look,
+      });
       canvas.onpointermove = (event) => {
-        const box = canvas.getBoundingClientRect(), cell = (share, axis, n) => Math.floor((share - section.cells.origin[axis]) / section.cells.step[axis]), y = cell((event.clientY - box.top) / box.height, 0), x = cell((event.clientX - box.left) / box.width, 1);
+        const box = canvas.getBoundingClientRect(),
+          cell = (share, axis, n) =>
+            Math.floor((share - section.cells.origin[axis]) / section.cells.step[axis]),
+          y = cell((event.clientY - box.top) / box.height, 0),
+          x = cell((event.clientX - box.left) / box.width, 1);
         if (x < 0 || y < 0 || x >= X || y >= Y) return tip(null);
         const i = (t * Y + y) * X + x;
         tell(i);
         return tip(event, `${pieces[extra + i]}  ${number(cells[i], 4)}`);
       };
-      canvas.onpointerleave = () => { tip(null); tell(best); };
+      canvas.onpointerleave = () => {
+        tip(null);
+        tell(best);
+      };
     });
     if (writes) {
-      tokens(side, { pieces: groups.map((group) => group.name), special: groups.map((group) => group.word < 0) }, { picked: at, onclick: (g) => page.set({ row: page.look.outputs[groups[g].rows[0]].row }) });
+      tokens(
+        side,
+        {
+          pieces: groups.map((group) => group.name),
+          special: groups.map((group) => group.word < 0),
+        },
+        { picked: at, onclick: (g) => page.set({ row: page.look.outputs[groups[g].rows[0]].row }) },
+      );
     }
-    chips(side, [...(section.heads.length ? [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, { key: "max", label: "max of heads" }] : []), ...maps].map((one) => ({ ...one, title: one.how })), map, (imageMap) => page.set({ imageMap }));
+    chips(
+      side,
+      [
+        ...(section.heads.length
+          ? [
+              { key: "head", label: "one head" },
+              { key: "mean", label: "mean of heads" },
+              { key: "max", label: "max of heads" },
+            ]
+          : []),
+        ...maps,
+      ].map((one) => ({ ...one, title: one.how })),
+      map,
+      (imageMap) => page.set({ imageMap }),
+    );
     const bar = side.appendChild(el("div", { class: "row noexport small soft" }));
-    const select = (label, count, value) => bar.append(el("label", {}, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), imageMap: label === "head" || whole ? "head" : map }) },
-      Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
+    const select = (label, count, value) =>
+      bar.append(
+        el(
+          "label",
+          {},
+          label + " ",
+          el(
+            "select",
+            {
+              "data-key": label,
+              onchange: (event) =>
+                page.set({
+                  kind,
+                  [label]: Number(event.target.value),
+                  imageMap: label === "head" || whole ? "head" : map,
+                }),
+            },
+            Array.from({ length: count }, (_, i) =>
+              el("option", { value: i, selected: i === value }, i + 1),
+            ),
+          ),
+        ),
+      );
     if (!whole) select("layer", section.heads.length, layer);
     if (map === "head") select("head", section.heads[layer].shape[0], head);
-    chips(bar, [{ key: "light" }, { key: "fog" }, { key: "heat" }], style, (imageStyle) => page.set({ imageStyle }));
-    bar.append(el("label", {}, "strength ", el("input", { type: "range", min: 0, max: 100, value: opacity, "data-key": "opacity", oninput: (event) => page.set({ imageOpacity: event.target.value }) })));
+    chips(bar, [{ key: "light" }, { key: "fog" }, { key: "heat" }], style, (imageStyle) =>
+      page.set({ imageStyle }),
+    );
+    bar.append(
+      el(
+        "label",
+        {},
+        "strength ",
+        el("input", {
+          type: "range",
+          min: 0,
+          max: 100,
+          value: opacity,
+          "data-key": "opacity",
+          oninput: (event) => page.set({ imageOpacity: event.target.value }),
+        }),
+      ),
+    );
     tell(best);
-    const first = weights.subarray(0, extra).reduce((a, b) => a + b, 0), sum = weights.reduce((a, b) => a + b, 0);
-    side.append(el("p", { class: "small" }, whole ? whole.how : `${name}.`, " Maximum: ", el("b", {}, pieces[extra + best]), `, ${number(high, 3)} of ${number(sum, 3)} in total.`, extra > 0 && first > 0 ? ` The special tokens before the patches have ${percent(first / sum)}.` : ""),
-      says, el("p", { class: "note small" }, el("b", { "data-truth": key }, `Measured accuracy: ${page.truth(key)}. `), section.first.measured && ["map", "layer", "head"].every((one) => now[one] === section.first[one]) ? "This map is shown first because its measured accuracy is the highest on this page. " : "", section.caution));
-    if (section.skipped.length) side.append(el("p", { class: "small soft" }, section.skipped.map(([label, why]) => `${label}: ${why}. `)));
+    const first = weights.subarray(0, extra).reduce((a, b) => a + b, 0),
+      sum = weights.reduce((a, b) => a + b, 0);
+    side.append(
+      el(
+        "p",
+        { class: "small" },
+        whole ? whole.how : `${name}.`,
+        " Maximum: ",
+        el("b", {}, pieces[extra + best]),
+        `, ${number(high, 3)} of ${number(sum, 3)} in total.`,
+        extra > 0 && first > 0
+          ? ` The special tokens before the patches have ${percent(first / sum)}.`
+          : "",
+      ),
+      says,
+      el(
+        "p",
+        { class: "note small" },
+        el("b", { "data-truth": key }, `Measured accuracy: ${page.truth(key)}. `),
+        section.first.measured &&
+          ["map", "layer", "head"].every((one) => now[one] === section.first[one])
+          ? "This map is shown first because its measured accuracy is the highest on this page. "
+          : "",
+        section.caution,
+      ),
+    );
+    if (section.skipped.length)
+      side.append(
+        el(
+          "p",
+          { class: "small soft" },
+          section.skipped.map(([label, why]) => `${label}: ${why}. `),
+        ),
+      );
 
     const small = (cells, label, picked, onclick, top, width = 104) => {
-      const canvas = el("canvas", { "aria-hidden": "true" }), sums = Array.from({ length: T }, (_, t) => cells.subarray(t * Y * X, (t + 1) * Y * X).reduce((a, b) => a + b, 0)), t = sums.indexOf(Math.max(...sums));
-      overlay(canvas, frames[t], cells.subarray(t * Y * X, (t + 1) * Y * X), section, { width, high: top || most(cells), ...look });
-      return el("button", { class: picked ? "picked" : null, "aria-pressed": String(picked), onclick, title: T > 1 ? timeOf(section, t) : null }, canvas, el("span", { class: "small" }, label));
+      const canvas = el("canvas", { "aria-hidden": "true" }),
+        sums = Array.from({ length: T }, (_, t) =>
+          cells.subarray(t * Y * X, (t + 1) * Y * X).reduce((a, b) => a + b, 0),
+        ),
+        t = sums.indexOf(Math.max(...sums));
+      overlay(canvas, frames[t], cells.subarray(t * Y * X, (t + 1) * Y * X), section, {
+        width,
+        high: top || most(cells),
+        ...look,
+      });
+      return el(
+        "button",
+        {
+          class: picked ? "picked" : null,
+          "aria-pressed": String(picked),
+          onclick,
+          title: T > 1 ? timeOf(section, t) : null,
+        },
+        canvas,
+        el("span", { class: "small" }, label),
+      );
     };
     if (groups.length > 1) {
-      const grid = frame(host, { title: "Word by word", name: "words", hint: `The map “${name}” for each word, each on its own scale. ${T > 1 ? "For a video, the frame with the largest total weight is shown. " : ""}Click a map to enlarge it.` }).appendChild(el("div", { class: "seengrid" }));
-      groups.forEach((group, g) => grid.append(small(weightsOf(section, now, g).subarray(extra), group.name, g === at, () => page.set({ row: page.look.outputs[group.rows[0]].row }))));
+      const grid = frame(host, {
+        title: "Word by word",
+        name: "words",
+        hint: `The map “${name}” for each word, each on its own scale. ${T > 1 ? "For a video, the frame with the largest total weight is shown. " : ""}Click a map to enlarge it.`,
+      }).appendChild(el("div", { class: "seengrid" }));
+      groups.forEach((group, g) =>
+        grid.append(
+          small(weightsOf(section, now, g).subarray(extra), group.name, g === at, () =>
+            page.set({ row: page.look.outputs[group.rows[0]].row }),
+          ),
+        ),
+      );
     }
     if (!section.heads.length) return;
-    const all = frame(host, { title: "All heads", name: "image-heads", hint: `Attention of “${word}” in every head of every layer (last layer on top). Click a map to enlarge it.` }), n = Math.max(...section.heads.map(({ shape }) => shape[0])), side2 = clamp(Math.floor((host.clientWidth - 60) / n) - 8, 34, 96);
-    const table2 = all.appendChild(el("div", { class: "scroll" })).appendChild(el("div", { class: "seengrid heads", style: `grid-template-columns:16px repeat(${n},${side2}px)` }));
-    section.heads.map(({ shape }, l) => [el("i", { class: "small soft" }, l + 1), ...Array.from({ length: n }, (_, h) => (h < shape[0] ? small(weightsOf(section, { map: "head", layer: l, head: h }, at).subarray(extra), "", map === "head" && l === layer && h === head, () => page.set({ kind, layer: l, head: h, imageMap: "head" }), 0, side2) : el("i")))]).reverse().forEach((row) => {
-      row.slice(1).forEach((node, h) => { node.setAttribute("aria-label", page.head(kind, Number(row[0].textContent) - 1, h)); node.title = node.getAttribute("aria-label"); });
-      table2.append(...row);
-    });
+    const all = frame(host, {
+        title: "All heads",
+        name: "image-heads",
+        hint: `Attention of “${word}” in every head of every layer (last layer on top). Click a map to enlarge it.`,
+      }),
+      n = Math.max(...section.heads.map(({ shape }) => shape[0])),
+      side2 = clamp(Math.floor((host.clientWidth - 60) / n) - 8, 34, 96);
+    const table2 = all
+      .appendChild(el("div", { class: "scroll" }))
+      .appendChild(
+        el("div", {
+          class: "seengrid heads",
+          style: `grid-template-columns:16px repeat(${n},${side2}px)`,
+        }),
+      );
+    section.heads
+      .map(({ shape }, l) => [
+        el("i", { class: "small soft" }, l + 1),
+        ...Array.from({ length: n }, (_, h) =>
+          h < shape[0]
+            ? small(
+                weightsOf(section, { map: "head", layer: l, head: h }, at).subarray(extra),
+                "",
+                map === "head" && l === layer && h === head,
+                () => page.set({ kind, layer: l, head: h, imageMap: "head" }),
+                0,
+                side2,
+              )
+            : el("i"),
+        ),
+      ])
+      .reverse()
+      .forEach((row) => {
+        row.slice(1).forEach((node, h) => {
+          node.setAttribute("aria-label", page.head(kind, Number(row[0].textContent) - 1, h));
+          node.title = node.getAttribute("aria-label");
+        });
+        table2.append(...row);
+      });
   },
 };
