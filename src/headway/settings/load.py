@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Container, Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from datetime import date, time
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -28,14 +28,26 @@ from headway.specs.values import describe, fit, nearest, setting_types
 
 SettingsT = TypeVar("SettingsT")
 
-Locate = Callable[[str], str]
-"""Type of a function from a dotted key to the prefix of an error about it: "recipe.toml, line 4:
-"."""
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value comes from, as the prefix of an error about it: `recipe.toml, line 4: `."""
+
+    text: str = ""
+    is_typed: bool = False
+    """Whether the text is what the user typed. It names the setting, so the error need not."""
+
+    def __str__(self) -> str:
+        return self.text
 
 
-def no_location(key: str) -> str:
-    """Prefix for values that come from no file: none, because the key says where."""
-    return ""
+Locate = Callable[[str], Place]
+"""Type of a function from a dotted key to the place of its value."""
+
+
+def no_location(key: str) -> Place:
+    """Place of values that come from no file: empty, because the key says where."""
+    return Place()
 
 
 def model_settings(
@@ -102,7 +114,7 @@ def from_dict(
         return replace(base, **changes)  # type: ignore[type-var]
     except ConfigError as error:
         section, place = where.rstrip("."), locate(where.rstrip("."))
-        inside = "" if place.startswith(("--", where)) else f"in [{section}]: "
+        inside = "" if place.is_typed else f"in [{section}]: "
         raise ConfigError(f"{place}{inside}{error}") from error
 
 
@@ -171,16 +183,16 @@ def in_file(
     that an option sets, so that only the prefix names it. `whole`: the file is valid by itself, so
     an error inside one of its sections is blamed on the arguments alone."""
 
-    def locate(key: str) -> str:
+    def locate(key: str) -> Place:
         said = next((name for name in words if f"{key}.".startswith(f"{name}.")), None)
         if said is not None:
-            return f"{words[said]}: " if said in options else ""
+            return Place(f"{words[said]}: ", is_typed=True) if said in options else Place()
         line = line_of(text, key) if key else None
         place = f"{path}, line {line}" if line else f"{path}"
         inside = " ".join({w: None for name, w in words.items() if name.startswith(f"{key}.")})
         if inside and whole:
-            return f"{inside}: "
-        return f"{place}{', with ' if inside else ''}{inside}: "
+            return Place(f"{inside}: ", is_typed=True)
+        return Place(f"{place}{', with ' if inside else ''}{inside}: ")
 
     return locate
 

@@ -20,6 +20,7 @@ from headway.settings.data import FILES, DataSettings, TokenizerSettings, file_n
 from headway.settings.decode import DecodeSettings
 from headway.settings.load import (
     Locate,
+    Place,
     apply_override,
     from_dict,
     in_file,
@@ -327,7 +328,7 @@ def check_sections(names: Container[str], task: str, locate: Locate = no_locatio
         if name in names and name != task:
             raise effects.no_effect(
                 f"[{name}]", effects.OF_SECTION.condition,
-                effects.RunFacts(row=SPECS[task]).place, where=locate(name),
+                effects.RunFacts(row=SPECS[task]).place, where=f"{locate(name)}",
             )  # fmt: skip
 
 
@@ -348,10 +349,10 @@ def check_effect(
     `known`: more facts, such as the body of the model."""
     asked = settings.asked
 
-    def place(key: str) -> str:
+    def place(key: str) -> Place:
         """The origin, unless it is what the user typed, which the error names anyway."""
         origin = asked.origin(key)
-        return f"{origin.text}: " if origin.text and origin.kind not in TYPED else ""
+        return Place(f"{origin.text}: ") if origin.text and origin.kind not in TYPED else Place()
 
     effects.OF_RUN.check(
         {**(chosen or {}), **asked},

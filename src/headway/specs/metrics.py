@@ -112,7 +112,10 @@ def scored(*names: str) -> tuple[Metric, ...]:
 
 
 def check_metric(
-    metric: str | None, task: str, names: Sequence[str], locate: Callable[[str], str] | None = None
+    metric: str | None,
+    task: str,
+    names: Sequence[str],
+    locate: Callable[[str], object] | None = None,
 ) -> None:
     """Raise ConfigError if the task has no such metric. `locate` returns the file and line that the
     message begins with."""
