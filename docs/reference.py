@@ -295,6 +295,7 @@ def effects_page() -> str:
         "Body of the model": effects.OF_BODY,
         "Other settings of the model": effects.OF_MODEL,
         "Options of predict and evaluate": effects.OF_CALL,
+        "Options of train and check": effects.OF_REQUEST,
     }
     parts = ["# When settings have an effect\n\n", MADE, EFFECTS_INTRO]
     for title, rows in tables.items():

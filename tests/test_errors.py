@@ -48,6 +48,23 @@ WRONG: dict[str, tuple[str, Callable[[], object], str, str]] = {
         lambda: headway.check("classify", "reviews.tsv", teacher="shapes"),
         "--teacher", "teacher=",
     ),
+    "distillation without a teacher": (
+        "train complete a.txt --out run distil.soft=0.2",
+        lambda: headway.train("complete", "a.txt", out="run", settings={"distil.soft": 0.2}),
+        "distil --teacher RUN", "distil teacher=…",
+    ),
+    "a teacher in the settings": (
+        "train complete a.txt --out run distil.teacher=stories",
+        lambda: headway.train(
+            "complete", "a.txt", out="run", settings={"distil.teacher": "stories"}
+        ),
+        "distil.teacher=stories", "distil.teacher=stories",
+    ),
+    "validation data alone": (
+        "train complete --text a.txt --valid a.txt --out run",
+        lambda: headway.train("complete", text="a.txt", valid="a.txt", out="run"),
+        "--valid FILES --valid-text", "valid= data valid_text=",
+    ),
     "no run with fields": (
         "train detect a.txt --out run", lambda: headway.train("detect", "a.txt", out="run"),
         "--from RUN", "start=…",
@@ -75,6 +92,18 @@ WRONG: dict[str, tuple[str, Callable[[], object], str, str]] = {
         "check classify reviews.tsv --text revew --label stars",
         lambda: headway.check("classify", "reviews.tsv", text="revew", label="stars"),
         "--text revew", 'text="revew"',
+    ),
+    "column given twice": (
+        "check classify reviews.tsv --text review data.text_field=stars",
+        lambda: headway.check(
+            "classify", "reviews.tsv", text="review", settings={"data.text_field": "stars"}
+        ),
+        "--text review", 'text="review"',
+    ),
+    "files given twice": (
+        "train complete a.txt data.text=b.txt --out run",
+        lambda: headway.train("complete", "a.txt", out="run", settings={"data.text": "b.txt"}),
+        "FILES data.text=b.txt", "data data.text=b.txt",
     ),
     "missing column of a setting": (
         "check classify reviews.tsv data.text_field=revew --label stars",

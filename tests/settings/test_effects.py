@@ -17,6 +17,7 @@ from headway.settings.effects import (
     CallFacts,
     EffectRule,
     ModelFacts,
+    RequestFacts,
     RunFacts,
     data_settings,
     no_effect,
@@ -73,11 +74,17 @@ def call_facts() -> Iterator[CallFacts]:
         yield CallFacts(row=row, chooses_labels=True, scoring=True)
 
 
+REQUESTS = [
+    RequestFacts(distils=known, data=known, recipe=known) for known in (True, False)
+]  # fmt: skip
+
+
 TABLES: list[tuple[effects.EffectTable[Any], list[Any]]] = [
     (effects.OF_RUN, list(run_facts())),
     (effects.OF_BODY, BODIES),
     (effects.OF_MODEL, MODELS),
     (effects.OF_CALL, list(call_facts())),
+    (effects.OF_REQUEST, REQUESTS),
 ]
 CASES = {
     f"{row.settings[0]}: {row.condition}": (row, facts)
@@ -102,7 +109,7 @@ def leaves(kind: Any, where: str) -> Iterator[str]:
 
 
 def test_every_row_names_settings_that_exist() -> None:
-    known = {*SETTINGS, "budget", "--text"} | {
+    known = {*SETTINGS, "budget", "--text", "--teacher", "--valid", "--data"} | {
         f"--{name.replace('_', '-')}" for name in (*OPTIONS, *SCORING)
     }
     for section, kind in SETTINGS.items():

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from headway.errors import ConfigError, Option
+from headway.errors import DATA_ARGUMENT, Argument, ConfigError, Option
 from headway.settings.data import DataSettings
 from headway.settings.train import FLOOR_SCHEDULES
 from headway.specs.options import OPTIONS, SCORING
@@ -31,7 +31,8 @@ class HasPlace(Protocol):
 
 
 Facts = TypeVar("Facts", bound=HasPlace)
-Locate = Callable[[str], str]
+Locate = Callable[[str], object]
+"""Type of a function from a dotted key to the prefix of an error about it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class EffectRule(Generic[Facts]):
     """Whether the settings have an effect, given what is known. A fact that is not known yet does
     not take the effect away."""
 
-    reason: str | tuple[str | Option, ...]
+    reason: str | tuple[str | Option | Argument, ...]
     """The condition in words: the end of a sentence that begins with "applies only". Parts may be
     options, which are named as the user gives them."""
 
@@ -157,6 +158,23 @@ class CallFacts:
         return on_task(self.row)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequestFacts:
+    """What the effect of an argument of train or check depends on."""
+
+    distils: bool
+    """Whether the task is distil."""
+
+    data: bool
+    """Whether data follows the task."""
+
+    recipe: bool
+
+    @property
+    def place(self) -> str:
+        return ""
+
+
 def on_task(row: Spec) -> str:
     return f" on the task {row.name}" + f" ({row.modality})" * (len(SPECS[row.name].rows) > 1)
 
@@ -223,8 +241,15 @@ class EffectTable(Generic[Facts]):
             if row is not None:
                 raise no_effect(
                     typed(key, value), row.condition, facts.place,
-                    remove=key.removeprefix("model."), where=where(key),
+                    remove=key.removeprefix("model."), where=f"{where(key)}",
                 )  # fmt: skip
+
+    def check_options(self, options: Mapping[str, object], facts: Facts) -> None:
+        """Raise a `ConfigError` for the first of these options that has no effect."""
+        for name, value in options.items():
+            row = self.missing(word_of(name), facts) if value else None
+            if row is not None:
+                raise no_effect(f"{Option(name)}", row.condition, facts.place)
 
 
 def _reading(*forms: str) -> Callable[[RunFacts], bool]:
@@ -423,7 +448,7 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
     # Distillation and fine-tuning
     EffectRule(
         settings=("distil",), when=lambda facts: facts.distils,
-        reason="with a teacher: headway train distil --teacher RUN",
+        reason=("to the task distil, with ", Option("teacher", takes="RUN")),
     ),
     EffectRule(
         settings=("distil.temperature",), when=_smooths,
@@ -648,7 +673,27 @@ OF_CALL: EffectTable[CallFacts] = EffectTable(
 )  # fmt: skip
 """Options of predict and evaluate."""
 
-TABLES: tuple[EffectTable[Any], ...] = (OF_RUN, OF_BODY, OF_MODEL, OF_CALL)
+OF_REQUEST: EffectTable[RequestFacts] = EffectTable(
+    EffectRule(
+        settings=("--teacher", "distil.teacher"), when=lambda facts: facts.distils,
+        reason="to the task distil",
+    ),
+    EffectRule(
+        settings=("--valid",), when=lambda facts: facts.data,
+        reason=(
+            "together with ", DATA_ARGUMENT, " after the task. Beside training files that options "
+            "name, there are ", Option("valid_text"), ", ", Option("valid_source"), " and ",
+            Option("valid_target"),
+        ),
+    ),
+    EffectRule(
+        settings=("--data",), when=lambda facts: facts.recipe,
+        reason=("to the files of a recipe: ", Option("recipe", takes="NAME")),
+    ),
+)  # fmt: skip
+"""Arguments of train and check."""
+
+TABLES: tuple[EffectTable[Any], ...] = (OF_RUN, OF_BODY, OF_MODEL, OF_CALL, OF_REQUEST)
 
 EFFECTS: Mapping[str, tuple[EffectRule[Any], ...]] = {
     key: tuple(chain.from_iterable(table.rows.get(key, ()) for table in TABLES))
@@ -690,10 +735,7 @@ def data_settings(row: Spec) -> frozenset[str]:
 
 def check_options(facts: CallFacts) -> None:
     """Raise an error for an option of a call that has no effect beside the others."""
-    for name, value in (facts.options or {}).items():
-        row = OF_CALL.missing(word_of(name), facts) if value else None
-        if row is not None:
-            raise no_effect(f"{Option(name)}", row.condition, facts.place)
+    OF_CALL.check_options(facts.options or {}, facts)
 
 
 def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:

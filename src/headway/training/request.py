@@ -17,9 +17,10 @@ from headway.data.files import DataFiles
 from headway.data.named_data import bind_data, named_files
 from headway.errors import DATA_ARGUMENT, ConfigError, Option
 from headway.settings.data import GIVEN
+from headway.settings.effects import OF_REQUEST, RequestFacts
 from headway.settings.folder import load_run, run_folder
 from headway.settings.listed import ensure_list
-from headway.settings.overrides import Origin, OriginKind, Overrides
+from headway.settings.overrides import Origin, OriginKind, Overrides, as_typed
 from headway.settings.recipes import in_folder, recipe_path
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.task_rows import check_task_name, spec_of
@@ -88,6 +89,7 @@ class TrainRequest:
         """Return the settings and the data, after checking all that can be checked without reading
         the whole data. Later sources win: recipe, start run or teacher, data, settings, task."""
         self._check_task()
+        self._check_options()
         self._check_runs()
         recipe = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
         of_recipe = Overrides() if recipe is None else Overrides.from_file(recipe)
@@ -99,7 +101,7 @@ class TrainRequest:
         else:
             task = implied.get("task", self.task) or of_recipe.get("task") or ""
             named, tables = self._bind(str(task), implied | said, files)
-        _check_given_once(named, self.overrides)
+        self._check_given_once(named)
         asked = self._files_of_recipe(recipe) | implied | named | self.overrides
         settings = load_run_settings(recipe, [], asked | self._arguments(implied), is_recipe=True)
         settings = replace(settings, files=files)
@@ -117,6 +119,18 @@ class TrainRequest:
         elif self.recipe is None:
             recipe = f", or a recipe: {Option('recipe', takes='NAME')}" * (self.command == "train")
             raise ConfigError(f"no task is given. Name a task ({', '.join(SPECS)}){recipe}.")
+
+    def _check_options(self) -> None:
+        """Raise an error for an argument that has no effect beside the others."""
+        distils = ALIASES.get(self.task or "", Alias()).needs == "distil.teacher"
+        facts = RequestFacts(
+            distils=distils, data=self.data is not None, recipe=self.recipe is not None
+        )
+        options = {"teacher": self.teacher, "valid": self.valid is not None,
+                   "data": self.recipe_data}  # fmt: skip
+        OF_REQUEST.check_options(options, facts)
+        given = self.overrides.only(["distil.teacher"])
+        OF_REQUEST.check(given, facts, typed=lambda key, value: as_typed(given, key))
 
     def _check_runs(self) -> None:
         """Raise an error if the start run or the teacher is unknown: whether a setting has an
@@ -140,12 +154,6 @@ class TrainRequest:
 
     def _name_files(self) -> Overrides:
         """Return the settings of the files that options name, for a request without data."""
-        if self.valid is not None:
-            raise ConfigError(
-                f"{Option('valid')} needs training data after the task. Give {DATA_ARGUMENT}. If "
-                f"the training files are given by options, use {Option('valid_text')}, "
-                f"{Option('valid_source')} and {Option('valid_target')}."
-            )
         found = Overrides()
         for key, value in named_files(self.columns).items():
             origin = Origin.argument(key.removesuffix("_field"))
@@ -179,15 +187,22 @@ class TrainRequest:
                 found |= Overrides({f"data.{key}": value}, origin)
         return found, {name: one for name, one in data.items() if one.table is not None}
 
+    def _check_given_once(self, found: Overrides) -> None:
+        """Raise an error for files or a column that a setting names, too."""
+        for key, value in found.items():
+            said = self.overrides.get(key, value)
+            if str(said) != str(value):  # a column may have a number
+                by = [f"{Option(name, str(one))}" for name, one in self.columns.items()
+                      if ensure_list(one) == ensure_list(value)]  # fmt: skip
+                raise ConfigError(
+                    f"{key} is given twice: by {by[0] if by else DATA_ARGUMENT} and by "
+                    f"{as_typed(self.overrides, key)}. Give it only once."
+                )
+
     def _files_of_recipe(self, recipe: Path | None) -> Overrides:
         """Return the files of the recipe in the folder that was given for them."""
-        if self.recipe_data is None:
+        if self.recipe_data is None or recipe is None:
             return Overrides()
-        if recipe is None:
-            raise ConfigError(
-                f"{Option('data', self.recipe_data)} names the folder for the files of a recipe, "
-                f"but no recipe is given. Add {Option('recipe', takes='NAME')}."
-            )
         return Overrides(in_folder(recipe, self.recipe_data), Origin.argument("data"))
 
     def _with_budget(self, settings: RunSettings, budget: str) -> tuple[RunSettings, float]:
@@ -219,11 +234,6 @@ def implied_settings(
                 f"the task distil needs a teacher. Give its run: {Option('teacher', takes='RUN')}."
             )
         given |= _of_teacher(teacher, by_teacher, with_fields=not named)
-    elif teacher:
-        raise ConfigError(
-            f"{Option('teacher')} applies only to the task distil: headway train distil --teacher "
-            "RUN"
-        )
     if task in SPECS and SPECS[task].continues and start and not named:
         fields = load_run(run_folder(start)).data.fields
         if fields:
@@ -255,15 +265,6 @@ def _of_teacher(teacher: str, origin: Origin, *, with_fields: bool) -> Overrides
     if taught.data.fields and with_fields:
         found["data.fields"] = taught.data.fields
     return Overrides(found, origin)
-
-
-def _check_given_once(found: Overrides, said: Overrides) -> None:
-    for key in found:
-        if key in said and str(said[key]) != str(found[key]):  # a column may have a number
-            raise ConfigError(
-                f"{key} is given twice: {str(found[key])!r} as an argument and "
-                f"{str(said[key])!r} in the settings. Give it only once."
-            )
 
 
 def _check_length(settings: RunSettings, budget: str) -> None:
