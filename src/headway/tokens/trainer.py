@@ -44,6 +44,9 @@ CHARACTERS_A_PAIR = 120
 """Typical length of a sentence pair, both sides together. It converts the size of other texts to
 pairs."""
 
+BYTES = "bytes"
+"""Kind of tokenizer whose vocabulary is fixed, so that no texts are read to train it."""
+
 MAX_WORDS = 32_000
 MAX_CHARACTERS = 8_000
 
@@ -58,6 +61,8 @@ def train_vocabularies(
     """
     if settings.file is not None:
         return load_vocabularies(Path(settings.file))
+    if settings.kind == BYTES:
+        sources, targets = (), ()
     sample = thin_pairs(zip(sources, targets, strict=True), SAMPLE)
     one, other = ([pair[side] for pair in sample] for side in (0, 1))
     if settings.joint:
@@ -81,6 +86,8 @@ def train_on_texts(
     """
     if settings.file is not None:
         return load_tokenizer(Path(settings.file)).with_specials(specials)
+    if settings.kind == BYTES:
+        texts = ()
     sample = [text for text, _ in thin_pairs(((text, "") for text in texts), SAMPLE)]
     return train_tokenizer(sample, settings, n_characters // CHARACTERS_A_PAIR, specials)
 
@@ -89,7 +96,7 @@ def train_tokenizer(
     lines: list[str], settings: TokenizerSettings, n_pairs: int, specials: Sequence[str] = ()
 ) -> Tokenizer:
     train = {"bpe": _bpe, "unigram": _unigram, "wordpiece": _wordpiece, "characters": _characters,
-             "words": _words, "bytes": _bytes}[settings.kind]  # fmt: skip
+             "words": _words, BYTES: _bytes}[settings.kind]  # fmt: skip
     size = settings.vocab_size or choose_size(settings.kind, n_pairs)
     return Tokenizer(train(lines, size, settings, [*SPECIALS, *specials]))
 
