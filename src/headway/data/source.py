@@ -25,7 +25,7 @@ from headway.data.schema import (
     text_schema,
 )
 from headway.data.sniff import MediaType, is_table_file
-from headway.data.table import ABSENT, RawRow, Table
+from headway.data.table import ABSENT, RawRow, Table, value_in
 from headway.data.tag_schemes import TagScheme, TagSchemeDetector, check_words, to_bio
 from headway.errors import ConfigError, DataError, Option
 from headway.settings.data import DataSettings
@@ -100,6 +100,16 @@ class BoundTable:
         columns = self.binding.values()
         known = {one.name: one.default for one in columns if one.default is not None}
         return {**self.absent, **known}
+
+    @property
+    def first(self) -> Example | None:
+        """The first example, without opening the file again; None if there is none."""
+        for row in self.table.sample:
+            values = [value_in(row, name) for name in self.binding]
+            example = self.example(RawRow(values, 1, row=row))
+            if example is not None:
+                return example
+        return None
 
     @property
     def _names(self) -> list[str]:

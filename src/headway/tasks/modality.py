@@ -13,6 +13,7 @@ from headway.data.media.arrays import stack_item
 from headway.data.media.image import n_frames
 from headway.data.media.open_item import MediaRef
 from headway.data.readers.array_stack import CHANNELS, is_stack
+from headway.data.schema import media_columns
 from headway.data.sniff import (
     EXTENSIONS,
     MOVING,
@@ -23,7 +24,7 @@ from headway.data.sniff import (
     is_audio,
     sniff,
 )
-from headway.data.source import files_of, media_examples
+from headway.data.source import files_of, media_tables
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.model import AudioSettings, ImageSettings
@@ -89,7 +90,8 @@ def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
     kinds: tuple[MediaType, ...] = ("image", "audio")
     for what in kinds:
         with suppress(DataError):
-            found = next(media_examples([str(path)], data, what, files=known), None)
+            [bound] = media_tables([str(path)], data, media_columns(what, None, data), known)
+            found = bound.first
             return found and found.medium
     return None
 
