@@ -47,6 +47,10 @@ CHUNK = 1 << 20
 MOST_HEADS = 4
 """Most files whose beginnings are kept."""
 
+KEPT = 1 << 23
+"""Most characters of whole files that a command keeps, so that later passes need not open them: a
+tokenizer is trained on up to 10 million, so this hardly adds to the peak of memory."""
+
 T = TypeVar("T")
 
 STDIN = "-"
@@ -123,12 +127,22 @@ def _decoded(raw: BufferedReader, path: str, encoding: str) -> Iterator[str]:
                 started = True
 
 
-class DataFile:
-    """A text file whose beginning is kept: the choice of a reader and the reader open it once."""
+class _Room:
+    """Characters of whole files that a command may still keep."""
 
-    def __init__(self, path: str, encoding: str = "utf-8") -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class DataFile:
+    """A text file whose beginning is kept: the choice of a reader and the reader open it once. A
+    file that fits in the `room` is kept whole by the first complete pass."""
+
+    def __init__(self, path: str, encoding: str = "utf-8", room: _Room | None = None) -> None:
         self.path = path
         self.encoding = encoding
+        self._room = room or _Room(0)
+        self._whole: list[str] | None = None
         self._first: bytes | None = None
         self._chunks: list[str] = []
         self._is_whole = False
@@ -163,22 +177,36 @@ class DataFile:
             at += 1
 
     def lines(self) -> Iterator[str]:
-        """Open the file and yield all its lines."""
+        """Yield all lines of the file."""
         return lines_of(self.text(), self.name)
 
     def text(self) -> Iterator[str]:
-        """Open the file and yield all its text in chunks. The first complete pass also computes the
-        checksum of the file."""
+        """Yield all text of the file in chunks. The first complete pass opens it, computes its
+        checksum and keeps the text if there is room; later passes open it only if not."""
+        if self._whole is not None:
+            yield from self._whole
+            return
         if self._identity is not None or is_stream(self.path):
             yield from open_text(self.path, self.encoding)
             return
+        chunks: list[str] = []
+        size = 0
         with _file(self.path) as file:
             checked = _Checksum(file)
             raw: BufferedReader[Any] = BufferedReader(checked)
-            yield from _decoded(raw, self.path, self.encoding)
+            for chunk in _decoded(raw, self.path, self.encoding):
+                size += len(chunk)
+                if size <= self._room.size:
+                    chunks.append(chunk)
+                else:
+                    chunks.clear()
+                yield chunk
             while raw.read(CHUNK):  # what a decompressor leaves behind
                 pass
             self._identity = checked.identity
+        if self._whole is None and size <= self._room.size:
+            self._room.size -= size
+            self._whole = chunks
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -199,7 +227,7 @@ class DataFile:
         self._raw = self._rest = None
 
     def forget(self) -> None:
-        """Close the file and drop what has been read of it."""
+        """Close the file and drop its beginning."""
         self.close()
         self._chunks, self._is_whole = [], False
 
@@ -234,15 +262,16 @@ class DataFiles:
     is, and each folder is listed once, whatever part of the command asks."""
 
     def __init__(self) -> None:
+        self._room = _Room(KEPT)
         self._files: dict[tuple[str, str], DataFile] = {}
         self._recent: OrderedDict[tuple[str, str], DataFile] = OrderedDict()
         self._known: dict[Hashable, Any] = {}
 
     def file(self, path: str, encoding: str = "utf-8") -> DataFile:
-        """Return a file; the beginnings of a few files are kept."""
+        """Return a file; the beginnings of a few files are kept, and all of some small ones."""
         key = (path, encoding)
         if key not in self._files:
-            self._files[key] = DataFile(path, encoding)
+            self._files[key] = DataFile(path, encoding, self._room)
         self._recent[key] = self._files[key]
         self._recent.move_to_end(key)
         if len(self._recent) > MOST_HEADS:

@@ -4,8 +4,8 @@ The result is the folder `data/`. It is built beside it and moved there when com
 process is killed at any moment, the next one resumes the work. The folder has checksums of itself
 and of its inputs, so that it is reused exactly if nothing has changed. Preparing uses all cores,
 and memory for a few blocks of text and about 100 bytes per example. Texts are read twice, for the
-check with their checksum and for their tokens, and once more to train a tokenizer; media are read
-once, and the check uses facts stored about them.
+check with their checksum and for their tokens, and once more to learn a vocabulary, from the files
+or, if they are small, from memory; media are read once, and the check uses facts stored about them.
 """
 
 from __future__ import annotations
