@@ -28,7 +28,10 @@ KINDS: dict[str, np.dtype[Any]] = {
 }
 
 LARGEST_HALF = 65504.0
+"""Largest finite number of IEEE 754 half precision."""
+
 ALIGNED = 4
+"""A typed array of 32-bit numbers must begin at a multiple of its element size in bytes."""
 
 DATA = re.compile(r'<script[^>]* id="data"[^>]*>([^<]*)</script>')
 

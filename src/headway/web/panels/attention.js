@@ -316,10 +316,8 @@ PANELS.attention = {
         .filter(([size]) => size)
         .sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
       if (lines) lines(r, row);
-      const read = ` (${block > 1 ? "" : "after "}“${page
-        .stream(kind.rows)
-        .pieces.slice(r * block, (r + 1) * block)
-        .join(" ")}”)`;
+      const words = page.stream(kind.rows).pieces.slice(r * block, (r + 1) * block);
+      const read = ` (${block > 1 ? "" : "after "}“${words.join(" ")}”)`;
       said.replaceChildren(
         el("b", {}, rows[r]),
         cross || block > 1 ? read : "",

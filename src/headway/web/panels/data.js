@@ -63,13 +63,11 @@ PANELS.data = {
       });
       bars(
         body,
-        labels
-          .slice(0, 40)
-          .map(([label, value, valid]) => ({
-            label,
-            value,
-            note: valid ? `${valid.toLocaleString("en")} in validation data` : null,
-          })),
+        labels.slice(0, 40).map(([label, value, valid]) => ({
+          label,
+          value,
+          note: valid ? `${valid.toLocaleString("en")} in validation data` : null,
+        })),
       );
       if (labels.length > 40)
         body.append(el("p", { class: "soft small" }, `and ${labels.length - 40} more`));

@@ -452,14 +452,12 @@ PANELS.image = {
       }),
       n = Math.max(...section.heads.map(({ shape }) => shape[0])),
       side2 = clamp(Math.floor((host.clientWidth - 60) / n) - 8, 34, 96);
-    const table2 = all
-      .appendChild(el("div", { class: "scroll" }))
-      .appendChild(
-        el("div", {
-          class: "seengrid heads",
-          style: `grid-template-columns:16px repeat(${n},${side2}px)`,
-        }),
-      );
+    const table2 = all.appendChild(el("div", { class: "scroll" })).appendChild(
+      el("div", {
+        class: "seengrid heads",
+        style: `grid-template-columns:16px repeat(${n},${side2}px)`,
+      }),
+    );
     section.heads
       .map(({ shape }, l) => [
         el("i", { class: "small soft" }, l + 1),
