@@ -15,12 +15,13 @@ from headway.data.store import Columns
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
 from headway.models.parts.output_heads import LabelHead, set_class_prior
+from headway.nn.divergence import mean_square, sigmoid_divergence
 from headway.nn.loss import LabelSmoothing
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.task_rows import spec_of
 from headway.tasks.format import PrintOptions
 from headway.tasks.label_kinds import MultiLabel, Regression, SingleLabel
-from headway.tasks.readout import Read, mean_square, sigmoid_divergence
+from headway.tasks.readout import Read
 
 SEVERAL = MultiLabel(("art", "food", "sport"))
 NUMBER = Regression(mean=10.0, std=4.0)

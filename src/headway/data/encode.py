@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from headway.data.check_report import Finding, Report, counted
 from headway.data.columns.column import SPLITS, Rows, StoreFacts, StoreTools, TokenColumn
 from headway.data.manifest import DataManifest
+from headway.data.pairs import filter_pairs
 from headway.data.source import DataSource, Example, in_example_blocks
 from headway.data.workdir import GrowingFiles
 from headway.data.workers import map_blocks
@@ -351,7 +352,10 @@ class DatasetWriter:
         lengths = self._lengths(encoded)
         self._measure(kept, encoded, lengths)
         if self.pairs:
-            fits = self._fitting(kept, lengths)
+            data = self.source.settings.data
+            fits, dropped = filter_pairs(np.stack(list(lengths.values())), kept.valid, data)
+            for why, n in dropped.items():
+                self.count.dropped[why] += n
             kept, n_bytes = kept.kept(fits), n_bytes[fits]
             texts = {name: flat.rows(fits) for name, flat in texts.items()}
         columns: dict[str, Rows] = {**texts}
@@ -391,21 +395,6 @@ class DatasetWriter:
     def _count_long(self, lengths: NDArray[np.int64]) -> None:
         for limit in self.count.over_long:
             self.count.over_long[limit] += int((lengths > int(limit)).sum())
-
-    def _fitting(
-        self, kept: RoutedBlock, lengths: Mapping[str, NDArray[np.int64]]
-    ) -> NDArray[np.bool_]:
-        """Return which pairs are neither too long nor too uneven (allowed in validation data)."""
-        data, dropped = self.source.settings.data, self.count.dropped
-        both = np.stack(list(lengths.values()))
-        longer, shorter = both.max(axis=0), both.min(axis=0)
-        too_long = (longer > data.max_len) | (shorter == 0)
-        uneven = ~too_long & ~kept.valid & (longer > data.max_ratio * shorter)
-        uneven &= bool(data.max_ratio)
-        dropped["over_long"] += int((too_long & ~kept.valid).sum())
-        dropped["validation_over_long"] += int((too_long & kept.valid).sum())
-        dropped["ratio"] += int(uneven.sum())
-        return ~(too_long | uneven)
 
     def _write(self, number: int, rows: Mapping[str, Rows], ends: NDArray[np.bool_]) -> None:
         """Write the rows of one split; pieces of a document become one sequence."""

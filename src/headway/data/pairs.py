@@ -1,9 +1,12 @@
-"""Sentence pairs from aligned files, tables, or lines of JSON."""
+"""Sentence pairs from aligned files, tables, or lines of JSON, and the filter on their lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headway.data.files import is_stream, spool
 from headway.data.source import pair_source
@@ -35,3 +38,27 @@ def _rereadable(path: str, folder: Path) -> str:
         return path
     spool(path, folder / "standard-input")
     return str(folder / "standard-input")
+
+
+def filter_pairs(
+    lengths_2B: NDArray[np.int64], valid_B: NDArray[np.bool_], data: DataSettings
+) -> tuple[NDArray[np.bool_], dict[str, int]]:
+    """Return which pairs are kept, and the number of dropped pairs by reason.
+
+    Pairs over `data.max_len` and pairs with an empty side are dropped, and training pairs whose
+    lengths differ by more than `data.max_ratio`.
+
+    Args:
+        lengths_2B: tokens of the source and of the target of each pair.
+        valid_B: whether a pair is in the validation set.
+    """
+    longer_B, shorter_B = lengths_2B.max(axis=0), lengths_2B.min(axis=0)
+    too_long_B = (longer_B > data.max_len) | (shorter_B == 0)
+    uneven_B = ~too_long_B & ~valid_B & (longer_B > data.max_ratio * shorter_B)
+    uneven_B &= bool(data.max_ratio)
+    dropped = {
+        "over_long": int((too_long_B & ~valid_B).sum()),
+        "validation_over_long": int((too_long_B & valid_B).sum()),
+        "ratio": int(uneven_B.sum()),
+    }
+    return ~(too_long_B | uneven_B), dropped

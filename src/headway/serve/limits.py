@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections import deque
 from dataclasses import dataclass, fields
 
 from headway.errors import ConfigError
 from headway.specs.values import TracksExplicit, check_values
+
+MAX_RETRY_AFTER = 30
+"""Largest `Retry-After` of a rejected request, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,3 +98,30 @@ class Limits(TracksExplicit):
                     f"serve.{one.name}={value:g} is too small: it must be at least "
                     f"{0 if one.name in ('collect_ms', 'looks') else 1}."
                 )
+
+
+class RetryAfter:
+    """The wait that rejected clients are given, so that all of them find a place when they retry.
+
+    After a shorter time they would be rejected again and again.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 1
+        self._rejections: deque[float] = deque()
+        """Times of the rejections whose clients have not retried yet."""
+
+    def seconds(self, accepted: int, seconds_per_request: float) -> int:
+        """Count a rejection and return its `Retry-After`.
+
+        Args:
+            accepted: number of requests that are queued or running.
+            seconds_per_request: recent time of one request in a batch with others.
+        """
+        now = time.perf_counter()
+        self._rejections.append(now)
+        while self._rejections[0] < now - self._seconds:
+            self._rejections.popleft()
+        needed = (accepted + len(self._rejections)) * seconds_per_request
+        self._seconds = min(MAX_RETRY_AFTER, max(1, math.ceil(needed)))
+        return self._seconds

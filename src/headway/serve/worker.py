@@ -29,7 +29,7 @@ from headway.errors import UserError
 from headway.run import Run
 from headway.serve.cost import MEASURED_FROM, LatencyEstimator, cost_of
 from headway.serve.errors import ModelFailed, RequestRejected
-from headway.serve.limits import Limits
+from headway.serve.limits import MAX_RETRY_AFTER, Limits, RetryAfter
 from headway.serve.memory import model_bytes
 from headway.serve.metrics import SECONDS, SIZES, Metrics
 from headway.settings.task_rows import spec_of
@@ -45,9 +45,6 @@ PieceCallback = Callable[[int, int, str], None]
 
 MAX_PREDICTORS = 16
 """Number of predictors that are kept for later requests with the same options."""
-
-MAX_RETRY_AFTER = 30
-"""Largest `Retry-After` of a rejected request, in seconds."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before another attempt to load a model that could not be loaded."""
@@ -166,10 +163,7 @@ class InferenceWorker:
         self._seconds_per_request = 0.05
         """Recent seconds per request, while others are computed in the same batch."""
 
-        self._rejection_times: deque[float] = deque()
-        """Times of rejections within the last `Retry-After` interval."""
-
-        self._retry_after = 1
+        self._retry_after = RetryAfter()
         self.n_bytes = 0
         """Bytes of the model, known after it was loaded and warmed up."""
 
@@ -272,18 +266,9 @@ class InferenceWorker:
         )  # fmt: skip
 
     def retry_after(self) -> int:
-        """`Retry-After` of a rejected request: seconds until a place is free, if all rejected
-        clients retry on time. After a shorter time they would be rejected again and again."""
-        now = time.perf_counter()
+        """`Retry-After` of a rejected request."""
         with self._condition:
-            self._rejection_times.append(now)
-            while self._rejection_times[0] < now - self._retry_after:
-                self._rejection_times.popleft()
-            crowd = self._accepted + len(self._rejection_times)
-            self._retry_after = min(
-                MAX_RETRY_AFTER, max(1, math.ceil(crowd * self._seconds_per_request))
-            )
-            return self._retry_after
+            return self._retry_after.seconds(self._accepted, self._seconds_per_request)
 
     def release(self, n_inputs: int) -> None:
         """Free the place of a request that has ended or was not queued."""

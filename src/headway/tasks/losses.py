@@ -17,13 +17,14 @@ from torch.utils.checkpoint import checkpoint
 
 from headway.models.parts.counted import NgramLMHead
 from headway.models.parts.output_heads import LMHead, MaskedLMHead
+from headway.nn.divergence import softmax_divergence
 from headway.nn.loss import LabelSmoothing
 from headway.nn.tap import record
 from headway.settings.run import RunSettings
 from headway.settings.start import DistilSettings
 from headway.tasks.dataset import Batch
 from headway.tasks.objective import Objective, TaskLoss
-from headway.tasks.readout import Read, softmax_divergence
+from headway.tasks.readout import Read
 
 LossOf = Callable[[nn.Module, Any], TaskLoss]
 

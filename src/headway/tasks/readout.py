@@ -23,37 +23,17 @@ from headway.models.parts.output_heads import (
     ModelInput,
     at_least_fp32,
 )
+from headway.nn.divergence import (
+    Divergence,
+    mean_square,
+    sigmoid_divergence,
+    softmax_divergence,
+    square_distance,
+)
 from headway.settings.run import RunSettings
 from headway.settings.task_rows import spec_of
 
 Scorer = Callable[[Tensor], Tensor]
-Divergence = Callable[[Tensor, Tensor, float], Tensor]
-"""Divergence of outputs (R C) from a teacher's (R C) at a temperature, for each position."""
-
-
-def softmax_divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
-    """T² · KL(teacher ‖ student) of the softmax probabilities at temperature T."""
-    logs_RC = (scores_RC.float() / temperature).log_softmax(-1)
-    aims_RC = (aims_RC.float() / temperature).log_softmax(-1)
-    return (aims_RC.exp() * (aims_RC - logs_RC)).sum(-1) * temperature**2
-
-
-def mean_square(values_RE: Tensor, aims_RE: Tensor, _: float) -> Tensor:
-    """Mean squared difference of numbers; the temperature is ignored."""
-    return (values_RE.float() - aims_RE.float()).square().mean(-1)
-
-
-def sigmoid_divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
-    """T² · KL(teacher ‖ student) of multi-label probabilities, averaged over the labels."""
-    x_RC, y_RC = scores_RC.float() / temperature, aims_RC.float() / temperature
-    yes_RC = y_RC.sigmoid() * (F.logsigmoid(y_RC) - F.logsigmoid(x_RC))
-    no_RC = (-y_RC).sigmoid() * (F.logsigmoid(-y_RC) - F.logsigmoid(-x_RC))
-    return (yes_RC + no_RC).mean(-1) * temperature**2
-
-
-def square_distance(values_RD: Tensor, aims_RD: Tensor, _: float) -> Tensor:
-    """Squared distance of vectors; for vectors of length 1 it is 2 − 2 cos."""
-    return (values_RD.float() - aims_RD.float()).square().sum(-1)
 
 
 @dataclass(frozen=True)

@@ -31,18 +31,12 @@ from headway.models.parts.ngrams import NgramScores
 from headway.models.parts.output_heads import HiddenStates, ModelInput
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
+from headway.nn.divergence import mean_square, sigmoid_divergence
 from headway.nn.layout import Layout
 from headway.tasks import dataset as tasks
 from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.preprocess.preprocessor import MaskedDataset, MaskTargets, preprocessor_of
-from headway.tasks.readout import (
-    OneVector,
-    Read,
-    as_model,
-    mean_square,
-    readout_of,
-    sigmoid_divergence,
-)
+from headway.tasks.readout import OneVector, Read, as_model, readout_of
 
 TOGETHER = 2048
 """Tokens per batch when copies of one reading pass through the model together."""

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.capture.forward import ReadingBatch, final_states, gives_vector, read_out
+from headway.nn.divergence import sigmoid_divergence
 from headway.tasks.loaded_run import LoadedRun
-from headway.tasks.readout import Read, readout_of, sigmoid_divergence
+from headway.tasks.readout import Read, readout_of
 
 AT_ONCE = 512
 """Rows whose scores are held at a time."""

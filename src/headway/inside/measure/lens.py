@@ -46,10 +46,11 @@ from headway.inside.capture.reading import (
 from headway.inside.capture.trace import Trace, trace
 from headway.models.parts.output_heads import HiddenStates
 from headway.models.parts.text import TextFront
+from headway.nn.divergence import sigmoid_divergence
 from headway.nn.layout import Layout
 from headway.storage import replace_file
 from headway.tasks.loaded_run import LoadedRun
-from headway.tasks.readout import Read, readout_of, sigmoid_divergence
+from headway.tasks.readout import Read, readout_of
 
 __all__ = ["LogitLens", "TunedLens", "lens", "tune"]
 
