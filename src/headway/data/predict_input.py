@@ -312,10 +312,8 @@ def describe_media_columns(path: str, data: DataSettings, what: MediaModality) -
     return f"column {column} names the files{some}"
 
 
-ROLES = {
-    "text": "the text", "words": "the words", "source": "the text", "other": "the second text",
-    "label": "the label",
-}  # fmt: skip
+ROLES = {"source": "text", "other": "second text"}
+"""Names of columns in messages about inputs, where the task has another name."""
 
 
 def describe_columns(table: Table, binding: dict[str, Column]) -> str:
@@ -325,7 +323,10 @@ def describe_columns(table: Table, binding: dict[str, Column]) -> str:
     def named(name: str) -> str:
         return repr(name) if table.header else name
 
-    parts = [f"{unit} {named(name)} is {ROLES[one.name]}" for name, one in binding.items()]
+    parts = [
+        f"{unit} {named(name)} is the {ROLES.get(one.name, one.name)}"
+        for name, one in binding.items()
+    ]
     tops = {name.partition(".")[0] for name in binding} | set(binding)
     left = [named(name) for name in table.columns if name not in tops]
     if left:
