@@ -12,9 +12,19 @@ import numpy as np
 import pytest
 
 from headway.data.binding_table import TrainingTables
-from headway.data.columns.column import KINDS, Column, Sample, StoreFacts, StoreTools, register
+from headway.data.columns.column import (
+    KINDS,
+    Column,
+    Sample,
+    StoreFacts,
+    StoreTools,
+    class_of,
+    register,
+)
 from headway.data.named_data import bind_data
+from headway.data.predict_input import describe_columns
 from headway.data.prepare import prepare
+from headway.data.source import sources
 from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
 from headway.settings.run import RunSettings, run_settings
@@ -134,6 +144,22 @@ def test_its_bad_values_and_findings_are_reported(tmp_path: Path) -> None:
     same = written(tmp_path / "b.jsonl", [{**row, "stars": 3} for row in rows()])
     found = {one.name for one in prepare(run(same), tmp_path / "other").report.findings}
     assert "one-rating" in found
+
+
+def test_it_is_named_in_the_description_of_an_input_file(tmp_path: Path) -> None:
+    [table] = [one.table for one in sources(run(written(tmp_path / "a.jsonl", rows())))[0].tables()]
+    binding = {"text": class_of("text")("text"), "stars": RatingColumn("stars")}
+    assert (
+        describe_columns(table, binding) == "field 'text' is the text; field 'stars' is the stars"
+    )
+
+
+@pytest.mark.parametrize("box", ["1 2 3 4", "1,2,3,4", [1, 2, 3, 4], (1, 2, 3, 4), np.arange(1, 5)])
+def test_a_region_is_parsed_alike_from_files_and_from_memory(box: object) -> None:
+    assert class_of("region")("box").parse(box, "here") == (1, 2, 3, 4)
+    for wrong in ([1, 2, 3], (1, 2, 3, -4), "1 2 3", 4):
+        with pytest.raises(DataError, match=naming("here")):
+            class_of("region")("box").parse(wrong, "here")
 
 
 def test_a_kind_is_registered_once() -> None:

@@ -32,9 +32,6 @@ from headway.storage import work_folder
 if TYPE_CHECKING:
     from headway.data.columns.media import MediaColumn
 
-SETTING_OF: dict[str, str] = dict.fromkeys(ALL_MEDIA, "path")
-"""Names of columns in settings, where arguments use another word."""
-
 ColumnLayout = tuple[FileSetting, tuple[Column, ...]]
 """The setting that takes the files, and the columns that they must have."""
 
@@ -119,7 +116,7 @@ def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
     table = "media" in needs or "pairs" in needs
     found: dict[str, object] = {}
     for name, value in needs.items():
-        field = f"{SETTING_OF.get(name, name)}_field"
+        field = f"{'path' if name in ALL_MEDIA else name}_field"
         if name == "encoding":
             found[name] = str(value)
         elif name in FILES and not (table and field in DEFAULTS):

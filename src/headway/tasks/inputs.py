@@ -34,7 +34,6 @@ from headway.data.media.open_item import (
 from headway.data.media.resample import resample
 from headway.data.predict_input import bind_inputs
 from headway.data.readers.array_stack import CHANNELS
-from headway.data.sniff import MediaType
 from headway.data.table import (
     Table,
     has_columns,
@@ -51,13 +50,6 @@ from headway.storage import work_folder
 from headway.tasks.media_inputs import LoadedInput, check_kind, found_file, what_of
 
 AnyArray = NDArray[np.generic]
-
-NAMES: dict[MediaType, tuple[str, str]] = {
-    "image": ("image", "an image"),
-    "video": ("video", "a video"),
-    "audio": ("audio", "audio"),
-}
-"""Key in mappings, and noun in messages, of each kind of media."""
 
 PATHS = ("path", "file")
 
@@ -129,9 +121,9 @@ def expected_input(settings: RunSettings) -> str:
     """Description of the inputs that a run takes, for messages."""
     front = media_settings(settings)
     if front is not None:
-        key, name = NAMES[what_of(front)]
-        rate = ", or (samples, rate)" if key == "audio" else ", an array or a Pillow image"
-        return f"{name}: the path of a file, bytes{rate}"
+        made = class_of(what_of(front))
+        rate = ", or (samples, rate)" if made.is_audio else ", an array or a Pillow image"
+        return f"{made.noun}: the path of a file, bytes{rate}"
     if settings.data.fields:
         example = ", ".join(f"{name!r}: …" for name in settings.data.fields[:3])
         return f"a mapping with its fields: {{{example}}}"
@@ -228,8 +220,7 @@ class Inputs:
         try:
             if self.form is not None:
                 [kind] = [name for name, one in binding.items() if one.is_media]
-                own, _ = NAMES[self.form.modality]
-                item = {own: row[kind]} | {
+                item = {self.form.modality: row[kind]} | {
                     name: row[name] for name in MediaRegion._fields
                     if name in row and name not in binding and not is_missing(row[name])
                 }  # fmt: skip
@@ -371,13 +362,14 @@ class Inputs:
         self, x: Mapping[str, object], form: ItemFormat, where: str
     ) -> tuple[object, MediaRegion, object]:
         """The media value of a mapping, the selected part of it, and its sampling rate."""
-        own, _ = NAMES[form.modality]
+        own = form.modality
         targets = {name for need in self.spec.needs if need.role == "target" for name in need.names}
         inputs = [need.name for need in self.spec.needs if need.role == "input"]
         # Datasets give paths that do not exist locally next to the data, so the data comes first.
         every = dict.fromkeys((own, "array", "bytes", *PATHS, *inputs))
         keys = [key for key in every if key not in targets]
-        more = ["rate", "sampling_rate", "start", "end"] if own == "audio" else ["box"]
+        times = ["rate", "sampling_rate", "start", "end"]
+        more = times if form.is_audio else ["box"]
         values = [x[key] for key in keys if x.get(key) is not None]
         if not values:
             raise DataError(
@@ -387,9 +379,11 @@ class Inputs:
             if key not in (*targets, *keys, *more) and self.strict:
                 near = suggest(str(key), [*keys, *more])
                 raise DataError(f"{where} has an unknown key {key!r}.{near}")
-        part: dict[str, Any] = {name: x.get(name) for name in ("box", "start", "end")}
-        if part["box"] is not None:
-            part["box"] = _box(part["box"], where)
+        region = class_of("region")
+        part: dict[str, Any] = {
+            name: region(name).parse(x.get(name), f"{where}: `{name}`")
+            for name in ("box", "start", "end")
+        }
         return values[0], MediaRegion(**part), x.get("rate", x.get("sampling_rate"))
 
     def _file(self, name: str, form: ItemFormat, part: MediaRegion) -> object:
@@ -406,15 +400,6 @@ class Inputs:
         if self.spec.writes and form.is_audio and part == MediaRegion():
             return name  # may be of any length, so it is read during transcription
         return LoadedInput(name, read_media(str(path), form, part).values)
-
-
-def _box(value: object, where: str) -> tuple[int, ...]:
-    box = tuple(value) if isinstance(value, Iterable) else ()
-    if len(box) != 4 or not all(isinstance(one, int | np.integer) for one in box):
-        raise DataError(
-            f"{where}: box={shown_value(value)} must be four integers: left, top, right, bottom."
-        )
-    return tuple(map(int, box))
 
 
 def _from_bytes(value: bytes, form: ItemFormat, name: str, part: MediaRegion) -> LoadedInput:

@@ -85,6 +85,9 @@ class Column(ABC):
     is_media: ClassVar[bool] = False
     """Whether the values are images, videos or audio."""
 
+    noun: ClassVar[str] = ""
+    """A value in messages, such as `an image`, if it is an image, a video or audio."""
+
     is_image: ClassVar[bool] = False
     is_audio: ClassVar[bool] = False
     is_moving: ClassVar[bool] = False

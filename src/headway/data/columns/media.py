@@ -22,6 +22,7 @@ from headway.data.columns.column import (
     StoreTools,
     Value,
     check_unicode,
+    to_python,
 )
 from headway.data.media.decoding import (
     FLAT,
@@ -40,8 +41,6 @@ from headway.errors import DataError
 if TYPE_CHECKING:
     from headway.data.check import Findings
     from headway.data.scan import DatasetScan
-
-    pass
 
 
 SMALL = 4
@@ -223,6 +222,7 @@ class VisualColumn(MediaColumn):
 @dataclass(frozen=True)
 class ImageColumn(VisualColumn):
     kind: ClassVar[str] = "image"
+    noun: ClassVar[str] = "an image"
     is_image: ClassVar[bool] = True
     modality: ClassVar[MediaType] = "image"
     item_axes: ClassVar[int | None] = 3
@@ -234,6 +234,7 @@ class ImageColumn(VisualColumn):
 @dataclass(frozen=True)
 class VideoColumn(VisualColumn):
     kind: ClassVar[str] = "video"
+    noun: ClassVar[str] = "a video"
     is_moving: ClassVar[bool] = True
     modality: ClassVar[MediaType] = "video"
     item_axes: ClassVar[int | None] = 4
@@ -245,6 +246,7 @@ class VideoColumn(VisualColumn):
 @dataclass(frozen=True)
 class AudioColumn(MediaColumn):
     kind: ClassVar[str] = "audio"
+    noun: ClassVar[str] = "audio"
     is_audio: ClassVar[bool] = True
     modality: ClassVar[MediaType] = "audio"
     flat: ClassVar[str] = "silent from start to end."
@@ -294,6 +296,7 @@ class RegionColumn(Column):
 
     def parse(self, raw: object, where: str) -> Value:
         """Return the value, or None for an empty cell."""
+        raw = raw.tolist() if isinstance(raw, np.ndarray) else to_python(raw)
         if is_missing(raw) or raw == "":
             return None
         return REGIONS[self.name](raw, where)
@@ -334,7 +337,7 @@ def _whole(value: Any, where: str) -> int:
 
 def _box(value: Any, where: str) -> tuple[int, int, int, int]:
     cells = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(cells, list) or len(cells) != 4:
+    if not isinstance(cells, list | tuple) or len(cells) != 4:
         raise DataError(
             f"{where} is {value!r}, but must be four numbers: left, top, right, bottom."
         )
