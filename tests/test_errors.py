@@ -10,7 +10,14 @@ import pytest
 
 import headway
 from headway.cli.main import main
-from headway.errors import ColumnName, MissingColumnError, Option, UserError, command_line
+from headway.errors import (
+    ColumnName,
+    Edge,
+    MissingColumnError,
+    Option,
+    UserError,
+    called_by,
+)
 from tests.facts import missing
 
 Capsys = pytest.CaptureFixture[str]
@@ -154,14 +161,16 @@ def test_an_option_is_named_as_it_is_given() -> None:
         Option("stream"): ("--stream", "write()"),
     }
     for option, (flag, argument) in options.items():
-        with command_line():
+        with called_by(Edge.COMMAND_LINE):
             assert str(option) == flag
+        with called_by(Edge.HTTP):
+            assert str(option) == option.name
         assert str(option) == argument
 
 
 def test_threads_of_a_command_name_flags() -> None:
     found: list[str] = []
-    with command_line():
+    with called_by(Edge.COMMAND_LINE):
         worker = threading.Thread(target=lambda: found.append(f"{Option('out')}"))
         worker.start()
         worker.join()

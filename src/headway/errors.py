@@ -31,17 +31,18 @@ class Edge(Enum):
 
     PYTHON = auto()
     COMMAND_LINE = auto()
+    HTTP = auto()
 
 
 _edge = Edge.PYTHON
 
 
 @contextmanager
-def command_line() -> Iterator[None]:
-    """Context of a command: options in messages are named as they are typed. Applies to the whole
-    process, because the threads of a command work for the same user."""
+def called_by(way: Edge) -> Iterator[None]:
+    """Context of a command or a server: options in messages are named as this way names them.
+    Applies to the whole process, because its threads work for the same user."""
     global _edge
-    before, _edge = _edge, Edge.COMMAND_LINE
+    before, _edge = _edge, way
     try:
         yield
     finally:
@@ -61,9 +62,9 @@ METHODS = {"labels": "choose()", "stream": "write()", "format": "save()"}
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command, which is an argument of a function in Python.
+    """An option of a command: an argument of a function in Python, and a field of a request.
 
-    As text, it is named as the user would give it: `--n-best 3` or `n_best=3`."""
+    As text, it is named as the user would give it: `--n-best 3`, `n_best=3` or `n_best`."""
 
     name: str
     """Name of the argument in Python."""
@@ -82,6 +83,8 @@ class Option:
                 return f"{word} {self.takes}".rstrip()
             is_bare = not isinstance(value, str) or _BARE.fullmatch(value)
             return f"{word} {value if is_bare else repr(value)}"
+        if _edge is Edge.HTTP:
+            return self.name
         if self.name in METHODS:
             return METHODS[self.name]
         if value is None:

@@ -16,7 +16,7 @@ from headway.cli.evaluate import FLAGS, evaluate
 from headway.cli.flags import add_command
 from headway.cli.main import main
 from headway.decode.writer import Writer
-from headway.errors import UserError, command_line
+from headway.errors import Edge, UserError, called_by
 from headway.metrics.translation import bleu, chrf, compare_bleu, tokenised_bleu
 from headway.models.build import build_model
 from headway.models.folder import save_model
@@ -44,7 +44,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
     def run(*words: object) -> str:
         capsys.readouterr()
-        with command_line():
+        with called_by(Edge.COMMAND_LINE):
             app([str(word) for word in words], standalone_mode=False)
         return capsys.readouterr().out
 

@@ -24,6 +24,7 @@ import pytest
 from headway.cli.main import main
 from headway.errors import needs
 from headway.settings.folder import SHIPPED, WEIGHTS
+from tests.facts import missing
 
 from .conftest import wait_for
 
@@ -201,6 +202,15 @@ def test_a_run_with_the_sign_of_settings_in_its_name_is_served(tmp_path: Path) -
     with command(str(tmp_path / "lr=1"), "serve.drain=1") as (_, url, _):
         body = {"model": "lr=1", "input": "a", "options": {"max_len": 2}}
         assert httpx2.post(f"{url}/v1/predict", json=body, timeout=60).status_code == 200
+
+
+def test_an_error_of_a_request_names_its_option() -> None:
+    with command("base-en") as (_, url, _):
+        sent = {"model": "base-en", "input": "A text.", "options": {"top": 3}}
+        answer = httpx2.post(f"{url}/v1/predict", json=sent, timeout=60)
+    assert answer.status_code == 422
+    assert not missing(answer.text, "top nearest")
+    assert "--" not in answer.text
 
 
 def test_a_second_signal_ends_it_at_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from headway.errors import command_line
+from headway.errors import Edge, called_by
 from headway.specs.metrics import METRICS
 from headway.specs.tasks import SPECS
 from headway.tasks.format import comparison_lines
@@ -52,7 +52,7 @@ def test_a_model_worse_than_a_baseline_gets_advice() -> None:
     accuracy, loss = METRICS["accuracy"], METRICS["loss"]
     assert advice(SPECS["classify"], 80.0, BASELINES, accuracy, 100) is None
     assert advice(SPECS["classify"], 60.0, {}, accuracy, 100) is None
-    with command_line():
+    with called_by(Edge.COMMAND_LINE):
         said = advice(SPECS["classify"], 78.0, BASELINES, accuracy, 100)
     assert said is not None
     for word in (
@@ -84,6 +84,6 @@ def test_every_task_has_something_that_helps() -> None:
         said = advice(spec, 1.0, BASELINES, METRICS["accuracy"], 1) or ""
         assert spec.lacks in said
         assert ("start=" in said) == bool(spec.starts_from)
-        with command_line():
+        with called_by(Edge.COMMAND_LINE):
             said = advice(spec, 1.0, BASELINES, METRICS["accuracy"], 1, tuned=True) or ""
         assert "--from" not in said

@@ -43,7 +43,7 @@ from headway.cli.train import FLAGS as TRAIN
 from headway.cli.train import train
 from headway.cli.truth import FLAGS as TRUTH
 from headway.cli.truth import truth
-from headway.errors import UserError, command_line, out_of_memory
+from headway.errors import Edge, UserError, called_by, out_of_memory
 from headway.settings.renamed import RenamedSettingWarning
 from headway.settings.synonyms import NOTHING, option_here
 
@@ -111,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     words, debug = _take_debug(sys.argv[1:] if argv is None else argv)
     try:
-        with command_line(), _notes_of_renamed(words):
+        with called_by(Edge.COMMAND_LINE), _notes_of_renamed(words):
             result = _parser()(words, prog_name="headway", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0

@@ -21,7 +21,7 @@ from headway.cli.data_arguments import (
     settings_of,
     split_words,
 )
-from headway.errors import ConfigError, UserError, needs
+from headway.errors import ConfigError, Edge, UserError, called_by, needs
 from headway.settings.folder import run_folder
 
 if TYPE_CHECKING:
@@ -103,10 +103,11 @@ def serve(
     url = server.url_of(host, listening)
     if not quiet:
         server.log_to_stderr()
-    server.serve(
-        app, listening, started=partial(_started, app, url),
-        ready=partial(_ready, app, url, keys is not None),
-    )  # fmt: skip
+    with called_by(Edge.HTTP):
+        server.serve(
+            app, listening, started=partial(_started, app, url),
+            ready=partial(_ready, app, url, keys is not None),
+        )  # fmt: skip
     _print_note("stopped.")
     if not service_of(app).join(0.1):
         # A computation without a waiting client is still running; a normal exit would abort in it.

@@ -31,8 +31,6 @@ class HasPlace(Protocol):
 
 
 Facts = TypeVar("Facts", bound=HasPlace)
-Locate = Callable[[str], object]
-"""Type of a function from a dotted key to the prefix of an error about it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,9 +231,11 @@ class EffectTable(Generic[Facts]):
         *,
         is_default: Callable[[str, Any], bool] = lambda key, value: False,
         typed: Callable[[str, Any], str] = _model_setting,
-        where: Locate = lambda key: "",
+        where: Callable[[str], object] = lambda key: "",
     ) -> None:
-        """Raise a `ConfigError` for the first of these values that has no effect."""
+        """Raise a `ConfigError` for the first of these values that has no effect.
+
+        `where`: the prefix of the error about a key."""
         for key, value in values.items():
             row = self.missing(key, facts, is_default=is_default(key, value))
             if row is not None:
