@@ -122,6 +122,7 @@ def test_an_evaluation_knows_all_references(folder: Path, capsys: Output) -> Non
     assert facts["exact_match"] == 50.0
     assert facts["loss"] > 0
     assert facts["baselines"]["most frequent caption"]["exact_match"] <= 50.0
+    assert facts["baselines"]["token frequencies"]["loss"] > 0
     assert main(words) == 0
     assert not missing(capsys.readouterr().out, "50.00 CIDEr-D")
 

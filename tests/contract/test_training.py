@@ -115,6 +115,17 @@ def test_its_own_validation_set_is_what_it_is_scored_on(tiny: Tiny) -> None:
     assert_same(dict(found), dict(scores_of(tiny, full=True)))
 
 
+def test_its_validation_set_scores_the_same_as_a_test_set(tiny: Tiny) -> None:
+    rows = []
+    for example in tiny.task.prepared.valid_examples:
+        if "place" in example:
+            rows.append(tiny.examples[int(example["place"].rpartition(":")[2]) - 1])
+        else:
+            first = next(iter(example.values()))
+            rows.append(next(row for row in tiny.examples if first in row.values()))
+    assert_same(dict(tiny.run.evaluate(rows)), dict(tiny.run.evaluate()))
+
+
 def test_a_test_set_in_memory_and_in_a_file_score_the_same(tiny: Tiny, tmp_path: Path) -> None:
     from .columns import write
 

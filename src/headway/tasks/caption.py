@@ -12,7 +12,6 @@ from headway.data.schema import MediaSpec
 from headway.data.store import Columns, PreparedData
 from headway.errors import DataError
 from headway.metrics.captions import match_interval
-from headway.metrics.translation import as_list
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
@@ -32,7 +31,6 @@ from headway.tasks.seq2seq_scores import (
     EvalSet,
     GeneratedTexts,
     TextPredictions,
-    loss_of,
     text_scores,
     texts_of,
 )
@@ -58,7 +56,7 @@ class CaptionTask(Seq2SeqTask):
 
     @staticmethod
     def _shape(settings: RunSettings, stored: MediaFormat | None = None) -> ImageSettings:
-        return image_settings(settings, settings.caption.modality, {"class_token": False}, stored)
+        return image_settings(settings, settings.caption.modality, stored)
 
     def describe(self, prepared: PreparedData) -> str:
         return f"{prepared.train.n:,} captions of {UNITS[prepared.modality]}"
@@ -115,26 +113,24 @@ class CaptionTask(Seq2SeqTask):
         """Each image once, with all its captions as references."""
         settings, shape = use.settings, media_settings_of(use.settings)
         media = MediaSpec.of(settings.caption.modality, shape, WRITTEN)
-        given = evaluation_media(media, with_files(settings, files), progress=use.progress)
+        given = evaluation_media(
+            media, with_files(settings, files), tokenizer=use.opened.vocab.target,
+            progress=use.progress,
+        )  # fmt: skip
         texts = [" ".join(text.split()) for text in given.targets]
         rows, references = group_by_image(given.items, texts)
         names = [given.places[row] for row in rows]
         sources = StoreSubset(given.items.images, rows)
-        return EvalSet(sources, references, names, {"captions": len(texts)})
+        items = self.dataset(given.items, use.opened.vocab, settings)
+        return EvalSet(sources, references, names, {"captions": len(texts)}, dataset=items)
 
     def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
         writer = writer_of(use.opened, use.settings.decode, task="caption")
-        pairs = [
-            (image, text)
-            for image, texts in zip(examples.sources, examples.references, strict=True)
-            for text in as_list(texts)
-        ]
-        loss = loss_of(writer, iter(pairs), len(pairs), use.progress, "captions")
         what = use.settings.caption.modality
         outputs = texts_of(writer, examples.sources, use.progress, "captioning", what)
         rate = writer.summary.rate
         speed = ("speed", f"{rate:,.0f}", "tokens per second")
-        return TextPredictions(outputs, loss, [speed], {"tokens_per_s": rate})
+        return TextPredictions(outputs, None, [speed], {"tokens_per_s": rate})
 
     def test_interval(self, judged: GeneratedTexts) -> dict[str, Range]:
         value = text_scores(["exact_match"], judged)["exact_match"].value

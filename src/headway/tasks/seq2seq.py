@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
@@ -44,7 +45,7 @@ from headway.tasks.objective import (
     text_frequencies,
 )
 from headway.tasks.preprocess.preprocessor import preprocessor_of
-from headway.tasks.readout import EachRow, Read, readout_of
+from headway.tasks.readout import EachRow, Read, Readout, readout_of
 from headway.tasks.scores import Methods, MethodScores, Range, ScoreRow, Scores
 from headway.tasks.seq2seq_dataset import Seq2SeqDataset, TextTargets
 from headway.tasks.seq2seq_scores import (
@@ -206,14 +207,78 @@ class TextBaseline(NamedTuple):
     remark: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValidationTexts:
-    """What an evaluation during training reads, besides sources and references."""
+@dataclass(frozen=True)
+class TargetLoss:
+    """Loss of target texts in training and evaluation: of a decoder, of CTC, or of both."""
 
-    prepared: PreparedData
-    dataset: Seq2SeqDataset
-    find_loss: Callable[[EvalPass], float]
-    quick_size: int
+    task: Seq2SeqTask
+    settings: Resolved
+
+    @cached_property
+    def readout(self) -> Readout:
+        return readout_of(self.settings)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model has a decoder; otherwise it has only CTC."""
+        return self.readout != EachRow("ctc")
+
+    def read(self, model: nn.Module, given: Batch[TextTargets]) -> Read:
+        """Run the model. The weights of source positions, which CTC reads, add up to the number of
+        decoder positions."""
+        source, target = given.streams
+        n_rows, n_words = source.layout.n_rows, target.layout.n_rows
+        even_M = target.values.new_full((n_rows,), n_words / max(1, n_rows), dtype=torch.float32)
+        if not self.writes:
+            return self.readout.read(model, source).with_weights(even_M)
+        read = self.readout.read(model, source, target)
+        if given.weights_R is not None:
+            read = read.with_weights(given.weights_R)
+        more = {name: heard.with_weights(even_M) for name, heard in read.extra_heads.items()}
+        return replace(read, extra_heads=more)
+
+    def of_batch(
+        self, read: Read, given: Batch[TextTargets], smoothing: LabelSmoothing
+    ) -> TaskLoss:
+        if not self.writes:
+            loss = self._ctc(read, given)
+            return TaskLoss(loss, loss.detach())
+        written = word_loss(read, given.targets.targets_N, smoothing)
+        heard = read.extra_heads.get("ctc")
+        if heard is None:
+            return written
+        ctc = heard.loss_weight * self._ctc(heard, given)
+        return TaskLoss(read.loss_weight * written.sum + ctc, written.nll)
+
+    def _ctc(self, read: Read, batch: Batch[TextTargets]) -> Tensor:
+        """CTC loss, summed over the texts. Texts that do not fit into the source positions are
+        ignored."""
+        scores_MV, words = read.scores(read.x_RD), batch.targets
+        assert words.ctc_targets_K is not None
+        assert words.ctc_layout is not None
+        blank = scores_MV.shape[1] - 1
+        layout = batch.streams[0].layout
+        return ctc_loss(scores_MV, layout, words.ctc_targets_K, words.ctc_layout, blank).nll_B.sum()
+
+    @torch.no_grad()
+    def mean(self, asked: EvalPass, items: Seq2SeqDataset) -> float:
+        """Loss in nats per target token, without label smoothing: of the decoder, or of CTC if
+        there is no decoder."""
+        train, most = self.settings.train, asked.max_examples
+        plan = self.task.plan(items, min(train.batch_tokens, AT_ONCE), train.seed)
+        rows = np.arange(len(items)) if most is None else np.flatnonzero(items.example_index < most)
+        order = rows[np.argsort(items.lengths[rows].max(1), kind="stable")]
+        total, count, seen = 0.0, 0, 0
+        with evaluating([asked.model]):
+            for part in plan.cut(order, plan.source_tokens, plan.target_tokens):
+                batch = items.batch(part, asked.device)
+                source, target = batch.streams
+                batch = replace(batch, streams=(items.source.to_model_input(source), target))
+                total += float(self.of_batch(self.read(asked.model, batch), batch, PLAIN).nll)
+                count += items.n_targets(part)
+                seen += len(part)
+                asked.report_progress(seen, len(order))
+        return total / max(1, count)
 
 
 @dataclass(frozen=True)
@@ -226,22 +291,36 @@ class Seq2SeqEvaluator(TextEvaluator):
     use: InferenceRequest | None = field(default=None, kw_only=True)
     """The request that a test set is scored for."""
 
-    valid: ValidationTexts | None = field(default=None, kw_only=True)
+    valid: PreparedData | None = field(default=None, kw_only=True)
+    """The data of a run, of which the validation set is scored."""
+
+    quick_size: int = field(default=500, kw_only=True)
+    """Number of texts to generate in an evaluation during training."""
+
+    @cached_property
+    def target_loss(self) -> TargetLoss:
+        return TargetLoss(self.task, self.settings)
 
     def predict(self, asked: EvalPass, examples: EvalSet) -> TextPredictions:
         """Texts generated for the sources, and the loss. During training, texts are limited to
         about the length of the references: an untrained model does not know when to stop."""
+        loss, items = None, examples.dataset
+        only_decodes = asked.run is not None and asked.run.engine is not None
+        if items is not None and len(items) and not only_decodes:
+            loss = self.target_loss.mean(asked, items)
         if self.use is not None:
-            return self.task.test_outputs(self.use, examples)
+            found = self.task.test_outputs(self.use, examples)
+            return found if loss is None else replace(found, loss=loss)
         assert self.valid is not None
-        loss, decode, n = self.valid.find_loss(asked), self.settings.decode, asked.max_examples
+        decode, n = self.settings.decode, asked.max_examples
         if not asked.full:
-            decode = self.task.fast_settings(decode, self.valid.dataset)
-            n = self.valid.quick_size if n is None else min(n, self.valid.quick_size)
+            assert items is not None
+            decode = self.task.fast_settings(decode, items)
+            n = self.quick_size if n is None else min(n, self.quick_size)
         exam = examples if n is None else examples.first(n)
         outputs: list[str] = []
         for text in self.task.generate(
-            asked.model, self.settings, decode, self.valid.prepared, exam, asked.report_progress
+            asked.model, self.settings, decode, self.valid, exam, asked.report_progress
         ):
             outputs.append(text)
             if asked.should_stop():
@@ -265,10 +344,11 @@ class Seq2SeqEvaluator(TextEvaluator):
         if found.outputs:
             values = self.values(found.outputs, examples)
             methods[found.name] = MethodScores(values, found.remark)
-        if data is not None and examples.tokens is not None:
-            tokenizer = data.vocabularies.target
+        # CTC also outputs blanks, so its loss is not comparable.
+        if data is not None and examples.dataset is not None and self.target_loss.writes:
+            tokenizer, texts = data.vocabularies.target, examples.dataset.texts
             store = data.train.tokens(self.task.texts)
-            known = text_frequencies(store, examples.tokens, tokenizer).scores
+            known = text_frequencies(store, texts, tokenizer).scores
             values = {name: value for name, value in known.items() if name in self.names}
             remark = "each token as frequent as in the training data"
             methods[TOKENS] = MethodScores(values, remark)
@@ -320,22 +400,13 @@ class Seq2SeqObjective(Objective[TextTargets]):
         self.valid_dataset = self.task.dataset(prepared.valid, prepared.vocabularies, self.settings)
         size = self.tokenizer.vocab_size
         self.smoothing = LabelSmoothing.of(train.label_smoothing, size, train.label_smoothing_kind)
-        self.readout = readout_of(self.settings)
         self.vary_source = self.task.source_augmenter(self.settings)
-        self.writes = self.readout != EachRow("ctc")
-        """Whether the model has a decoder; otherwise it has only CTC."""
-
-        valid = ValidationTexts(
-            prepared=prepared, dataset=self.valid_dataset, find_loss=self._valid_loss,
-            quick_size=self.quick_size,
-        )  # fmt: skip
         self.evaluator = Seq2SeqEvaluator(
             names, self.task.unit, self.task.samples, lowercase=self.settings.tokenizer.lowercase,
-            task=self.task, settings=self.settings, valid=valid,
+            task=self.task, settings=self.settings, valid=prepared, quick_size=self.quick_size,
         )  # fmt: skip
         found = self.task.eval_set(prepared, self.valid_dataset)
-        tokens = self.valid_dataset.texts if self.writes else None  # CTC also outputs blanks
-        self.valid_set = replace(found, tokens=tokens)
+        self.valid_set = replace(found, dataset=self.valid_dataset)
 
     def notes(self) -> list[str]:
         return self.task.notes(self.train_dataset, self.valid_dataset)
@@ -364,42 +435,10 @@ class Seq2SeqObjective(Objective[TextTargets]):
         return read_N.masked_fill(hidden_N & (read_N != self.tokenizer.bos), self.tokenizer.unk)
 
     def read(self, model: nn.Module, given: Batch[TextTargets]) -> Read:
-        """Run the model. The weights of source positions, which CTC reads, add up to the number of
-        decoder positions."""
-        source, target = given.streams
-        n_rows, n_words = source.layout.n_rows, target.layout.n_rows
-        even_M = target.values.new_full((n_rows,), n_words / max(1, n_rows), dtype=torch.float32)
-        if not self.writes:
-            return self.readout.read(model, source).with_weights(even_M)
-        read = self.readout.read(model, source, target)
-        if given.weights_R is not None:
-            read = read.with_weights(given.weights_R)
-        more = {name: heard.with_weights(even_M) for name, heard in read.extra_heads.items()}
-        return replace(read, extra_heads=more)
+        return self.evaluator.target_loss.read(model, given)
 
     def loss(self, read: Read, given: Batch[TextTargets]) -> TaskLoss:
-        return self._loss(read, given, self.smoothing)
-
-    def _loss(self, read: Read, given: Batch[TextTargets], smoothing: LabelSmoothing) -> TaskLoss:
-        if not self.writes:
-            loss = self._ctc(read, given)
-            return TaskLoss(loss, loss.detach())
-        written = word_loss(read, given.targets.targets_N, smoothing)
-        heard = read.extra_heads.get("ctc")
-        if heard is None:
-            return written
-        ctc = heard.loss_weight * self._ctc(heard, given)
-        return TaskLoss(read.loss_weight * written.sum + ctc, written.nll)
-
-    def _ctc(self, read: Read, batch: Batch[TextTargets]) -> Tensor:
-        """CTC loss, summed over the texts. Texts that do not fit into the source positions are
-        ignored."""
-        scores_MV, words = read.scores(read.x_RD), batch.targets
-        assert words.ctc_targets_K is not None
-        assert words.ctc_layout is not None
-        blank = scores_MV.shape[1] - 1
-        layout = batch.streams[0].layout
-        return ctc_loss(scores_MV, layout, words.ctc_targets_K, words.ctc_layout, blank).nll_B.sum()
+        return self.evaluator.target_loss.of_batch(read, given, self.smoothing)
 
     @property
     def n_valid(self) -> int:
@@ -412,30 +451,10 @@ class Seq2SeqObjective(Objective[TextTargets]):
         )
 
     def frequencies(self) -> TargetFrequencies | None:
-        if not self.writes:  # CTC also outputs blanks
+        if not self.evaluator.target_loss.writes:  # CTC also outputs blanks
             return None
         train, valid = self.train_dataset.texts, self.valid_dataset.texts
         return text_frequencies(train, valid, self.tokenizer)
-
-    @torch.no_grad()
-    def _valid_loss(self, asked: EvalPass) -> float:
-        """Loss in nats per target token, without label smoothing: of the decoder, or of CTC if
-        there is no decoder."""
-        items, train, most = self.valid_dataset, self.settings.train, asked.max_examples
-        plan = self.task.plan(items, min(train.batch_tokens, AT_ONCE), train.seed)
-        rows = np.arange(len(items)) if most is None else np.flatnonzero(items.example_index < most)
-        order = rows[np.argsort(items.lengths[rows].max(1), kind="stable")]
-        total, count, seen = 0.0, 0, 0
-        with evaluating([asked.model]):
-            for part in plan.cut(order, plan.source_tokens, plan.target_tokens):
-                batch = items.batch(part, asked.device)
-                source, target = batch.streams
-                batch = replace(batch, streams=(items.source.to_model_input(source), target))
-                total += float(self._loss(self.read(asked.model, batch), batch, PLAIN).nll)
-                count += items.n_targets(part)
-                seen += len(part)
-                asked.report_progress(seen, len(order))
-        return total / max(1, count)
 
     def show(self, part: MicroBatch) -> list[dict[str, Any]]:
         return [

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headway.data.token_store import TokenStore
 from headway.decode.writer import Writer
 from headway.metrics import translation
 from headway.metrics.captions import DocumentFrequencies, cider
@@ -22,6 +21,7 @@ from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.tasks.evaluate import Evaluator
 from headway.tasks.scores import Range, ScoreRow, Scores
+from headway.tasks.seq2seq_dataset import Seq2SeqDataset
 from headway.tasks.thumbnails import Thumbnail
 
 
@@ -87,8 +87,8 @@ class EvalSet:
     files: DataSettings | None = None
     """Settings of the files of a test set."""
 
-    tokens: TokenStore | None = None
-    """The references as tokens, to compare the loss with that of token frequencies."""
+    dataset: Seq2SeqDataset | None = None
+    """The examples as tokens, from which the loss is computed."""
 
     def first(self, n: int) -> EvalSet:
         return replace(

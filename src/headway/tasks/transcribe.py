@@ -79,7 +79,7 @@ class TranscribeTask(Seq2SeqTask):
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
         texts, stored = prepared.train["text"], stored_format(prepared)
-        front = audio_settings(settings, stored=stored)
+        front = audio_settings(settings, stored)
         rows_N = item_rows(prepared.train.media, front)
         return DatasetStats(
             n=prepared.train.n,
@@ -170,12 +170,14 @@ class TranscribeTask(Seq2SeqTask):
     def test_set(self, use: InferenceRequest, files: DataSettings) -> EvalSet:
         settings = with_files(use.settings, files)
         media = MediaSpec.of("audio", _front(use.settings), WRITTEN)
-        found = evaluation_media(media, settings, progress=use.progress)
-        normalise = use.opened.vocab.target.normalise
+        words = use.opened.vocab
+        normalise = words.target.normalise
+        found = evaluation_media(media, settings, tokenizer=words.target, progress=use.progress)
         references = [normalise(text).strip() for text in found.targets]
         audio = found.items.audio
         sources = StoreSubset(audio, range(len(audio)))
-        return EvalSet(sources, references, found.places, files=files)
+        items = self.dataset(found.items, words, use.settings)
+        return EvalSet(sources, references, found.places, files=files, dataset=items)
 
     def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
         """Transcripts of recordings of any length and, if the files have word times, errors of word
