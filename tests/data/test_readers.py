@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from headway.data.bind import is_header_for
 from headway.data.columns.column import class_of
 from headway.data.files import open_lines, parts
 from headway.data.fingerprint import data_inputs
@@ -21,6 +20,7 @@ from headway.data.pairs import read_pairs
 from headway.data.prepare import prepare
 from headway.data.readers.open import open_table
 from headway.data.schema import schema_of
+from headway.data.sniff import is_header_for
 from headway.data.source import DataSource, sources
 from headway.errors import ConfigError, DataError, UserError
 from headway.settings.data import DataSettings

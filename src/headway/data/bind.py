@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from headway.data.columns.column import Column, Sample, class_of, to_python
-from headway.data.sniff import IsHeader, is_like_rows, is_media_file, is_over_values
 from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ColumnName, ConfigError, MissingColumnError, suggest
 from headway.settings.data import DataSettings
@@ -199,43 +198,6 @@ def _error(table: Table, *parts: str | ColumnName) -> ConfigError:
     if not table.name:
         error.name_options()
     return error
-
-
-def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
-    """Return a function that tells whether the first line of a file names the columns."""
-
-    def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-        said = [one.given_name for one in columns if one.is_strict]
-        counted = all(map(str.isdecimal, said))
-        if said and (not counted or all(name in cells for name in said)):
-            return True
-        lower = {cell.lower() for cell in cells}
-        if commas and not said:
-            named = any(lower & {name.lower() for name in one.accepted_names} for one in columns)
-            return named or not is_like_rows(cells, rows)
-        exact = any(one.name in cells or (one.setting == "path_field" and "path" in cells)
-                    for one in columns if not one.is_field)  # fmt: skip
-        fields = any(one.name in cells for one in columns if one.is_field)
-        needed = [one for one in columns if not one.optional]
-        usual = all(lower & {name.lower() for name in one.accepted_names} for one in needed)
-        over = is_over_values(cells, rows) or _over_files(cells, rows, columns)
-        return exact or fields or bool(needed and usual) or over
-
-    return is_header
-
-
-def _over_files(
-    cells: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Column]
-) -> bool:
-    """Whether the column chosen for media names media files in all lines but the first."""
-    counted = [int(one.given_name) - 1 for one in columns
-               if one.is_strict and one.is_media and one.given_name.isdecimal()]  # fmt: skip
-    return any(
-        bool(below) and not is_media_file(cells[i]) and all(map(is_media_file, below))
-        for i in counted
-        if 0 <= i < len(cells)
-        for below in [[row[i] for row in rows if len(row) == len(cells)]]
-    )
 
 
 def _may_be(table: Table, name: str, column: Column) -> bool:

@@ -31,18 +31,20 @@ from headway.data.readers.open import HEAD, open_table
 from headway.data.schema import media_columns, text_schema
 from headway.data.sniff import (
     COMMA,
-    CONLL,
     CONLL_U,
     DOCUMENT,
-    FASTTEXT,
     PARQUET_START,
     TAB,
+    cells_in,
     check_is_text,
     detect_separator,
     has_extension,
+    has_known_tags,
+    has_labels,
+    has_names,
+    has_tabs,
     is_json_lines,
     is_table_file,
-    label_format,
 )
 from headway.data.source import BoundTable, Example, media_tables
 from headway.data.table import ABSENT, RawRow, Table
@@ -158,7 +160,7 @@ def _plain_lines(
     spec, stream = spec_of(settings), is_stream(file.path)
     if not stream and _is_table(file, settings.data, spec, columns, settings.labels):
         return None
-    tabs = not stream and has_extension(file.path, TAB) and _has_tabs(file.path, _head(file))
+    tabs = not stream and has_extension(file.path, TAB) and has_tabs(file.path, _head(file))
     if tabs and not spec.reads_labelled_texts:
         note(f"{file.name}: each line is read as one text, including its tabs, as in training")
     name = columns[0].name if columns[0].is_text and not columns[0].is_field else "text"
@@ -347,21 +349,6 @@ def _head(file: DataFile) -> list[str]:
     return [line for line in islice(file.head(), HEAD) if line.strip()]
 
 
-def _has_tabs(path: str, head: list[str]) -> bool:
-    """Whether every line has a tab; in a file named .tsv only the first line decides."""
-    lines = head[:1] if has_extension(path, TAB) else head
-    return bool(lines) and all("\t" in line for line in lines)
-
-
-def _has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether lines begin with labels of the run, and not with words or numbers of the texts."""
-    how = label_format(head)
-    if how is None:
-        return False
-    found = {str(how.row(line)[name]) for line in head for name in how.columns if name != "text"}
-    return head[0].startswith(FASTTEXT) or bool(found & set(labels))
-
-
 def _is_table(
     file: DataFile, data: DataSettings, spec: Spec, columns: Sequence[Column],
     labels: Sequence[str] = (),
@@ -377,8 +364,8 @@ def _is_table(
     if is_json_lines(path, first, *names):
         return True
     between = detect_separator(path, head, names) or "\t"
-    cells = [cell.strip().strip('"') for cell in first.split(between)]
-    tabs = _has_tabs(path, head)
+    cells = cells_in(first, between)
+    tabs = has_tabs(path, head)
     if spec.reads_pairs or (spec.reads_views and data.pairs):
         table = has_extension(path, TAB) or bool(data.pairs)
         return (
@@ -386,15 +373,12 @@ def _is_table(
             or (has_extension(path, TAB) and cells == names)
             or (table and tabs)
         )
-    there = all(
-        one.given_name in cells if one.is_strict else set(one.accepted_names) & set(cells)
-        for one in wanted
-    )
+    there = has_names(cells, wanted)
     if not spec.reads_labelled_texts:  # such runs were trained on whole lines
         return (there and has_extension(path, TAB, COMMA)) or (
             has_extension(path, COMMA) and len(cells) > 1
         )
-    if len(wanted) == 1 and _has_labels(head, labels):
+    if len(wanted) == 1 and has_labels(head, labels):
         return True
     if there:
         return has_extension(path, TAB, COMMA) or len(cells) > 1
@@ -450,7 +434,7 @@ def _in_columns(file: DataFile, settings: RunSettings) -> bool:
     if not head or is_json_lines(file.path, head[0], *WORDS.names):
         return False
     tabs = has_extension(file.path, CONLL_U) or "\t" in head[0]
-    return tabs or _are_columns(file.path, settings.labels, head)
+    return tabs or has_known_tags(file.path, settings.labels, head)
 
 
 def _words(file: DataFile, settings: RunSettings, note: Note) -> Iterator[Question]:
@@ -510,18 +494,3 @@ def _with_tabs(line: str, word: int) -> str:
     cells = cells_of(line)
     first = [cells.pop(word - 1)] if 1 < word <= len(cells) else []
     return "\t".join([*first, *cells]) + "\t"
-
-
-def _are_columns(path: str, labels: tuple[str, ...], head: list[str]) -> bool:
-    """Whether lines hold one word each: by the file name, or because every line ends in a tag that
-    the run knows, in any scheme."""
-    if has_extension(path, *CONLL):
-        return True
-    known = {label.partition("-")[2] or label for label in labels} | set(labels) | {"O"}
-    rows = [line.split() for line in head]
-    if len({len(row) for row in rows}) > 1 or len(rows[0]) < 2:
-        return False
-    last = [row[-1] for row in rows]
-    # Some tags are punctuation, and so is what sentences end in.
-    words = any(any(map(str.isalpha, tag)) for tag in last)
-    return words and all(tag in known or tag.partition("-")[2] in known for tag in last)

@@ -19,11 +19,14 @@ from enum import Enum
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from headway.errors import DataError
+
+if TYPE_CHECKING:
+    from headway.data.columns.column import Column
 
 MediaType = Literal["image", "video", "audio"]
 ALL_MEDIA: tuple[MediaType, ...] = ("image", "video", "audio")
@@ -307,6 +310,62 @@ def is_like_rows(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     )
 
 
+def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
+    """Return a function that tells whether the first line of a file names the columns."""
+
+    def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+        said = [one.given_name for one in columns if one.is_strict]
+        counted = all(map(str.isdecimal, said))
+        if said and (not counted or all(name in cells for name in said)):
+            return True
+        lower = {cell.lower() for cell in cells}
+        if commas and not said:
+            named = any(lower & {name.lower() for name in one.accepted_names} for one in columns)
+            return named or not is_like_rows(cells, rows)
+        exact = any(one.name in cells or (one.setting == "path_field" and "path" in cells)
+                    for one in columns if not one.is_field)  # fmt: skip
+        fields = any(one.name in cells for one in columns if one.is_field)
+        needed = [one for one in columns if not one.optional]
+        usual = all(lower & {name.lower() for name in one.accepted_names} for one in needed)
+        over = is_over_values(cells, rows) or _over_files(cells, rows, columns)
+        return exact or fields or bool(needed and usual) or over
+
+    return is_header
+
+
+def _over_files(
+    cells: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Column]
+) -> bool:
+    """Whether the column chosen for media names media files in all lines but the first."""
+    counted = [int(one.given_name) - 1 for one in columns
+               if one.is_strict and one.is_media and one.given_name.isdecimal()]  # fmt: skip
+    return any(
+        bool(below) and not is_media_file(cells[i]) and all(map(is_media_file, below))
+        for i in counted
+        if 0 <= i < len(cells)
+        for below in [[row[i] for row in rows if len(row) == len(cells)]]
+    )
+
+
+def cells_in(line: str, between: str) -> list[str]:
+    """Return the cells of a line, without blanks and quotes around them."""
+    return [cell.strip().strip('"') for cell in line.split(between)]
+
+
+def has_names(cells: Sequence[str], columns: Sequence[Column]) -> bool:
+    """Whether a line names all of the columns."""
+    return all(
+        one.given_name in cells if one.is_strict else set(cells) & set(one.accepted_names)
+        for one in columns
+    )
+
+
+def has_tabs(path: str, head: Sequence[str]) -> bool:
+    """Whether every line has a tab; in a file named .tsv only the first line decides."""
+    lines = head[:1] if has_extension(path, TAB) else head
+    return bool(lines) and all("\t" in line for line in lines)
+
+
 def is_number(text: object) -> bool:
     try:
         return math.isfinite(float(str(text)))
@@ -335,6 +394,30 @@ def label_format(head: Sequence[str]) -> LabelFormat | None:
     if numbers and few and len(numbers) == len(head):
         return LabelFormat("a number before each text", ("label", "text"), _numbered_row)
     return None
+
+
+def has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
+    """Whether lines begin with labels of the run, and not with words or numbers of the texts."""
+    how = label_format(head)
+    if how is None:
+        return False
+    found = {str(how.row(line)[name]) for line in head for name in how.columns if name != "text"}
+    return head[0].startswith(FASTTEXT) or bool(found & set(labels))
+
+
+def has_known_tags(path: str, labels: Sequence[str], head: Sequence[str]) -> bool:
+    """Whether lines hold one word each: by the file name, or because every line ends in a tag that
+    the run knows, in any scheme."""
+    if has_extension(path, *CONLL):
+        return True
+    known = {label.partition("-")[2] or label for label in labels} | set(labels) | {"O"}
+    rows = [line.split() for line in head]
+    if len({len(row) for row in rows}) > 1 or len(rows[0]) < 2:
+        return False
+    last = [row[-1] for row in rows]
+    # Some tags are punctuation, and so is what sentences end in.
+    words = any(any(map(str.isalpha, tag)) for tag in last)
+    return words and all(tag in known or tag.partition("-")[2] in known for tag in last)
 
 
 _TREC = re.compile(r"[A-Z][A-Z_-]*:\w+ +\S")

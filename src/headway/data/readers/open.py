@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from headway.data.bind import is_header_for
 from headway.data.columns.column import Column
 from headway.data.files import DataFile, DataFiles
 from headway.data.readers.delimited import open_delimited, open_labelled_lines
@@ -16,8 +15,11 @@ from headway.data.readers.jsonl import open_jsonl
 from headway.data.readers.lines import open_plain
 from headway.data.sniff import (
     PARQUET_START,
+    cells_in,
     detect_separator,
+    has_names,
     is_delimited,
+    is_header_for,
     is_json_lines,
     label_format,
 )
@@ -84,7 +86,7 @@ def _open_text(
             return open_labelled_lines(file, how)
     else:
         between = detect_separator(path, head, ()) if is_delimited(path) else ""
-        if not between or not _has_names(first, between, columns):
+        if not between or not has_names(cells_in(first, between), columns):
             return open_plain(file, "line" if holds == "lines" else data.unit)
     is_header = is_header_for(columns, commas=between in (",", ";"))
     return open_delimited(file, between or "\t", is_header, ragged=ragged)
@@ -102,11 +104,3 @@ def _names(columns: Sequence[Column], holds: FileContents) -> tuple[str, ...]:
     if holds == "table":
         return ()
     return tuple(name for one in columns for name in one.accepted_names)
-
-
-def _has_names(first: str, between: str, columns: Sequence[Column]) -> bool:
-    cells = {cell.strip().strip('"') for cell in first.split(between)}
-    return all(
-        one.given_name in cells if one.is_strict else cells & set(one.accepted_names)
-        for one in columns
-    )
