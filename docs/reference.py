@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 
 from headway.cli.main import app
-from headway.errors import command_line
+from headway.errors import Edge, called_by
 from headway.serve.limits import Limits
 from headway.settings import effects
 from headway.settings.default_facts import DefaultFacts
@@ -300,7 +300,7 @@ def effects_page() -> str:
     parts = ["# When settings have an effect\n\n", MADE, EFFECTS_INTRO]
     for title, rows in tables.items():
         keys: dict[str, dict[str, None]] = {}
-        with command_line():
+        with called_by(Edge.COMMAND_LINE):
             for row in (row for of_key in rows.rows.values() for row in of_key):
                 keys.setdefault(row.condition, {}).update(dict.fromkeys(row.settings))
         shown = ([", ".join(f"`{key}`" for key in of), prose(why)] for why, of in keys.items())
