@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+import headway
 from headway.data.binding_table import TrainingTables
+from headway.data.columns import column
 from headway.data.columns.column import (
     KINDS,
     Column,
@@ -116,6 +119,19 @@ def test_a_foreign_kind_of_column_goes_from_a_file_to_training(tmp_path: Path) -
     assert tables.columns == {"text": "text", "rating": "stars"}
     [line] = [one for one in tables.lines(found.report) if "stars" in one]
     assert line.split() == ["rating", "→", "stars", "rating", "★"]
+
+
+def test_the_kind_of_column_in_the_guide_goes_from_a_file_to_training(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [code] = [one for one in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+              if "(Column)" in one]  # fmt: skip
+    del KINDS[RatingColumn.kind]
+    shown = {**globals(), "headway": headway, "Rows": column.Rows}
+    exec(code, shown)  # the code of the guide, which registers its class
+    assert KINDS["rating"] is shown["RatingColumn"] is not RatingColumn
+    found = prepare(run(written(tmp_path / "a.jsonl", rows())), tmp_path / "run")
+    assert ratings(found) == sorted([1, 2, 3, 4, 5] * 8)
+    assert shown["STARS"] == STARS
 
 
 def test_its_values_are_parsed_alike_in_memory(tmp_path: Path) -> None:
