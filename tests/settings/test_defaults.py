@@ -21,6 +21,7 @@ from headway.settings.defaults import (
     before_data,
     choose,
     default_rows,
+    input_defaults,
     propose,
 )
 from headway.settings.facts import DatasetStats, DeviceInfo, MediaFormat, ParentRun
@@ -244,3 +245,30 @@ def test_defaults_before_the_data_are_those_of_the_tokenizer() -> None:
     asked = load_run_settings(None, ["tokenizer.kind=words"], {"task": "transcribe"})
     assert before_data(spec_of("transcribe"), asked, None) == asked
     assert {row.group for row in default_rows()} >= set(BEFORE_DATA)
+
+
+@pytest.mark.parametrize(
+    ("task", "modality", "names"),
+    [
+        ("classify", "image", ()),
+        ("classify", "video", ("video.model.image.frames", "video.model.image.tubelet")),
+        ("caption", "image", ("caption.model.image.class_token",)),
+        ("identify", "audio", ("audio.model.audio.scale",)),
+        ("transcribe", "audio", ()),
+    ],
+)
+def test_defaults_of_media_are_rows_of_the_table(
+    task: str, modality: str, names: tuple[str, ...]
+) -> None:
+    wanted = {}
+    for name in names:
+        row, _, key = name.partition(".")
+        wanted[key] = ROWS[f"input.{row}"].values[key]
+    settings = load_run_settings(None, [], {"task": task})
+    [row] = [one for one in SPECS[task].rows if one.modality == modality]
+    found = input_defaults(row, settings)
+    assert found == {key.rpartition(".")[2]: value for key, value in wanted.items()}
+    chosen = propose(row, settings, statistics(row, 900, "label", None), CPU).settings
+    for key in wanted:
+        assert chosen[key].value == wanted[key]
+        assert "[input." in chosen[key].reason

@@ -24,6 +24,9 @@ QUANTITIES = ("amount", "epochs", "least_steps", "positions")
 STEM = "image-stem"
 """Group of rows that are applied first: the number of patches depends on them."""
 
+INPUT = "input"
+"""Group of rows for the form of images and audio, which are needed before the data is prepared."""
+
 BEFORE_DATA = ("tokenizer", "preparation")
 """Groups of rows that are needed before the data is prepared. The second is not recorded."""
 
@@ -98,6 +101,13 @@ def before_data(row: Spec, settings: RunSettings, parent: ParentRun | None) -> R
     found, _ = choose(facts, [one for one in default_rows() if one.group in BEFORE_DATA])
     values: dict[str, Any] = {key.partition(".")[2]: one.value for key, one in found.items()}
     return replace(settings, tokenizer=replace(settings.tokenizer, **values))
+
+
+def input_defaults(row: Spec, settings: RunSettings) -> dict[str, Any]:
+    """Settings of `model.image` or `model.audio` for a model from scratch, by their names."""
+    facts = DefaultFacts(row, settings, DatasetStats(n=0), DeviceInfo())
+    found, _ = choose(facts, [one for one in default_rows() if one.group == INPUT])
+    return {key.rpartition(".")[2]: one.value for key, one in found.items()}
 
 
 def choose(

@@ -128,9 +128,6 @@ class ChosenSetting:
 ChosenSettings = Mapping[str, ChosenSetting]
 """Chosen values by dotted key."""
 
-SettingValues = Mapping[str, object]
-"""Settings of one section by name. Types are checked by the class of the section."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:

@@ -48,7 +48,7 @@ from headway.tasks.dataset import (
 )
 from headway.tasks.evaluate import Evaluator, TrainingData
 from headway.tasks.label import ClassificationDataset
-from headway.tasks.media_format import propose_media_settings
+from headway.tasks.media_format import front_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.objective import EpochItems, MicroBatch, Objective, TaskLoss
 from headway.tasks.parent_run import parent_of, tokenizer_of
@@ -376,7 +376,7 @@ class ContrastiveTask(Task):
         if what is None:
             words = tokenizer_of(settings)
             return prepare(settings, folder, progress, tokenizer=words)
-        media = MediaSpec.of(what, propose_media_settings(settings, what), target_of(settings.data))
+        media = MediaSpec.of(what, front_settings(settings, what), target_of(settings.data))
         return prepare(settings, folder, progress, media=media)
 
     def describe(self, prepared: PreparedData) -> str:

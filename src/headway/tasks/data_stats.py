@@ -13,7 +13,6 @@ from headway.settings.facts import DatasetStats
 from headway.settings.run import RunSettings
 from headway.specs.needs import Modality
 from headway.tasks.media_format import (
-    STANDARD,
     audio_settings,
     image_settings,
     item_rows,
@@ -73,7 +72,7 @@ def image_stats(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
 
 def audio_stats(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
     stored = stored_format(prepared)
-    front = audio_settings(settings, STANDARD, stored)
+    front = audio_settings(settings, stored)
     rows_N = item_rows(prepared.train.media, front)
     return DatasetStats(
         n=len(rows_N),

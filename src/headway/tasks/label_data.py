@@ -22,7 +22,7 @@ from headway.settings.run import Resolved, RunSettings, with_files
 from headway.settings.task_rows import spec_of
 from headway.specs.needs import LABEL, MediaModality
 from headway.tasks.label_kinds import TargetArray, label_type_of
-from headway.tasks.media_format import propose_media_settings
+from headway.tasks.media_format import front_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.parent_run import parent_of, tokenizer_of
 from headway.tasks.preprocess.preprocessor import TextParts, media_settings_of, preprocessor_of
@@ -52,7 +52,7 @@ def prepare_labelled(
         specials, words = mark_names(settings.data.fields), tokenizer_of(settings)
         return prepare(asked, folder, progress, tokenizer=words, specials=specials)
     check_token(settings, what)
-    media = MediaSpec.of(what, propose_media_settings(settings, what), LABEL)
+    media = MediaSpec.of(what, front_settings(settings, what), LABEL)
     return prepare(settings, folder, progress, media=media)
 
 

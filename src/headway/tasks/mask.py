@@ -36,7 +36,7 @@ from headway.tasks.dataset import Batch, EvalPass, batches_of
 from headway.tasks.evaluate import Evaluator, TrainingData
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.masked_text import ENDS, MaskedTextDataset
-from headway.tasks.media_format import propose_media_settings
+from headway.tasks.media_format import front_settings
 from headway.tasks.media_inputs import what_of
 from headway.tasks.objective import (
     TOKENS,
@@ -362,7 +362,7 @@ class MaskedLMTask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
         what = self.row.media
         if what is not None:
-            media = MediaSpec.of(what, propose_media_settings(settings, what))
+            media = MediaSpec.of(what, front_settings(settings, what))
             return prepare(settings, folder, progress, media=media)
         if settings.model is not None and not isinstance(settings.model, EncoderSettings):
             raise ConfigError(

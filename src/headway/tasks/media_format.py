@@ -6,7 +6,7 @@ is read from the stored data, so no source file is opened again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from headway.data.sniff import AUDIO, MediaType, extension
 from headway.data.source import DataSource, check_files_exist, sources
 from headway.data.store import PreparedData
 from headway.errors import ConfigError, DataError
-from headway.settings.facts import MediaFormat, SettingValues
+from headway.settings.facts import MediaFormat
 from headway.settings.load import from_dict
 from headway.settings.model import AudioSettings, ImageSettings, family_of
 from headway.settings.run import RunSettings
+from headway.specs.tasks import SPECS
 from headway.tasks.parent_run import model_named
 
 LOOKED_AT = 32
@@ -38,44 +39,34 @@ SMALL_IMAGE = 64
 LARGE_IMAGE = 224
 PATCHES = (2, 4, 7, 8, 14, 16, 32)
 MOST_CELLS = {"small": 64, "large": 196}
-FRAMES = 8
-"""Default number of frames of a video."""
-
-TUBELET = 2
 
 
 def image_settings(
-    settings: RunSettings,
-    what: MediaType = "image",
-    wants: SettingValues | None = None,
-    stored: MediaFormat | None = None,
+    settings: RunSettings, what: MediaType = "image", stored: MediaFormat | None = None
 ) -> ImageSettings:
-    """The front that images or videos are prepared for. `wants`: defaults of the task, such as
-    no class token, which the user's settings override. `stored`: the form of prepared data."""
+    """The front that images or videos are prepared for. `stored`: the form of prepared data."""
     known = _known_front(settings, "image")
     if known is not None:
         assert isinstance(known, ImageSettings)
         return known
-    asked = settings.asked.section("model.image")
-    seen = stored or _image_format(_first_images(settings, what), what)
+    usual, asked = _defaults(settings, what), settings.asked.section("model.image")
+    seen = stored or _image_format(settings, what, usual.get("frames", 1))
     found = {"height": seen.height, "width": seen.width, "channels": seen.channels}
     if class_of(what).is_moving:
-        found |= {"frames": seen.frames, "tubelet": TUBELET}
-    values = {**found, **(wants or {}), **asked}
+        found["frames"] = seen.frames
+    values = {**usual, **found, **asked}
     if "patch" not in values and values.get("stem") != "grid":
         values["patch"] = patch_of(values["height"], values["width"])
     return from_dict(ImageSettings, values, "model.image.")
 
 
-def audio_settings(
-    settings: RunSettings, wants: SettingValues | None = None, stored: MediaFormat | None = None
-) -> AudioSettings:
+def audio_settings(settings: RunSettings, stored: MediaFormat | None = None) -> AudioSettings:
     """The front that audio is prepared for: 16 kHz, or 8 kHz if no file has a higher rate."""
     known = _known_front(settings, "audio")
     if known is not None:
         assert isinstance(known, AudioSettings)
         return known
-    values: dict[str, Any] = {**(wants or {}), **settings.asked.section("model.audio")}
+    values = {**_defaults(settings, "audio"), **settings.asked.section("model.audio")}
     if "rate" not in values:
         values["rate"] = (stored or _audio_format(_first_rates(settings))).rate
     scale = values["rate"] / AudioSettings().rate
@@ -84,16 +75,19 @@ def audio_settings(
     return from_dict(AudioSettings, values, "model.audio.")
 
 
-STANDARD = {"scale": "standard"}
-"""Default of the mel front of a model from scratch: each recording is standardised, because neither
-loudness nor the microphone identifies a speaker."""
-
-
-def propose_media_settings(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
-    """Input settings for media tasks that do not generate text."""
+def front_settings(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
+    """The front that media are prepared for."""
     if class_of(what).is_audio:
-        return audio_settings(settings, STANDARD)
+        return audio_settings(settings)
     return image_settings(settings, what)
+
+
+def _defaults(settings: RunSettings, what: MediaType) -> dict[str, Any]:
+    """The rows of the table of defaults that are needed before the data is prepared."""
+    from headway.settings.defaults import input_defaults  # only training needs it
+
+    row = next(row for row in SPECS[settings.task].rows if row.modality == what)
+    return input_defaults(row, settings)
 
 
 def stored_format(prepared: PreparedData) -> MediaFormat:
@@ -120,10 +114,12 @@ def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSetti
     return front
 
 
-def _first_images(settings: RunSettings, what: MediaType) -> Iterator[NDArray[np.uint8]]:
+def _first_images(
+    settings: RunSettings, what: MediaType, frames: int
+) -> Iterator[NDArray[np.uint8]]:
     """A sample of the images in their original size, spread over the dataset. Unreadable ones are
     skipped, because the data check lists them; if all are unreadable, DataError is raised."""
-    form = ItemFormat(what, frames=FRAMES if class_of(what).is_moving else 1)
+    form = ItemFormat(what, frames=frames)
     wrong, read = None, 0
     for one in _source(settings, what).spread(LOOKED_AT):
         try:
@@ -164,8 +160,9 @@ def _source(settings: RunSettings, what: MediaType) -> DataSource:
     return source
 
 
-def _image_format(found: Iterable[NDArray[np.uint8]], what: MediaType) -> MediaFormat:
-    """Size, channels and frames to store images like these."""
+def _image_format(settings: RunSettings, what: MediaType, frames: int) -> MediaFormat:
+    """Size and channels to store images like those of the data, with this number of frames."""
+    found = _first_images(settings, what, frames)
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:
         raise DataError(f"none of the sampled {UNITS[what]} could be read.")
@@ -176,7 +173,7 @@ def _image_format(found: Iterable[NDArray[np.uint8]], what: MediaType) -> MediaF
         height=_rounded(height),
         width=_rounded(width),
         channels=1 if all(grey for *_, grey in seen) else 3,
-        frames=FRAMES if class_of(what).is_moving else 1,
+        frames=frames,
     )
 
 
