@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,16 +100,29 @@ def terminal(
         text: what the command reads from stdin.
         lines: which of the printed lines are shown.
     """
+    typed = f'echo "{text.strip()}" | {command}' if text else command
+    printed = output(command, text=text, cwd=cwd, columns=columns)[lines]
+    return console(browser, [(typed, printed)], width=width)
+
+
+def output(command: str, *, text: str = "", cwd: Path = ROOT, columns: int = 88) -> list[str]:
+    """Run a `headway` command and return its lines: those of stderr, then those of stdout."""
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(command)], input=text, capture_output=True, text=True,
         cwd=cwd, env={**os.environ, "COLUMNS": str(columns)}, check=True,
     )  # fmt: skip
-    printed = (done.stderr + done.stdout).rstrip().splitlines()[lines]
-    typed = f'echo "{text.strip()}" | {command}' if text else command
-    body = f'<pre><span class="prompt">$</span> {html.escape(typed)}\n'
-    return card(
-        browser, body + html.escape("\n".join(printed)) + "</pre>", kind="terminal", width=width
+    return (done.stderr + done.stdout).rstrip().splitlines()
+
+
+def console(
+    browser: Any, session: Iterable[tuple[str, Sequence[str]]], *, width: int = 780
+) -> NDArray[np.uint8]:
+    """The pixels of a terminal with these commands, each with the lines below it."""
+    body = "\n".join(
+        f'<span class="prompt">$</span> {html.escape(typed)}\n' + html.escape("\n".join(lines))
+        for typed, lines in session
     )
+    return card(browser, f"<pre>{body}</pre>", kind="terminal", width=width)
 
 
 def shot(browser: Any, path: Path, view: View) -> NDArray[np.uint8]:
