@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
+import headway
 from headway.errors import UserError
 from headway.nn.int8 import Int8Embedding, Int8Linear, has_fast_int8
 from headway.settings.decode import DecodeSettings
@@ -38,6 +39,24 @@ def test_every_family_computes_nearly_the_same_in_int8(family: str, variant: str
     expected = plain(*inputs)
     difference = (small(*inputs) - expected).norm() / expected.norm()
     assert 0 < difference < 0.15, difference
+
+
+@pytest.mark.parametrize("variant", EVERY)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_every_family_computes_nearly_the_same_in_bf16(family: str, variant: str) -> None:
+    plain, small = tiny(family, variant), tiny(family, variant)
+    cast_weights(small, "bf16")
+    inputs = inputs_of(plain, samples([3, 1, 6, 4]))
+    expected, found = plain(*inputs), small(*inputs)
+    difference = (found.float() - expected).norm() / expected.norm()
+    assert 0 < difference < 0.15, difference
+
+
+@pytest.mark.parametrize(("name", "file"), [("shapes", "example.png"), ("digits", "example.wav")])
+def test_shipped_models_of_images_and_audio_answer_in_bf16(name: str, file: str) -> None:
+    plain, small = (headway.load(name, device="cpu", precision=p) for p in ("fp32", "bf16"))
+    assert small(file).text == plain(file).text
 
 
 def test_int8_is_an_error_on_devices_without_it() -> None:

@@ -20,6 +20,7 @@ from torch import nn
 
 from headway.errors import FolderError, Option, UserError
 from headway.models.folder import load_model
+from headway.models.parts.front import set_compute_dtype
 from headway.nn.devices import CPU, pick_device
 from headway.nn.int8 import quantize_model
 from headway.nn.linear import pack, unpack
@@ -252,6 +253,7 @@ def compute_in_type(model: nn.Module, dtype: torch.dtype) -> None:
     """
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)
+    set_compute_dtype(model, dtype)  # images and audio come in fp32
 
 
 def cast_weights(model: nn.Module, precision: str) -> None:

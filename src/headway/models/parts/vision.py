@@ -88,7 +88,7 @@ class ChannelNorm(nn.GroupNorm):
         super().__init__(1, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = F.group_norm(x.float(), 1, self.weight, self.bias, self.eps)
+        wide = F.group_norm(x.float(), 1, self.weight.float(), self.bias.float(), self.eps)
         return wide.to(x.dtype)
 
 
