@@ -124,6 +124,15 @@ WRONG: dict[str, tuple[str, Callable[[], object], str, str]] = {
         lambda: headway.train("complete", "a.txt", out="a.txt", quiet=True),
         "--out", "out=",
     ),
+    "decoding of another task": (
+        "predict base-en a.txt --beam 3", lambda: headway.load("base-en")("One.", beam=3),
+        "--beam translate caption", "beam= translate caption",
+    ),
+    "option of another task": (
+        "predict tatoeba-de-en a.txt --draft stories",
+        lambda: headway.load("tatoeba-de-en")("One.", draft="stories"),
+        "--draft complete", "draft= complete",
+    ),
     "engine": (
         "predict stories a.txt --engine jax", lambda: headway.load("stories", engine="jax"),
         "--engine", "engine=",

@@ -20,6 +20,7 @@ from headway.errors import DataError, UserError, columns_by_option, suggest
 from headway.progress import SILENT, Progress
 from headway.settings.data import FILES, INPUTS, DataSettings
 from headway.settings.decode import DecodeSettings
+from headway.settings.effects import unused_option
 from headway.settings.ensemble import check_device_and_precision, check_ensemble
 from headway.settings.folder import (
     CONFIG,
@@ -81,13 +82,23 @@ def load(
     engine: str = "torch",
     parts: Parts | None = None,
 ) -> Run:
-    """Load a finished run by its folder or name, or a model that comes with headway. Several names
-    form an ensemble.
+    """Load a finished run, or a model that comes with headway.
 
-    Only settings are read now. `device`: `cpu`, `cuda` or `cuda:1`; auto: a GPU if there is one.
-    `precision`: `fp32`, `bf16` or `int8`; auto: as set in the run. `engine`: `torch`, or `onnx` or
-    `ctranslate2` for an exported folder. `parts`: the `headway.Parts` that the run was trained
-    with, if any.
+    Only settings are read now; weights are read on first use.
+
+    Args:
+        *names: Folders or names of runs. Several runs form an ensemble.
+        device: `"cpu"`, `"cuda"` or `"cuda:1"`; `"auto"` uses a GPU if there is one.
+        precision: `"fp32"`, `"bf16"` or `"int8"`; `"auto"`: as set in the run.
+        engine: `"torch"`; `"onnx"` or `"ctranslate2"` for an exported folder.
+        parts: The `headway.Parts` that the run was trained with, if any.
+
+    Returns:
+        The run.
+
+    Example:
+        >>> headway.load("tatoeba-de-en")("Guten Morgen.").text
+        'Good morning.'
     """
     if not names:
         known = ", ".join(available()) or "none"
@@ -109,14 +120,26 @@ def load(
 
 
 def available() -> list[str]:
-    """Names that `load` accepts: models that come with headway, and finished runs in `runs`."""
+    """List the names that `load` accepts.
+
+    Returns:
+        Models that come with headway, and finished runs in `runs/`.
+
+    Example:
+        >>> headway.available()
+        ['base-en', 'digits', 'shapes', 'stories', 'tatoeba-de-en', 'tatoeba-en-de']
+    """
     own = [path.parent for path in RUNS.glob(f"*/{CONFIG}") if (path.parent / WEIGHTS).is_file()]
     return sorted({*shipped_names(), *(folder.name for folder in own)})
 
 
 @dataclass(frozen=True)
 class Export:
+    """Result of `Run.export`."""
+
     path: Path
+    """Folder of the exported model."""
+
     proof: Proof
     """Measured differences between the outputs of the exported model and of this one."""
 
@@ -146,7 +169,15 @@ class Run:
         engine: str = "torch",
         settings: Resolved | None = None,
     ) -> None:
-        """`settings`: those of the first model, if they were read before, and perhaps changed."""
+        """Open runs; `load` checks its arguments first.
+
+        Args:
+            names: Folders or names of runs.
+            device: Device of the models.
+            precision: Number format of the weights.
+            engine: Program that computes predictions.
+            settings: Settings of the first model, if they were read before, and perhaps changed.
+        """
         check_device_and_precision(device, precision)
         check_engine(engine)
         known = tuple(map(str, names))
@@ -183,6 +214,7 @@ class Run:
 
     @property
     def name(self) -> str:
+        """Name of the run; for an ensemble, the names joined by `+`."""
         return "+".join(Path(name).name for name in self.names)
 
     @property
@@ -192,6 +224,7 @@ class Run:
 
     @property
     def task(self) -> str:
+        """Name of the task, such as `translate`."""
         return self.settings.task
 
     @property
@@ -265,22 +298,48 @@ class Run:
 
     @property
     def device(self) -> torch.device:
+        """Device that the models compute on."""
         return self.opened.device
 
     def to(self, device: str) -> Run:
-        """Return a copy on another device; this run stays on its device."""
+        """Return a copy on another device; this run stays on its device.
+
+        Args:
+            device: `"cpu"`, `"cuda"` or `"cuda:1"`.
+
+        Example:
+            >>> run.to("cpu").device
+            device(type='cpu')
+        """
         return _rebuild(self.names, {**self._options, "device": device})
 
     def with_settings(self, settings: Resolved) -> Run:
-        """Return a copy with other settings. It shares the loaded models unless the precision
-        differs."""
+        """Return a copy with other settings.
+
+        It shares the loaded models unless the precision differs.
+
+        Args:
+            settings: Changed settings of this run.
+
+        Example:
+            >>> from dataclasses import replace
+            >>> greedy = replace(run.settings.decode, beam=1)
+            >>> run.with_settings(replace(run.settings, decode=greedy)).settings.decode.beam
+            1
+        """
         run, held = _rebuild(self.names, self._options, settings), self._held
         if held is not None and held.precision == settings.decode.precision:
             object.__setattr__(run, "_held", held)
         return run
 
     def close(self) -> None:
-        """Free the memory of the models. They are loaded again on the next use."""
+        """Free the memory of the models. They are loaded again on the next use.
+
+        Example:
+            >>> with headway.load("tatoeba-de-en") as run:
+            ...     run("Danke.").text
+            'Thanks.'
+        """
         with self._lock:
             object.__setattr__(self, "_held", None)
 
@@ -302,12 +361,24 @@ class Run:
     @overload
     def __call__(self, x: object, /, **options: object) -> Answer | Answers: ...
     def __call__(self, x: object, /, **options: object) -> Answer | Answers:
-        """Return the prediction for one input, or for a list, tuple, array or table of inputs all
-        predictions, in order.
+        """Predict.
 
-        `needs` lists the parts of an input. Options are those of the task, such as `beam=8` or
-        `n_best=3`. For a table (DataFrame, Arrow table, dataset, list of mappings), they may also
-        name columns: `text="review"`. An input that cannot be read raises an error that names it.
+        An input that cannot be read raises an error that names it.
+
+        Args:
+            x: One input, or a list, tuple, array or table of inputs. `run.needs` lists the parts
+                of an input.
+            **options: Options of the task, which `run.options()` lists. For a table, also names of
+                columns: `text="review"`.
+
+        Returns:
+            An `Answer` for one input; `Answers`, in order, for several.
+
+        Example:
+            >>> run("Ich habe Hunger.", beam=8).text
+            "I'm hungry."
+            >>> run(["Danke.", "Guten Tag."]).texts
+            ['Thanks.', 'Good day.']
         """
         from headway.tasks.answers import Answers
         from headway.tasks.inputs import is_several
@@ -319,11 +390,22 @@ class Run:
     def stream(
         self, xs: Iterable[object], /, *, errors: ErrorMode = "raise", **options: object
     ) -> AnswerStream:
-        """Yield predictions one after another, in the order of the inputs, holding few inputs in
-        memory. The inputs may be any iterable, such as an open file or a table.
+        """Predict for inputs of any number, holding few of them in memory.
 
-        With `errors="keep"`, an input that fails yields a prediction with an `error`, and the rest
-        continues. The `id` of a mapping is the `id` of its prediction.
+        Args:
+            xs: Any iterable of inputs, such as an open file or a table. The `id` of a mapping is
+                the `id` of its answer.
+            errors: `"raise"` at an input that cannot be read, or `"keep"`: its answer has an
+                `error`, and the others follow.
+            **options: As in `run(x)`.
+
+        Returns:
+            An iterator of answers, in the order of the inputs.
+
+        Example:
+            >>> for answer in run.stream([{"id": 7, "source": "Danke."}]):
+            ...     print(answer.id, answer.text)
+            7 Thanks.
         """
         from headway.data.table import has_columns
 
@@ -340,7 +422,20 @@ class Run:
         return self._stream(xs, options, keep=errors == "keep")
 
     def write(self, x: object, /, **options: object) -> Iterator[str]:
-        """Continue a text and yield the output in pieces as it is generated."""
+        """Continue a text and yield it in pieces as it is generated.
+
+        Args:
+            x: The text to continue.
+            **options: As in `run(x)`.
+
+        Returns:
+            An iterator of pieces of text.
+
+        Example:
+            >>> stories = headway.load("stories")
+            >>> "".join(stories.write("Once upon a time", max_len=5, sample=False))
+            ', there was a little'
+        """
         self._check_option("stream", "write() needs a task that streams its output")
         decode = {"beam": 1, "n_best": 1} if not self.settings.decode.sample else {"n_best": 1}
         pieces: queue.Queue[str | BaseException | None] = queue.Queue()
@@ -375,8 +470,20 @@ class Run:
         return read()
 
     def choose(self, x: object, /, among: Sequence[str], **options: object) -> Answer | Answers:
-        """Choose the most likely continuation of each input among given texts, with the
-        probabilities of all."""
+        """Choose the most likely continuation of a text among given ones.
+
+        Args:
+            x: One text, or several.
+            among: Two or more possible continuations.
+            **options: As in `run(x)`.
+
+        Returns:
+            An answer with `label` and `probabilities`; `Answers` for several texts.
+
+        Example:
+            >>> headway.load("stories").choose("Tom was sad. He began to", ["cry", "fly"]).label
+            'cry'
+        """
         self._check_option("labels", "choose() needs a run that continues text")
         if isinstance(among, str) or not isinstance(among, Iterable):
             raise UserError(f"among={among!r} must be a list of strings: among=[…].")
@@ -419,7 +526,14 @@ class Run:
     # -- for servers, which batch the inputs of many callers
 
     def question(self, x: object) -> ParsedInput:
-        """Convert one input for predictors; an input that cannot be read carries its error."""
+        """Convert one input for `predictor`.
+
+        Args:
+            x: One input.
+
+        Returns:
+            The input as the task reads it; one that cannot be read carries its error.
+        """
         from headway.tasks.inputs import Inputs
 
         return Inputs(self.settings, self.folder).parse(x)
@@ -430,8 +544,17 @@ class Run:
         self, questions: Iterable[object], options: Mapping[str, object], *,
         progress: Progress = SILENT, live: bool = False,
     ) -> AnswerStream:  # fmt: skip
-        """Yield predictions for the inputs of a file or a pipe. An input that cannot be read yields
-        its error. With `live`, each prediction is returned as soon as it is ready."""
+        """Predict for the inputs of a file or a pipe, as `headway predict` does.
+
+        Args:
+            questions: Inputs. The answer to one that cannot be read has an `error`.
+            options: Options of the command line.
+            progress: Reporter of the progress.
+            live: Return each answer as soon as it is ready.
+
+        Returns:
+            An iterator of answers.
+        """
         from headway.data.predict_input import InputRow
         from headway.tasks.answer_stream import AnswerStream
         from headway.tasks.inputs import ParsedInput
@@ -447,7 +570,11 @@ class Run:
         return AnswerStream(use, asked, keep=True, again=False, live=live)
 
     def predictor(self, options: Mapping[str, object]) -> Predictor:
-        """Return the predictor of the task, for callers that have one line at a time."""
+        """Return the predictor of the task, for callers that batch inputs themselves.
+
+        Args:
+            options: Options of the command line.
+        """
         from headway.tasks.task import InferenceRequest, find_task
 
         return find_task(self.settings).predictor(
@@ -457,6 +584,13 @@ class Run:
     def score(
         self, files: DataSettings, options: Mapping[str, object], progress: Progress = SILENT
     ) -> Scores:
+        """Evaluate on files, as `headway evaluate` does.
+
+        Args:
+            files: Data settings that name the files.
+            options: Options of the command line.
+            progress: Reporter of the progress.
+        """
         from headway.tasks.task import InferenceRequest, find_task
 
         use = InferenceRequest(self.opened, self.settings, options, progress)
@@ -466,7 +600,12 @@ class Run:
     # -- options
 
     def options(self) -> tuple[str, ...]:
-        """Names of all options that calls accept."""
+        """List the names of all options that calls accept.
+
+        Example:
+            >>> "n_best" in run.options()
+            True
+        """
         spec = spec_of(self.settings)
         decode = (
             {field.name for field in fields(DecodeSettings)} if spec.decode is None else spec.decode
@@ -479,7 +618,12 @@ class Run:
     def use(
         self, options: Mapping[str, object], more: Mapping[str, object] | None = None
     ) -> InferenceRequest:
-        """Check the options of one call and combine them with the settings of the run."""
+        """Check the options of one call and combine them with the settings of the run.
+
+        Args:
+            options: Options as in `run(x)`.
+            more: Options for internal use, which are not checked.
+        """
         from headway.tasks.task import InferenceRequest
 
         options, known = _current_options(options), self.options()
@@ -493,6 +637,9 @@ class Run:
                 near = suggest(name, known) if known else " This task has no options."
                 if name in OF_USE and OF_USE[name] == PROBABILITIES:
                     raise OptionError(f"{name}= is not needed: {OF_RUN['predict_proba']}.")
+                unused = unused_option(name, spec_of(self.settings))
+                if unused is not None:
+                    raise OptionError(f"{unused}")
                 raise OptionError(
                     f"{name}= is not an option of {self.name}, whose task is {self.task}.{near}"
                 )
@@ -517,9 +664,21 @@ class Run:
     # -- scores, pages, exports
 
     def evaluate(self, data: object = None, /, **options_and_needs: object) -> Scores:
-        """Return the scores on a test set: a file or a table in memory, whose columns keywords name
-        (`text="review"`). Without `data`, keywords name files as in training
-        (`source=…, target=…`); without those, the validation set of the run is used."""
+        """Score the run on a test set, next to baselines.
+
+        Args:
+            data: Path or table of the test set. None: the validation set of the run.
+            **options_and_needs: Options as in `run(x)`, and columns of `data`: `text="review"`.
+                Without `data`, files as in training: `source=…, target=…`.
+
+        Returns:
+            The scores by name.
+
+        Example:
+            >>> test = [{"source": "Danke.", "target": "Thanks."}]
+            >>> round(run.evaluate(test)["chrf"])
+            100
+        """
         known = self.options()
         needs: dict[str, Any] = {k: v for k, v in options_and_needs.items() if k not in known}
         options = {name: one for name, one in options_and_needs.items() if name in known}
@@ -566,11 +725,19 @@ class Run:
             )
 
     def look(self, x: object = None, /, **ask: object) -> Page:
-        """Return a page that shows what happens inside the model while it reads one input.
+        """Show what happens inside the model while it reads one input.
 
-        A notebook displays it; `.save("look.html")` saves it. The run can predict meanwhile.
-        Without `x`, the example that comes with the model is read. `output=…` forces the output,
-        `new=…` is the number of tokens to generate; the other options are those of `headway look`.
+        Args:
+            x: The input. None: the example that comes with the model.
+            **ask: `output`: text that the model is forced to write. `begin`: text that the output
+                begins with. `new`: number of tokens to generate. `against`, `against_text`: run or
+                text to compare with. All others: fields of `LookOptions`.
+
+        Returns:
+            A page, which a notebook displays and `.save("look.html")` writes.
+
+        Example:
+            >>> run.look("Wo wohnst du?").save("look.html")
         """
         from headway.inside.capture.reading import GenerationOptions
         from headway.inside.page.look import LookOptions, look
@@ -635,8 +802,21 @@ class Run:
         int8: bool = False,
         sentences: Sequence[str] = (),
     ) -> Export:
-        """Export the model into a new folder as `hf`, `ctranslate2`, `onnx` or `torch`, and compare
-        its outputs with those of this run."""
+        """Export the model for another program, and compare its outputs with those of this run.
+
+        Args:
+            to: `"hf"`, `"ctranslate2"`, `"onnx"` or `"torch"`.
+            out: New folder.
+            int8: Store weights in 8 bits (ctranslate2 and onnx).
+            sentences: More texts for the comparison.
+
+        Returns:
+            `path`, and `proof` with the measured differences.
+
+        Example:
+            >>> run.export("torch", "translator-torch").proof.passed
+            True
+        """
         from headway.interop.exporting import export_run
 
         if len(self.folders) > 1:
@@ -648,7 +828,19 @@ class Run:
         return Export(Path(out), proof)
 
     def train(self, data: object = None, *, out: str | PathLike[str], **same: object) -> Run:
-        """Fine-tune this run on other data, into another folder: `headway.train` with `start`."""
+        """Fine-tune this run on other data: `headway.train` with `start`.
+
+        Args:
+            data: Path, list of paths, or table in memory.
+            out: Folder of the new run.
+            **same: Arguments of `headway.train`.
+
+        Returns:
+            The new run.
+
+        Example:
+            more = run.train("more.tsv", out="runs/more", epochs=1)
+        """
         import headway
 
         more: dict[str, Any] = dict(same)

@@ -738,6 +738,16 @@ def check_options(facts: CallFacts) -> None:
     OF_CALL.check_options(facts.options or {}, facts)
 
 
+def unused_option(name: str, row: Spec) -> ConfigError | None:
+    """The error for an option of predictions that other tasks use, or None if none does."""
+    rule: EffectRule[Any] | None = None
+    if name in OPTIONS and not OPTIONS[name].command:
+        rule = OF_CALL.missing(word_of(name), CallFacts(row=row))
+    elif name in DECODING:
+        rule = OF_RUN.missing(f"decode.{name}", RunFacts(row=row))
+    return None if rule is None else no_effect(f"{Option(name)}", rule.condition, on_task(row))
+
+
 def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:
     """Names of the settings that the body of a model ignores. Values may be unconverted words."""
     facts = BodyFacts(
