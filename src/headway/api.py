@@ -58,19 +58,39 @@ def train(
     parts: Parts | None = None,
     **needs: ColumnOrFiles,
 ) -> Run:
-    """Train a model in the folder `out`, or resume the training there, and return the trained run.
+    """Train a model in the folder `out`, or resume the training there.
 
-    With `data` (a path, paths, or a table in memory), keywords name its columns:
-    `text="review"`. Without it, they name files: `source="a.de", target="a.en"`. Ctrl-C saves and
-    raises `headway.errors.Stopped`; the same call resumes. Errors that the caller can fix are
-    `UserError`.
+    The call blocks until the training ends. Ctrl-C saves and raises `headway.errors.Stopped`; the
+    same call resumes. Errors that the caller can fix are `UserError`.
 
-    `on` is called with every entry of the log, a mapping. If it returns True, or a text with the
-    reason, training ends with the best weights so far. If it raises an exception, that is raised
-    again after everything is saved. `metrics` adds functions of predictions and targets as
-    metrics: `{"polite": function}`, or `(function, "lower")` if lower values are better. If
-    `train.metric` names one of them, it selects the best weights. `parts` passes custom blocks,
-    positions or attention patterns as a `headway.Parts`. Pass it again to resume, and to `load`.
+    Args:
+        task: What to learn, such as `"classify"`. None if the recipe names it.
+        data: Path, list of paths, or table in memory.
+        out: Folder of the run.
+        valid: Validation data like `data`. None: a part of `data` is set aside.
+        start: Run to fine-tune. `"none"`: from scratch. None: chosen from the data.
+        teacher: For the task `distil`, the run to learn from.
+        preset: Name of a published architecture, such as `"gpt2"`.
+        recipe: Name of a recipe, or a TOML file with settings.
+        settings: Settings by dotted key, `{"train.lr": 1e-3}`, or as nested mappings.
+        device: `"cpu"`, `"cuda"` or `"cuda:1"`; `"auto"` uses a GPU if there is one.
+        budget: Time limit for everything: `"10m"`, or seconds.
+        restart: Train from the start, replacing a run in `out`.
+        quiet: Print nothing.
+        on: Function of every log entry, a mapping. If it returns True, or a text with the reason,
+            training ends with the best weights so far.
+        metrics: More metrics: functions of predictions and targets by name, or
+            `(function, "lower")` if lower values are better. `train.metric` may name one.
+        parts: Custom blocks, positions or attention patterns. Pass them again to resume and to
+            `load`.
+        **needs: With `data`, names of its columns: `text="review"`. Without it, files:
+            `source="a.de"`. Training settings such as `epochs=3` work, too.
+
+    Returns:
+        The finished run.
+
+    Example:
+        run = headway.train("classify", "reviews.tsv", label="stars", out="runs/reviews", epochs=3)
     """
     started = time.monotonic()
     _check_arguments(out, on, metrics)
@@ -129,8 +149,26 @@ def check(
     quiet: bool = True,
     **needs: ColumnOrFiles,
 ) -> Report:
-    """Check data before training, as `headway check` does, and return a report with `ok`,
-    `findings`, `columns` and `fingerprint`. The arguments are those of `train`."""
+    """Check data before training, as `headway check` does. Nothing is trained.
+
+    Args:
+        task: What will be learned, as in `train`.
+        data: Path, list of paths, or table in memory.
+        valid: Validation data like `data`.
+        start: Run to fine-tune. The data is then read with its tokenizer.
+        teacher: For the task `distil`, the run to learn from.
+        settings: Settings by dotted key.
+        quiet: Print no progress.
+        **needs: Names of columns, or files, as in `train`.
+
+    Returns:
+        The report: `report.ok` is False if nothing can be trained on the data.
+
+    Example:
+        >>> rows = [{"source": f"{n} Hunde", "target": f"{n} dogs"} for n in range(99)]
+        >>> headway.check("translate", rows).ok
+        True
+    """
     request = _request(
         task, data, needs, settings, start, teacher, valid=valid, command="check"
     )  # fmt: skip
