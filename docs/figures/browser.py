@@ -169,9 +169,10 @@ def pixels_of(page: Any, taken: bytes) -> NDArray[np.uint8]:
 def png(pixels_YXC: NDArray[np.uint8]) -> bytes:
     """A PNG with a palette: every colour becomes the nearest of 256."""
     height, width, _ = pixels_YXC.shape
-    found_UC, inverse, counts = np.unique(
-        pixels_YXC.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True
-    )
+    # One number per colour: sorting rows of three takes 28 times as long.
+    code_N = pixels_YXC.reshape(-1, 3).astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    code_U, inverse, counts = np.unique(code_N, return_inverse=True, return_counts=True)
+    found_UC = (code_U[:, None] >> np.array([16, 8, 0], np.uint32)).astype(np.uint8)
     palette_PC = palette(found_UC, counts)
     nearest_U = np.concatenate(
         [
