@@ -1,23 +1,20 @@
-"""Prove that a change of words or names left the code as it was.
+"""Prove that a change of words left the code as it was.
 
     python docs/same_code.py HEAD                      # since the last commit: same but for words
     python docs/same_code.py HEAD~3 HEAD src/headway/data
-    python docs/same_code.py HEAD~1 HEAD --renames docs/built/renames.toml
 
 Two trees are the same but for words if they are equal without docstrings and without the arguments
-of errors and output calls. Other strings that differ are printed, to be read: help texts, labels,
-tables of reasons. With `--renames`, identifiers and strings may also differ as the table says.
+of errors and output calls. Other strings that differ are printed for review: help texts, labels,
+tables of reasons.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import re
 import subprocess
 import sys
-import tomllib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,8 +46,7 @@ def sources(revision: str | None, paths: list[str]) -> dict[str, str]:
 class Blank(ast.NodeTransformer):
     """Take out docstrings, the arguments of errors and output calls, and imports."""
 
-    def __init__(self, renames: Renames) -> None:
-        self.renames = renames
+    def __init__(self) -> None:
         self.imports: list[tuple[str, str, str | None]] = []
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -67,7 +63,7 @@ class Blank(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         called = ast.unparse(node.func).rsplit(".", 1)[-1]
-        if any(ERRORS.search(name) or name in OUTPUT for name in self.renames.related(called)):
+        if ERRORS.search(called) or called in OUTPUT:
             return ast.copy_location(ast.Call(node.func, [], []), node)
         return self.generic_visit(node)
 
@@ -96,53 +92,9 @@ def leaves(node: Any) -> Iterator[tuple[str, str, int]]:
                 yield "value", repr(value), line
 
 
-class Renames:
-    """What the table of docs/rename.py allows: pairs of names, and patterns of words."""
-
-    def __init__(self, table: dict[str, Any]) -> None:
-        self.pairs: dict[str, set[str]] = defaultdict(set)
-        rows = [row["map"] for row in table.get("strings", ())]
-        rows += [table.get(name, {}) for name in ("names", "members", "settings")]
-        rows += table.get("values", {}).values()
-        for old, new in (pair for row in rows for pair in row.items()):
-            self.pairs[re.split(r"[.:]", old)[-1]].add(new)
-        for old, new in table.get("move", {}).items():
-            self.pairs[Path(old).stem].add(Path(new).stem)
-        self.back: dict[str, set[str]] = defaultdict(set)
-        for old, every in self.pairs.items():
-            for new in every:
-                self.back[new].add(old)
-        self.words = [(re.compile(row["from"]), row["to"]) for row in table.get("text", ())]
-
-    def allowed(self, name: str) -> set[str]:
-        found = {name, *self.pairs[name]}
-        return found | {self._reworded(one) for one in found}
-
-    def related(self, name: str) -> set[str]:
-        """All names that are connected with this one by renames, in either direction."""
-        found, open_names = {name}, [name]
-        while open_names:
-            one = open_names.pop()
-            new = (self.pairs[one] | self.back[one]) - found
-            found |= new
-            open_names += new
-        return found
-
-    def text(self, text: str) -> str:
-        """A text with the new words, as far as they have one meaning."""
-        single = {old: next(iter(new)) for old, new in self.pairs.items() if len(new) == 1}
-        said = self._reworded(text)
-        return re.sub(r"\w+", lambda found: single.get(found.group(), found.group()), said)
-
-    def _reworded(self, text: str) -> str:
-        for pattern, new in self.words:
-            text = pattern.sub(new, text)
-        return text
-
-
-def compare(old: str, new: str, renames: Renames) -> tuple[list[str], list[str]]:
+def compare(old: str, new: str) -> tuple[list[str], list[str]]:
     """Differences of code, and of texts outside messages. Imports may be in another order."""
-    before, after = Blank(renames), Blank(renames)
+    before, after = Blank(), Blank()
     one, two = before.visit(ast.parse(old)), after.visit(ast.parse(new))
     code: list[str] = []
     texts: list[str] = []
@@ -150,16 +102,16 @@ def compare(old: str, new: str, renames: Renames) -> tuple[list[str], list[str]]
     added = [name for _, *names in after.imports for name in names if name]
     for _, *names in lost.elements():
         for name in filter(None, names):
-            if not renames.allowed(name) & set(added):
+            if name not in added:
                 code.append(f"import of {name} is gone")
     left, right = list(leaves(one)), list(leaves(two))
     for (kind, value, line), (other, other_value, other_line) in zip(left, right, strict=False):
         if kind != other or (kind in ("node", "value") and value != other_value):
             code.append(f"lines {line} and {other_line}: {value} became {other_value}")
             break
-        if kind == "name" and other_value not in renames.allowed(value):
+        if kind == "name" and value != other_value:
             code.append(f"lines {line} and {other_line}: name {value} became {other_value}")
-        if kind == "text" and other_value not in {*renames.allowed(value), renames.text(value)}:
+        if kind == "text" and value != other_value:
             texts.append(f"{other_line}: {value!r}\n      became {other_value!r}")
     if not code and len(left) != len(right):
         code.append(f"{len(left)} parts became {len(right)}")
@@ -170,23 +122,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("base")
     parser.add_argument("rest", nargs="*", help="another revision (else the working tree), paths")
-    parser.add_argument("--renames", type=Path)
     parser.add_argument("--quiet", action="store_true", help="do not print the texts that differ")
     asked = parser.parse_args()
     rest = list(asked.rest)
     revision = rest.pop(0) if rest and not (ROOT / rest[0]).exists() else None
     paths = rest or ["src"]
-    table = tomllib.loads(asked.renames.read_text()) if asked.renames else {}
-    renames, moves = Renames(table), table.get("move", {})
     old, new = sources(asked.base, paths), sources(revision, paths)
-    old = {moves.get(name, name): text for name, text in old.items()}
     failed = 0
     for name in sorted(old.keys() | new.keys()):
         if name not in old or name not in new:
             print(f"{name}: only {'before' if name in old else 'after'}")
             failed += 1
         elif old[name] != new[name]:
-            code, texts = compare(old[name], new[name], renames)
+            code, texts = compare(old[name], new[name])
             failed += bool(code)
             print("".join(f"{name}: CODE {one}\n" for one in code), end="")
             if not asked.quiet:
