@@ -294,7 +294,7 @@ def effects_page() -> str:
         "Training and decoding": effects.OF_RUN,
         "Body of the model": effects.OF_BODY,
         "Other settings of the model": effects.OF_MODEL,
-        "Options of predict and evaluate": effects.OF_CALL,
+        "Options of predict, evaluate and export": effects.OF_CALL,
         "Options of train and check": effects.OF_REQUEST,
     }
     parts = ["# When settings have an effect\n\n", MADE, EFFECTS_INTRO]

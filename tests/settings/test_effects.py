@@ -109,7 +109,7 @@ def leaves(kind: Any, where: str) -> Iterator[str]:
 
 
 def test_every_row_names_settings_that_exist() -> None:
-    known = {*SETTINGS, "budget", "--text", "--teacher", "--valid", "--data"} | {
+    known = {*SETTINGS, "budget", "--text", "--sentences", "--teacher", "--valid", "--data"} | {
         f"--{name.replace('_', '-')}" for name in (*OPTIONS, *SCORING)
     }
     for section, kind in SETTINGS.items():

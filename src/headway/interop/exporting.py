@@ -11,8 +11,10 @@ from headway.errors import Option, UserError, suggest
 from headway.interop.proof import Proof
 from headway.interop.proof_inputs import proof_sentences
 from headway.progress import SILENT, Progress
+from headway.settings.effects import CallFacts, check_options
 from headway.settings.model import family_of
 from headway.settings.run import media_settings
+from headway.settings.task_rows import spec_of
 from headway.storage import check_free, new_folder
 from headway.tasks.engines import TEXT_ALONE
 from headway.tasks.loaded_run import LoadedRun, open_plain
@@ -71,7 +73,8 @@ def export_run(
             "exported. Use the run folder with headway instead."
         )
     if media_settings(run.settings) is not None:
-        _check_media(to, family_of(run.shape), sentences, int8)
+        _check_media(to, family_of(run.shape), int8)
+        check_options(CallFacts(row=spec_of(run.settings), options={"sentences": sentences}))
     with new_folder(out) as folder:
         with progress.stage(f"writing {out}"):
             target.write(run, folder, int8=int8)
@@ -81,17 +84,12 @@ def export_run(
     return proof
 
 
-def _check_media(to: str, family: str, sentences: Sequence[str], int8: bool) -> None:
+def _check_media(to: str, family: str, int8: bool) -> None:
     if to in TEXT_ALONE:
         others = _universal(int8)
         raise UserError(
             f"{Option('to', to)} supports only text models, but this model is of the family "
             f"{family}. Use {others}."
-        )
-    if sentences:
-        raise UserError(
-            f"{Option('sentences')} only applies to text models. The exports of image and audio "
-            "models are checked with generated inputs. Remove the option."
         )
 
 

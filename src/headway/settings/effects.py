@@ -670,8 +670,12 @@ OF_CALL: EffectTable[CallFacts] = EffectTable(
         settings=("--text",), when=lambda facts: facts.row.is_text,
         reason="to runs that read text. Other files are named: headway predict RUN FILE",
     ),
+    EffectRule(
+        settings=("--sentences",), when=lambda facts: facts.row.is_text,
+        reason="to exports of text models: others are compared on generated inputs",
+    ),
 )  # fmt: skip
-"""Options of predict and evaluate."""
+"""Options of predict, evaluate and export."""
 
 OF_REQUEST: EffectTable[RequestFacts] = EffectTable(
     EffectRule(
