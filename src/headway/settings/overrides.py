@@ -235,7 +235,7 @@ class Overrides(Mapping[str, Any]):
         return len(self._leaves)
 
     def __repr__(self) -> str:
-        return f"Asked({dict(self)})"
+        return f"Overrides({dict(self)})"
 
 
 def as_typed(asked: Overrides, key: str) -> str:
