@@ -656,6 +656,17 @@ def test_looking_leaves_the_run_as_it_is(runs: Path, tmp_path: Path) -> None:
     assert run("ba de").to_dict() == before
 
 
+def test_options_of_a_page_determine_the_text_that_the_model_generates() -> None:
+    run = headway.load("stories", device="cpu")
+    options = ({"new": 0}, {"new": 3}, {"output": ", , ,", "new": 0}, {"begin": "!", "new": 1})
+    pages = [run.look("Once upon a time", checkpoints=False, **more) for more in options]
+    given, *longer = (page.looks[0]["streams"]["text"]["pieces"] for page in pages)
+    added = [pieces[len(given) :] for pieces in longer]
+    assert len(added[0]) == 3
+    assert added[1].count(",") == 3
+    assert "!" in added[2]
+
+
 def test_cards_for_notebooks_show_text_as_text(runs: Path) -> None:
     card = headway.load(runs / "classify", device="cpu")._repr_html_()
     assert "B-x" in card

@@ -70,6 +70,9 @@ COMMAND_OPTIONS = frozenset(one.name for one in OPTIONS.values() if one.command)
 CONSTRAINTS = frozenset({"prefix", "required", "banned"})
 """Options that constrain an output: texts that it must begin with, contain, or not contain."""
 
+GENERATION = {"output": "output", "begin": "prefix", "new": "max_new_tokens"}
+"""Options of `look`, named as on the command line, and the fields of `GenerationOptions`."""
+
 
 class OptionError(UserError, TypeError):
     """An option that a run does not have, or whose value is invalid."""
@@ -742,14 +745,12 @@ class Run:
         from headway.inside.capture.reading import GenerationOptions
         from headway.inside.page.look import LookOptions, look
 
-        own, more = ("output", "begin", "new"), [field.name for field in fields(LookOptions)]
+        known = [*GENERATION, *(field.name for field in fields(LookOptions))]
         for name in ask:
-            if name not in (*own, *more, "against", "against_text"):
-                raise OptionError(
-                    f"{name}= is not an option of look().{suggest(name, [*own, *more])}"
-                )
-        said: dict[str, Any] = {name: one for name, one in ask.items() if name in own}
-        rest: dict[str, Any] = {name: one for name, one in ask.items() if name not in own}
+            if name not in (*known, "against", "against_text"):
+                raise OptionError(f"{name}= is not an option of look().{suggest(name, known)}")
+        said: dict[str, Any] = {GENERATION[k]: one for k, one in ask.items() if k in GENERATION}
+        rest: dict[str, Any] = {name: one for name, one in ask.items() if name not in GENERATION}
         with self.opened.lock:
             twin = self.opened.inspection_copy()
         return look(twin, self._subject(x, twin), GenerationOptions(**said), **rest)
