@@ -53,9 +53,9 @@ def test_the_sentence_depends_on_whether_the_gain_fades() -> None:
     fading = EXPERIMENT.judge([seed(0.2 + 0.01 * i, much=0.01) for i in range(3)])
     lasting = EXPERIMENT.judge([seed(0.2 + 0.01 * i, much=0.2) for i in range(3)])
     # They differ in more than their numbers.
-    assert re.sub(r"[\d.]+", "", fading.sentence) != re.sub(r"[\d.]+", "", lasting.sentence)
-    assert "0.010" in fading.sentence
-    assert "0.200" in lasting.sentence
+    assert re.sub(r"[\d.]+", "", fading.answer) != re.sub(r"[\d.]+", "", lasting.answer)
+    assert "0.010" in fading.measured
+    assert "0.200" in lasting.measured
 
 
 def test_words_in_the_same_places_get_similar_vectors() -> None:

@@ -56,7 +56,7 @@ def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verd
     found = EXPERIMENT.judge(given)
     assert found.verdict == verdict
     needed = KINDS["decoder" if given[0]["own"]["kinds"]["cross"][-1] < 0.3 else "cross"]
-    assert verdict == "undecided" or needed in found.sentence
+    assert verdict == "undecided" or needed in found.measured
     assert all(figure.data() for figure in EXPERIMENT.figures(given))
 
 

@@ -68,7 +68,7 @@ def test_a_turning_point_at_the_first_evaluation_is_not_divided_by() -> None:
         one["curves"]["96-10"] = curve(2.6, 2.7, 2.9, 3.4 + 0.01 * len(found))
     verdict = EXPERIMENT.judge(found)
     assert not any(one.unit == "×" for one in verdict.more)
-    assert re.search(r"\b10\b\D*\b10\b", verdict.sentence)
+    assert re.search(r"\b10\b\D*\b10\b", verdict.measured)
     rows = {
         tuple(re.findall(r"\d[\d,]*\b", row[0])): row[1]
         for row in reversed(EXPERIMENT.figures(found)[-1].table()[1])  # the plain ones are first

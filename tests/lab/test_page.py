@@ -19,12 +19,13 @@ from tests.inside.browser import browser, open_page
 
 __all__ = ["browser"]
 
-SAID = "It is <so>, by 1.01 nats (0.98 to 1.03)."
+ANSWER, MEASURED = "It is <so>.", "Gap: 1.01 nats (0.98 to 1.03)."
 EFFECT = {"name": "gap", "unit": "nats", "value": 1.01, "low": 0.98, "high": 1.03, "seeds": 3,
           "spread": 0.01, "exact": False}  # fmt: skip
 FACTS: dict[str, Any] = {
     "experiment": "planted", "number": 1, "question": "Is it so?", "verdict": "supported",
-    "sentence": SAID, "effect": EFFECT, "more": [{**EFFECT, "low": None, "seeds": 1}],
+    "answer": ANSWER, "measured": MEASURED, "effect": EFFECT,
+    "more": [{**EFFECT, "low": None, "seeds": 1}],
     "controls": [{"name": "sane", "passed": True, "said": "it was."},
                  {"name": "other", "passed": False, "said": "it was not."}],
     "changes": "More data.", "hypothesis": "It is so.", "method": ["We looked.", "Twice."],
@@ -59,7 +60,8 @@ def test_an_experiment_is_drawn_with_all_its_figures(browser: Any, tmp_path: Pat
     page = open_page(browser, html, tmp_path)
     assert page.locator("h1").inner_text() == "Is it so?"
     assert page.locator("[data-verdict=supported]").count() == 1
-    assert page.locator(".sentence").inner_text() == SAID
+    assert page.locator(".verdict .answer").inner_text() == ANSWER
+    assert page.locator(".verdict .measured").inner_text() == MEASURED
     kinds = [page.locator("[data-figure]").nth(i).get_attribute("data-figure") for i in range(4)]
     assert kinds == ["lines", "bars", "table", "heatmap"]
     assert page.values("[data-figure=bars] .bar") == [1.0, 0.0]
@@ -97,6 +99,5 @@ def test_the_index_leads_to_each_page(browser: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("panel", ["lab.js", "labindex.js"])
 def test_the_pages_have_a_sign_for_every_verdict(panel: str) -> None:
     source = (files("headway.web") / "panels" / panel).read_text(encoding="utf-8")
-    signs = next(line for line in source.splitlines() if "supported:" in line)
     for word in get_args(VerdictLabel):
-        assert re.search(rf'(?:^|[ "]){word}"?: \["', signs), word
+        assert re.search(rf'^  "?{word}"?: \["', source, re.MULTILINE), word

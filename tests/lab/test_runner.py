@@ -66,7 +66,7 @@ class Planted(Experiment):
     def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         effect = Effect.over(per_seed(found, "gap"), "gap", "nats")
         control = Control(name="sane", passed=True, said="it was.")
-        answers = OutcomeSentences(supported="It is so, by {effect}.", refuted="It is not so.")
+        answers = OutcomeSentences(supported="It is so.", refuted="It is not so.")
         return decide(effect.above(0.5), effect, answers, [control])
 
     def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
@@ -104,7 +104,7 @@ def test_small_effects_get_five_seeds(planted: Planted, tmp_path: Path) -> None:
 
 def test_it_leaves_a_verdict_the_numbers_and_a_page(planted: Planted, tmp_path: Path) -> None:
     result = conduct(tmp_path / "x")
-    assert (result.verdict, result.sentence) == ("supported", result.facts["sentence"])
+    assert (result.verdict, result.answer) == ("supported", result.facts["answer"])
     facts = json.loads((tmp_path / "x" / "verdict.json").read_text())
     assert facts["effect"]["seeds"] == 3
     assert facts["effect"]["spread"] == pytest.approx(0.01)
@@ -115,7 +115,7 @@ def test_it_leaves_a_verdict_the_numbers_and_a_page(planted: Planted, tmp_path: 
     page = unpack(result.page.read_text())
     section = page["looks"][0]["sections"]["lab"]
     assert [one["kind"] for one in section["figures"]] == ["lines", "bars", "table", "heatmap"]
-    assert section["sentence"] == result.sentence
+    assert (section["answer"], section["measured"]) == (result.answer, result.measured)
     assert "://" not in result.page.read_text()
 
 
@@ -166,7 +166,7 @@ def test_a_doubt_is_repeated_when_the_experiment_runs_again(
     for _ in range(2):
         few = conduct(tmp_path / "x", data=text)
         assert few.verdict == "undecided"
-        assert re.search(r"few\.txt\D*\b2\b", few.sentence)
+        assert re.search(r"few\.txt\D*\b2\b", few.measured)
 
 
 def test_fresh_seeds_begin_at_the_first_seed(
@@ -198,14 +198,14 @@ def test_too_little_time_or_data_is_undecided_with_a_reason(
 ) -> None:
     none = conduct(tmp_path / "time", budget_s=0.0)
     assert none.verdict == "undecided"
-    assert re.search(r"\b0s\D*\b0\b\D*\b3\b", none.sentence)
+    assert re.search(r"\b0s\D*\b0\b\D*\b3\b", none.measured)
     assert none.page.is_file()
     assert conduct(tmp_path / "time").verdict == "supported"  # the same goes on
     text = tmp_path / "few.txt"
     text.write_text("a\nb\n")
     few = conduct(tmp_path / "data", data=text)
     assert few.verdict == "undecided"
-    assert re.search(r"few\.txt\D*\b2\b\D*\b100\b", few.sentence)
+    assert re.search(r"few\.txt\D*\b2\b\D*\b100\b", few.measured)
     one = conduct(tmp_path / "one", seeds=1)
     assert (one.verdict, one.facts["literature"][0][2]) == ("undecided", "open")
 
@@ -217,12 +217,12 @@ def test_when_time_is_over_the_seeds_that_were_measured_are_judged(
     monkeypatch.setattr(Workspace, "_check_deadline", lambda bench: _in_time(ticks[bench.seed]))
     two = conduct(tmp_path / "x", budget_s=60.0)
     assert (two.verdict, two.facts["seeds"], two.facts["doubts"]) == ("supported", 2, [])
-    assert re.search(r"\b1m 00s\D*\b2\b\D*\b3\b", two.sentence)
+    assert re.search(r"\b1m 00s\D*\b2\b\D*\b3\b", two.measured)
     ticks[1] = 99.0
     one = conduct(tmp_path / "y", budget_s=60.0)
     assert one.verdict == "undecided"
-    assert "--seeds" in one.sentence
-    assert re.search(r"\b1m 00s\D*\b1\b\D*\b3\b", one.sentence)
+    assert "--seeds" in one.measured
+    assert re.search(r"\b1m 00s\D*\b1\b\D*\b3\b", one.measured)
 
 
 def _in_time(now: float) -> None:
@@ -330,7 +330,7 @@ def test_the_command_lists_runs_and_makes_an_index(
     assert "1h 00m" in listed
     assert main(["lab", "planted"]) == 0
     shown = capsys.readouterr()
-    assert re.search(r"\bsupported\b.*\b1\.02 nats", shown.out)
+    assert re.search(r"\bsupported\b.*It is so\.\n.*\b1\.02 nats", shown.out)
     assert (tmp_path / "lab" / "planted" / "lab.html").is_file()
     measured = len(planted.measured)
     assert main(["lab", "--all", "--json"]) == 0

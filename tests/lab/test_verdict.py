@@ -18,13 +18,14 @@ from headway.lab.verdict import (
     Verdict,
     VerdictLabel,
     all_of,
+    capitalised,
     decide,
     power,
     rounded,
     smallest_detectable,
 )
 
-ANSWERS = OutcomeSentences(supported="yes: {effect}", refuted="no: {effect}", changes="more data")
+ANSWERS = OutcomeSentences(supported="yes", refuted="no", changes="more data")
 
 
 def judged(values: list[float], *controls: Control) -> Verdict:
@@ -56,23 +57,39 @@ def test_a_verdict_needs_the_whole_interval_on_one_side(values: list[float], wor
     assert judged(values).verdict == word
 
 
-def test_sentences_have_the_effect_with_its_interval() -> None:
-    assert judged([0.5, 0.52, 0.48]).sentence == "yes: 0.500 nats (0.450 to 0.550)"
+def test_the_effect_is_shown_with_its_interval() -> None:
+    assert judged([0.5, 0.52, 0.48]).measured == "Gap: 0.500 nats (95 % interval 0.450 to 0.550)."
     assert judged([0.5]).verdict == "undecided"
-    assert f"--seeds {SEEDS}" in judged([0.5]).sentence
+    assert f"--seeds {SEEDS}" in judged([0.5]).measured
+
+
+def test_the_answer_follows_the_verdict() -> None:
+    failed = Control(name="learns", passed=False, said="it did not.")
+    assert judged([0.5, 0.52, 0.48]).answer == ANSWERS.supported
+    assert judged([0.01, 0.0, 0.02]).answer == ANSWERS.refuted
+    assert judged([0.5, -0.3, 0.1]).answer == ANSWERS.undecided
+    others = [judged([0.5, 0.52, 0.48], failed), judged([0.5]), judged([math.nan])]
+    assert len({ANSWERS.undecided, *(verdict.answer for verdict in others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "capital"), [("gap of a", "Gap of a"), ("chrF of a", "chrF of a"), ("", "")]
+)
+def test_a_name_begins_a_sentence(text: str, capital: str) -> None:
+    assert capitalised(text) == capital
 
 
 def test_arithmetic_needs_one_seed_alone() -> None:
     effect = Effect.over([1e-7], "error", exact=True)
     verdict = decide(effect.below(1e-5), effect, ANSWERS)
-    assert (verdict.verdict, verdict.sentence) == ("supported", "yes: 1.0e−07")
+    assert (verdict.verdict, verdict.measured) == ("supported", "Error: 1.0e−07.")
 
 
 def test_a_failed_control_takes_the_verdict_back() -> None:
     control = Control(name="learns", passed=False, said="the usual model learned nothing.")
     verdict = judged([0.5, 0.52, 0.48], control)
     assert verdict.verdict == "undecided"
-    assert control.said in verdict.sentence
+    assert control.said.lower() in verdict.measured.lower()
     passed = Control(name="learns", passed=True, said="it did.")
     assert judged([0.5, 0.52, 0.48], passed).verdict == "supported"
 
@@ -122,7 +139,7 @@ def test_the_arm_at_its_limit_is_named() -> None:
     verdict = decide(effect.above(10.0), effect, ANSWERS)
     assert verdict.verdict == "cannot tell"
     assert len(effect.limits) == 2
-    assert all(limit in verdict.sentence for limit in effect.limits)
+    assert all(limit.lower() in verdict.measured.lower() for limit in effect.limits)
     assert compared(90.0, 80.0).limits == ()
 
 
@@ -156,8 +173,8 @@ def test_power_is_the_share_of_samples_whose_interval_excludes_the_bar() -> None
 def test_an_undecided_verdict_names_the_detectable_effect() -> None:
     verdict = judged([0.5, -0.3, 0.1])
     assert verdict.verdict == "undecided"
-    assert rounded(verdict.effect.detectable) in verdict.sentence
-    assert rounded(verdict.effect.detectable) not in judged([0.5, 0.52, 0.48]).sentence
+    assert rounded(verdict.effect.detectable) in verdict.measured
+    assert rounded(verdict.effect.detectable) not in judged([0.5, 0.52, 0.48]).measured
 
 
 def test_parts_of_a_claim_fall_with_a_failed_control() -> None:

@@ -117,7 +117,7 @@ def _experiment_row(folder: Path, entry: ExperimentEntry) -> dict[str, Any]:
         if path.is_file():
             try:
                 said = json.loads(path.read_text(encoding="utf-8"))
-                kept = ("verdict", "sentence", "size", "seeds", "date", "effect")
+                kept = ("verdict", "answer", "measured", "size", "seeds", "date", "effect")
                 return {**row, **{key: said[key] for key in kept}, "page": f"{name}/lab.html"}
             except (ValueError, KeyError, TypeError):
                 print_to_stderr(
@@ -143,7 +143,7 @@ def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> No
             failed[entry.name] = f"{error or type(error).__name__}"
             print_to_stderr(f"  failed: {failed[entry.name]}")
             continue
-        print_to_stderr(f"  {result.verdict}: {result.sentence}")
+        print_to_stderr(f"  {result.verdict}: {result.answer}")
         write_index(folder, [_experiment_row(folder, one) for one in EXPERIMENTS.values()])
     found = [_experiment_row(folder, entry) for entry in EXPERIMENTS.values()]
     page = write_index(folder, found)
@@ -151,7 +151,7 @@ def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> No
         print(json.dumps(found, ensure_ascii=False))
     else:
         rows = [(str(row["number"]), row["experiment"], row.get("verdict") or "",
-                 row.get("sentence") or "") for row in found]  # fmt: skip
+                 row.get("answer") or "") for row in found]  # fmt: skip
         show_table(["", "experiment", "verdict", "answer"], rows, {""})
         print(f"\n{page}")
     if failed:
@@ -187,7 +187,7 @@ def _show(result: Result, as_json: bool) -> None:
         print(json.dumps(result.facts, ensure_ascii=False))
         return
     facts = result.facts
-    print(f"{facts['question']}\n\n{facts['verdict']}: {facts['sentence']}\n")
+    print(f"{facts['question']}\n\n{facts['verdict']}: {facts['answer']}\n{facts['measured']}\n")
     for control in facts["controls"]:
         print(f"control {'passed' if control['passed'] else 'FAILED'}: {control['said']}")
     seeds = f"{facts['seeds']} seed{'s' * (facts['seeds'] != 1)}"

@@ -46,31 +46,22 @@ class OverfittingExperiment(Experiment):
         "falling; with much data it does not."
     )
     method = (
-        "Language models learn Shakespeare (or the text of --data) character by character, all "
-        "for the same number of steps: a small and a large one, each on little, more and much "
-        "text. At twenty checkpoints the loss is measured on the training text and on unseen "
-        "text, both without dropout and label smoothing. The turning point is the checkpoint "
-        "with the lowest loss on unseen text. If it is the first one, the true turning point may "
-        "be earlier.",
-        "The large model is then trained again on little text with dropout, with label "
-        "smoothing, and from weights that were pretrained on other text (English sentences of "
-        "Tatoeba, nothing by Shakespeare).",
-        "The effect is the cost of training past the turning point: the final validation loss of "
-        "the large model minus its lowest one, with little text minus with much text.",
+        "A small and a large language model learn little, more and much of Shakespeare (or of the "
+        "text of --data), all for the same number of steps. At twenty checkpoints the loss is "
+        "measured on the training text and on unseen text. The turning point is the checkpoint "
+        "with the lowest loss on unseen text; training past it costs the rise until the end.",
+        "The large model is trained again on little text with dropout, with label smoothing, and "
+        "from weights that were pretrained on other text.",
     )
     control = (
         "After the turning point the training loss must still fall; otherwise the model would "
         "have diverged instead of overfitting."
     )
     literature = (
-        Citation("Srivastava et al. 2014", "Dropout prevents the co-adaptation of units."),
         Citation("Kaplan et al. 2020", "Overfitting depends on data and size together; a larger "
-               "model needs fewer examples for the same loss.", "context"),
-        Citation("Nakkiran et al. 2019", "Larger models can improve again after overfitting, also "
-               "with more steps: double descent. No model here is that large.",
-               "differs"),
-        Citation("Müller, Kornblith, Hinton 2019", "Label smoothing calibrates and regularises, "
-               "but similarities between wrong classes are lost.", "context"),
+                 "model needs fewer examples for the same loss.", "context"),
+        Citation("Nakkiran et al. 2019", "Larger models can improve again after overfitting "
+                 "(double descent). No model here is that large.", "differs"),
     )  # fmt: skip
     pieces = (19, 31)
 
@@ -157,18 +148,22 @@ class OverfittingExperiment(Experiment):
         said = ", ".join(f"{REMEDIES[name][0]} {lower[name].value:+.2f}" for name in order)
         said = said.replace("-", "−")
         when = "at or before" if any(early(one["curves"][little]) for one in found) else "at"
+        rises = effect.above(LEAST)
         answers = OutcomeSentences(
-            supported=f"With {amounts[0] * SIZE:,} characters the validation loss is lowest "
-            f"{when} step {sum(turns) / len(turns):.0f} (measured every {every:.0f} steps), and "
-            f"further training costs {{effect}} more than with {amounts[-1] * SIZE:,}. Reduction "
-            f"of the lowest loss, in nats: {said}.",
-            refuted=f"The claim fails: with {amounts[0] * SIZE:,} characters further training "
-            f"costs {{effect}} more than with {amounts[-1] * SIZE:,}, where it costs {enough}.",
-            undecided="The seeds vary too much to tell whether the validation loss rises with "
-            f"little text and not with much: it rises by {{effect}} more with little, and by "
-            f"{enough} with much.",
-            changes="Fewer steps, which end before the turning point; more text; a far larger "
-            "model trained far longer, whose validation loss may fall again.",
+            supported="A model overfits when it trains too long on little text; with much text it "
+            "does not.",
+            refuted="Not here: longer training costs hardly more with little text than with much."
+            if rises == "refuted"
+            else "Much text does not prevent it: its validation loss rises as well.",
+            undecided="With little text it overfits early; these runs do not show whether much "
+            "text prevents it completely."
+            if rises == "supported"
+            else "These runs do not show whether little text makes a model overfit.",
+            numbers=f"With {amounts[0] * SIZE:,} characters the validation loss is lowest {when} "
+            f"step {sum(turns) / len(turns):.0f} (measured every {every:.0f} steps). Reduction of "
+            f"the lowest loss, in nats: {said}.",
+            changes="Fewer steps, which end before the turning point; a far larger model trained "
+            "far longer, whose validation loss may fall again.",
         )
         word = all_of(effect.above(LEAST), enough.below(LEAST))
         return decide(word, effect, answers, [control], more)

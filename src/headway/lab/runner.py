@@ -17,7 +17,7 @@ from headway.errors import ConfigError, FolderError, UserError
 from headway.lab.catalogue import SEEDS, ExperimentEntry, find
 from headway.lab.experiment import Experiment, SeedMeasurements
 from headway.lab.page import PAGE, write_page
-from headway.lab.verdict import Verdict, plain
+from headway.lab.verdict import Verdict, capitalised, plain
 from headway.lab.workspace import OutOfTime, Workspace, read_json
 from headway.progress import Progress, duration
 from headway.storage import replace_text
@@ -34,7 +34,7 @@ in its own folder, and their folders then be moved into one."""
 
 @dataclass(frozen=True)
 class Result:
-    """Result of an experiment: `verdict`, `sentence`, and the folder with all files."""
+    """Result of an experiment: `verdict`, `answer`, and the folder with all files."""
 
     folder: Path
     facts: dict[str, Any]
@@ -45,8 +45,12 @@ class Result:
         return str(self.facts["verdict"])
 
     @property
-    def sentence(self) -> str:
-        return str(self.facts["sentence"])
+    def answer(self) -> str:
+        return str(self.facts["answer"])
+
+    @property
+    def measured(self) -> str:
+        return str(self.facts["measured"])
 
     @property
     def page(self) -> Path:
@@ -148,19 +152,18 @@ def _judged(
     if not found:
         return {
             "verdict": "undecided", "effect": None, "controls": [], "more": [], "parts": {},
-            "sentence": f"Nothing was measured: {'; '.join([*doubts, over])}.",
+            "answer": "There is no answer yet.",
+            "measured": f"Nothing was measured because {'; '.join([*doubts, over])}.",
             "changes": "More time: repeat the command to resume.",
         }  # fmt: skip
     verdict: Verdict = entry.load().judge(found)
     facts = verdict.as_json()
     if doubts:
-        seen = verdict.sentence
-        facts["sentence"] = (
-            f"Not enough data for a verdict: {'; '.join(doubts)}. Measured so far: {seen}"
-        )
+        facts["answer"] = "There is no answer: the data are too small."
+        facts["measured"] = f"Too little data: {'; '.join(doubts)}. {verdict.measured}"
         facts["verdict"], facts["parts"] = "undecided", {}
     if over:
-        facts["sentence"] += f" ({over.capitalize()}.)"
+        facts["measured"] += f" {capitalised(over)}."
     return facts
 
 

@@ -47,23 +47,22 @@ class ScaleExperiment(Experiment):
     )
     method = (
         f"First, queries and keys are random numbers, with {KEYS} keys and widths from 4 to "
-        "1,024. Measured are the entropy of attention as a share of its maximum, and the "
-        "gradient of the attention weights with respect to the scores.",
+        "1,024. Measured are the entropy of attention as a share of its maximum, and the gradient "
+        "of its weights.",
         "Then small translators with one head of width 8 and 128 (full: 8 to 512) learn to "
-        "reverse words, with scores that are divided by the square root of the width, not "
-        "divided, or (full) divided by the width.",
+        "reverse words, with scores divided by √d, not divided, or (full) divided by d.",
     )
     control = (
         "With the division entropy must be the same at every width. A narrow head must learn the "
-        "task both ways; otherwise something else would be broken."
+        "task both ways."
     )
     literature = (
         Citation("Vaswani et al. 2017", "For large widths dot products grow large and push the "
-               "softmax into regions with extremely small gradients."),
+                 "softmax into regions with extremely small gradients."),
         Citation("Britz et al. 2017", "Unscaled dot-product attention is worse than additive "
-               "attention at large widths."),
+                 "attention at large widths."),
         Citation("Raffel et al. 2020 (T5)", "No division, but initial weights that are smaller by "
-               "the same factor: the scale can be in either place.", "differs"),
+                 "the same factor.", "differs"),
     )  # fmt: skip
     pieces = (4, 12)
 
@@ -121,17 +120,20 @@ class ScaleExperiment(Experiment):
             one["fresh"]["none"]["flow"][last] / one["fresh"]["root"]["flow"][last] for one in found
         ]
         more = [
-            less(narrow, f"the same, width {narrow}"),
+            less(narrow, f"loss undivided minus divided, width {narrow}"),
             Effect.over(entropies, f"entropy undivided, width {last}, share of the maximum"),
             Effect.over(flows, f"gradient undivided, width {last}, relative to divided"),
         ]
         left = 100 * mean(found, "fresh", "none", "entropy", last)
-        seen = f"undivided scores of width {last} leave {left:.0f} % of the maximum entropy"
         answers = OutcomeSentences(
-            supported=f"Without the division a head of width {wide} is worse by {{effect}}: "
-            f"{seen}.",
-            refuted=f"Attention with random weights does saturate ({seen}), but a trained head "
-            f"of width {wide} is not worse without the division: {effect}.",
+            supported="Without the division scores grow with the width, attention picks a single "
+            "key, and wide heads learn worse.",
+            refuted="Without the division attention picks a single key at first, but a trained "
+            "wide head is not worse.",
+            undecided="Without the division attention picks a single key at first; these runs do "
+            "not show whether a trained wide head is then worse.",
+            numbers=f"With random weights, undivided scores of width {last} leave {left:.0f} % of "
+            "the maximum entropy.",
             changes="Smaller initial weights of queries and keys, which have the same effect as "
             "the division (T5); norms of queries and keys.",
         )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headway.lab.experiment import Citation, Experiment, SeedMeasurements, mean, per_seed
 from headway.lab.figures import Figure, LineChart, TableFigure
-from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, decide, rounded
+from headway.lab.verdict import Control, Effect, OutcomeSentences, Verdict, decide
 from headway.lab.workspace import Workspace
 from headway.models.parts.body import added_positions
 from headway.nn.layout import Layout
@@ -43,22 +43,19 @@ class ShiftExperiment(Experiment):
         f"We take the positional encoding that a model adds to its embeddings at {PLACES:,} "
         "positions, rotate every pair of dimensions by k times its frequency, and compare with "
         "the encoding k positions later, for k = 1, 7, 100 and 1,000. Models store the encoding "
-        f"in single precision, so a rounding error of {ROUNDING:g} is allowed. The paper's "
-        "formula in double precision shows how exact the identity itself is.",
-        "Then we pretend not to know the answer: for the formula, a matrix is fitted by least "
-        f"squares on {SEEN} positions for a shift of {FITTED}, once without constraints and once "
-        f"as rotations of pairs, and tested on the next {UNSEEN} positions.",
+        f"in single precision, so a rounding error of {ROUNDING:g} is allowed.",
+        f"A matrix is also fitted by least squares on {SEEN} positions, once without constraints "
+        f"and once as rotations of pairs, and tested on the next {UNSEEN} positions.",
     )
     control = (
         "A table of random numbers of the same size must not have such a matrix; otherwise the "
         "existence of one would mean nothing."
     )
     literature = (
-        Citation("Vaswani et al. 2017", "The encoding was chosen because a shift is a linear "
-               "function of it, which should make it easy to attend by relative positions."),
-        Citation("Kazemnejad et al. 2023", "Sinusoids extrapolate poorly to longer sequences, and "
-               "models without positional encodings are best: the existence of a linear map is "
-               "not enough.", "context"),
+        Citation("Vaswani et al. 2017", "A shift is a linear function of the encoding, which "
+                 "should make it easy to attend by relative positions."),
+        Citation("Kazemnejad et al. 2023", "Sinusoids extrapolate poorly to longer sequences: the "
+                 "existence of a linear map is not enough.", "context"),
     )  # fmt: skip
     pieces = (1, 1)
 
@@ -81,8 +78,8 @@ class ShiftExperiment(Experiment):
         )  # fmt: skip
         width = shown(found)
         more = [
-            Effect.over(per_seed(found, width, "double"), "the same, formula in double precision",
-                        exact=True),
+            Effect.over(per_seed(found, width, "double"),
+                        "largest error of the rotation, formula in double precision", exact=True),
             Effect.over(per_seed(found, width, "fit_seen"),
             "error of least squares, fitted positions",
                         "%", exact=True),
@@ -95,15 +92,13 @@ class ShiftExperiment(Experiment):
         ]  # fmt: skip
         off = mean(found, width, "fit_unseen")
         answers = OutcomeSentences(
-            supported="Yes: rotating pairs gives the shifted encoding of a model with an error "
-            f"of {effect}, which is rounding to single precision "
-            f"({rounded(mean(found, width, 'double'))} in double). But least squares on {SEEN} "
-            f"positions finds another matrix, which has an error of {off:.0f} % on the next "
-            f"{UNSEEN}.",
-            refuted="No: the rotation of pairs has an error of {effect}.",
-            changes="Nothing about the first part: it is the addition theorem of sine and "
-            "cosine. The error of least squares on later positions depends on the number of "
-            "fitted positions, because slow pairs hardly change over few of them.",
+            supported="Yes: a shift of all positions rotates each pair of dimensions by a fixed "
+            "angle, exactly up to rounding.",
+            refuted="No: rotating each pair of dimensions does not give the shifted encoding.",
+            numbers=f"But a matrix fitted by least squares on {SEEN} positions is another one: its "
+            f"error on the next {UNSEEN} is {off:.0f} %.",
+            changes="Nothing: it is the addition theorem of sine and cosine. The error of the "
+            "fitted matrix depends on the number of positions it was fitted to.",
         )
         return decide(effect.below(ROUNDING), effect, answers, [control], more)
 

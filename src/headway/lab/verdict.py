@@ -158,11 +158,12 @@ class Effect:
         return self.hides_more and self.hides_less
 
     def __str__(self) -> str:
-        """The mean with its interval, such as `0.42 nats (0.31 to 0.53)`."""
+        """The mean with its interval, such as `0.42 nats (95 % interval 0.31 to 0.53)`."""
         unit = spaced(self.unit)
         if self.exact or not math.isfinite(self.low + self.high):
             return f"{rounded(self.value)}{unit}"
-        return f"{rounded(self.value)}{unit} ({rounded(self.low)} to {rounded(self.high)})"
+        interval = f"95 % interval {rounded(self.low)} to {rounded(self.high)}"
+        return f"{rounded(self.value)}{unit} ({interval})"
 
 
 def student(seeds: int) -> float:
@@ -220,8 +221,12 @@ class Control:
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     verdict: VerdictLabel
-    sentence: str
-    """The answer in one sentence, with its uncertainty."""
+    answer: str
+    """The answer to the question of the experiment: one sentence in plain words, without
+    numbers."""
+
+    measured: str
+    """The numbers that the answer rests on, with their intervals."""
 
     effect: Effect
     controls: Sequence[Control] = ()
@@ -240,65 +245,68 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeSentences:
-    """The sentences of a verdict, one for each outcome."""
+    """The answers to the question of an experiment, one plain sentence for each outcome."""
 
     supported: str
     refuted: str
-    undecided: str = "The seeds vary too much to decide: {effect}."
-    changes: str = field(default="")
+    undecided: str = "These runs do not answer the question: their results vary too much."
+    numbers: str = ""
+    """Further measured numbers, which are shown after the effect."""
+
+    changes: str = ""
+    """What would change the verdict."""
 
 
 def decide(
     word: VerdictLabel, effect: Effect, answers: OutcomeSentences, controls: Sequence[Control] = (),
     more: Sequence[Effect] = (), parts: Mapping[str, VerdictLabel] | None = None,
 ) -> Verdict:  # fmt: skip
-    """Make the verdict with its sentence.
+    """Make the verdict with its answer. `effect` is the effect that `word` is about.
 
-    A failed control or a single seed makes it undecided, and an arm at a limit of its scale makes
-    it `cannot tell`. `effect` is the effect that `word` is about; `{effect}` in a sentence is
-    replaced by it with its interval.
+    A failed control or a single seed makes the verdict undecided, and an arm at a limit of its
+    scale makes it `cannot tell`.
     """
     failed = [one for one in controls if not one.passed]
     parts = dict(parts or {})
     if failed or (effect.seeds == 1 and not effect.exact):
         parts = dict.fromkeys(parts, "undecided")
+    measured = f"{capitalised(effect.name)}: {effect}."
     if math.isnan(effect.value):
-        word, sentence = "undecided", f"There is no valid measurement of: {effect.name}."
+        word, answer = "undecided", "There is no answer: a measurement is missing."
+        measured = f"No valid measurement of: {effect.name}."
     elif word == "cannot tell":
-        sentence = (
-            f"This task cannot show a difference: {' and '.join(effect.limits)}. Measured "
-            f"{effect.name}: {effect}."
-        )
+        answer = "This task cannot show a difference: it is too easy or too hard."
+        measured += "".join(f" {capitalised(limit)}." for limit in effect.limits)
     elif failed:
         word = "undecided"
-        sentence = (
-            "A control failed, so the effect cannot be interpreted: "
-            + "; ".join(one.said.rstrip(".") for one in failed)
-            + "."
-        )
+        answer = "There is no answer: a control failed, so the effect cannot be interpreted."
+        measured = " ".join(capitalised(one.said) for one in failed)
     elif effect.seeds == 1 and not effect.exact:
         word = "undecided"
-        sentence = (
-            f"One seed cannot separate an effect from chance. Measured {effect.name}: {effect}. "
-            f"Run it with --seeds {SEEDS}."
-        )
+        answer = "There is no answer yet: one seed cannot separate an effect from chance."
+        measured += f" Run it with --seeds {SEEDS}."
     else:
-        sentence = getattr(answers, word).replace("{effect}", str(effect))
+        answer = getattr(answers, word)
+        measured = f"{measured} {answers.numbers}".rstrip()
         if word == "undecided":
-            sentence += " " + power_of(effect)
+            measured += " " + power_of(effect)
     return Verdict(
-        verdict=word, sentence=sentence, effect=effect, controls=tuple(controls), more=tuple(more),
-        parts=parts, changes=answers.changes,
+        verdict=word, answer=answer, measured=measured, effect=effect, controls=tuple(controls),
+        more=tuple(more), parts=parts, changes=answers.changes,
     )  # fmt: skip
+
+
+def capitalised(text: str) -> str:
+    """The text as the beginning of a sentence. A first word with capitals inside stays."""
+    first = text.partition(" ")[0]
+    return text if first != first.lower() else text[:1].upper() + text[1:]
 
 
 def power_of(effect: Effect) -> str:
     """A sentence about the effects that these seeds could have detected."""
     return (
-        f"With this spread, {effect.seeds} seeds detect a difference of "
-        f"{rounded(effect.detectable)}{spaced(effect.unit)} from the threshold in "
-        f"{100 * POWER:.0f} % "
-        "of cases."
+        f"These {effect.seeds} seeds detect a distance of {rounded(effect.detectable)}"
+        f"{spaced(effect.unit)} from the bar in {100 * POWER:.0f} % of cases."
     )
 
 

@@ -29,7 +29,8 @@ function drawVerdict(host, section) {
       el(
         "div",
         {},
-        el("p", { class: "sentence" }, section.sentence),
+        el("p", { class: "answer" }, section.answer),
+        el("p", { class: "measured" }, section.measured),
         el("p", { class: "soft" }, el("b", {}, "Hypothesis: "), section.hypothesis),
         section.size === "quick" &&
           el(

@@ -20,8 +20,8 @@ PANELS.labindex = {
       name: "experiments",
       hint: 'Verdicts: supported, refuted, undecided (more seeds may decide) or "cannot tell" (the task is too easy or too hard). Click a question to open its page.',
       csv: () => [
-        ["number", "question", "verdict", "answer"],
-        ...rows.map((row) => [row.number, row.question, row.verdict, row.sentence]),
+        ["number", "question", "verdict", "answer", "measured"],
+        ...rows.map((row) => [row.number, row.question, row.verdict, row.answer, row.measured]),
       ],
     });
     body.append(
@@ -38,7 +38,8 @@ PANELS.labindex = {
             el("b", { style: `color:var(--${tone})` }, `${sign} ${row.verdict || "not run yet"}`),
             " ",
             el("span", { class: "soft small" }, row.size || `headway lab ${row.experiment}`),
-            row.sentence && el("p", {}, row.sentence),
+            row.answer && el("p", {}, row.answer),
+            row.measured && el("p", { class: "soft small" }, row.measured),
           );
         }),
       ),
