@@ -5,7 +5,7 @@
 Each module of `docs/figures/` has a table `FIGURES` of names and of functions from a browser to
 pixels. Without names, all images are made. It needs playwright and chromium ($CHROMIUM, or one on
 the path). Images are light, at twice the size of the screen, and have 256 colours at most, so that
-they stay small. Those of the lab are made by `docs/lab_pages.py`.
+they stay small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/lab is what docs/lab_pages.py makes from the results that are kept there."""
+"""The pages of docs/lab are generated from the numbers in docs/lab/results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from headway.lab.catalogue import EXPERIMENTS
+from headway.lab.verdict import Effect, OutcomeSentences, decide
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,10 +31,24 @@ def test_the_pages_are_those_that_the_results_make(made: Any) -> None:
         assert path.read_text(encoding="utf-8") == text, f"run docs/lab_pages.py for {path.name}"
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert made.with_nav(nav) == nav
-    first = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert made.with_list(first) == first
 
 
-def test_a_table_is_written_as_people_read_it(made: Any) -> None:
-    lines = made.table(["what", "n", "x"], [["a", 3, 0.12345], ["b", 1200, None]])
-    assert lines == ["| what | n | x |", "|---|---:|---:|", "| a | 3 | 0.123 |", "| b | 1,200 |  |"]
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_page_begins_with_the_answer_and_its_number(made: Any, name: str) -> None:
+    entry = EXPERIMENTS[name]
+    verdict = entry.load().judge(made.results_of(entry)[0]["found"])
+    lines = made.page(entry).split("\n\n")
+    assert lines[1:4] == [f"# {entry.question}", f"**{verdict.answer}**", verdict.measured]
+    assert str(verdict.effect) in verdict.measured
+    assert verdict.answer in made.index()
+
+
+def test_a_table_has_a_row_per_effect(made: Any) -> None:
+    effects = [Effect.over([0.1, 0.2], "gain", "%"), Effect.over([1e-7], "error", exact=True)]
+    verdict = decide(
+        "supported", effects[0], OutcomeSentences(supported="", refuted=""), more=effects
+    )
+    assert made.table(["measured", "mean", "95 % interval"], made.numbers(verdict)) == [
+        "| measured | mean | 95 % interval |", "|---|---:|---:|",
+        "| gain | 0.150% | −0.485 to 0.785 |", "| error | 1.0e−07 | exact |",
+    ]  # fmt: skip

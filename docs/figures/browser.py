@@ -56,7 +56,8 @@ th { color: #556070; font-weight: normal } tr.followed td { background: #fff3c4 
 .column { writing-mode: vertical-rl; transform: rotate(180deg); font-size: 12px; padding: 4px 0 }
 .bar { display: inline-block; height: 14px; background: #2a62c9; vertical-align: middle }
 .terminal { background: #10151f; color: #e6e9ef; border: 0 }
-.terminal pre { font: 13px/1.45 "DejaVu Sans Mono", ui-monospace, monospace; margin: 0 }
+.terminal pre { font: 13px/1.45 "DejaVu Sans Mono", ui-monospace, monospace; margin: 0;
+  white-space: pre-wrap }
 .terminal .prompt { color: #7fb4ff }
 """
 
@@ -105,12 +106,20 @@ def terminal(
     return console(browser, [(typed, printed)], width=width)
 
 
-def output(command: str, *, text: str = "", cwd: Path = ROOT, columns: int = 88) -> list[str]:
-    """Run a `headway` command and return its lines: those of stderr, then those of stdout."""
+def output(
+    command: str, *, text: str = "", cwd: Path = ROOT, columns: int = 88, code: int = 0
+) -> list[str]:
+    """Run a `headway` command and return its lines: those of stderr, then those of stdout.
+
+    Args:
+        code: the exit code that the command must have.
+    """
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(command)], input=text, capture_output=True, text=True,
-        cwd=cwd, env={**os.environ, "COLUMNS": str(columns)}, check=True,
+        cwd=cwd, env={**os.environ, "COLUMNS": str(columns)}, check=False,
     )  # fmt: skip
+    if done.returncode != code:
+        raise SystemExit(f"{command}: exit code {done.returncode}\n{done.stderr}")
     return (done.stderr + done.stdout).rstrip().splitlines()
 
 
