@@ -21,6 +21,8 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class ReportedExample:
+    """One example of a finding."""
+
     place: str
     """File and line."""
 
@@ -30,6 +32,8 @@ class ReportedExample:
 
 @dataclass(frozen=True)
 class Finding:
+    """One unusual property of the data."""
+
     level: Level
     name: str
     """Machine-readable name, such as `empty` or `swapped`."""
@@ -48,11 +52,25 @@ class Finding:
 
 @dataclass
 class Report:
+    """Result of a data check. `print(report)` shows it as `headway check` does.
+
+    Example:
+        >>> rows = [{"text": f"{n} cats", "label": "ab"[n % 2]} for n in range(40)]
+        >>> report = headway.check("classify", rows)
+        >>> report.columns, report.labels["a"]
+        ({'text': 'text', 'label': 'label'}, (20, 0))
+    """
+
     n_pairs: int = 0
+    """Number of training examples."""
+
     n_valid: int | None = None
-    """Pairs in the validation files; None when there are none."""
+    """Number of examples in validation files; None without such files."""
 
     findings: list[Finding] = field(default_factory=list)
+    """What is unusual in the data: `level` (error, warning, note), `name`, `count`, `text` and
+    `examples`."""
+
     over_long: dict[int, int] = field(default_factory=dict)
     """For each limit, the number of training pairs with more tokens on a side."""
 
@@ -107,7 +125,11 @@ class Report:
         return shown
 
     def lines(self, *levels: Level) -> list[str]:
-        """Format the report as lines, with findings of these levels, by default of all."""
+        """Format the report as lines.
+
+        Args:
+            *levels: Levels of the findings to show: error, warning or note. Default: all.
+        """
         shown = self.counts()
         for level in levels or ("error", "warning", "note"):
             for finding in self.findings:
@@ -130,6 +152,7 @@ class Report:
         return f"{table}<pre>{escape(str(self))}</pre>"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object that `headway check --json` prints."""
         found = asdict(self) | {"impossible": self.impossible}
         beside = ("fingerprint", "columns", "tables", "steps")
         return {key: one for key, one in found.items() if key not in beside}

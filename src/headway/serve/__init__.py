@@ -29,10 +29,18 @@ def app(
 ) -> Starlette:
     """Return the ASGI application, for any ASGI server and for tests.
 
-    `runs`: loaded runs, or names and folders that `headway.load` takes. Requests select a run by
-    its name. `keys`: API keys; None: no key is needed. `limits`: sizes and times that a request may
-    take. `hosts`: allowed Host headers (None: any). `languages`: source and target language of
-    translators by name, such as `{"mine": ("de", "en")}`.
+    Args:
+        runs: Loaded runs, or names and folders that `headway.load` takes. Requests select a run by
+            its name.
+        keys: API keys. None: no key is needed.
+        limits: Sizes and times that a request may take.
+        **more: `hosts`: allowed Host headers (None: any). `languages`: source and target language
+            of translators by name: `{"mine": ("de", "en")}`.
+
+    Example:
+        from headway.serve import app
+
+        translators = app(["tatoeba-de-en", "tatoeba-en-de"])  # uvicorn MODULE:translators
     """
     from headway.errors import needs
 

@@ -69,19 +69,28 @@ class Answer:
         return ()
 
     def to_dict(self) -> JsonDict:
-        """JSON object that `headway predict --json` prints."""
+        """Return the JSON object that `headway predict --json` prints."""
         from headway.tasks.format import to_json
 
         return to_json(self)
 
     def lines(self, show: PrintOptions | None = None, number: int = 1) -> str:
-        """Output of `headway predict` for this answer. `number`: index of the input, from 1."""
+        """Format the answer as `headway predict` prints it.
+
+        Args:
+            show: Options of the output, such as scores.
+            number: Number of the input, from 1.
+        """
         from headway.tasks.format import PrintOptions, to_lines
 
         return to_lines(self, show or PrintOptions(), number)
 
     def save(self, path: str | Path) -> None:
-        """Write this answer to a file; see `Answers.save`."""
+        """Write this answer to a file, as `Answers.save` does.
+
+        Args:
+            path: File whose ending selects the format.
+        """
         Answers([self]).save(path)
 
     def __str__(self) -> str:
@@ -162,10 +171,12 @@ class LabelAnswer(Answer):
 
     @property
     def label(self) -> str:
+        """The most likely class."""
         return self.text
 
     @property
     def probabilities(self) -> dict[str, float]:
+        """Probability of each class."""
         return dict(zip(self.classes, self.probs, strict=True))
 
     @property
@@ -196,6 +207,7 @@ class LabelsAnswer(Answer):
 
     @property
     def probabilities(self) -> dict[str, float]:
+        """Probability of each label."""
         return dict(zip(self.classes, self.probs, strict=True))
 
 
@@ -204,6 +216,7 @@ class NumberAnswer(Answer):
     """Answer of a regression: a number in the unit of the training data."""
 
     value: float
+    """The number."""
 
     def __float__(self) -> float:
         return self.value
@@ -232,7 +245,11 @@ class TagAnswer(Answer):
     """Answer of a tagger: one tag for each word."""
 
     words: tuple[str, ...]
+    """Words of the sentence."""
+
     tags: tuple[str, ...]
+    """One tag per word."""
+
     marked: bool = False
     """Whether the tags mark spans (B-, I-, O)."""
 
@@ -299,6 +316,7 @@ class TextAnswer(Answer):
     attended to. None without `alignments=True`."""
 
     rest: tuple[TextAnswer, ...] = field(default=(), repr=False)
+    """Next-best answers, which `others` returns."""
 
     @property
     def others(self) -> tuple[Self, ...]:
@@ -318,6 +336,8 @@ class FieldAnswer(ContinuationAnswer):
     """Generated field of a document."""
 
     field: str
+    """Name of the field."""
+
     document: Mapping[str, str]
     """All fields of the document, with the generated one."""
 
@@ -353,10 +373,14 @@ class TranscriptAnswer(Answer):
     """Transcript of a recording."""
 
     segments: tuple[AnswerSegment, ...] = ()
+    """Stretches of the recording with their transcripts."""
+
     words: tuple[WordTiming, ...] = ()
     """Words with `text`, `start`, `end` and `confidence`."""
 
     seconds: float = 0.0
+    """Length of the recording."""
+
     log_prob: float = 0.0
     """Mean log-probability of the tokens."""
 
@@ -379,6 +403,7 @@ class VectorAnswer(Answer):
     """Embedding vector of an input."""
 
     vector: Float32Array = field(compare=False)
+    """The vector."""
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         return np.array(self.vector, dtype)
@@ -389,6 +414,8 @@ class NearestAnswer(VectorAnswer):
     """Nearest candidate of an input, by cosine."""
 
     cosine: float
+    """Cosine of the nearest candidate."""
+
     near: tuple[tuple[str, float], ...] = ()
     """Nearest candidates with their cosines, the nearest first."""
 
@@ -410,7 +437,7 @@ class SpeakerAnswer(NearestAnswer):
 
 
 class Answers(list[Answer]):
-    """Answers in the order of their inputs."""
+    """List of answers in the order of their inputs."""
 
     @overload
     def __getitem__(self, place: SupportsIndex) -> Answer: ...
@@ -433,22 +460,26 @@ class Answers(list[Answer]):
 
     @property
     def texts(self) -> list[str]:
+        """Texts of all answers."""
         return [answer.text for answer in self]
 
     @property
     def labels(self) -> list[str]:
+        """Labels of all answers, from a classifier of one label."""
         return [answer.label for answer in self]
 
     @property
     def scores(self) -> list[float | None]:
+        """Scores of all answers."""
         return [answer.score for answer in self]
 
     @property
     def vectors(self) -> Float32Array:
-        """Vectors of all answers (n, d)."""
+        """Vectors of all answers, an array (n, d)."""
         return np.stack([answer.vector for answer in self]) if self else np.zeros((0, 0), "f4")
 
     def to_dicts(self) -> list[JsonDict]:
+        """Return all answers as JSON objects."""
         return [answer.to_dict() for answer in self]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
@@ -458,11 +489,16 @@ class Answers(list[Answer]):
         return np.array(self.texts, str if dtype is None else dtype)
 
     def save(self, path: str | Path) -> None:
-        """Write all answers to one file in the format of its ending.
+        """Write all answers to one file.
 
-        .txt: one line per answer; .csv, .tsv, .parquet: a table of the input columns and the
-        answers; .jsonl: the output of `--json`; .npy: vectors; .srt, .vtt: subtitles; .conll:
-        tagged words."""
+        Args:
+            path: File whose ending selects the format. `.txt`: one line per answer. `.csv`, `.tsv`,
+                `.parquet`: columns of the input and the answers. `.jsonl`: output of `--json`.
+                `.npy`: vectors. `.srt`, `.vtt`: subtitles. `.conll`: tagged words.
+
+        Example:
+            >>> run(["Danke.", "Guten Tag."]).save("answers.csv")
+        """
         path = Path(path)
         ending = path.suffix.lower()
         if ending not in SAVERS:

@@ -240,7 +240,17 @@ def open_run(
 
 
 def open_plain(name: str | Path, settings: Resolved | None = None) -> LoadedRun:
-    """Open a run for inspection or export: on the CPU, in fp32, with its weights loaded."""
+    """Open a run for inspection or export: on the CPU, in fp32, with its weights loaded.
+
+    Args:
+        name: Folder or name of the run.
+        settings: Settings of the run, if they were read before.
+
+    Example:
+        >>> from headway.inside import load
+        >>> load("tatoeba-de-en").settings.task
+        'translate'
+    """
     run = open_run(name, device="cpu", precision="fp32", settings=settings)
     run.models, run.imported  # noqa: B018  damaged files raise errors here
     return run

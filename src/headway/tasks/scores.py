@@ -116,10 +116,13 @@ Methods = dict[str, MethodScores]
 
 
 class Scores(Mapping[str, float]):
-    """Metrics by name, such as `scores["accuracy"]`, in the units that `METRICS` defines.
+    """Metrics by name, such as `scores["accuracy"]`, with baselines and intervals.
 
-    In addition: scores of the `baselines`, data for reports (`figures`, such as a confusion
-    matrix), and predictions with their targets (`answers` and `truth`) if the task has them.
+    Example:
+        >>> test = [{"source": "Danke.", "target": "Thanks."}]
+        >>> scores = run.evaluate(test)
+        >>> sorted(scores), scores.n
+        (['bleu', 'chrf', 'loss', 'ppl'], 1)
     """
 
     def __init__(
@@ -216,8 +219,7 @@ class Scores(Mapping[str, float]):
 
     @property
     def baselines(self) -> Baselines:
-        """Scores of the baselines, on the whole set or, if that is cheaper, on the same examples
-        as the model."""
+        """Scores of trivial methods by name: metrics on the same examples, or on the whole set."""
         return {name: one.values for name, one in self._baselines.items() if one.values}
 
     @cached_property
@@ -238,31 +240,34 @@ class Scores(Mapping[str, float]):
 
     @cached_property
     def intervals(self) -> Intervals:
-        """The 95 % intervals of those metrics that have one."""
+        """95 % intervals, `(low, high)`, of the metrics that have one."""
         return self._find_intervals()
 
     def ranges(self, metric: str) -> dict[str, Range]:
-        """The 95 % intervals of a metric, of the model (`MODEL`), its members and the baselines."""
+        """Return the 95 % intervals of one metric: of the model, its members and the baselines.
+
+        Args:
+            metric: Name of the metric.
+        """
         others = {**self._members, **self._baselines}
         found = {MODEL: self.intervals, **{name: one.intervals for name, one in others.items()}}
         return {name: one[metric] for name, one in found.items() if metric in one}
 
     @property
     def methods(self) -> Methods:
-        """Scores of the model's members and of the baselines, with what each of them does."""
+        """Scores of the model's members and of the baselines, each with a remark."""
         return self._members | self._baselines
 
     @property
     def rows(self) -> list[ScoreRow]:
-        """The table for people: metrics with their intervals, other results, then the members of
-        the model and the baselines with the main metric."""
+        """Rows of the table that `headway evaluate` prints: name, value, remark."""
         from headway.tasks.format import score_rows
 
         return score_rows(self)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All results, for programs."""
+        """All results as JSON values."""
         from headway.tasks.format import score_facts
 
         return score_facts(self)
@@ -273,10 +278,12 @@ class Scores(Mapping[str, float]):
 
     @property
     def answers(self) -> Sequence[Any]:
+        """Predictions, if the task keeps them."""
         return self._answered[0]
 
     @property
     def truth(self) -> Sequence[Any]:
+        """Targets of `answers`."""
         return self._answered[1]
 
     def _check(self, *every: Mapping[str, float]) -> None:

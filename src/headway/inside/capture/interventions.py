@@ -17,6 +17,16 @@ from headway.nn.layout import Tree
 
 @dataclass(frozen=True)
 class Intervention:
+    """Change of a model while it reads: hidden tokens and disabled heads.
+
+    Example:
+        >>> from headway.inside import Intervention, load, read
+        >>> off = Intervention(disabled_heads=frozenset({("cross", 1, 0)}))
+        >>> text = "Ein Hund hat ihr ins Bein gebissen."
+        >>> "".join(o.name for o in read(load("tatoeba-de-en"), text, change=off).outputs)
+        '▁A▁dog▁benched▁her▁leg.</s>'
+    """
+
     hidden: frozenset[tuple[str, int]] = frozenset()
     """Stream and place of tokens that no other token may attend to, in any layer."""
 
@@ -25,9 +35,19 @@ class Intervention:
     change."""
 
     def places(self, stream: str) -> list[int]:
+        """Return the places of hidden tokens of one stream.
+
+        Args:
+            stream: Name of the stream.
+        """
         return sorted(place for name, place in self.hidden if name == stream)
 
     def check(self, lengths: dict[str, int]) -> None:
+        """Raise an error if a hidden token does not exist.
+
+        Args:
+            lengths: Number of tokens of each stream.
+        """
         for stream, place in sorted(self.hidden):
             if stream not in lengths:
                 raise UserError(

@@ -91,9 +91,22 @@ def read(
     ask: GenerationOptions = DEFAULT_OPTIONS,
     change: Intervention = NO_INTERVENTION,
 ) -> Reading:
-    """Read a text and return it with the outputs of the run, with or without a change of the model.
+    """Read a text as the run's task reads it.
 
-    A run that reads media takes a file.
+    Args:
+        run: The run, opened by `load`.
+        text: A text; a file, or an opened one, for a run that reads media.
+        ask: What the model generates.
+        change: Tokens to hide and heads to disable.
+
+    Returns:
+        The tokens by stream, and the outputs of the run.
+
+    Example:
+        >>> from headway.inside import load, read
+        >>> reading = read(load("tatoeba-de-en"), "Guten Morgen.")
+        >>> [output.name for output in reading.outputs]
+        ['▁G', 'ood', '▁morning', '.', '</s>']
     """
     return read_with_beam(run, text, ask, change)[0]
 

@@ -61,14 +61,25 @@ ParameterPair = tuple[Tensor | None, Tensor | None]
 def from_torch(
     module: nn.Module, *inputs: Tensor, labels: TokenLabels | None = None, causal: bool = False
 ) -> Trace:
-    """Trace a module of torch on one sequence, with the arguments that torch takes.
+    """Trace a Transformer module of torch on one sequence. The module is not changed.
 
-    Encoders and their layers take x; decoders and their layers take the target and the memory;
-    `nn.Transformer` takes the source and the target. Each input has the shape tokens by width, or
-    is a batch of one. `labels` name the tokens, one list per input. With `causal` no token attends
-    to a later one, as with torch's square mask (the source of a `Transformer` is not masked). The
-    rows of `scores_RC` are the output vectors of the module; the reading has no outputs, because
-    the module predicts no words. The module is not changed.
+    The rows of `scores_RC` are the output vectors of the module. The reading has no outputs,
+    because the module predicts no words.
+
+    Args:
+        module: Encoder, decoder, `nn.Transformer`, or one of their layers.
+        *inputs: Arguments of the module, each tokens by width, or a batch of one: x for an encoder;
+            target and memory for a decoder; source and target for `nn.Transformer`.
+        labels: Names of the tokens, one list per input.
+        causal: No token attends to a later one, as with torch's square mask. The source of
+            `nn.Transformer` is not masked.
+
+    Example:
+        >>> import torch
+        >>> from headway.inside import from_torch
+        >>> layer = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+        >>> from_torch(layer, torch.randn(5, 16)).attention["self"][0].shape
+        torch.Size([2, 5, 5])
     """
     names = _streams_of(module)
     theirs = copy.deepcopy(module).to("cpu", torch.float32).eval()

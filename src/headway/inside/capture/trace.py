@@ -50,7 +50,11 @@ MOST_WEIGHTS = 1 << 28
 
 @dataclass(frozen=True)
 class Trace:
+    """Everything that a model computed for one reading. Tensors have the axes of their names."""
+
     reading: Reading
+    """Tokens and outputs."""
+
     attention: dict[str, list[Tensor]]
     """Attention weights (H T S) by kind and layer; rows sum to 1."""
 
@@ -65,14 +69,17 @@ class Trace:
     """Feed-forward activations (T F) by stack and layer."""
 
     scores_RC: Tensor | None = None
-    """One row per output of the reading."""
+    """Scores before the softmax, one row per output of the reading."""
 
     gradients: dict[str, list[Tensor]] = field(default_factory=dict)
     """Gradients of the summed log-probabilities of all outputs by the attention weights (H T S), by
     kind and layer."""
 
     beam: BeamTree | None = None
+    """Beam search that found the output, if requested."""
+
     meta: dict[str, Any] = field(default_factory=dict)
+    """Facts about the run and the change."""
 
     @property
     def change(self) -> Intervention:
@@ -84,6 +91,11 @@ class Trace:
         )
 
     def save(self, folder: Path) -> None:
+        """Write `trace.safetensors` and `trace.json`.
+
+        Args:
+            folder: Folder of the files.
+        """
         tensors = {
             f"{group}.{name}.{layer}": tensor.detach().contiguous()
             for group in GROUPS
@@ -110,6 +122,11 @@ class Trace:
 
     @classmethod
     def load(cls, folder: Path) -> Trace:
+        """Read a trace that `save`, or another program, has written.
+
+        Args:
+            folder: Folder of the files.
+        """
         try:
             facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
             tensors = load_file(folder / TENSORS)
@@ -146,10 +163,21 @@ def trace(
     gradients: bool = False,
     beam: bool = False,
 ) -> Trace:
-    """Record everything that the run computes for a text, or for a file of its medium.
+    """Record everything that the run computes for one input.
 
-    `gradients`: also the gradients of the outputs by every attention weight. `beam`: also the
-    search that found the output. A `Reading` is used as it is, without a search.
+    Args:
+        run: The run, opened by `load`.
+        text: A text; a file for a run that reads media; or a `Reading`, which is used as it is.
+        ask: What the model generates.
+        change: Tokens to hide and heads to disable.
+        gradients: Also record the gradients of the outputs by every attention weight.
+        beam: Also record the search that found the output.
+
+    Example:
+        >>> from headway.inside import load, trace
+        >>> seen = trace(load("tatoeba-de-en"), "Guten Morgen.")
+        >>> seen.attention["cross"][0].shape  # heads, target tokens, source tokens
+        torch.Size([4, 5, 5])
     """
     tree = None
     if isinstance(text, Reading):

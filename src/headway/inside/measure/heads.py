@@ -41,6 +41,8 @@ REPEATS, PERIOD = 8, 24
 
 @dataclass(frozen=True)
 class HeadMetrics:
+    """Measurements of one head."""
+
     kind: str
     layer: int
     head: int
@@ -74,6 +76,8 @@ class HeadMetrics:
 
 @dataclass(frozen=True)
 class HeadAnalysis:
+    """Measurements of all heads; `found["cross.0.1"]` is one head."""
+
     heads: tuple[HeadMetrics, ...]
     n_texts: int
     n_outputs: int
@@ -131,9 +135,20 @@ def heads(
     importance: bool = True,
     change: Intervention = NO_INTERVENTION,
 ) -> HeadAnalysis:
-    """Measure every head of a run on some texts. Readings are used as they are.
+    """Measure importance, entropy, distance and roles of every head.
 
-    `change` is applied to the model meanwhile. A head that is off has importance 0.
+    Args:
+        run: The run, opened by `load`.
+        texts: Texts, readings, a `Corpus`, or a file.
+        n: Largest number of texts.
+        importance: Compute the importance, which takes a backward pass per text.
+        change: Tokens to hide and heads to disable. A disabled head has importance 0.
+
+    Example:
+        >>> from headway.inside import heads, load
+        >>> found = heads(load("tatoeba-de-en"), ["Guten Morgen.", "Wo wohnst du?"])
+        >>> found["cross.0.0"].roles
+        ('alignment',)
     """
     readings, source = _readings(run, texts, n)
     anatomy = Anatomy.of(run.model)

@@ -114,8 +114,19 @@ class LogitLens:
 
 @torch.no_grad()
 def lens(run: LoadedRun, text: str | Reading | Trace, tuned: TunedLens | None = None) -> LogitLens:
-    """Read the prediction at each layer; the last one equals the model's exactly. `tuned` applies a
-    fitted map before the head for every layer but the last."""
+    """Read the prediction at each layer (logit lens). That of the last layer is the model's.
+
+    Args:
+        run: The run, opened by `load`.
+        text: A text, a reading or a trace.
+        tuned: A tuned lens, whose maps are applied to all layers but the last.
+
+    Example:
+        >>> from headway.inside import lens, load
+        >>> found = lens(load("tatoeba-de-en"), "Guten Morgen.")
+        >>> found.decided  # first layer at which each output is the most probable
+        (2, 1, 2, 2, 1)
+    """
     found = text if isinstance(text, Trace) else trace(run, text)
     reading, part = found.reading, Anatomy.of(run.model).stacks[-1]
     states = found.states[part.name]
@@ -269,10 +280,18 @@ AffineMaps = tuple[Tensor, Tensor]
 
 
 def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> TunedLens:
-    """Fit a tuned lens on eight tenths of the lines.
+    """Fit a tuned lens: one affine map per layer.
 
-    Another tenth selects the best step for each layer, which may be the plain lens. The last tenth
-    is used only for the final measurement.
+    Eight tenths of the lines fit the maps, one tenth selects the best step for each layer, which
+    may be the plain lens, and one tenth measures the result.
+
+    Args:
+        run: The run, opened by `load`.
+        lines: Texts like the training data, a few hundred or more.
+        seed: Random seed of the division.
+
+    Example:
+        tuned = tune(load("stories"), Path("stories.txt").read_text().splitlines())
     """
     if gives_vector(run):
         raise UserError(

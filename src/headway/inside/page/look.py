@@ -126,6 +126,11 @@ class Page:
         return {name for part in found for name in part}
 
     def save(self, path: str | Path) -> None:
+        """Write the page as one HTML file.
+
+        Args:
+            path: The file.
+        """
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             replace_text(Path(path), self.html)
@@ -153,11 +158,26 @@ def look(
     note: Note = lambda line: None,
     **extras: Any,
 ) -> Page:
-    """Make a page about one text in one run, or about one `file`: an image, a video or a recording.
+    """Make a page about one input in one run.
 
-    `run` is a folder, the name of a shipped model or an opened run. `against` and `against_text`
-    compare it with another run, or with another text (or `open_media` of another file). `extras`
-    are the fields of `LookOptions`. `note` receives a message for everything that is left out.
+    Args:
+        run: An opened run, its folder or name, or a trace.
+        text: The text.
+        ask: What the model generates.
+        change: Tokens to hide and heads to disable.
+        file: An image, video or recording instead of a text.
+        against: Another run to compare with.
+        against_text: Another text to compare with.
+        note: Function that receives a message for everything that is left out.
+        **extras: Fields of `LookOptions`: corpus, factors, tuned, truth, walk, pins, slow,
+            checkpoints.
+
+    Returns:
+        A page, which a notebook displays and `.save("look.html")` writes.
+
+    Example:
+        >>> from headway.inside import look
+        >>> look("tatoeba-de-en", "Guten Morgen.").save("look.html")
     """
     if isinstance(run, Trace):
         return _of_trace(run)

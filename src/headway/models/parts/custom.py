@@ -28,7 +28,12 @@ from headway.settings.model import BodySettings, TextSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Custom parts of a model. A part that is None follows the settings."""
+    """Custom parts of a model. A part that is None follows the settings.
+
+    Example:
+        parts = headway.Parts(name="no-skip", block=NoSkip)
+        run = headway.train("complete", "poems/", out="runs/no-skip", parts=parts)
+    """
 
     name: str
     """Name under which a run folder records the parts."""

@@ -179,11 +179,17 @@ def factors(
     note: Note = lambda text: None,
     **settings: Any,
 ) -> FeatureDictionary:
-    """Learn a dictionary of a run's hidden states, measure it, and find where its factors are
-    active.
+    """Learn a dictionary of features (factors) of a run's hidden states, and measure it.
 
-    `settings` are those of `DictionaryLearning`: method, n, k, l1, layers, steps, minutes, seed and
-    more.
+    Args:
+        run: The run, opened by `load`.
+        lines: Texts, or a `Corpus`. Every tenth passage is held out for measurements.
+        device: Device that learns.
+        note: Function that receives lines about the progress.
+        **settings: Fields of `DictionaryLearning`: method, n, k, l1, layers, steps and more.
+
+    Example:
+        found = factors(load("stories"), Path("stories.txt").read_text().splitlines(), n=256)
     """
     from headway.inside.measure.features.browse import browse
 

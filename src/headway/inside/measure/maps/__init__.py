@@ -66,7 +66,23 @@ COSTLY = ("flow", "gradients", "integrated", "occlusion")
 
 
 def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:
-    """Make the maps of these methods, in their order."""
+    """Make attribution maps of one trace.
+
+    Args:
+        run: The run of the trace.
+        trace: The trace.
+        names: Names of methods, which `maps.METHODS` lists.
+
+    Returns:
+        The maps in the order of the methods; some methods make several.
+
+    Example:
+        >>> from headway.inside import load, maps, trace
+        >>> run = load("tatoeba-de-en")
+        >>> [found] = maps.make(run, trace(run, "Guten Morgen."), ["rollout"])
+        >>> found.streams, found.weights_RS.shape
+        (('source', 'target'), torch.Size([5, 10]))
+    """
     return [map_ for name in check_methods(names) for map_ in METHODS[name](run, trace)]
 
 
