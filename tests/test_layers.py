@@ -186,7 +186,7 @@ def own_files() -> list[Path]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     paths = [ROOT / name for name in listed.stdout.splitlines()]
-    kinds = {".py", ".md", ".toml", ".json", ".txt", ".yml", ".html", ".js", ".css", ""}
+    kinds = {".py", ".md", ".toml", ".json", ".txt", ".yml", ".html", ".js", ".ts", ".css", ""}
     return [path for path in paths if path.suffix in kinds and path.is_file()]
 
 

@@ -308,6 +308,37 @@ def test_a_panel_is_saved_as_numbers_and_as_images(
     shown.close()
 
 
+def test_an_image_of_a_long_panel_fits_a_canvas(
+    browser: Any, own_panels: Path, tmp_path: Path
+) -> None:
+    (own_panels / "beam.js").write_text(
+        "PANELS.beam = { title: 'x', draw(host) { frame(host, { title: 'x', name: 'x' })"
+        ".append(el('div', { style: 'height:40000px' }, 'long')); } };"
+    )
+    shown = open_page(browser, made(), tmp_path)
+    shown.locator("summary").click()
+    with shown.expect_download() as found:
+        shown.locator("[data-export=png]").click()
+    head = Path(found.value.path()).read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(head[20:24], "big") == 16384  # the height
+    shown.close()
+
+
+def test_a_sorted_table_has_missing_numbers_last(
+    browser: Any, own_panels: Path, tmp_path: Path
+) -> None:
+    (own_panels / "beam.js").write_text(
+        "PANELS.beam = { title: 'x', draw(host) { table(host, ['loss'], "
+        "[[2], [null], [-1], [3]]); } };"
+    )
+    shown = open_page(browser, made(), tmp_path)
+    for expected in (["3", "2", "−1", ""], ["−1", "2", "3", ""]):
+        shown.locator("th button").click()
+        assert shown.locator("td").all_inner_texts() == expected
+    shown.close()
+
+
 def test_it_follows_the_theme_and_has_a_switch(
     browser: Any, own_panels: Path, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ from headway.settings.folder import SHIPPED
 from headway.tasks.loaded_run import LoadedRun, open_plain
 from headway.web.pack import unpack
 
+from ..interop.padded_runs import tiny_run
 from .browser import browser as browser
 from .kept_runs import kept_run
 
@@ -286,6 +287,12 @@ def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: Lo
         there.after(lambda: page.press("[data-live=force]", "Enter"))
         assert there.text("answer").endswith(answer(text, GenerationOptions(prefix="Our")))
 
+        for name, value in (("temperature", "0.9"), ("seed", "5"), ("seed", "")):
+            page.fill(f"[data-live={name}]", value)
+            there.after(lambda name=name: page.press(f"[data-live={name}]", "Enter"))
+        assert "--bad" not in (page.get_attribute("[data-live=said]", "style") or "")
+        assert page.input_value("[data-live=seed]") == "1"  # an empty field has its default
+
         page.fill("[data-live=text]", "")
         there.after(lambda: page.click("[data-live=go]"))
         assert "--bad" in page.get_attribute("[data-live=said]", "style")
@@ -325,6 +332,15 @@ def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_
         there = Browsed(browser, server, "#tab=saliency&kind=encoder&saliencyMap=head&layer=0")
         assert there.page.locator(".chip[data-key=head]").inner_text().endswith("cross 1.1")
         assert there.text("off").endswith("cross 1.1")
+        there.context.close()
+        assert there.complaints == []
+
+
+def test_a_model_without_attention_has_no_heads_to_switch_off(browser: Any, tmp_path: Path) -> None:
+    with served(open_plain(tiny_run(tmp_path / "lstm", "classify", "lstm-additive"))) as server:
+        there = Browsed(browser, server)
+        assert there.page.locator("[data-hide]").count() > 0
+        assert there.page.locator("[data-live=off]").count() == 0
         there.context.close()
         assert there.complaints == []
 

@@ -1,5 +1,11 @@
-// The client of a served page: the only place that speaks to a server, and only to its own. The
-// strip under the title requests another text, hides tokens, forces a beginning, switches heads off.
+// @ts-check
+// The client of a served page: the only script that sends requests, and only to its own server. The
+// controls below the title ask for another text, hide tokens, force a beginning or switch heads off.
+
+/** @param {Page} page */
+const liveOf = (page) => /** @type {LiveSection} */ (page.data.shared.live);
+
+/** @type {Live} */
 const LIVE = {
   draft: null,
   said: "",
@@ -24,16 +30,16 @@ const LIVE = {
     return said;
   },
 
-  // Sends the settings of the strip with these changes; the page then shows the answer and keeps its state.
   async look(page, changes = {}) {
     if (LIVE.busy) return;
-    const request = { ...LIVE.draft, ...changes };
+    const live = liveOf(page),
+      request = { ...(LIVE.draft ?? live.request), ...changes };
     LIVE.busy = true;
     [LIVE.said, LIVE.bad] = ["computing …", false];
     LIVE.tell();
     try {
       const begun = performance.now(),
-        said = await LIVE.send(request, page.data.shared.live.asked);
+        said = await LIVE.send(request, live.asked);
       LIVE.draft = request;
       LIVE.said = `computed in ${Math.round(performance.now() - begun)} ms`;
       LIVE.busy = false;
@@ -42,24 +48,26 @@ const LIVE = {
     } catch (error) {
       LIVE.busy = false;
       LIVE.answers += 1;
-      [LIVE.said, LIVE.bad] = [error.message, true];
+      [LIVE.said, LIVE.bad] = [error instanceof Error ? error.message : String(error), true];
       LIVE.tell();
     }
   },
 
   tell(root = document) {
+    /** @type {HTMLElement | null} */
     const line = root.querySelector("[data-live=said]");
     if (!line) return;
     line.textContent = LIVE.said;
     line.style.color = LIVE.bad ? "var(--bad)" : "";
-    line.dataset.answers = LIVE.answers;
+    line.dataset.answers = String(LIVE.answers);
   },
 
   bar(top, page) {
-    const known = page.data.shared.live;
-    if (!LIVE.draft) LIVE.draft = { ...known.request };
-    const draft = LIVE.draft,
-      act = (changes) => LIVE.look(page, changes);
+    const known = liveOf(page),
+      draft = (LIVE.draft ??= { ...known.request });
+    /** @type {(changes: Partial<LookRequest>) => unknown} */
+    const act = (changes) => LIVE.look(page, changes);
+    /** @type {(text: string) => Partial<LookRequest>} */
     const fresh = (text) => (text === page.look.text ? {} : { text, hidden: [], walk: null });
     const words = el("textarea", {
       rows: 1,
@@ -81,6 +89,7 @@ const LIVE = {
       },
     });
     words.value = draft.text;
+    /** @type {(key: LookField, label: string, attrs: Attributes<any>, width: string) => Node} */
     const box = (key, label, attrs, width) =>
       el(
         "label",
@@ -93,19 +102,13 @@ const LIVE = {
           style: `width:${width};font:inherit;color:var(--ink);background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:2px 7px`,
           onchange: (event) => {
             const typed = event.target.value;
-            const value =
-              attrs.type !== "number"
-                ? typed
-                : typed === ""
-                  ? key === "new"
-                    ? known.request.new
-                    : null
-                  : Number(typed);
-            draft[key] = value;
+            const value = typed === "" ? known.plain[key] : key === "force" ? typed : Number(typed);
+            Object.assign(draft, { [key]: value });
             act({ ...fresh(draft.text), [key]: value });
           },
         }),
       );
+    /** @type {(key: LookField, label: string, low: number, high: number, step: number, hint: string | number) => Node} */
     const count = (key, label, low, high, step, hint) =>
       box(key, label, { type: "number", min: low, max: high, step, placeholder: hint }, "6em");
     const strip = el(
@@ -201,7 +204,7 @@ const LIVE = {
         ),
     );
     strip.append(line);
-    LIVE.heads(strip, page, draft, act);
+    LIVE.heads(strip, page, act);
     if (known.answer)
       strip.append(
         el(
@@ -218,13 +221,14 @@ const LIVE = {
     LIVE.tell(strip);
   },
 
-  // The input tokens. A click hides a token from all others, a second click shows it again.
   hideable(strip, page, act) {
+    const { given: n, request } = liveOf(page),
+      { hidden } = request;
     const name = Object.keys(page.look.streams)[0],
-      stream = page.look.streams[name],
-      n = page.data.shared.live.given;
-    const hidden = page.data.shared.live.request.hidden,
-      is = (i) => hidden.some(([s, place]) => s === name && place === i);
+      stream = page.look.streams[name];
+    /** @type {(i: number) => boolean} */
+    const is = (i) => hidden.some(([s, place]) => s === name && place === i);
+    /** @type {(i: number) => LookRequest["hidden"]} */
     const rest = (i) => hidden.filter(([s, place]) => !(s === name && place === i));
     const row = el(
       "div",
@@ -244,20 +248,22 @@ const LIVE = {
           ? "hidden: no other token can attend to it; click to show it"
           : "hide this token from all other tokens",
     }).forEach((node, i) => {
-      node.dataset.hide = i;
+      node.dataset.hide = String(i);
       node.setAttribute("aria-pressed", String(is(i)));
       if (is(i)) node.style.cssText = "text-decoration:line-through;opacity:.5";
     });
   },
 
-  heads(strip, page, draft, act) {
-    const { off } = page.data.shared.live.request,
-      { heads } = page.data.shared.live;
+  heads(strip, page, act) {
+    const { request, heads } = liveOf(page),
+      { off } = request,
+      [first] = Object.keys(heads);
+    if (first === undefined) return; // a model without attention
     // The head that the panel shows. A panel without a head uses the one that Attention would show.
     const { kind, layer, head } = page.shown ||
-      limitsOf(page, "attention").now || { kind: Object.keys(heads)[0], layer: 0, head: 0 };
+      limitsOf(page, "attention").now || { kind: first, layer: 0, head: 0 };
     const name = `${kind}.${layer}.${head}`;
-    const shown = (id) => {
+    const shown = (/** @type {string} */ id) => {
       const [k, l, h] = id.split(".");
       return page.head(k, Number(l), Number(h));
     };

@@ -1,4 +1,6 @@
+// @ts-check
 // Header, tabs, keyboard and start.
+
 const OF_TOKENS = [
   ["← →", "previous or next token"],
   ["↑ ↓", "next or previous layer"],
@@ -10,19 +12,24 @@ const HELP = [
   ["?", "show this help"],
 ];
 
+/**
+ * The panels that have data and whose script is in the page.
+ * @param {Page} page
+ */
 function panelNames(page) {
-  const has = (name) =>
+  const has = (/** @type {PanelName} */ name) =>
     page.data.shared[name] || page.data.looks.some((look) => look.sections[name]);
   return page.data.order.filter(
     (name) => document.querySelector(`script[data-panel=${name}]`) && has(name),
   );
 }
 
+/** @param {Page} page */
 function helpDialog(page) {
-  const keys =
-    Object.keys(page.look.streams).length || PANELS[page.state.tab]?.limits
-      ? [...OF_TOKENS, ...HELP]
-      : HELP;
+  const [tab] = panelNames(page).filter((name) => name === page.state.tab);
+  const hasKeys = Object.keys(page.look.streams).length > 0 || Boolean(PANELS[tab]?.limits);
+  const keys = hasKeys ? [...OF_TOKENS, ...HELP] : HELP;
+  /** @type {HTMLDialogElement} */
   const dialog = el(
     "dialog",
     { "aria-label": "Keyboard shortcuts" },
@@ -39,6 +46,7 @@ function helpDialog(page) {
   dialog.showModal();
 }
 
+/** @param {Page} page */
 function lookPicker(page) {
   const { looks } = page.data,
     here = looks.indexOf(page.look),
@@ -87,6 +95,12 @@ function lookPicker(page) {
   return box;
 }
 
+/**
+ * @param {Page} page
+ * @param {PanelName[]} names
+ * @param {PanelName} current
+ * @returns {Child[]}
+ */
 function header(page, names, current) {
   const run = page.data.run || {},
     other = themeName() === "dark" ? "light" : "dark";
@@ -152,6 +166,11 @@ function header(page, names, current) {
   ];
 }
 
+/**
+ * @param {Element} host
+ * @param {string} name
+ * @param {unknown} error
+ */
 function failure(host, name, error) {
   console.error(`panel ${name}:`, error);
   host.append(
@@ -159,13 +178,18 @@ function failure(host, name, error) {
       "section",
       { class: "card failed", role: "alert" },
       el("h2", {}, `The panel “${name}” could not be drawn`),
-      el("pre", {}, String(error?.stack || error)),
+      el("pre", {}, (error instanceof Error && error.stack) || String(error)),
     ),
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {PanelName} name
+ * @param {Page} page
+ */
 function drawPanel(host, name, page) {
-  const panel = PANELS[name],
+  const panel = /** @type {Panel<unknown> | undefined} */ (PANELS[name]),
     section = page.section(name);
   if (!panel)
     return failure(
@@ -186,8 +210,12 @@ function drawPanel(host, name, page) {
   return undefined;
 }
 
-// The node that has the focus, found again after a redraw by its place in the tree.
+/**
+ * The place in the tree of the node that has the focus, to find it again after a redraw.
+ * @param {Element} root
+ */
 function focusPath(root) {
+  /** @type {number[]} */
   const path = [];
   for (let node = document.activeElement; node && node !== root; node = node.parentElement) {
     if (!node.parentElement) return null;
@@ -196,30 +224,53 @@ function focusPath(root) {
   return path;
 }
 
+/**
+ * @param {Element} root
+ * @param {number[] | null} path
+ */
 function focusAgain(root, path) {
-  const node = path && path.reduce((at, i) => at && at.children[i], root);
-  if (node && node !== root) node.focus({ preventScroll: true });
+  const node = path?.reduce((/** @type {Element | undefined} */ at, i) => at?.children[i], root);
+  if (node instanceof HTMLElement && node !== root) node.focus({ preventScroll: true });
 }
 
+/**
+ * @param {Page} page
+ * @param {PanelName} name
+ * @returns {Limits}
+ */
 function limitsOf(page, name) {
-  const found = [name, "attention"].find((one) => PANELS[one]?.limits && page.section(one));
-  return (found && PANELS[found].limits(page.section(found), page)) || {};
+  for (const one of /** @type {PanelName[]} */ ([name, "attention"])) {
+    const panel = /** @type {Panel<unknown> | undefined} */ (PANELS[one]),
+      section = page.section(one);
+    if (panel?.limits && section) return panel.limits(section, page);
+  }
+  return {};
 }
 
+/**
+ * @param {KeyboardEvent} event
+ * @param {Page} page
+ * @param {PanelName[]} names
+ * @param {PanelName} current
+ */
 function onKey(event, page, names, current) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]"))
     return;
-  if (event.target.closest("input, textarea, select")) return;
+  const target = event.target instanceof Element ? event.target : document.body;
+  if (target.closest("input, textarea, select")) return;
   const limits = limitsOf(page, current);
+  /** @type {(key: "row" | "layer", by: 1 | -1) => boolean} */
   const move = (key, by) => {
-    if (!limits[key]) return false;
-    const at = page.state[key] ?? limits.now?.[key] ?? (by > 0 ? -1 : limits[key]);
-    page.set({ [key]: clamp(at + by, 0, limits[key] - 1) });
+    const n = limits[key];
+    if (!n) return false;
+    const at = page.state[key] ?? limits.now?.[key] ?? (by > 0 ? -1 : n);
+    page.set({ [key]: clamp(at + by, 0, n - 1) });
     return true;
   };
-  const turn = (by) =>
+  const turn = (/** @type {1 | -1} */ by) =>
     page.set({ tab: names[(names.indexOf(current) + by + names.length) % names.length] });
-  const tabbed = event.target.closest("[role=tablist]");
+  const tabbed = target.closest("[role=tablist]");
+  /** @type {Record<string, () => boolean | void>} */
   const acts = {
     ArrowLeft: () => (tabbed ? turn(-1) : move("row", -1)),
     ArrowRight: () => (tabbed ? turn(1) : move("row", 1)),
@@ -229,21 +280,28 @@ function onKey(event, page, names, current) {
     "]": () => turn(1),
     "?": () => helpDialog(page),
     "/": () => {
+      /** @type {HTMLElement | null} */
       const box = document.querySelector("#panel [data-search]");
       if (box) box.focus();
       else if (names.includes("neighbours")) page.set({ tab: "neighbours" });
     },
   };
-  const head = /^[1-9]$/.test(event.key) && limits.head >= Number(event.key);
+  const head = /^[1-9]$/.test(event.key) && (limits.head ?? 0) >= Number(event.key);
   if (!acts[event.key] && !head) return;
   if (head) page.set({ head: Number(event.key) - 1 });
   else if (acts[event.key]() === false) return;
   event.preventDefault();
 }
 
-function bearing(page, root) {
+/**
+ * Draws the page again. Keeps the scroll positions and the focus.
+ * @param {Page} page
+ * @param {HTMLElement} root
+ * @returns {[names: PanelName[], current: PanelName]}
+ */
+function drawPage(page, root) {
   const names = panelNames(page),
-    current = names.includes(page.state.tab) ? page.state.tab : names[0];
+    current = names.find((name) => name === page.state.tab) ?? names[0];
   const path = focusPath(root),
     [x, y] = [scrollX, scrollY];
   const held = [...root.querySelectorAll(".scroll")].map((node) => node.scrollLeft);
@@ -262,32 +320,41 @@ function bearing(page, root) {
   root.querySelectorAll(".scroll").forEach((node, i) => {
     node.scrollLeft = held[i] || 0;
   });
-  const tab = root.querySelector("[role=tab][aria-selected=true]");
-  if (tab) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.clientWidth / 2;
+  /** @type {HTMLElement | null} */
+  const tab = root.querySelector("[role=tab][aria-selected=true]"),
+    tabs = tab?.parentElement;
+  if (tab && tabs) tabs.scrollLeft = tab.offsetLeft - tabs.clientWidth / 2;
   scrollTo(x, y);
   focusAgain(root, path);
   root.dataset.drawn = current;
   return [names, current];
 }
 
+/**
+ * A node of `page.html`.
+ * @param {string} id
+ */
+const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
 async function start() {
-  const root = document.getElementById("root"),
-    packed = document.getElementById("data");
-  let [names, current] = [[], null];
+  const [root, packed] = [byId("root"), byId("data")];
+  /** @type {[names: PanelName[], current: PanelName]} */
+  let shown;
   try {
     const data = await openPacked(packed.textContent);
     const page = makePage(data, () => {
-      [names, current] = bearing(page, root);
+      shown = drawPage(page, root);
     });
     if (typeof LIVE !== "undefined") page.live = LIVE;
     ROOT.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     page.set({});
-    addEventListener("keydown", (event) => onKey(event, page, names, current));
+    addEventListener("keydown", (event) => onKey(event, page, ...shown));
     addEventListener("hashchange", () => {
       page.state = readState();
       page.set({});
     });
-    let [width, before] = [innerWidth, null];
+    let width = innerWidth,
+      before = themeName();
     addEventListener("resize", () => {
       if (innerWidth !== width) {
         width = innerWidth;

@@ -1,7 +1,18 @@
-// Nodes, numbers and small texts. Text from a model enters the page here and only as text.
-// `x == null` is true of null and undefined, and of nothing else.
+// @ts-check
+// Nodes, numbers and small texts. Text of a model enters the page only here, and only as text.
+// `x == null` is true for null and undefined only.
+
+/** @type {Panels} */
 const PANELS = {};
 
+/**
+ * Sets attributes and listeners of a node and appends its children.
+ * @template {HTMLElement | SVGElement} T
+ * @param {T} node
+ * @param {Record<string, any> | null | undefined} attrs
+ * @param {Child[]} children
+ * @returns {T}
+ */
 function fill(node, attrs, children) {
   for (const [name, value] of Object.entries(attrs || {})) {
     if (value == null || value === false) continue;
@@ -19,6 +30,14 @@ function fill(node, attrs, children) {
   return node;
 }
 
+/**
+ * An HTML element. Strings among the children become text, never markup.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Attributes<HTMLElementTagNameMap[K]>} [attrs]
+ * @param {...Child} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
 function el(tag, attrs, ...children) {
   return fill(
     document.createElement(tag),
@@ -27,13 +46,33 @@ function el(tag, attrs, ...children) {
   );
 }
 
+/**
+ * An SVG element.
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag
+ * @param {Attributes<SVGElementTagNameMap[K]>} [attrs]
+ * @param {...Child} children
+ * @returns {SVGElementTagNameMap[K]}
+ */
 function svg(tag, attrs, ...children) {
-  return fill(document.createElementNS("http:" + "//www.w3.org/2000/svg", tag), attrs, children);
+  const node = document.createElementNS("http:" + "//www.w3.org/2000/svg", tag);
+  return fill(/** @type {SVGElementTagNameMap[K]} */ (node), attrs, children);
 }
 
+/**
+ * The drawing context of a canvas.
+ * @param {HTMLCanvasElement} canvas
+ */
+const brushOf = (canvas) => /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+
+/** @type {(x: number, low: number, high: number) => number} */
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
 
-// Digits after the point below 1, significant digits above; a true minus sign.
+/**
+ * A number as text: `digits` after the point below 1, significant digits above; a true minus sign.
+ * @param {number | null | undefined} x
+ * @param {number} [digits]
+ */
 function number(x, digits = 3) {
   if (x == null || Number.isNaN(x)) return "–";
   const size = Math.abs(x);
@@ -46,10 +85,19 @@ function number(x, digits = 3) {
   return (x < 0 ? "−" : "") + text;
 }
 
+/** @param {number} x */
 const percent = (x) => (x > 0 && x < 0.005 ? "<1 %" : Math.round(100 * x) + " %");
 
-// One label for the whole page, moved to the pointer.
+/**
+ * One label for the whole page, moved to the pointer.
+ * @type {HTMLElement | null}
+ */
 let tipNode = null;
+/**
+ * Moves the label beside the pointer to an event and shows a text; null removes it.
+ * @param {MouseEvent | null} event
+ * @param {string} [text]
+ */
 function tip(event, text) {
   if (tipNode) tipNode.remove();
   tipNode = null;

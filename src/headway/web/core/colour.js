@@ -1,5 +1,10 @@
-// Colour maps that stay apart for the colour-blind: lightness rises in one direction, and the
-// diverging one runs from blue to orange. In the dark they start from the card's own colour.
+// @ts-check
+// Colour maps that colour-blind people can read: lightness rises in one direction, and the diverging
+// map runs from blue to orange. In the dark theme they start from the colour of the card.
+
+/**
+ * @type {Record<"light" | "dark", Record<ColourMap, string[]>>}
+ */
 const STOPS = {
   light: {
     blues: ["#f7f9fc", "#d3e2f4", "#92bfe6", "#4a90d0", "#1f5fae", "#0b2f6b"],
@@ -12,11 +17,13 @@ const STOPS = {
     diverging: ["#9ccdfb", "#4a94dc", "#25507f", "#1c2127", "#7a4516", "#e08a30", "#ffd9a6"],
   },
 };
+/** @type {Record<string, Rgb[]>} */
 const tables = {};
 
 const ROOT = document.documentElement;
 const themeName = () => (ROOT.dataset.theme === "dark" ? "dark" : "light");
 
+/** @param {ColourMap} map */
 function colourTable(map) {
   const key = themeName() + map;
   if (tables[key]) return tables[key];
@@ -32,12 +39,34 @@ function colourTable(map) {
   }));
 }
 
+/**
+ * The colour of a number between 0 and 1. The diverging map has its middle at 0.5.
+ * @type {(x: number, map?: ColourMap) => Rgb}
+ */
 const colour = (x, map = "blues") => colourTable(map)[Math.round(255 * clamp(x || 0, 0, 1))];
+/** @type {(rgb: Rgb) => string} */
 const css = (rgb) => `rgb(${rgb.join(",")})`;
+/**
+ * The colour of readable text on this background.
+ * @type {(rgb: Rgb) => string}
+ */
 const ink = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14181d" : "#ffffff");
+/**
+ * The colour of the i-th line of a chart.
+ * @type {(i: number) => string}
+ */
 const series = (i) => `var(--s${1 + (i % 5)})`;
 
-// Fills an ImageData of columns × rows: one step for each cell.
+/**
+ * Fills an ImageData of columns × rows with one pixel per cell.
+ * @param {ImageData} image
+ * @param {Numbers} data
+ * @param {number} rows
+ * @param {number} columns
+ * @param {number} low
+ * @param {number} high
+ * @param {ColourMap} [map]
+ */
 function drawCells(image, data, rows, columns, low, high, map) {
   const table = colourTable(map || "blues"),
     pixels = image.data,
@@ -53,8 +82,16 @@ function drawCells(image, data, rows, columns, low, high, map) {
   }
 }
 
-// The largest of each block (furthest from the middle, for differences), so that no weight is lost
-// when a matrix is shown smaller than it is.
+/**
+ * The largest value of each block (furthest from the middle, for differences), so that no weight is
+ * lost when a matrix is shown smaller than it is.
+ * @param {Numbers} data
+ * @param {number} rows
+ * @param {number} columns
+ * @param {number} high
+ * @param {number} wide
+ * @param {number} [middle]
+ */
 function blockMax(data, rows, columns, high, wide, middle = 0) {
   if (rows <= high && columns <= wide) return { data, rows, columns };
   const R = Math.min(rows, high),
@@ -73,11 +110,21 @@ function blockMax(data, rows, columns, high, wide, middle = 0) {
   return { data: out, rows: R, columns: C };
 }
 
+/**
+ * Draws a matrix on a small canvas.
+ * @param {HTMLCanvasElement} canvas
+ * @param {Numbers} data
+ * @param {number} rows
+ * @param {number} columns
+ * @param {number} [low]
+ * @param {number} [high]
+ * @param {ColourMap} [map]
+ */
 function thumbnail(canvas, data, rows, columns, low = 0, high = 1, map = "blues") {
   const small = blockMax(data, rows, columns, 64, 64, map === "diverging" ? (low + high) / 2 : 0);
   canvas.width = small.columns;
   canvas.height = small.rows;
-  const brush = canvas.getContext("2d"),
+  const brush = brushOf(canvas),
     image = brush.createImageData(small.columns, small.rows);
   drawCells(image, small.data, small.rows, small.columns, low, high, map);
   brush.putImageData(image, 0, 0);

@@ -1,4 +1,11 @@
-// The data of the page: base64 of deflated bytes, a JSON header and then arrays.
+// @ts-check
+// The data of the page, as `pack.py` packs them.
+
+/**
+ * Unpacks the data of a page: deflated bytes in base64, of a JSON header and then arrays.
+ * @param {string} text
+ * @returns {Promise<PageData>}
+ */
 async function openPacked(text) {
   if (typeof DecompressionStream === "undefined")
     throw new Error(
@@ -15,7 +22,13 @@ async function openPacked(text) {
   return revive({ tree: header }, bytes.buffer, start).tree;
 }
 
-// Arrays are decoded on first access, so that a page with many looks opens at once.
+/**
+ * Puts the arrays of a buffer into a tree. They are decoded on first access, so that a page with many
+ * looks opens at once.
+ * @param {any} node
+ * @param {ArrayBuffer} buffer
+ * @param {number} start
+ */
 function revive(node, buffer, start) {
   for (const [key, value] of Object.entries(node)) {
     if (value === null || typeof value !== "object") continue;
@@ -36,10 +49,21 @@ function revive(node, buffer, start) {
   return node;
 }
 
+/**
+ * Kinds that need no table.
+ * @type {Record<string, typeof Float32Array | typeof Int32Array | typeof Uint16Array>}
+ */
 const PLAIN = { f32: Float32Array, i32: Int32Array, u16: Uint16Array };
 
+/**
+ * @param {ArrayRecord} record
+ * @param {ArrayBuffer} buffer
+ * @param {number} start
+ * @returns {Packed}
+ */
 function decodeArray([kind, shape, offset, low, high], buffer, start) {
   const length = shape.reduce((a, b) => a * b, 1);
+  /** @type {Float32Array | Int32Array | Uint16Array} */
   let array;
   if (PLAIN[kind]) array = new PLAIN[kind](buffer, start + offset, length);
   else {
@@ -51,11 +75,26 @@ function decodeArray([kind, shape, offset, low, high], buffer, start) {
     array = new Float32Array(length);
     for (let i = 0; i < length; i++) array[i] = table[codes[i]];
   }
-  array.shape = shape;
-  return array;
+  return shaped(array, shape);
 }
 
+/**
+ * Gives an array a shape.
+ * @template {Float32Array | Int32Array | Uint16Array} A
+ * @template {number[]} S
+ * @param {A} array
+ * @param {S} shape
+ */
+const shaped = (array, shape) => Object.assign(array, { shape });
+
+/** @type {Float32Array | null} */
 let halves = null;
+/**
+ * The number of each code.
+ * @param {string} kind
+ * @param {number} low
+ * @param {number} high
+ */
 function codeTable(kind, low, high) {
   if (kind === "f16")
     return (halves = halves || Float32Array.from({ length: 65536 }, (_, code) => half(code)));
@@ -65,6 +104,10 @@ function codeTable(kind, low, high) {
   );
 }
 
+/**
+ * The number of a half-precision code.
+ * @param {number} code
+ */
 function half(code) {
   const sign = code & 0x8000 ? -1 : 1;
   const exponent = (code >> 10) & 31,
@@ -73,15 +116,24 @@ function half(code) {
   return sign * (exponent ? 2 ** (exponent - 15) * (1 + rest / 1024) : 2 ** -24 * rest);
 }
 
-// The part of an array at these first indices, without a copy; a number when all are given.
+/**
+ * The part of an array at these first indices, without a copy; a number when all are given.
+ * @template {Packed} A
+ * @template {number[]} I
+ * @param {A} array
+ * @param {I} index
+ * @returns {Part<A, I>}
+ */
 function sub(array, ...index) {
   let [from, size] = [0, array.length];
   index.forEach((i, axis) => {
     size /= array.shape[axis];
     from += i * size;
   });
-  if (index.length === array.shape.length) return array[from];
-  const part = array.subarray(from, from + size);
-  part.shape = array.shape.slice(index.length);
-  return part;
+  const { shape } = array;
+  const part =
+    index.length === shape.length
+      ? array[from]
+      : shaped(array.subarray(from, from + size), shape.slice(index.length));
+  return /** @type {Part<A, I>} */ (part);
 }

@@ -1,20 +1,29 @@
-// A matrix on one canvas with the tokens on both sides. Cells are pixels of an ImageData that is
-// stretched without smoothing, so a large matrix costs no more than a small one.
+// @ts-check
+// A matrix of numbers, such as the attention of one head.
 const FONT = '12px system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 
+/**
+ * @param {string} text
+ * @param {number} [most]
+ */
 function shortText(text, most = 14) {
   return text.length > most ? text.slice(0, most - 1) + "…" : text;
 }
 
+/**
+ * A matrix on one canvas with the names of rows and columns. Cells are pixels of an ImageData that is
+ * stretched without smoothing, so a large matrix costs no more than a small one.
+ * @param {Element} host
+ * @param {HeatmapOptions} options
+ */
 function heatmap(host, options) {
   const { onhover, onclick, label, size = 28 } = options;
-  const rows = options.rows.pieces || options.rows,
-    columns = options.columns.pieces || options.columns;
+  const { rows, columns, get } = options;
   const [R, C] = [rows.length, columns.length];
   const { low = 0, high = 1, map = "blues" } = options.scale || {};
   const data =
     options.data ||
-    Float32Array.from({ length: R * C }, (_, i) => options.get(Math.floor(i / C), i % C));
+    Float32Array.from({ length: R * C }, (_, i) => get?.(Math.floor(i / C), i % C) ?? NaN);
   let marked = [options.row ?? null, options.column ?? null];
   const canvas = el("canvas", {
     class: "heatmap",
@@ -22,12 +31,12 @@ function heatmap(host, options) {
     "aria-label": label || `matrix of ${R} by ${C}`,
   });
   host.append(el("div", { class: "scroll" }, canvas));
-  const brush = canvas.getContext("2d"),
+  const brush = brushOf(canvas),
     cells = document.createElement("canvas");
   cells.width = C;
   cells.height = R;
   brush.font = FONT;
-  const wide = (texts) =>
+  const wide = (/** @type {readonly string[]} */ texts) =>
     Math.ceil(
       Math.max(0, ...texts.map((text) => brush.measureText(shortText(String(text))).width)),
     );
@@ -45,10 +54,10 @@ function heatmap(host, options) {
   Object.assign(canvas.dataset, { left, top, cell });
   const image = brush.createImageData(C, R);
   drawCells(image, data, R, C, low, high, map);
-  cells.getContext("2d").putImageData(image, 0, 0);
+  brushOf(cells).putImageData(image, 0, 0);
 
   function redraw() {
-    const theme = (name) => getComputedStyle(ROOT).getPropertyValue(name),
+    const theme = (/** @type {string} */ name) => getComputedStyle(ROOT).getPropertyValue(name),
       soft = theme("--soft"),
       dark = theme("--ink");
     brush.setTransform(scale, 0, 0, scale, 0, 0);
@@ -57,7 +66,13 @@ function heatmap(host, options) {
     brush.drawImage(cells, left, top, C * cell, R * cell);
     brush.font = FONT;
     brush.textBaseline = "middle";
-    // Where cells are smaller than letters some labels stay away, never that of the marked token.
+    /**
+     * Where cells are smaller than letters, some names are left out, but never that of the marked cell.
+     * @param {readonly string[]} texts
+     * @param {number | null} mark
+     * @param {number} room
+     * @param {(text: string, i: number) => void} write
+     */
     const each = (texts, mark, room, write) =>
       texts.forEach((text, i) => {
         const every = Math.ceil(room / cell);
@@ -84,6 +99,10 @@ function heatmap(host, options) {
     if (c !== null) brush.strokeRect(left + c * cell - 0.5, top - 0.5, cell + 1, R * cell + 1);
   }
 
+  /**
+   * @param {PointerEvent | MouseEvent} event
+   * @returns {[row: number, column: number | null] | null}
+   */
   function at(event) {
     const r = Math.floor((event.offsetY - top) / cell),
       c = Math.floor((event.offsetX - left) / cell);
@@ -97,6 +116,7 @@ function heatmap(host, options) {
     redraw();
     if (onhover) onhover(null, null, null);
   };
+  /** @type {(row: number, column: number | null) => number | null} */
   const value = (r, c) => (c === null ? null : data[r * C + c]);
   canvas.onpointermove = (event) => {
     const spot = at(event);

@@ -1,8 +1,11 @@
+// @ts-check
 // The state of the view is in the `#` of the address, so that a link restores the same view.
 // Links are untrusted: numbers must be integers, and names of Object.prototype are skipped.
 const NUMBERS = /^(look|other|layer|head|row|column|neuronsN|overview_item)$|(Node|Token|Factor)$/;
 
+/** @returns {State} */
 function readState() {
+  /** @type {Record<string, string | number>} */
   const state = {};
   for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
     if (key in {} || value in {}) continue;
@@ -12,6 +15,7 @@ function readState() {
   return state;
 }
 
+/** @param {State} state */
 function writeState(state) {
   const words = new URLSearchParams(Object.entries(state).filter(([, value]) => value != null));
   try {
@@ -21,8 +25,14 @@ function writeState(state) {
   }
 }
 
-// What a page gives its panels. `redraw` draws the tab again.
+/**
+ * What a page gives its panels. `redraw` draws the tab again.
+ * @param {PageData} data
+ * @param {() => void} redraw
+ * @returns {Page}
+ */
 function makePage(data, redraw) {
+  /** @type {Page} */
   const page = {
     data,
     state: readState(),
@@ -46,9 +56,8 @@ function makePage(data, redraw) {
     stream: (name) => page.look.streams[name],
     head: (kind, layer, head) => `${kind} ${layer + 1}.${head + 1}`,
     set(changes) {
-      Object.assign(page.state, changes);
-      for (const key of Object.keys(page.state))
-        if (page.state[key] === null) delete page.state[key];
+      const state = Object.entries({ ...page.state, ...changes });
+      page.state = Object.fromEntries(state.filter(([, value]) => value !== null));
       writeState(page.state);
       redraw();
     },
