@@ -118,7 +118,6 @@ def _seen(kind: str) -> Callable[[Spec], bool]:
 
 
 def _has_text(spec: Spec) -> bool:
-    """Whether the task reads text, from a column or from files."""
     return _has("text")(spec) or spec.reads_lines
 
 

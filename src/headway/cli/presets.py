@@ -72,7 +72,6 @@ def _read(settings: ModelSettings, name: str) -> int | str:
 
 
 def _joined(numbers: Sequence[int]) -> int | str:
-    """One number, or both joined with a plus for an encoder and a decoder."""
     return numbers[0] if len(numbers) == 1 else "+".join(map(str, numbers))
 
 

@@ -151,7 +151,6 @@ class StepPlan:
         return max(int(ratio * target_tokens + 2.5 * spread) + 1, longest)
 
     def _room(self, tokens: int, share: float = 0.01) -> int:
-        """Generous margin for the space that whole sequences leave free, and for uneven parts."""
         return int(share * tokens + 2 * self.target_lengths.mean()) + 1
 
     def cut(self, rows: IntArray, source_tokens: int, target_tokens: int) -> list[IntArray]:

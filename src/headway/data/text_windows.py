@@ -212,7 +212,6 @@ class WordReader:
 
     @cached_property
     def _sizes(self) -> IntArray:
-        """Number of pieces read of each word of all sentences."""
         return np.minimum(self.pieces.tokens, self._most).astype(np.int64)
 
     @property

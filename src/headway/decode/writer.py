@@ -256,7 +256,6 @@ class Writer:
 
     @property
     def _copies(self) -> bool:
-        """Whether an unknown token is replaced by the source word that it attends to most."""
         return self.settings.unknown == "copy" and isinstance(self.sources, TextSources)
 
     def _seen(self, pairs: Sequence[tuple[SourcePart, Hypothesis]]) -> dict[int, Tensor]:

@@ -84,7 +84,6 @@ def check_round_trip(
 
 
 def _within(here: Any, there: Any) -> bool:
-    """Whether zeros can fill what this model lacks."""
     return set(here) <= set(there) if isinstance(here, str) else there and not here
 
 

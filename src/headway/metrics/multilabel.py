@@ -123,7 +123,6 @@ def micro_f1_interval(said_NC: BoolArray, truth_NC: BoolArray) -> Interval:
 
 
 def _counts(said_NC: BoolArray, truth_NC: BoolArray) -> tuple[BoolArray, BoolArray, BoolArray]:
-    """Correct predictions, all predictions, and true labels."""
     return said_NC & truth_NC, said_NC, truth_NC
 
 

@@ -132,12 +132,10 @@ def _common_prefix(a: IntArray, b: IntArray) -> int:
 
 
 def _distances(right: IntArray, said: IntArray) -> NDArray[np.int32]:
-    """Edit distances between all prefixes (i by j)."""
     return np.array(list(_rows(right, said)), dtype=np.int32)
 
 
 def _last_row(right: IntArray, said: IntArray) -> NDArray[np.int32]:
-    """Edit distances between all of `right` and each prefix of `said`, in little memory."""
     return deque(_rows(right, said), maxlen=1)[0]
 
 

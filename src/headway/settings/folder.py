@@ -330,7 +330,6 @@ def _bare(value: object) -> str:
 
 
 def _is_hugging_face(folder: Path) -> bool:
-    """Whether a folder looks like a Hugging Face or sentence-transformers model."""
     return any((folder / name).is_file() for name in ("config.json", "modules.json"))
 
 

@@ -121,7 +121,6 @@ class Answer:
 
 
 def _is_default(one: Field[Any], value: object) -> bool:
-    """Whether a field has its default value."""
     return one.default is not MISSING and value is one.default
 
 

@@ -54,7 +54,6 @@ def text_stats(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
 
 
 def _needed(part: Columns, tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """Length of each whole text in tokens."""
     return TextPreprocessor(tokenizer, 1 << 40).input_dataset(part).full_lengths
 
 

@@ -416,7 +416,6 @@ class Tokenizer:
 
     @cached_property
     def _readable(self) -> dict[int, str]:
-        """Cache of readable pieces by id."""
         return {}
 
     def _piece(self, i: int) -> str:

@@ -212,7 +212,6 @@ class RunReport:
 
     @cached_property
     def _baselines(self) -> dict[str, dict[str, float]]:
-        """Scores of the baselines on the validation data, by name."""
         return named_scores(self.history.last.get("baselines"))
 
     def _scores(self) -> PanelData:
@@ -508,7 +507,6 @@ def _alike(metrics: Sequence[Metric]) -> list[list[Metric]]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Join names as `a`, `a and b` or `a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 

@@ -92,7 +92,6 @@ def _inverse_sqrt(step: float, warmup: int, steps: int, cooldown: int) -> float:
 
 
 def _left(step: float, start: int, steps: int) -> float:
-    """Return the remaining share of the steps between `start` and the end."""
     return min(1.0, max(0, steps + 1 - step) / max(1, steps + 1 - start))
 
 

@@ -417,7 +417,6 @@ class StaticSearch:
         return [*state, self.tokens_BW, self.may_BWS, self.used_BWV]
 
     def _lasting(self) -> list[Tensor]:
-        """All tensors with one row per source that no step changes."""
         return [self.offset_B, self.position_B1S, self.chances_BWT, *self.body.per_source()]
 
     def take_over(self, other: StaticSearch, places: Sequence[int]) -> None:

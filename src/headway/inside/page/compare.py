@@ -102,7 +102,6 @@ def _named(run: LoadedRun | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -
 
 
 def _shapes(trace: Trace, kind: str) -> list[tuple[int, tuple[int, int]]]:
-    """The number of heads, and of rows and columns, of each layer."""
     return [(w.shape[0], (w.shape[1], w.shape[2])) for w in trace.attention[kind]]
 
 

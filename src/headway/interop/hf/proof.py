@@ -124,7 +124,6 @@ def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
 
 
 def _many(shape: TextSettings) -> list[str]:
-    """Placeholder tensor names that allow any number of layers."""
     return [str(number) for number in range(2 * shape.n_layers + 64)]
 
 

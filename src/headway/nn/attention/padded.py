@@ -158,5 +158,4 @@ def _added(queries: PaddedLayout, keys: PaddedLayout, scope: AttentionSpec) -> T
 
 
 def _heads_first(x_NHK: Tensor, layout: PaddedLayout) -> Tensor:
-    """Rows as a grid with heads before tokens (B H T K)."""
     return layout.grid(x_NHK).transpose(1, 2)

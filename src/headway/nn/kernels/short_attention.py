@@ -546,7 +546,6 @@ def short_backward(
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
-    """Return the row stride and the head stride of each tensor."""
     return tuple(stride for x_NHK in tensors for stride in x_NHK.stride()[:2])
 
 

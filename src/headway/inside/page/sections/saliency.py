@@ -117,7 +117,6 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def _by_attention(looked: LookInputs) -> bool:
-    """Whether tokens interact by attention only."""
     return looked.run is None or Anatomy.of(looked.run.model).by_attention
 
 
