@@ -6,7 +6,7 @@ it says about itself; these pages repeat it, and a test compares them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,8 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import typer
+from page_parts import MADE, prose, table
+from python_api import python_api_page
 
 from headway.cli.main import app
 from headway.errors import Edge, called_by
@@ -33,7 +35,6 @@ from headway.specs.tasks import SECTIONS, SPECS, Spec
 from headway.specs.values import setting_types
 
 FOLDER = Path(__file__).parent / "reference"
-MADE = "<!-- Made by `python docs/reference.py` from declarations: change those. -->\n"
 BASE = "seq2seq"
 """The family whose defaults stand in the first table."""
 
@@ -109,16 +110,6 @@ MODEL_INTRO = """## `[model]`
 What every family has; the defaults are those of `seq2seq`, the base model of 2017.
 
 """
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    cells = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in cells) + "\n"
-
-
-def prose(text: str) -> str:
-    """A docstring as a cell: `None` is what TOML and words call none."""
-    return text.replace("None:", "none:").replace("|", "\\|")
 
 
 def takes(hint: Any) -> str:
@@ -428,6 +419,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "models.md": models_page,
     "effects.md": effects_page,
     "flags.md": flags_page,
+    "python-api.md": python_api_page,
 }
 
 

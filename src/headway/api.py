@@ -86,9 +86,6 @@ def train(
         **needs: With `data`, names of its columns: `text="review"`. Without it, files:
             `source="a.de"`. Training settings such as `epochs=3` work, too.
 
-    Returns:
-        The finished run.
-
     Example:
         run = headway.train("classify", "reviews.tsv", label="stars", out="runs/reviews", epochs=3)
     """
@@ -152,14 +149,15 @@ def check(
     """Check data before training, as `headway check` does. Nothing is trained.
 
     Args:
-        task: What will be learned, as in `train`.
+        task: What to learn, such as `"classify"`.
         data: Path, list of paths, or table in memory.
-        valid: Validation data like `data`.
-        start: Run to fine-tune. The data is then read with its tokenizer.
+        valid: Validation data like `data`. None: a part of `data` is set aside.
+        start: Run to fine-tune. `"none"`: from scratch. None: chosen from the data.
         teacher: For the task `distil`, the run to learn from.
-        settings: Settings by dotted key.
-        quiet: Print no progress.
-        **needs: Names of columns, or files, as in `train`.
+        settings: Settings by dotted key, `{"train.lr": 1e-3}`, or as nested mappings.
+        quiet: Print nothing.
+        **needs: With `data`, names of its columns: `text="review"`. Without it, files:
+            `source="a.de"`. Training settings such as `epochs=3` work, too.
 
     Returns:
         The report: `report.ok` is False if nothing can be trained on the data.

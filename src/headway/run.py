@@ -96,9 +96,6 @@ def load(
         engine: `"torch"`; `"onnx"` or `"ctranslate2"` for an exported folder.
         parts: The `headway.Parts` that the run was trained with, if any.
 
-    Returns:
-        The run.
-
     Example:
         >>> headway.load("tatoeba-de-en")("Guten Morgen.").text
         'Good morning.'
@@ -364,9 +361,7 @@ class Run:
     @overload
     def __call__(self, x: object, /, **options: object) -> Answer | Answers: ...
     def __call__(self, x: object, /, **options: object) -> Answer | Answers:
-        """Predict.
-
-        An input that cannot be read raises an error that names it.
+        """Predict for one input or several. One that cannot be read raises an error.
 
         Args:
             x: One input, or a list, tuple, array or table of inputs. `run.needs` lists the parts
@@ -431,9 +426,6 @@ class Run:
             x: The text to continue.
             **options: As in `run(x)`.
 
-        Returns:
-            An iterator of pieces of text.
-
         Example:
             >>> stories = headway.load("stories")
             >>> "".join(stories.write("Once upon a time", max_len=5, sample=False))
@@ -481,7 +473,7 @@ class Run:
             **options: As in `run(x)`.
 
         Returns:
-            An answer with `label` and `probabilities`; `Answers` for several texts.
+            An answer with `label` and `probabilities`, or `Answers`.
 
         Example:
             >>> headway.load("stories").choose("Tom was sad. He began to", ["cry", "fly"]).label
@@ -674,9 +666,6 @@ class Run:
             **options_and_needs: Options as in `run(x)`, and columns of `data`: `text="review"`.
                 Without `data`, files as in training: `source=…, target=…`.
 
-        Returns:
-            The scores by name.
-
         Example:
             >>> test = [{"source": "Danke.", "target": "Thanks."}]
             >>> round(run.evaluate(test)["chrf"])
@@ -732,9 +721,8 @@ class Run:
 
         Args:
             x: The input. None: the example that comes with the model.
-            **ask: `output`: text that the model is forced to write. `begin`: text that the output
-                begins with. `new`: number of tokens to generate. `against`, `against_text`: run or
-                text to compare with. All others: fields of `LookOptions`.
+            **ask: `output`: text that the model is forced to write. `begin`: first words of it.
+                `new`: number of tokens to generate. Others: those of `headway.inside.look`.
 
         Returns:
             A page, which a notebook displays and `.save("look.html")` writes.
@@ -815,8 +803,7 @@ class Run:
             `path`, and `proof` with the measured differences.
 
         Example:
-            >>> run.export("torch", "translator-torch").proof.passed
-            True
+            print(run.export("onnx", "translator-onnx").proof.text())
         """
         from headway.interop.exporting import export_run
 
@@ -835,9 +822,6 @@ class Run:
             data: Path, list of paths, or table in memory.
             out: Folder of the new run.
             **same: Arguments of `headway.train`.
-
-        Returns:
-            The new run.
 
         Example:
             more = run.train("more.tsv", out="runs/more", epochs=1)

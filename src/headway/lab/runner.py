@@ -73,8 +73,22 @@ def run_experiment(
 
     The same call resumes a stopped experiment; with more seeds it measures the additional ones.
 
-    `first_seed`: number of the first seed. Seeds that were not used to design an experiment can
-    confirm it. `budget_s`: seconds after which the finished seeds are judged.
+    Args:
+        name: Name of the experiment, which `headway lab` lists.
+        out: Folder of the results. None: one in `lab/`.
+        full: Run the large version instead of the quick one.
+        seeds: Number of seeds.
+        first_seed: Number of the first seed. New seeds can confirm what others have shown.
+        data: Your own data, for an experiment that does not generate its own.
+        device: `"cpu"`, `"cuda"` or `"cuda:1"`; `"auto"` uses a GPU if there is one.
+        budget_s: Seconds after which the finished seeds are judged.
+        quiet: Print nothing.
+
+    Returns:
+        `verdict`, `answer`, `measured`, and the `folder` with all files.
+
+    Example:
+        print(run_experiment("residuals").verdict)
     """
     entry = find(name)
     if seeds < 1:

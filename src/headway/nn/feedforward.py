@@ -34,6 +34,8 @@ GATED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
+    """Two linear layers with an activation between them, gated (`swiglu`, `geglu`) or not."""
+
     def __init__(
         self, d_model: int, d_ff: int, activation: str, *, bias: bool = True, dropout: float = 0.0
     ) -> None:

@@ -63,13 +63,12 @@ def from_torch(
 ) -> Trace:
     """Trace a Transformer module of torch on one sequence. The module is not changed.
 
-    The rows of `scores_RC` are the output vectors of the module. The reading has no outputs,
-    because the module predicts no words.
+    The rows of `scores_RC` are the output vectors of the module.
 
     Args:
         module: Encoder, decoder, `nn.Transformer`, or one of their layers.
-        *inputs: Arguments of the module, each tokens by width, or a batch of one: x for an encoder;
-            target and memory for a decoder; source and target for `nn.Transformer`.
+        *inputs: Arguments of the module, each tokens by width: x for an encoder; target and memory
+            for a decoder; source and target for `nn.Transformer`.
         labels: Names of the tokens, one list per input.
         causal: No token attends to a later one, as with torch's square mask. The source of
             `nn.Transformer` is not masked.

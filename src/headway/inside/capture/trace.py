@@ -62,8 +62,7 @@ class Trace:
     """Value vectors (S G K) by kind and layer."""
 
     states: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Residual stream (T D) by stack: the output of the front, then of every layer, before the
-    final norm."""
+    """Residual stream (T D) by stack: output of the front, then of every layer."""
 
     hidden: dict[str, list[Tensor]] = field(default_factory=dict)
     """Feed-forward activations (T F) by stack and layer."""
@@ -72,8 +71,7 @@ class Trace:
     """Scores before the softmax, one row per output of the reading."""
 
     gradients: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Gradients of the summed log-probabilities of all outputs by the attention weights (H T S), by
-    kind and layer."""
+    """Gradients of all outputs' log-probabilities by the attention weights (H T S)."""
 
     beam: BeamTree | None = None
     """Beam search that found the output, if requested."""

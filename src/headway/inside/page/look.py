@@ -172,9 +172,6 @@ def look(
         **extras: Fields of `LookOptions`: corpus, factors, tuned, truth, walk, pins, slow,
             checkpoints.
 
-    Returns:
-        A page, which a notebook displays and `.save("look.html")` writes.
-
     Example:
         >>> from headway.inside import look
         >>> look("tatoeba-de-en", "Guten Morgen.").save("look.html")

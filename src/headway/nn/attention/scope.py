@@ -14,6 +14,8 @@ PositionBias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
+    """Keys that each query sees, and the scale, bias and dropout of its weights."""
+
     causal: bool = False
     """Whether a query sees only itself and earlier keys."""
 
