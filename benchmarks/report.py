@@ -1,4 +1,4 @@
-"""The tables of docs/results/speed.md, of saved results, by `python -m benchmarks.report`."""
+"""Fill the tables of docs/results from the saved results: `python -m benchmarks.report`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from benchmarks.machine import RESULTS
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "speed.md"
+FOLDER = Path(__file__).parents[1] / "docs" / "results"
+PAGES = (FOLDER / "speed.md", FOLDER / "results.md")
 TABLE = re.compile(r"(<!-- results: (?P<name>[\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -30,23 +31,13 @@ def table(result: dict[str, Any]) -> str:
             f"| {name} | {row[unit]:,.0f} | {row[unit] / best_peer:.2f}× "
             f"| {row['share_of_matmul_peak']:.1%} | {used} |"
         )
-    machine, peak = result["machine"], result["peaks"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    lines += [
-        "",
-        f"{machine['device']}, {machine['threads']} threads, Python {machine['python']}, "
-        f"{versions}; {machine['date']}. Measured peaks: {peak['tflops']:,.2f} TFLOP/s"
-        + (f", copy {peak['copy_gb_s']:,.0f} GB/s." if "copy_gb_s" in peak else "."),
-    ]
-    for name, reason in result.get("failed", {}).items():
-        lines += ["", f"{name} did not run: {reason.splitlines()[0]}"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + _machine(result)
 
 
 def run_table(result: dict[str, Any]) -> str:
     """`headway train` beside the bare step: a row a length of sentences."""
     lines = [
-        "| sentences | `headway train` | the step alone | ratio | dummies | waiting for data |",
+        "| sentences | `headway train` | the step alone | ratio | padding | waiting for data |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, row in result["lengths"].items():
@@ -54,7 +45,7 @@ def run_table(result: dict[str, Any]) -> str:
         lines.append(
             f"| {name} | {run['target_tokens_per_s']:,.0f} | "
             f"{row['step']['target_tokens_per_s']:,.0f} | {row['ratio']:.2f}× "
-            f"| {run['padding']:.1%}, at most {run['most_padding']:.1%} | {run['waited']:.2%} |"
+            f"| {run['padding']:.1%} | {run['waited']:.2%} |"
         )
     return "\n".join(lines) + "\n" + _machine(result)
 
@@ -96,15 +87,7 @@ def case_table(result: dict[str, Any]) -> str:
     if "memory_of_gpt2_bytes" in result:
         sizes = (f"{result['memory_of_gpt2_bytes'][name] / 1e6:,.0f} MB" for name in names)
         lines.append("| memory of GPT-2 124M | " + " | ".join(sizes) + " |")
-    machine = result["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    lines += [
-        "",
-        f"{machine['device']}, Python {machine['python']}, {versions}; {machine['date']}.",
-    ]
-    for name, reason in result.get("failed", {}).items():
-        lines += ["", f"{name} did not run: {reason.splitlines()[0]}"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + _machine(result)
 
 
 def quality_table(result: dict[str, Any]) -> str:
@@ -167,21 +150,50 @@ def audio_table(result: dict[str, Any]) -> str:
 def budget_table(result: dict[str, Any]) -> str:
     """Whether budgets were kept: a row a run."""
     lines = [
-        "| budget, and other work | it took | kept | steps | changes of the plan | load before |",
-        "|---|---:|---|---:|---:|---:|",
+        "| budget, and other work | time taken | kept | steps |",
+        "|---|---:|---|---:|",
     ]
     for name, row in result["runs"].items():
         lines.append(
             f"| {name} | {row['took_s']:.1f} s | {'yes' if row['kept'] else '**no**'} "
-            f"| {row['steps']:,} | {row['decisions']} | {row['load_before']:.1f} |"
+            f"| {row['steps']:,} |"
         )
     return "\n".join(lines) + "\n" + _machine(result)
 
 
+def texts_table(result: dict[str, Any]) -> str:
+    """Test accuracy on sets of labelled texts: a row per set, beside baselines."""
+    ours: dict[str, dict[str, Any]] = json.loads((RESULTS / "texts-cuda.json").read_text())["sets"]
+    lines = [
+        "| test set | labels | train, test | majority | bag of words | tf-idf | from base-en |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in result["sets"].items():
+        if row["task"] != "classify" or row["score"] != "accuracy" or name not in ours:
+            continue
+        train, _, test = row["texts"]
+        tuned = ours[name]["encoder"]
+        lines.append(
+            f"| `{name}` | {row['labels']} | {train:,}, {test:,} | {row['majority']:.1f} "
+            f"| {row['bag of words']:.1f} | {row['tf-idf']['score']:.1f} "
+            f"| **{tuned['mean']:.1f} ± {tuned['deviation']:.1f}** |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+UNNAMED = ("triton", "numpy")
+"""Libraries whose versions are left out of the pages. All versions are in the results."""
+
+
 def _machine(result: dict[str, Any]) -> str:
     machine = result["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return f"\n{machine['device']}, Python {machine['python']}, {versions}; {machine['date']}.\n"
+    versions = ", ".join(
+        f"{name} {version}" for name, version in machine["versions"].items() if name not in UNNAMED
+    )
+    lines = [f"\n{machine['device']}, {versions}; {machine['date']}.\n"]
+    for name, reason in result.get("failed", {}).items():
+        lines.append(f"\n{name} did not run: {reason.splitlines()[0]}\n")
+    return "".join(lines)
 
 
 def filled(page: str) -> str:
@@ -198,6 +210,7 @@ def filled(page: str) -> str:
             "full windows": heard_table,
             "seconds_of_audio": audio_table,
             "runs": budget_table,
+            "sets": texts_table,
         }
         made = next((kinds[key] for key in kinds if key in result), table)(result)
         return f"{match[1]}\n{made}\n{match[3]}"
@@ -206,4 +219,5 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
