@@ -193,8 +193,9 @@ def signature(one: Described) -> str:
     line = f"def {name}({', '.join(words)}) -> {result}: ..."
     if len(line) <= 100:
         return line
-    lines = textwrap.wrap(", ".join(words), 92, break_on_hyphens=False)
-    body = "".join(f"    {line}\n" for line in lines)
+    if len(", ".join(words)) <= 96:
+        return f"def {name}(\n    {', '.join(words)}\n) -> {result}: ..."
+    body = "".join(f"    {word},\n" for word in words)
     return f"def {name}(\n{body}) -> {result}: ..."
 
 
