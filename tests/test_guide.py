@@ -14,7 +14,7 @@ CHAPTERS = sorted((DOCS / "look" / "guide").glob("[0-9]*.md"))
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = (
     "look/python", "look/lens", "look/maps", "look/heads", "look/factors", "look/beam",
-    "start/python", "start/five-minutes", "start/install",
+    "start/python", "start/five-minutes", "start/install", "tour",
 )  # fmt: skip
 PAGES = [DOCS / f"{name}.md" for name in NAMES]
 PROGRAMS = [
@@ -23,7 +23,7 @@ PROGRAMS = [
     for number, match in enumerate(PROGRAM.finditer(path.read_text()), 1)
 ]
 NUMBER = re.compile(r"-?\d+\.\d+")
-MOST_IMAGE, MOST_IMAGES = 120_000, 1_800_000
+MOST_IMAGE, MOST_IMAGES = 120_000, 8_000_000
 
 
 @pytest.mark.parametrize(("program", "shown"), PROGRAMS)

@@ -11,7 +11,7 @@ from .browser import pixels_of
 from .panels import GERMAN
 
 
-def translator(browser: Any) -> NDArray[np.uint8]:
+def translator(browser: Any, text: str = GERMAN) -> NDArray[np.uint8]:
     """The page of `headway serve`, with an answer."""
     import headway
     from headway.serve.application import create_app
@@ -20,7 +20,7 @@ def translator(browser: Any) -> NDArray[np.uint8]:
     with running(create_app([headway.load("tatoeba-de-en", device="cpu")])) as url:
         page = browser.new_page(viewport={"width": 900, "height": 640}, device_scale_factor=2)
         page.goto(f"{url}/")
-        page.fill("[data-serve=input]", GERMAN)
+        page.fill("[data-serve=input]", text)
         page.click("summary")
         page.fill("[data-option=n_best]", "3")
         page.click("[data-serve=go]")
