@@ -9,9 +9,11 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -181,6 +183,18 @@ def test_splitting_tatoeba_and_the_slice_of_the_demo(tmp_path: Path) -> None:
         assert all(parts)
         assert len({line for part in parts for line in part}) == sum(map(len, parts)) == 6
     assert len(module.demo_slice(tmp_path / "out", 1)) == 1
+
+
+def test_the_split_of_tatoeba_is_that_of_the_shipped_models() -> None:
+    """Another split would put their training pairs into the test set. The digest is that of the
+    choice which the program made when they were trained."""
+    demo, module = load("demo"), load("split_tatoeba")
+    with gzip.open(demo.PAIRS, "rt", encoding="utf-8") as file:
+        pairs = [tuple(line.rstrip("\n").split("\t")) for line in file]
+    chosen = module.held_out(pairs)
+    assert chosen.sum() == module.HELD_OUT
+    digest = sha256(np.packbits(chosen).tobytes()).hexdigest()
+    assert digest.startswith("368c6e3c9461ddf1")
 
 
 def test_the_first_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
