@@ -13,11 +13,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-import typer
+from command_line import command_line_page
 from page_parts import MADE, prose, table
 from python_api import python_api_page
 
-from headway.cli.main import app
 from headway.errors import Edge, called_by
 from headway.serve.limits import Limits
 from headway.settings import effects
@@ -83,10 +82,6 @@ EFFECTS_INTRO = """
 These settings and options have an effect only under a condition. Setting one where its condition
 does not hold is an error that names it, the condition and the fix. All other settings always have
 an effect. A test compares this table with the settings that training and prediction read.
-
-"""
-FLAGS_INTRO = """
-What `--help` after a command says, on one page; [Command line](command-line.md) explains them.
 
 """
 DEFAULTS_INTRO = """
@@ -299,40 +294,6 @@ def effects_page() -> str:
     return "".join(parts)
 
 
-def flags_page() -> str:
-    group: Any = typer.main.get_command(app)
-    parts = [
-        "# All commands and options\n\n", MADE,
-        FLAGS_INTRO,
-        table(["option of `headway` itself", "meaning"], _params(group)),
-    ]  # fmt: skip
-    for name, command in group.commands.items():
-        if command.hidden:
-            continue
-        parts.append(f"## `headway {name}`\n\n{prose(' '.join(command.help.split()))}\n\n")
-        heads = ["argument or option", "meaning"]
-        heads += ["of the tasks"] if getattr(command, "flags", {}) else []
-        parts.append(table(heads, _params(command)))
-    return "".join(parts)
-
-
-def _params(command: Any) -> Iterable[list[str]]:
-    """As help shows them: the words with what they take, what they mean, and who reads them."""
-    context, flags = command.context_class(command), getattr(command, "flags", {})
-    for param in command.params:
-        record = param.get_help_record(context)
-        if record is None or param.name == "help":
-            continue
-        words, said = (" ".join(one.split()) for one in record)
-        tasks = ""
-        if param.name in flags:
-            fits = flags[param.name].fits
-            found = [name for name, spec in SPECS.items() if any(map(fits, spec.rows))]
-            tasks = ", ".join(found) if len(found) < len(SPECS) else "all"
-        row = [f"`{words.replace('|', chr(92) + '|')}`", prose(said)]
-        yield [*row, tasks] if flags else row
-
-
 def defaults_page() -> str:
     groups: dict[str, list[DefaultRow]] = {}
     for row in default_rows():
@@ -418,7 +379,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "tasks.md": tasks_page,
     "models.md": models_page,
     "effects.md": effects_page,
-    "flags.md": flags_page,
+    "flags.md": command_line_page,
     "python-api.md": python_api_page,
 }
 
