@@ -6,6 +6,7 @@ it says about itself; these pages repeat it, and a test compares them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
@@ -54,13 +55,13 @@ READ_ON = {
 
 
 SETTINGS_INTRO = """
-Every setting with its type, its default and what it means. [How settings work](index.md) says where
-they come from, how they are written, and how what is left open (none) is chosen.
+Every setting with its type, default and meaning. [How settings work](index.md) explains how to set
+them, and how `headway train` chooses the others: those with the default *none: chosen*.
 
 """
 TASKS_INTRO = """
-What each task needs, answers and reports, with data of each kind. Columns are found by these names,
-or named by you: [Data](../tasks/data.md) says how. What is a target is learned, never asked for.
+Inputs, targets, outputs and scores of each task. Columns are found by these names, or you
+[name them](../tasks/data.md). Targets are needed for training and scores, not for predictions.
 
 """
 MODELS_INTRO = """
@@ -75,7 +76,8 @@ RECIPES_INTRO = """## Recipes
 """
 SCORES_INTRO = """## Scores
 
-`train.metric` may name one of its task; [Scores](../tasks/metrics.md) says what they are.
+`train.metric` names the score that selects the best weights. [Scores](../tasks/metrics.md) defines
+each.
 
 """
 EFFECTS_INTRO = """
@@ -85,24 +87,25 @@ an effect. A test compares this table with the settings that training and predic
 
 """
 DEFAULTS_INTRO = """
-What `headway train` chooses for a setting that is left open, and why. `--dry-run` and the
-`config.toml` of a run name the row after the reason of each value:
-`lr = 0.004  # chosen: … [classify-text.training]`. A row applies if its conditions and those of its
-group hold; a later row replaces the values of an earlier one. Conditions name [facts](#facts) of
-the data, the device and the run. `train.micro_tokens`, `train.steps`, `train.eval_every` and
-`train.save_every` follow from the others, and from the memory of the device.
+`headway train` chooses the settings that you leave open from this table. `--dry-run` and the
+`config.toml` of a run name the row after each value:
+`lr = 0.004  # chosen: … [classify-text.training]`.
 
-This page repeats `settings/defaults.toml`, whose comments tell where numbers come from.
+A row applies if its conditions and those of its group hold; a later row replaces the values of an
+earlier one. Conditions and reasons name [facts](#facts) of the data, the device and the run. Media
+are images, videos and audio. A row without a condition always applies; one without a reason depends
+on the amount of data and the device. Memory and other settings determine `train.micro_tokens`,
+`train.steps`, `train.eval_every` and `train.save_every`.
 
 """
 FACTS_INTRO = """## Facts
 
-What conditions and values refer to.
+Values that conditions and settings refer to.
 
 """
 MODEL_INTRO = """## `[model]`
 
-What every family has; the defaults are those of `seq2seq`, the base model of 2017.
+Settings of all families, with the defaults of `seq2seq`, the base model of 2017.
 
 """
 
@@ -150,12 +153,12 @@ def settings_page() -> str:
     common = [name for name in SETTINGS if name not in SECTIONS]
     for name in (*common, *SECTIONS):
         kind = SETTINGS[name]
-        of_task = "Read by the task of this name alone. " if name in SECTIONS else ""
+        of_task = "Only for the task of this name. " if name in SECTIONS else ""
         parts += [f"## `[{name}]`\n\n", f"{of_task}{prose(_about(kind))}\n\n", read_on(name)]
         parts.append(settings_table(kind))
     parts += [
         "## `serve.*`\n\n",
-        "Limits of `headway serve`, said on its command line. ",
+        "Limits of `headway serve`, set on its command line. ",
         read_on("serve"),
     ]
     parts.append(settings_table(Limits))
@@ -173,10 +176,10 @@ def _model() -> Iterable[str]:
     body = [one.name for one in fields(BodySettings)]
     words = [one.name for one in fields(TextSettings) if one.name not in body]
     yield settings_table(base, body)
-    yield "Families that have words, too:\n\n"
+    yield "Settings of families that read or write text:\n\n"
     yield settings_table(base, words)
     others = {name: kind for name, kind in FAMILY_SETTINGS.items() if name != BASE}
-    yield "Defaults of other families, where they differ:\n\n"
+    yield "Different defaults of other families:\n\n"
     shared = [
         name for name in (*body, *words)
         if any(_value(kind, name) not in ("", _value(base, name)) for kind in others.values())
@@ -216,7 +219,7 @@ def tasks_page() -> str:
         parts += [f"## `{name}`\n\n", read_on(name)]
         parts.append(
             table(
-                ["of", "columns", "answers", "scores, its own first", "models"],
+                ["data", "columns", "outputs", "scores, the main one first", "models"],
                 (
                     [row.modality, "<br>".join(map(_need, row.needs)), row.answers,
                      ", ".join(f"`{one}`" for one in row.scores),
@@ -301,15 +304,15 @@ def defaults_page() -> str:
     parts = ["# Defaults\n\n", MADE, DEFAULTS_INTRO]
     for group, rows in groups.items():
         shared, _ = rows[0].when
-        applies = f"When {_conditions(shared)}.\n\n" if shared else ""
+        applies = f"For {_conditions(shared)}.\n\n" if shared else ""
         parts.append(f"## `[{group}]`\n\n{applies}")
         parts.append(
             table(
                 ["row", "when", "value", "reason"],
                 (
-                    [f"`{row.name.partition('.')[2]}`", _conditions(row.when[1]) or "always",
-                     "<br>".join(f"`{key}` = {_how(how)}" for key, how in row.values.items()),
-                     row.reason]
+                    [f"`{row.name.partition('.')[2]}`", _conditions(row.when[1]),
+                     "<br>".join(_chosen(k, how) for k, how in row.values.items() if k != "amount"),
+                     _reason(row.reason)]
                     for row in rows
                 ),
             )
@@ -320,6 +323,25 @@ def defaults_page() -> str:
         if isinstance(one, property | cached_property) and not name.startswith("_")
     )
     return "".join((*parts, FACTS_INTRO, table(["fact", "meaning"], facts)))
+
+
+PLACEHOLDER = re.compile(r"\{(\w+)[^}]*\}")
+BY_AMOUNT = re.compile(
+    r"\{(amount|tokens)\b[^}]*\}( tokens)?(, from scratch)?( on \{device\})?|\{device\}"
+)
+"""Reasons that give only the amount of data and the device."""
+
+GROUPS_OF_VALUES = {
+    ("modality", ("image", "video", "audio")): "media",
+    ("modality", ("image", "video")): "images or videos",
+    ("answers", ("label", "labels", "number")): "classification or regression",
+    ("start", ("scratch", "model")): "runs without a parent",
+}
+"""Conditions with several values, in words."""
+
+
+def _reason(text: str) -> str:
+    return "" if BY_AMOUNT.fullmatch(text) else PLACEHOLDER.sub(r"*\1*", text)
 
 
 LIMITS = {
@@ -341,7 +363,17 @@ def _condition(name: str, wanted: Any) -> str:
         limits = (f"{LIMITS[how]} {_how(limit)}" for how, limit in wanted.items())
         return f"`{name}` {' and '.join(limits)}"
     values = wanted if isinstance(wanted, list) else [wanted]
-    return f"`{name}` is {' or '.join(map(_how, values))}"
+    if (name, tuple(values)) in GROUPS_OF_VALUES:
+        return GROUPS_OF_VALUES[name, tuple(values)]
+    first, *others = values
+    return " or ".join([f"`{name}={first}`", *(f"`{one}`" for one in others)])
+
+
+def _chosen(key: str, how: Any) -> str:
+    """A setting with its value: as a word of the command line if the value is fixed."""
+    if isinstance(how, Mapping):
+        return f"`{key}` = {_how(how)}"
+    return f"`{key}={how if isinstance(how, str) else toml_value(how)}`"
 
 
 def _how(how: Any) -> str:
