@@ -397,10 +397,10 @@ def progress(browser: Any) -> NDArray[np.uint8]:
     return console(browser, [(LANGUAGES, lines)], width=860)
 
 
-def report(tab: str, parts: tuple[str, ...], browser: Any) -> NDArray[np.uint8]:
+def report(tab: str, parts: tuple[str, ...], width: int, browser: Any) -> NDArray[np.uint8]:
     """Cards of a tab of the report of this training."""
     run, _ = trained()
-    return shot(browser, run / "report.html", View(parts, width=960, state=f"tab={tab}"))
+    return shot(browser, run / "report.html", View(parts, width, f"tab={tab}"))
 
 
 SCHEDULES = {
@@ -475,8 +475,8 @@ FIGURES = {
     "media-augment": changed,
     "media-frames": frames,
     "training-progress": progress,
-    "training-report": partial(report, "summary", (".top", ".tabs", nth_card(1), nth_card(2))),
-    "training-curves": partial(report, "curves", (nth_card(1),)),
+    "training-report": partial(report, "summary", (".top", ".tabs", nth_card(1), nth_card(2)), 960),
+    "training-curves": partial(report, "curves", (nth_card(1),), 760),
     "training-schedules": schedules,
     "metrics-scores": scores,
 }
