@@ -29,6 +29,8 @@ BEAT = 0.5
 """Seconds between redraws while a stage reports no progress."""
 
 BAR, NARROW_BAR = 24, 6
+"""Width of the bar in characters, and its width on a narrow terminal."""
+
 SPARED = ("grad_norm", "lr", "chrf", "cider", "padding", "tokens_per_s")
 """Numbers that a narrow terminal leaves out, in this order."""
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from headway.inside.measure.features.dictionary import FeatureDictionary
 
 TELLING = 10
+"""Features listed on the terminal; the folder has all of them."""
+
 CONTEXT = 7
 """Number of tokens that the table shows before the strongest activation."""
 

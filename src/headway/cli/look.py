@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headway.tasks.loaded_run import LoadedRun
 
 PORT = 8321
+"""Another port than that of `headway serve`, so that both can run."""
 
 
 def _reads_text(spec: Spec) -> bool:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from headway.serve.limits import Limits
 
 PORT = 8080
+"""The customary port of a web service that needs no root."""
+
 _print_note = partial(print_note, "serve")
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from headway.inside.measure.truth import MapAccuracy
 
 BEST_HEADS = 5
+"""Heads listed on the terminal; the file has all of them."""
+
 FLAGS = (
     Flag("pairs", "SOURCE<TAB>TARGET per line; optionally <TAB> and an alignment like 0-0 1-2.",
          "cases",

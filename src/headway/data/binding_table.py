@@ -28,6 +28,7 @@ MOST_FILES = 3
 """Files whose columns are shown; the others are counted."""
 
 MOST_CLASSES = 8
+"""Classes listed with their counts, so that the list fits one line of a terminal."""
 
 
 @dataclass(frozen=True)

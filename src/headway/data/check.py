@@ -35,6 +35,8 @@ from headway.data.scan import (
 from headway.data.source import MOST_NAMED
 
 EXAMPLES = 3
+"""Rows quoted with a finding: enough to see a pattern, few enough to read."""
+
 MANY = 0.1
 """Share of examples from which a common finding becomes a warning instead of a note."""
 

@@ -33,6 +33,7 @@ MOST_CHARACTERS = 100
 is cut before it is tokenised: megabytes without a blank would take much memory and time."""
 
 MOST_UNKNOWN = 1_000
+"""Different unknown characters that are remembered; a corpus in another script has more."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ MAX_LINE = 10_000_000
 """Most characters of one line. A longer line is not a sentence, and often not text."""
 
 CHUNK = 1 << 20
+"""Bytes read at a time: larger reads gain nothing and take memory."""
+
 MOST_HEADS = 4
 """Most files whose beginnings are kept."""
 

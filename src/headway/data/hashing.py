@@ -22,8 +22,14 @@ LONGEST = 10_000
 """Characters of a text that its hash covers; the hash also contains the full length."""
 
 _END = 1
+"""Code of the character that ends each text: U+0001, which does not occur in text."""
+
 _UNSEEN = np.uint32(0xFFFFFFFF)
+"""Code of characters without a number of their own yet."""
+
 _BASE = 0x9E3779B97F4A7C15
+"""2⁶⁴ divided by the golden ratio, an odd number: the multiplier of Fibonacci hashing (Knuth)."""
+
 _INVERSE = pow(_BASE, -1, 1 << 64)
 
 

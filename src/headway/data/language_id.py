@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from headway.data.hashing import CharacterCodes, IntArray
 
 BINS = 1 << 16
+"""Hash bins for trigrams: several times the number that two languages use."""
+
 MIN_TRIGRAMS = 8
 """Texts with fewer trigrams are too short to judge their language."""
 
@@ -23,8 +25,10 @@ MIN_PROFILE = 1000
 """Trigrams that each side needs before its profile is used."""
 
 SMOOTHING = 0.5
+"""Count added to every trigram (the Jeffreys prior), so that unseen ones have a probability."""
 
 _FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D], np.uint32)
+"""Odd multipliers that mix the three characters: primes of xxHash32."""
 
 FloatArray = NDArray[np.float64]
 

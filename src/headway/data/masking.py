@@ -18,6 +18,8 @@ from headway.tokens.tokenizer import Tokenizer
 IntArray = NDArray[np.int64]
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
+"""Increment of the SplitMix64 generator: 2⁶⁴ divided by the golden ratio."""
+
 COUNT, CHOICE, FATE, WORD = range(4)
 ROWS, SHIFT = range(2)
 """Purposes of random draws, for texts and for media: each has its own random numbers."""

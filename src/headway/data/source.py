@@ -34,7 +34,10 @@ from headway.settings.run import RunSettings
 from headway.specs.needs import Need
 
 BLOCK = 4096
+"""Most examples in a block for a worker process."""
+
 BLOCK_CHARACTERS = 2_000_000
+"""Characters from which a block has fewer examples: long texts must not fill the memory."""
 
 MOST_NAMED = 20
 """Files that an error lists."""

@@ -27,6 +27,7 @@ TRIED = 64
 """Groups tried per label to find one that can be held out, before the general pass."""
 
 _SALT = np.uint64(0x5EED)
+"""Makes the split independent of other uses of the same hashes."""
 
 
 def split_off(seen: DatasetScan, size: int, report: Report) -> NDArray[np.bool_]:

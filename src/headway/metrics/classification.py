@@ -21,10 +21,14 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 SAMPLES = 1000
+"""Bootstrap samples, as in sacreBLEU."""
+
 MOST_CELLS = 10_000_000
 """Maximum number of cells of the confusion matrices in memory at once."""
 
 SEED = 12345
+"""Seed of the bootstrap: the default of sacreBLEU."""
+
 BINS = 15
 """Number of bins for the expected calibration error, as in Guo et al. (2017)."""
 

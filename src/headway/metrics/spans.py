@@ -19,7 +19,10 @@ from headway.metrics.classification import widened
 from headway.metrics.interval import Interval
 
 SAMPLES = 1000
+"""Bootstrap samples, as in sacreBLEU."""
+
 SEED = 12345
+"""Seed of the bootstrap: the default of sacreBLEU."""
 
 TagSequence = Sequence[str]
 

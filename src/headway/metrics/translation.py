@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 SAMPLES = 1000
+"""Bootstrap samples, the default of sacreBLEU."""
+
 SEED = 12345
+"""Seed of the bootstrap: the default of sacreBLEU."""
+
 N_GRAMS = 4
+"""Longest n-grams of BLEU (Papineni et al. 2002)."""
 
 
 Reference = str | Sequence[str]

@@ -32,6 +32,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 LONGEST_ID = 128
+"""Characters of a request id that a client may choose: a UUID and a prefix fit."""
 
 HEAD = re.compile(
     rb"POST (/[\w/.-]{1,100}) HTTP/1\.1\r\n"

@@ -18,6 +18,8 @@ from headway.tokens.chat_tokens import ChatTokenEncoder
 
 ROLES = ("system", "developer", "user", "assistant")
 MOST_MESSAGES = 1000
+"""Messages of one conversation. The number of characters has its own limit."""
+
 MOST_PER_CHARACTER = 10
 """Characters of a prompt, per character that messages may have (`serve.characters`)."""
 

@@ -8,7 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 MetricLabels = tuple[tuple[str, str], ...]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of histogram buckets in seconds: the defaults of Prometheus, and three longer
+ones."""
+
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Upper bounds of histogram buckets of batch sizes: powers of two."""
 
 
 class Metrics:

@@ -24,12 +24,17 @@ from headway.errors import FolderError
 from headway.serve import render_template
 
 MOST_BYTES = 200_000
+"""Largest chat template in characters: ten times the size of published ones."""
+
 RENDER_SECONDS = 10.0
 """Time limit before a child is killed. The kernel usually ends it earlier, after one or two seconds
 of CPU time."""
 
 START_SECONDS = 30.0
+"""Time in which a child process must start, on a busy machine too."""
+
 PIECE = 65_536
+"""Bytes written at a time: the capacity of a pipe on Linux."""
 
 
 class TemplateError(Exception):

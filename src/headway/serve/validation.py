@@ -35,8 +35,14 @@ PHRASE_OPTIONS = {
     "banned": ("Phrases that the output must not contain.", "texts"),
 }
 MOST_PHRASES, LONGEST_PHRASE = 16, 500
+"""Constraints of one request and characters of each: every phrase makes each step slower."""
+
 MOST_SHOTS = 64
+"""Examples of one few-shot request; more would not fit the context of a small model."""
+
 LONGEST_NAME = 100
+"""Characters of a file name that answers repeat."""
+
 MOST_VALUES = 10_000
 """Maximum number of values in a JSON body that is larger than `serve.body` (media)."""
 

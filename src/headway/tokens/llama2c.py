@@ -20,6 +20,9 @@ from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.vocab_alignment import align_vocabulary
 
 MAX_FILE = 1 << 28
+"""Larger files are damaged or not tokenizers: the largest published ones have some ten
+megabytes."""
+
 SPECIALS = ["<unk>", "<s>", "</s>"]
 WORDS = Regex(" *[^ ]+| +")
 

@@ -9,6 +9,8 @@ from typing import Any
 from headway.errors import DataError
 
 MAX_FILE = 1 << 29
+"""Larger files are damaged or not tokenizers: the largest published ones have some ten
+megabytes."""
 
 
 def read_text(path: Path) -> str:

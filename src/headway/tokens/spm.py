@@ -26,8 +26,15 @@ from headway.tokens.pieces import SPACE_MARK, all_merges
 from headway.tokens.tokenizer_json import BEGINNING, NEVER
 
 MAX_FILE = 1 << 28
+"""Larger files are damaged or not tokenizers: the largest published ones have some ten
+megabytes."""
+
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
+"""`TrainerSpec.ModelType` of sentencepiece_model.proto."""
+
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""`SentencePiece.Type` of sentencepiece_model.proto."""
+
 USER_SCORE = -0.1
 """Score of user-defined pieces: better than that of any learned piece."""
 
@@ -40,6 +47,7 @@ WORDS = Regex("▁*[^▁]+|▁+")
 # A text that spells a byte piece must not become it.
 SPELLED_BYTE = Regex("<(?=0x[0-9A-F]{2}>)")
 MANY = 1 << 20
+"""Spaces to strip at the start of a text: more than a text has."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,10 @@ BYTES = "bytes"
 """Kind of tokenizer whose vocabulary is fixed, so that no texts are read to train it."""
 
 MAX_WORDS = 32_000
+"""Largest vocabulary of words that is chosen by default."""
+
 MAX_CHARACTERS = 8_000
+"""Largest vocabulary of characters that is chosen by default."""
 
 
 def train_vocabularies(

@@ -25,6 +25,8 @@ ALSO = "<|nocaptions|>"
 """Name of the last of the `TASKS` in old files."""
 
 N_TIMES = 1501
+"""Tokens of times: 0.00 to 30.00 seconds in steps of 0.02."""
+
 LANGUAGES: list[str] = re.findall(
     r"\w+",
     "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th "
@@ -39,6 +41,7 @@ N_PIECES = {51_864: 50_256, 51_865: 50_257, 51_866: 50_257}
 of English-only models."""
 
 MANY_LANGUAGES = (51_865, 51_866)
+"""Vocabulary sizes of the multilingual models, before and since large-v3."""
 
 SIGNS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』']
 SIGNS += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))",

@@ -50,6 +50,8 @@ NARROW = 2.0
 """An image is reported as narrow if cropping keeps less than one part in this many of it."""
 
 SHORT_S, LONG_S = 0.1, 30.0
+"""Recordings outside this range are reported, in seconds. A spoken word takes longer than the
+first, and the window of Whisper ends at the second."""
 
 
 class HeldMedia(NamedTuple):

@@ -27,6 +27,8 @@ MAX_UNPACKED = 2_000_000_000
 """Most bytes that a compressed IDX file may unpack to."""
 
 _UBYTE = 8
+"""Type code of unsigned bytes in the header of an IDX file."""
+
 _GZIP = b"\x1f\x8b"
 
 

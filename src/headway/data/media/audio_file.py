@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from soundfile import SoundFile
 
 MOST_CHANNELS = 32
+"""Headers with more channels are damaged or hostile."""
+
 RATES = (1_000, 768_000)
+"""Sampling rates in Hz that are read; others are from damaged headers."""
 
 LARGEST_PAGE = 27 + 255 + 255 * 255
 """Largest size of an Ogg page in bytes."""

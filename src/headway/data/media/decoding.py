@@ -47,10 +47,13 @@ UNREADABLE, FLAT = 1, 2
 """Bits of `marks`: the item could not be read and is not stored; it has one colour or is silent."""
 
 TASK_BYTES = 4_000_000
+"""Bytes of decoded items that a worker process returns at once, to limit memory."""
+
 MOST_ITEMS = 64
 """Most items in a block; fewer if they are large and exceed `TASK_BYTES`."""
 
 RECORD_SECONDS = 2.0
+"""Seconds between records of progress: a kill loses at most this much work."""
 
 MediaRecords = NDArray[np.void]
 

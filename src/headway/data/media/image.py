@@ -227,7 +227,10 @@ def _brought(pixels_TCYX: ByteArray, size: Size | None) -> ByteArray:
 
 
 _ORIENTATION = 0x0112
+"""EXIF tag of the orientation."""
+
 _ON_ITS_SIDE = (5, 6, 7, 8)
+"""EXIF orientations with width and height exchanged."""
 
 
 def _is_turned(image: Image) -> bool:

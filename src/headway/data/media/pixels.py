@@ -14,6 +14,7 @@ from headway.errors import DataError
 ByteArray = NDArray[np.uint8]
 
 WHITE = 255
+"""Background of transparent images."""
 
 
 def resized(x_TCYX: ByteArray, height: int, width: int, crop: bool = True) -> ByteArray:

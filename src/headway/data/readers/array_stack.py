@@ -16,6 +16,7 @@ from headway.errors import DataError
 
 FILE, LABEL = "(item)", "(label)"
 CHANNELS = (1, 3, 4)
+"""Channels of grey, RGB and RGBA images."""
 
 
 def open_stack(path: Path) -> Table:
