@@ -19,9 +19,14 @@ KEPT = "average of the last 2"
 """What a run records about the weights it kept."""
 
 
-def kept_run(folder: Path, task: str = "translate", steps: tuple[int, ...] = STEPS) -> Path:
+def kept_run(
+    folder: Path,
+    task: str = "translate",
+    steps: tuple[int, ...] = STEPS,
+    variant: str | None = None,
+) -> Path:
     """Its weights grow from near nothing to what they are in the end."""
-    tiny_run(folder, task, n_layers=2)
+    tiny_run(folder, task, variant, n_layers=2)
     final = model_weights(load_model(folder))
     checkpoints = Checkpoints(folder, 99, lambda line: None)
     for number, step in enumerate(steps, 1):

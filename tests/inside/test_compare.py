@@ -191,3 +191,13 @@ def test_the_slider_the_charts_and_the_other_checkpoint(browser: Any, tmp_path: 
 def _values(found: Any) -> list[float]:
     values: list[float] = found.evaluate_all(VALUES)
     return values
+
+
+def test_checkpoints_without_attention_are_compared_by_their_outputs(
+    browser: Any, tmp_path: Path
+) -> None:
+    run = kept_run(tmp_path / "lstm", "classify", variant="lstm-additive")
+    shown = open_page(browser, look(run, TEXT).html, tmp_path, state="tab=compare&look=0&other=2")
+    cards = shown.locator("[data-card]").evaluate_all("(all) => all.map((n) => n.dataset.card)")
+    assert cards == ["compare-lens", "compare-outputs"]
+    shown.close()

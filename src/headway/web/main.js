@@ -230,7 +230,8 @@ function focusPath(root) {
  */
 function focusAgain(root, path) {
   const node = path?.reduce((/** @type {Element | undefined} */ at, i) => at?.children[i], root);
-  if (node instanceof HTMLElement && node !== root) node.focus({ preventScroll: true });
+  if (!node || node === root) return;
+  /** @type {HTMLElement | SVGElement} */ (node).focus({ preventScroll: true });
 }
 
 /**

@@ -105,3 +105,21 @@ def test_a_click_on_a_token_shows_its_neighbours(browser: Any, tmp_path: Path) -
             texts = [found["texts"][number] for number in layer["hits"][row]]
             assert words == [pieces[at].strip() for at, pieces in texts]
     shown.close()
+
+
+def test_a_stream_has_its_own_limits_and_may_have_no_words(browser: Any, tmp_path: Path) -> None:
+    run = open_plain("tatoeba-de-en")
+    both = Corpus.of_lines(["Ich habe einen Hund."], ["I have a dog."])
+    for output, rows in (("I have a very small dog.", 7), ("", None)):
+        found = trace(run, "Hund.", GenerationOptions(output=output))
+        made = look_data("final", LookInputs(run=run, trace=found, corpus=both), ["neighbours"])
+        shown = open_page(browser, page("neighbours", [made]), tmp_path)
+        shown.locator(".chip[data-key=target]").click()
+        assert shown.locator(".failed").count() == 0
+        if rows is None:
+            assert shown.locator("[data-hit]").count() == 0
+        else:
+            for _ in range(12):
+                shown.keyboard.press("ArrowRight")
+            assert shown.state()["row"] == str(rows)
+        shown.close()

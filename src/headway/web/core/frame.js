@@ -62,7 +62,7 @@ function frame(host, { title, hint, name, csv, svg: drawing }) {
 
 /** @param {Row[]} rows */
 function csvText(rows) {
-  const cell = (/** @type {Cell} */ value) => {
+  const cell = (/** @type {Row[number]} */ value) => {
     const text = String(value ?? "");
     return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
   };

@@ -87,7 +87,7 @@ interface Scale {
 
 /** A row of a table of numbers for export, or of a table on the page. */
 type Cell = string | number | null | undefined;
-type Row = ArrayLike<Cell>;
+type Row = ArrayLike<Cell | boolean>;
 
 interface FrameOptions {
   title: string;
@@ -424,7 +424,7 @@ interface Sections {
   settings: SettingsSection;
   log: LogSection;
   lab: LabSection;
-  labnumbers: { rows: [name: string, ...values: unknown[]][] };
+  labnumbers: { rows: [name: string, ...values: (Cell | boolean)[]][] };
   labindex: { rows: LabIndexRow[] };
 }
 
@@ -550,6 +550,9 @@ interface WalkStep {
   inputs: string[];
   /** Name of the vector that it computes. */
   out: string;
+  /** Mean and spread of the input of a norm, as the page computes them. */
+  mean?: number;
+  spread?: number;
   weight?: Floats;
   bias?: Floats<1>;
   centred?: boolean;
@@ -568,6 +571,9 @@ interface WalkStep {
   activation?: string;
   neurons?: Ints<1>;
 }
+
+/** A step that has these numbers. */
+type StepWith<K extends keyof WalkStep> = WalkStep & Required<Pick<WalkStep, K>>;
 
 interface WalkSection {
   at: Head & { row: number };
@@ -815,12 +821,13 @@ interface PositionBias {
   distances: number[];
 }
 
+/** `exact` and `blocks` are known for rotations only. */
 interface PositionShift {
   k: number;
-  exact: number;
+  exact: number | null;
   fitted: number;
   tested: number;
-  blocks: number;
+  blocks: number | null;
 }
 
 interface PositionTable {
@@ -867,12 +874,10 @@ interface NeighboursSection {
   layers: NeighbourLayer[];
 }
 
-interface TrainingLine {
-  name: string;
-  /** A logged line has points, a measured one a value for each stage. */
-  points?: Point[];
-  values?: (number | null)[];
-}
+/** A logged line has points, a measured one a value for each stage. */
+type TrainingLine = { name: string } & (
+  { points: Point[]; values?: undefined } | { points?: undefined; values: (number | null)[] }
+);
 
 interface TrainingFigure {
   name: string;
@@ -1102,7 +1107,7 @@ interface SamplesSection {
 interface DataSection {
   tables: {
     file: string;
-    form: string;
+    form?: string;
     columns?: [name: string, need: string | null, kind: string, example: string][];
   }[];
   findings?: {
@@ -1151,7 +1156,13 @@ type LabFigure = { title: string; hint: string } & (
     }
   | {
       kind: "bars";
-      bars: { label: string; value: number; low: number | null; high: number | null }[];
+      bars: {
+        label: string;
+        value: number;
+        low: number | null;
+        high: number | null;
+        note?: string;
+      }[];
       max?: number | null;
       unit?: string;
     }
@@ -1173,7 +1184,8 @@ type LabVerdict = "supported" | "refuted" | "undecided" | "cannot tell";
 interface LabSection {
   experiment: string;
   verdict: LabVerdict;
-  sentence: string;
+  answer: string;
+  measured: string;
   hypothesis: string;
   size: "quick" | "full";
   effect: Effect | null;
@@ -1199,7 +1211,8 @@ interface LabIndexRow {
   experiment: string;
   question: string;
   verdict?: LabVerdict;
-  sentence?: string;
+  answer?: string;
+  measured?: string;
   size?: string;
   /** Address of the page of the experiment, if it was run. */
   page?: string;

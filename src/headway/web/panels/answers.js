@@ -1,10 +1,21 @@
+// @ts-check
 // Quality of the predictions: confusion matrix, calibration, examples.
-const MOST_LABELS = 40; // beyond that a confusion matrix is no longer read, and the most frequent mistakes are listed
-const share = (x) => (Number.isFinite(x) ? (100 * x).toFixed(1) : "–");
+
+/** Most labels of a confusion matrix: with more, the most frequent mistakes are listed. */
+const MOST_LABELS = 40;
+/** @type {(x: number | undefined) => string} */
+const share = (x) => (isFiniteNumber(x) ? (100 * x).toFixed(1) : "–");
+/** @param {number} x */
 const whole = (x) => x.toLocaleString("en");
+/** @type {(x: number) => string} */
 const sure = (x) => (Number.isFinite(x) ? x.toFixed(2) : "");
 
-// Only media that the page itself contains is shown.
+/**
+ * The image of an example, or the outline of its recording. Only media that the page itself contains
+ * is shown.
+ * @param {ShownMedia} one
+ * @param {string} title
+ */
 function seen(one, title) {
   if (Array.isArray(one.wave) && one.wave.every(Number.isFinite))
     return wave(
@@ -14,15 +25,24 @@ function seen(one, title) {
       44,
       title,
     );
-  const src = one.image ?? one.picture; // the key in older runs
+  const src = one.image ?? one.picture ?? ""; // the key in older runs
   if (!/^data:image\/png;base64,[A-Za-z0-9+/]+={0,2}$/.test(src)) throw new Error("no image");
   return el("img", { src, alt: title, title });
 }
 
+/**
+ * @template T
+ * @param {T[] | undefined} all
+ * @returns {T[]}
+ */
 const listed = (all) =>
   Array.isArray(all) ? all.filter((one) => one && typeof one === "object") : [];
 
-// Damaged entries are left out one by one.
+/**
+ * The result of `make`, or null if it fails: damaged entries are left out one by one.
+ * @template T
+ * @param {() => T} make
+ */
 function attempt(make) {
   try {
     return make();
@@ -30,11 +50,22 @@ function attempt(make) {
     return null;
   }
 }
+/**
+ * What `make` makes of each entry, without those that are damaged.
+ * @template T, R
+ * @param {T[] | undefined} all
+ * @param {(one: T) => R} make
+ */
 const those = (all, make) =>
   listed(all)
     .map((one) => attempt(() => make(one)))
-    .filter(Boolean);
+    .flatMap((made) => made ?? []);
 
+/**
+ * @param {HTMLElement} host
+ * @param {ConfusionFigure} figure
+ * @param {AnswerFigures} figures
+ */
 function drawConfusion(host, { labels, counts }, figures) {
   const n = labels.length,
     sums = counts.map((row) => row.reduce((a, b) => a + b, 0));
@@ -42,9 +73,10 @@ function drawConfusion(host, { labels, counts }, figures) {
     throw new Error("damaged");
   const mistakes = counts
     .flatMap((row, i) =>
-      row.map((count, j) => [labels[i], labels[j], count]).filter((one, j) => one[2] && i !== j),
+      row.map((count, j) => ({ i, j, count })).filter((one) => one.count && i !== one.j),
     )
-    .sort((a, b) => b[2] - a[2]);
+    .sort((a, b) => b.count - a.count)
+    .map(({ i, j, count }) => [labels[i], labels[j], count]);
   host.classList.toggle("broad", n > 8);
   const body = frame(host, {
     title: "Confusion matrix",
@@ -55,11 +87,14 @@ function drawConfusion(host, { labels, counts }, figures) {
         : "Rows are true classes, columns are predicted classes. Colours show fractions of the row.",
     csv: () => [["true", ...labels], ...counts.map((row, i) => [labels[i], ...row])],
   });
-  if (n > MOST_LABELS) return table(body, ["true", "predicted", "count"], mistakes.slice(0, 20));
-  const icons = Object.fromEntries(
-    those(figures.examples?.classes, (one) => [one.true, () => seen(one, "")]).reverse(),
-  );
-  const name = (label) => [attempt(() => icons[label]?.()), label];
+  if (n > MOST_LABELS) {
+    table(body, ["true", "predicted", "count"], mistakes.slice(0, 20));
+    return;
+  }
+  const name = (/** @type {string} */ label) => {
+    const icon = listed(figures.examples?.classes).find((one) => one.true === label);
+    return [icon && attempt(() => seen(icon, "")), label];
+  };
   const wrap = el("div", { class: "scroll heat" });
   body.append(wrap);
   wrap.append(
@@ -94,9 +129,12 @@ function drawConfusion(host, { labels, counts }, figures) {
       ),
     ),
   );
-  return undefined;
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {CalibrationFigure} figure
+ */
 function drawReliability(host, { bins, ece, ece_after: after, temperature }) {
   const known = bins.filter((one) => one.count > 0);
   if (
@@ -111,7 +149,7 @@ function drawReliability(host, { bins, ece, ece_after: after, temperature }) {
   const body = frame(host, {
     title: "Calibration (reliability diagram)",
     name: "reliability",
-    hint: `Accuracy of the predictions in each range of probability. On the diagonal the probabilities are well calibrated. Expected calibration error (ECE): ${share(ece)} %${Number.isFinite(after) && Number.isFinite(temperature) ? `; with temperature ${temperature.toFixed(2)}: ${share(after)} %` : ""}.`,
+    hint: `Accuracy of the predictions in each range of probability. On the diagonal the probabilities are well calibrated. Expected calibration error (ECE): ${share(ece)} %${isFiniteNumber(after) && isFiniteNumber(temperature) ? `; with temperature ${temperature.toFixed(2)}: ${share(after)} %` : ""}.`,
     csv: () => [
       ["low", "high", "predictions", "probability", "accuracy"],
       ...known.map((one) => [one.low, one.high, one.count, one.confidence, one.accuracy]),
@@ -148,11 +186,15 @@ function drawReliability(host, { bins, ece, ece_after: after, temperature }) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {ClassScores[]} classes
+ */
 function drawClasses(host, classes) {
   const rows = listed(classes).map((one) => [
     String(one.label),
-    ...["precision", "recall", "f1"].map((name) =>
-      Number.isFinite(one[name]) ? 100 * one[name] : null,
+    ...[one.precision, one.recall, one.f1].map((score) =>
+      Number.isFinite(score) ? 100 * score : null,
     ),
     one.support ?? null,
   ]);
@@ -167,6 +209,10 @@ function drawClasses(host, classes) {
   table(body, heads, rows);
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {[truth: number, predicted: number][]} points
+ */
 function drawNumbers(host, points) {
   if (!points.length || !points.flat().every(Number.isFinite)) throw new Error("damaged");
   const body = frame(host, {
@@ -198,12 +244,23 @@ function drawNumbers(host, points) {
   );
 }
 
-// Rows of names and texts.
+/**
+ * A table of names and texts.
+ * @param {HTMLElement} host
+ * @param {string} title
+ * @param {string} name
+ * @param {string[]} heads
+ * @param {string[][]} rows
+ */
 function drawFacts(host, title, name, heads, rows) {
   const body = frame(host, { title, name, csv: () => [heads, ...rows] });
   table(body, heads, rows);
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {VerificationFigure} figure
+ */
 const drawVerification = (host, { eer, threshold, same, other }) =>
   drawFacts(
     host,
@@ -218,26 +275,40 @@ const drawVerification = (host, { eer, threshold, same, other }) =>
     ],
   );
 
+/**
+ * @param {HTMLElement} host
+ * @param {DistilledFigure} found
+ */
 const drawDistilled = (host, found) =>
   drawFacts(
     host,
     "Student and teacher",
     "distilled",
     ["", "parameters", "batches/s", found.metric],
-    ["teacher", "student"].map((who) => [
-      who,
-      whole(found[who].parameters),
-      number(found[who].batches_per_s),
-      number(found[who].scores[found.metric], 4),
+    /** @type {const} */ (["teacher", "student"]).map((role) => [
+      role,
+      whole(found[role].parameters),
+      number(found[role].batches_per_s),
+      number(found[role].scores[found.metric], 4),
     ]),
   );
 
+/**
+ * @param {ShownMedia} one
+ * @param {string} title
+ * @param {...Child} under
+ */
 const figure = (one, title, ...under) =>
   el("figure", {}, seen(one, title), el("figcaption", {}, under));
+/** @param {ExampleFigure} one */
 const told = (one) => `true: ${one.true}, predicted: ${one.said}`;
 
+/**
+ * @param {HTMLElement} host
+ * @param {ExampleFigures} found
+ */
 function drawExamples(host, found) {
-  const gallery = (nodes) => el("div", { class: "gallery" }, nodes);
+  const gallery = (/** @type {Node[]} */ nodes) => el("div", { class: "gallery" }, nodes);
   const confused = those(found.confused, (one) => {
     const shown = those(one.examples, (example) =>
       figure(example, told(example), sure(example.sure)),
@@ -262,7 +333,7 @@ function drawExamples(host, found) {
       gallery(shown),
     );
   });
-  const single = (name) =>
+  const single = (/** @type {"wrong" | "right"} */ name) =>
     those(found[name], (one) =>
       figure(
         one,
@@ -272,12 +343,13 @@ function drawExamples(host, found) {
         name === "wrong" && [el("br"), `true: ${one.true}`],
       ),
     );
+  /** @type {[title: string, shown: Node[], how: string][]} */
   const parts = [
     ["Most often confused", confused, "grid2"],
     ["Most confident mistakes", single("wrong"), "gallery"],
     ["Most confident correct predictions", single("right"), "gallery"],
-  ].filter(([, shown]) => shown.length);
-  if (!parts.length) throw new Error("none");
+  ];
+  if (!parts.some(([, shown]) => shown.length)) throw new Error("none");
   host.classList.add("broad");
   const body = frame(host, {
     title: "Examples",
@@ -285,10 +357,14 @@ function drawExamples(host, found) {
     hint: "The most frequent confusions and the most confident predictions, with their probabilities.",
   });
   for (const [title, shown, how] of parts)
-    body.append(el("h3", {}, title), el("div", { class: how }, shown));
+    if (shown.length) body.append(el("h3", {}, title), el("div", { class: how }, shown));
 }
 
-// Media with the text of the model and the reference texts.
+/**
+ * Media with the text of the model and the reference texts.
+ * @param {HTMLElement} host
+ * @param {DescribedExample[]} all
+ */
 function drawDescribed(host, all) {
   const shown = those(all, (one) => {
     const right = one.target.split(" │ ").includes(one.output);
@@ -310,6 +386,9 @@ function drawDescribed(host, all) {
   body.append(el("div", { class: "gallery broad" }, shown));
 }
 
+/**
+ * @type {[name: keyof AnswerFigures, draw: (host: HTMLElement, figure: any, figures: AnswerFigures) => void][]}
+ */
 const FIGURES = [
   ["confusion", drawConfusion],
   ["calibration", drawReliability],
@@ -333,7 +412,6 @@ PANELS.answers = {
     );
     const grid = el("div", { class: "figures" });
     host.append(grid);
-    // Older runs call them pictures.
     const all = { ...figures, examples: figures.examples ?? figures.pictures };
     for (const [name, draw] of FIGURES) {
       if (all[name] == null) continue;
@@ -342,8 +420,8 @@ PANELS.answers = {
       try {
         draw(place, all[name], all);
       } catch {
-        place.remove();
-      } // damaged figures are left out
+        place.remove(); // a damaged figure is left out
+      }
     }
   },
 };

@@ -1,17 +1,54 @@
-// All heads as small tiles, one of them large. Weights are cells; lines are for one row alone.
+// @ts-check
+// All heads as small tiles, and one of them as a large map with the lines of one row.
+
+/** @typedef {"raw" | "mean" | "max"} HeadsMap */
+
+/**
+ * @typedef {object} View
+ * @property {AttentionKind} [twin] the same kind of the other look
+ * @property {boolean} fits whether both have the same tokens and heads
+ * @property {boolean} [difference]
+ * @property {Required<Scale>} scale
+ * @property {(layer: number, head: number, map: HeadsMap) => Float32Array} of
+ */
+
+/** Number of the strongest weights that are always drawn and listed, and the least of the others. */
 const FEW = 5,
   WEAK = 0.05;
+
+/**
+ * The largest number of heads in a layer.
+ * @param {AttentionKind} kind
+ */
 const most = (kind) => Math.max(1, ...kind.layers.map((layer) => layer.shape[0]));
 
+/**
+ * The selected kind, layer, head and map.
+ * @param {AttentionSection} section
+ * @param {Page} page
+ * @returns {{kind: AttentionKind, layer: number, head: number, map: HeadsMap}}
+ */
 function pick(section, { state }) {
   const kind = section.kinds.find((one) => one.name === state.kind) || section.kinds[0],
     n = kind.layers.length;
   const layer = clamp(state.layer ?? n - 1, 0, n - 1),
     head = clamp(state.head ?? 0, 0, Math.max(0, kind.layers[layer].shape[0] - 1));
-  return { kind, layer, head, map: ["mean", "max"].includes(state.map) ? state.map : "raw" };
+  return {
+    kind,
+    layer,
+    head,
+    map: state.map === "mean" || state.map === "max" ? state.map : "raw",
+  };
 }
 
-// Attention weights as one matrix: of one head, or the mean or maximum over the heads of the layer.
+/**
+ * Attention weights of one head, or the mean or maximum over the heads of the layer.
+ * @param {AttentionKind} kind
+ * @param {number} layer
+ * @param {number} head
+ * @param {HeadsMap} map
+ * @returns {Float32Array}
+ */
 function matrix(kind, layer, head, map) {
   const all = kind.layers[layer],
     [H, T, S] = all.shape;
@@ -24,11 +61,18 @@ function matrix(kind, layer, head, map) {
   return out;
 }
 
-// A, or A − B where both have the same tokens. Differences have one scale for all heads of a kind.
+/**
+ * The weights of A, or A − B where both have the same tokens. Differences have one scale for all heads
+ * of a kind.
+ * @param {Page} page
+ * @param {AttentionKind} kind
+ * @returns {View}
+ */
 function viewOf(page, kind) {
   const twin = page.otherSection("attention")?.kinds.find((one) => one.name === kind.name);
-  const shapes = (one) => one.layers.map((layer) => layer.shape).join(";"),
-    fits = Boolean(twin) && shapes(kind) === shapes(twin);
+  const shapes = (/** @type {AttentionKind} */ one) =>
+    one.layers.map((layer) => layer.shape).join(";");
+  const fits = twin !== undefined && shapes(kind) === shapes(twin);
   if (!fits || page.state.attention_view !== "difference")
     return {
       twin,
@@ -55,14 +99,27 @@ function viewOf(page, kind) {
   };
 }
 
+/**
+ * @param {Page} page
+ * @param {string} kind
+ * @param {number} layer
+ * @param {number} head
+ */
 function roleOf(page, kind, layer, head) {
   const { heads = [] } = page.section("heads") || {},
     found = heads.find((one) => one.kind === kind && one.layer === layer && one.head === head);
   return found ? found.roles.join(", ") : "";
 }
 
-// The tiles of each kind are cached, so that selecting another head redraws none of them.
+/**
+ * Tiles of each kind, cached so that selecting another head does not draw them again.
+ * @type {WeakMap<AttentionKind, {key: string, tiles: HTMLCanvasElement[][]}>}
+ */
 const kept = new WeakMap();
+/**
+ * @param {AttentionKind} kind
+ * @param {View} view
+ */
 function tilesOf(kind, view) {
   const key = [view.difference && view.scale.high, themeName()].join(),
     old = kept.get(kind);
@@ -79,25 +136,31 @@ function tilesOf(kind, view) {
   return tiles;
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {Page} page
+ * @param {AttentionKind} kind
+ * @param {ReturnType<typeof pick>} now
+ */
 function drawGrid(host, page, kind, now) {
   const tiles = tilesOf(kind, viewOf(page, kind)),
-    H = most(kind),
-    tile = (l, h) => {
-      const here = kind === now.kind && l === now.layer && (now.map !== "raw" || h === now.head);
-      return el(
-        "button",
-        {
-          class: here && "picked",
-          tabindex: here ? 0 : -1,
-          "data-head": `${kind.name}.${l}.${h}`,
-          title: [page.head(kind.name, l, h), roleOf(page, kind.name, l, h)]
-            .filter(Boolean)
-            .join(", "),
-          onclick: () => page.set({ kind: kind.name, layer: l, head: h, map: null }),
-        },
-        tiles[l][h],
-      );
-    };
+    H = most(kind);
+  const tile = (/** @type {number} */ l, /** @type {number} */ h) => {
+    const here = kind === now.kind && l === now.layer && (now.map !== "raw" || h === now.head);
+    return el(
+      "button",
+      {
+        class: here && "picked",
+        tabindex: here ? 0 : -1,
+        "data-head": `${kind.name}.${l}.${h}`,
+        title: [page.head(kind.name, l, h), roleOf(page, kind.name, l, h)]
+          .filter(Boolean)
+          .join(", "),
+        onclick: () => page.set({ kind: kind.name, layer: l, head: h, map: null }),
+      },
+      tiles[l][h],
+    );
+  };
   host.append(
     el(
       "div",
@@ -124,12 +187,19 @@ function drawGrid(host, page, kind, now) {
   );
 }
 
-// Two columns of tokens and the lines of one row.
+/**
+ * Two columns of tokens, and a function that draws the lines of one row.
+ * @param {HTMLElement} host
+ * @param {string[]} rows
+ * @param {string[]} columns
+ * @param {(row: number) => void} onpick
+ * @returns {(r: number, row: [size: number, column: number][]) => void}
+ */
 function drawLines(host, rows, columns, onpick) {
   const height = 18 * Math.max(rows.length, columns.length) + 8,
     width = 300,
     drawn = svg("g"),
-    y = (i) => 18 * i + 17;
+    y = (/** @type {number} */ i) => 18 * i + 17;
   const marks = rows.map((label, i) =>
     svg("text", { x: 110, y: y(i), class: "end pick", onclick: () => onpick(i) }, shortText(label)),
   );
@@ -169,7 +239,12 @@ function drawLines(host, rows, columns, onpick) {
   };
 }
 
-// Target words with the source word that their tokens attend to most: Pharaoh's `i-j`.
+/**
+ * Target words with the source word that their tokens attend to most, in Pharaoh's format `i-j`.
+ * @param {Float32Array} data
+ * @param {Page} page
+ * @param {AttentionKind} kind
+ */
 function pharaoh(data, page, kind) {
   const source = page.stream(kind.columns).words,
     target = page.stream(kind.rows).words.slice(1);
@@ -185,9 +260,17 @@ function pharaoh(data, page, kind) {
   return sums.map((row, y) => `${row.indexOf(Math.max(...row))}-${y}`).join(" ");
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {AttentionKind} kind
+ * @param {number} layer
+ * @param {number} head
+ * @param {Page} page
+ */
 function drawPinned(host, kind, layer, head, page) {
-  kind.pinned.forEach((row, i) => {
-    const weights = sub(kind.exact[layer], head, i);
+  const { pinned = [], exact = [] } = kind;
+  pinned.forEach((row, i) => {
+    const weights = sub(exact[layer], head, i);
     host.append(el("h3", {}, `Pinned token ${row + 1}: ${page.stream(kind.rows).pieces[row]}`));
     tokens(host, page.stream(kind.columns), {
       value: (c) => weights[c],
@@ -234,7 +317,7 @@ PANELS.attention = {
     const body = frame(host, {
       title: name,
       name: name.replace(/\W+/g, "-"),
-      hint: `Each row is ${one} ${cross ? `being generated, each column ${one} of the source` : `(query), each column ${one} that it attends to (key)`}. ${view.difference ? "Orange: more attention than in the other look; blue: less. " : block === 1 ? "Rows sum to 1. " : kind.pinned.length ? "Rows of pinned tokens are exact. " : ""}Attention weights show where a head looks, not what is important for the output.`,
+      hint: `Each row is ${one} ${cross ? `being generated, each column ${one} of the source` : `(query), each column ${one} that it attends to (key)`}. ${view.difference ? "Orange: more attention than in the other look; blue: less. " : block === 1 ? "Rows sum to 1. " : kind.pinned?.length ? "Rows of pinned tokens are exact. " : ""}Attention weights show where a head looks, not what is important for the output.`,
       csv: () => [
         ["", ...columns],
         ...rows.map((label, r) => [label, ...data.subarray(r * C, (r + 1) * C)]),
@@ -251,7 +334,7 @@ PANELS.attention = {
       map,
       (key) => page.set({ map: key === "raw" ? null : key }),
     );
-    if (view.fits)
+    if (view.fits && page.other)
       chips(
         bar,
         [
@@ -265,6 +348,7 @@ PANELS.attention = {
       bar.append(
         el("span", { class: "soft small" }, "No difference is shown because the tokens differ."),
       );
+    /** @type {(key: "layer" | "head", count: number, value: number) => void} */
     const select = (key, count, value) =>
       bar.append(
         el(
@@ -311,25 +395,28 @@ PANELS.attention = {
       0,
       rows.length - 1,
     );
-    const say = (r) => {
-      const row = Array.from(data.subarray(r * C, (r + 1) * C), (size, c) => [size, c])
+    const say = (/** @type {number} */ r) => {
+      const weights = Array.from(data.subarray(r * C, (r + 1) * C));
+      const row = weights
+        .map((size, c) => /** @type {[size: number, column: number]} */ ([size, c]))
         .filter(([size]) => size)
         .sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
       if (lines) lines(r, row);
       const words = page.stream(kind.rows).pieces.slice(r * block, (r + 1) * block);
       const read = ` (${block > 1 ? "" : "after "}“${words.join(" ")}”)`;
-      said.replaceChildren(
+      said.replaceChildren();
+      fill(said, null, [
         el("b", {}, rows[r]),
         cross || block > 1 ? read : "",
         row.length ? " attends to " : ": all weights are zero",
-        ...row
+        row
           .slice(0, FEW)
-          .flatMap(([size, c], i) => [
+          .map(([size, c], i) => [
             i ? ", " : "",
             columns[c] + " ",
             el("span", { class: "num soft", "data-column": c, "data-value": size }, number(size)),
           ]),
-      );
+      ]);
     };
     heatmap(left, {
       data,

@@ -1,6 +1,17 @@
+// @ts-check
 // A recording over time: waveform, log-mel spectrogram, the map of each word, and word times.
+
+/**
+ * What is playing.
+ * @type {{stop: () => void} | null}
+ */
 let player = null;
 
+/**
+ * The selected layer, head and map, and the index of the selected word.
+ * @param {AudioSection} section
+ * @param {Page} page
+ */
 function pick(section, page) {
   const { state } = page,
     { first, means, maps, groups, aligning } = section;
@@ -25,35 +36,55 @@ function pick(section, page) {
   return {
     layer,
     head,
-    map: known.includes(state.audioMap) ? state.audioMap : known.includes(usual) ? usual : known[0],
+    map: [state.audioMap, usual].find((one) => one && known.includes(one)) ?? known[0],
     at: Math.max(0, at),
   };
 }
 
+/**
+ * The map of one head, if the page has it.
+ * @type {(section: AudioSection, layer: number, head: number) => Floats<2> | undefined}
+ */
 const headOf = ({ heads, some }, layer, head) =>
-  heads ? head < heads[layer].shape[0] && sub(heads[layer], head) : some[`${layer}.${head}`];
+  heads
+    ? head < heads[layer].shape[0]
+      ? sub(heads[layer], head)
+      : undefined
+    : some?.[`${layer}.${head}`];
 
-// The selected map: outputs by rows of the audio.
+/**
+ * The selected map: outputs by rows of the audio.
+ * @param {AudioSection} section
+ * @param {{map: string, layer: number, head: number}} now
+ * @returns {Floats<2>}
+ */
 function weightsOf(section, { map, layer, head }) {
   const whole = section.maps.find(({ key }) => key === map);
   if (whole) return whole.weights;
   const one = map === "head" && headOf(section, layer, head);
   if (one) return one;
   if (map !== "aligning") return section.means[layer];
-  const parts = section.aligning.map((place) => headOf(section, ...place)),
-    out = new Float32Array(parts[0].length);
+  const parts = section.aligning.flatMap((place) => headOf(section, ...place) ?? []);
+  const out = new Float32Array(parts[0].length);
   for (const part of parts)
     part.forEach((x, i) => {
       out[i] += x / parts.length;
     });
-  out.shape = parts[0].shape;
-  return out;
+  return Object.assign(out, { shape: parts[0].shape });
 }
 
-// A matrix of columns in time on a canvas as wide as the tracks.
+/**
+ * A matrix of columns in time on a canvas as wide as the tracks.
+ * @param {Numbers} data
+ * @param {number} rows
+ * @param {number} columns
+ * @param {number} width
+ * @param {number} height
+ * @param {Scale & {high: number, share?: number}} options
+ */
 function track(data, rows, columns, width, height, { low = 0, high, map, share = 1 }) {
   const canvas = el("canvas", { width: columns, height: rows }),
-    brush = canvas.getContext("2d"),
+    brush = brushOf(canvas),
     image = brush.createImageData(columns, rows);
   drawCells(image, data, rows, columns, low, high, map);
   brush.putImageData(image, 0, 0);
@@ -61,10 +92,13 @@ function track(data, rows, columns, width, height, { low = 0, high, map, share =
   return canvas;
 }
 
-// Median error of the word times, where it was measured.
+/**
+ * Median error of the word times, where it was measured.
+ * @param {Page} page
+ */
 function measured(page) {
   const found = page.truths?.facts?.times,
-    list = (errors) =>
+    list = (/** @type {Record<string, number>} */ errors) =>
       Object.entries(errors)
         .map(([way, ms]) => `${way.startsWith("head") ? "best head" : way} ${Math.round(ms)} ms`)
         .join(", ");
@@ -78,12 +112,22 @@ function measured(page) {
   );
 }
 
-// Words at their times, in lanes so that labels do not overlap. A word without a free lane is a tick with a tooltip.
+/** Most lanes of words, and their height in pixels. */
 const LANES = 4,
   LANE = 25;
+/**
+ * Words at their times, in lanes so that labels do not overlap. A word without a free lane is a tick
+ * with a tooltip.
+ * @param {TimedWord[]} words
+ * @param {"word" | "moved"} key
+ * @param {(seconds: number) => number} X
+ * @param {number} width
+ * @param {(start: number, end: number) => unknown} onclick
+ */
 function said(words, key, X, width, onclick) {
-  const pen = el("canvas").getContext("2d"),
-    ends = [];
+  const pen = brushOf(el("canvas"));
+  /** @type {number[]} */
+  const ends = [];
   pen.font = `13px ${getComputedStyle(document.body).fontFamily}`;
   const nodes = words.map(({ text, start, end, confidence }, i) => {
       const from = X(start),
@@ -121,24 +165,38 @@ function said(words, key, X, width, onclick) {
   );
 }
 
-const span = ([start, end]) => `${start.toFixed(2)}–${end.toFixed(2)}`,
-  same = (a, b) => Math.abs(a - b) < 5e-4;
+/** @param {[start: number, end: number]} times */
+const span = ([start, end]) => `${start.toFixed(2)}–${end.toFixed(2)}`;
+
+/** @type {(a: number, b: number) => boolean} */
+const same = (a, b) => Math.abs(a - b) < 5e-4;
+
+/** @param {TimedWord} word */
 const isMoved = ({ start, end, moved }) => !same(start, moved[0]) || !same(end, moved[1]);
 
+/** @param {number} seconds */
 const clock = (seconds) => `${number(seconds, 3)} s`;
 
-function play(section, node, from, to) {
+/**
+ * Plays a part of the recording and moves the needle.
+ * @param {string} source
+ * @param {HTMLElement} needle
+ * @param {(seconds: number) => string} place
+ * @param {number} from
+ * @param {number} to
+ */
+function play(source, needle, place, from, to) {
   if (player) player.stop();
-  const audio = new Audio(section.audio),
+  const audio = new Audio(source),
     stop = () => {
       audio.pause();
       clearInterval(timer);
-      node.style.display = "none";
+      needle.style.display = "none";
       player = null;
     };
   const timer = setInterval(() => {
-    node.style.display = "";
-    node.style.left = `${(100 * audio.currentTime) / section.span}%`;
+    needle.style.display = "";
+    needle.style.left = place(audio.currentTime);
     if (audio.currentTime >= to || audio.ended) stop();
   }, 30);
   player = { stop };
@@ -154,7 +212,7 @@ PANELS.audio = {
     return {
       layer: section.means.length,
       head: heads ? heads[layer].shape[0] : 0,
-      row: groups.length && 1 + (page.look.outputs.at(-1).row ?? 0),
+      row: groups.length && 1 + (page.look.outputs.at(-1)?.row ?? 0),
       now: {
         kind: section.kind,
         layer,
@@ -164,17 +222,16 @@ PANELS.audio = {
     };
   },
   draw(host, section, page) {
-    const held = page.data.looks.map((look) => look.sections.audio).findLast((one) => one?.wave),
-      { mel } = held,
+    const held = page.data.looks.map((look) => look.sections.audio).findLast((one) => one?.wave);
+    const { mel, wave: ends, audio } = held ?? section,
       { groups, n_rows: S, row_s, kind, maps, times } = section;
     const now = pick(section, page),
       { layer, head, map, at } = now,
       whole = maps.find(({ key }) => key === map),
       some = groups.length > 0,
       outputs = page.look.outputs;
-    section.audio = held.audio;
-    section.span = Math.max(section.seconds, 1e-6);
-    const weights = some && weightsOf(section, now),
+    const seconds = Math.max(section.seconds, 1e-6);
+    const weights = some ? weightsOf(section, now) : null,
       R = outputs.length,
       name = whole
         ? whole.label
@@ -203,14 +260,18 @@ PANELS.audio = {
     });
     const bar = body.appendChild(el("div", { class: "row noexport" })),
       needle = el("i", { class: "needle", style: "display:none" });
-    if (held.audio)
+    /** @type {(from: number, to: number) => void} */
+    const heard = (from, to) => {
+      if (audio) play(audio, needle, (at) => `${(100 * at) / seconds}%`, from, to);
+    };
+    if (audio)
       bar.append(
         el(
           "button",
           {
             class: "chip",
             "data-key": "play",
-            onclick: () => (player ? player.stop() : play(section, needle, 0, section.seconds)),
+            onclick: () => (player ? player.stop() : heard(0, section.seconds)),
           },
           "▶ play",
         ),
@@ -223,29 +284,23 @@ PANELS.audio = {
           "The recording is too long to be included in the page.",
         ),
       );
+    const ofHeads = [
+      { key: "head", label: "one head" },
+      { key: "mean", label: "mean of heads" },
+    ];
+    const aligned = section.follows ? "heads that align" : "closest to aligning";
     if (some)
       chips(
         bar,
         [
-          ...(section.aligning.length
-            ? [
-                {
-                  key: "aligning",
-                  label: section.follows ? "heads that align" : "closest to aligning",
-                },
-              ]
-            : []),
-          ...(section.means.length
-            ? [
-                { key: "head", label: "one head" },
-                { key: "mean", label: "mean of heads" },
-              ]
-            : []),
-          ...maps,
-        ].map((one) => ({ ...one, title: one.how })),
+          ...(section.aligning.length ? [{ key: "aligning", label: aligned }] : []),
+          ...(section.means.length ? ofHeads : []),
+          ...maps.map((one) => ({ key: one.key, label: one.label, title: one.how })),
+        ],
         map,
         (audioMap) => page.set({ audioMap }),
       );
+    /** @type {(label: "layer" | "head", count: number, value: number) => void} */
     const select = (label, count, value) =>
       bar.append(
         el(
@@ -283,15 +338,15 @@ PANELS.audio = {
       width = Math.max(220, Math.min(body.clientWidth - label - 6, 1120)),
       says = el("p", { class: "says num small", role: "status" });
     const tracks = el("div", { class: "tracks", style: `width:${width}px;margin-left:${label}px` }),
-      X = (seconds) => (width * seconds) / section.span,
-      covered = Math.min(1, (S * row_s) / section.span);
+      X = (/** @type {number} */ at) => (width * at) / seconds,
+      covered = Math.min(1, (S * row_s) / seconds);
     body.append(el("div", { class: "scroll" }, tracks), says);
+    /** @type {(title: string, node: Element) => void} */
     const put = (title, node) =>
       tracks.append(
         el("div", { class: "track" }, title && el("b", { class: "small soft" }, title), node),
       );
     if (way) {
-      const heard = (start, end) => held.audio && play(section, needle, start, end);
       put("words", said(way.words, "word", X, width, heard));
       if (shifted)
         put(
@@ -305,7 +360,7 @@ PANELS.audio = {
           ),
         );
     }
-    put("wave", wave(sub(held.wave, 0), sub(held.wave, 1), width, 58, "waveform"));
+    if (ends) put("wave", wave(sub(ends, 0), sub(ends, 1), width, 58, "waveform"));
     if (mel) {
       const [A, F] = mel.shape,
         turned = Float32Array.from(
@@ -322,7 +377,7 @@ PANELS.audio = {
         }),
       );
     }
-    if (some) {
+    if (weights) {
       const high = weights.reduce((a, b) => Math.max(a, b), 0),
         line = clamp(Math.round(260 / R), 9, 22),
         box = el(
@@ -382,7 +437,7 @@ PANELS.audio = {
       put(written ? "" : "attention", box);
       box.onpointermove = (event) => {
         const area = box.getBoundingClientRect(),
-          s = Math.floor((((event.clientX - area.left) / width) * section.span) / row_s),
+          s = Math.floor((((event.clientX - area.left) / width) * seconds) / row_s),
           r = clamp(Math.floor((event.clientY - area.top) / line), 0, R - 1);
         if (s < 0 || s >= S) return tip(null);
         const x = weights[r * S + s];
@@ -399,7 +454,7 @@ PANELS.audio = {
       svg(
         "svg",
         { width, height: 20, "aria-hidden": "true" },
-        niceTicks(0, section.span, width / 90).map(([v]) => [
+        niceTicks(0, seconds, width / 90).map(([v]) => [
           svg("line", { class: "axis", x1: X(v), x2: X(v), y1: 0, y2: 5 }),
           svg(
             "text",
@@ -443,7 +498,7 @@ PANELS.audio = {
       const list = frame(host, {
         title: "Word times",
         name: "times",
-        hint: `Times in seconds. ${times.map((one) => `${one.key}: ${one.how}`).join("; ")}. ${shifted ? `“At pauses”: boundaries moved to the nearest pauses in the audio${times.length > 1 && times[0].words.every((word, i) => word.moved.every((x, k) => same(x, times[1].words[i].moved[k]))) ? "; both methods then agree, because the pauses determine these times" : ""}.` : "No pause was close enough to move a boundary to."}${held.audio ? " Click a row to play the word." : ""}`,
+        hint: `Times in seconds. ${times.map((one) => `${one.key}: ${one.how}`).join("; ")}. ${shifted ? `“At pauses”: boundaries moved to the nearest pauses in the audio${times.length > 1 && times[0].words.every((word, i) => word.moved.every((x, k) => same(x, times[1].words[i].moved[k]))) ? "; both methods then agree, because the pauses determine these times" : ""}.` : "No pause was close enough to move a boundary to."}${audio ? " Click a row to play the word." : ""}`,
         csv: () => [
           [
             "word",
@@ -459,7 +514,8 @@ PANELS.audio = {
           ]),
         ],
       });
-      const off = (ms) => (ms === null ? "" : `, error ${Math.round(ms)} ms`);
+      const off = (/** @type {number | null} */ ms) =>
+        ms === null ? "" : `, error ${Math.round(ms)} ms`;
       table(
         list,
         [
@@ -478,7 +534,7 @@ PANELS.audio = {
           ]),
           word.confidence,
         ]),
-        { onclick: held.audio ? (_, i) => play(section, needle, ...way.words[i].moved) : null },
+        { onclick: audio ? (_, i) => heard(...way.words[i].moved) : null },
       );
     }
     if (section.ctc) {

@@ -1,31 +1,58 @@
+// @ts-check
 // The search as a tree from left to right: one column per token, the best path on top.
+
+/** Height of a row and gap between two columns, in pixels. */
 const ROW = 27,
   GAP = 26;
+/** @param {string} piece */
 const clean = (piece) => piece.replace(/▁/g, " ").trim() || "␣";
+/** @type {(s: BeamSection, i: number) => boolean} */
 const isDead = (s, i) => ["cut", "lost"].includes(s.fate[i]);
 
+/**
+ * The nodes from the root to node `i`, without the root.
+ * @param {BeamSection} s
+ * @param {number} i
+ * @returns {number[]}
+ */
 function pathTo(s, i) {
+  /** @type {number[]} */
   const path = [];
   for (let at = i; at > 0; at = s.parent[at]) path.unshift(at);
   return path;
 }
 
+/**
+ * The text of a hypothesis.
+ * @type {(s: BeamSection, i: number) => string}
+ */
 const words = (s, i) =>
   clean(
     pathTo(s, i)
       .map((n) => (s.place[n] || s.fate[n] === "lost" ? "" : s.piece[n]))
       .join(""),
   );
+/**
+ * The text beside the pointer on node `i`.
+ * @type {(s: BeamSection, i: number) => string}
+ */
 const told = (s, i) =>
   `${words(s, i)}\nlog P ${number(s.log_prob[i])} · score ${number(s.score[i])} · rank ${s.rank[i]} in step ${s.step[i]}\n${s.fate[i]}: ${s.why[i]}`;
 
-// The visible nodes. A branch that died shows only its first node and the number of nodes after it;
-// selecting it unfolds them.
+/**
+ * The visible nodes. A branch that died shows only its first node and the number of nodes after it;
+ * selecting it unfolds them.
+ * @param {BeamSection} s
+ * @param {string} mode
+ * @param {number} picked
+ * @returns {[shown: number[], folded: number[]]}
+ */
 function visible(s, mode, picked) {
-  const show = [1],
-    inside = [],
-    folded = [],
+  const show = [true],
+    inside = [false],
     always = new Set(pathTo(s, picked));
+  /** @type {number[]} */
+  const folded = [];
   for (let i = 1; i < s.parent.length; i++) {
     const up = s.parent[i],
       dead = isDead(s, i);
@@ -37,31 +64,33 @@ function visible(s, mode, picked) {
     while (!show[at]) at = s.parent[at];
     if (!show[i] && !dead) folded[at] = (folded[at] || 0) + 1;
   }
-  return [
-    Object.keys(show)
-      .map(Number)
-      .filter((i) => show[i]),
-    folded,
-  ];
+  return [[...show.keys()].filter((i) => show[i]), folded];
 }
 
+/**
+ * @param {BeamSection} s
+ * @param {Page} page
+ * @param {number} picked
+ * @returns {[drawing: SVGSVGElement, x: number]}
+ */
 function drawTree(s, page, picked) {
   const [seen, folded] = visible(s, page.state.beamShow || "near", picked),
     mine = new Set(pathTo(s, picked));
   const used = [...new Set(seen.map((i) => s.row[i]))].sort((a, b) => a - b),
-    wide = [],
     left = [4];
-  const size = (i) => s.label[i].length * 7.1 + 14,
-    whole = (i) => size(i) + (folded[i] ? 26 : 0);
+  /** @type {number[]} */
+  const wide = [];
+  const size = (/** @type {number} */ i) => s.label[i].length * 7.1 + 14,
+    whole = (/** @type {number} */ i) => size(i) + (folded[i] ? 26 : 0);
   for (const i of seen) wide[s.step[i]] = Math.max(wide[s.step[i]] || 26, whole(i));
   wide.forEach((w, c) => {
     left[c + 1] = left[c] + w + GAP;
   });
-  const X = (i) => left[s.step[i]],
-    Y = (i) => 15 + used.indexOf(s.row[i]) * ROW;
-  const kind = (i) =>
+  const X = (/** @type {number} */ i) => left[s.step[i]],
+    Y = (/** @type {number} */ i) => 15 + used.indexOf(s.row[i]) * ROW;
+  const kind = (/** @type {number} */ i) =>
     `${s.live[i] === 2 ? "best" : isDead(s, i) ? "dead" : ""} ${i === picked ? "picked" : mine.has(i) ? "mine" : ""}`;
-  const edge = (i) => {
+  const edge = (/** @type {number} */ i) => {
     const up = s.parent[i],
       m = X(i) - GAP / 2;
     return svg("path", {
@@ -70,7 +99,7 @@ function drawTree(s, page, picked) {
       d: `M${X(up) + whole(up)},${Y(up)}H${X(i) - GAP}C${m},${Y(up)} ${m},${Y(i)} ${X(i)},${Y(i)}`,
     });
   };
-  const node = (i) =>
+  const node = (/** @type {number} */ i) =>
     svg(
       "g",
       {
@@ -79,17 +108,19 @@ function drawTree(s, page, picked) {
         "data-value": s.log_prob[i],
         transform: `translate(${X(i)},${Y(i)})`,
         onclick: () => page.set({ beamNode: i }),
-        onpointermove: (event) => i && tip(event, told(s, i)),
+        onpointermove: (event) => i > 0 && tip(event, told(s, i)),
         onpointerleave: () => tip(null),
       },
       svg("rect", { y: -11, width: size(i), height: 22, rx: 11 }),
       svg("text", { x: size(i) / 2, y: 4, class: "mid" }, s.label[i]),
-      folded[i] && svg("text", { class: "fold", x: size(i) + 4, y: 4 }, "+" + folded[i]),
+      folded[i] > 0 && svg("text", { class: "fold", x: size(i) + 4, y: 4 }, "+" + folded[i]),
     );
-  const onkeydown = (event) => {
+  const onkeydown = (/** @type {KeyboardEvent} */ event) => {
+    /** @type {(by: 1 | -1, test: (i: number) => boolean) => number | undefined} */
     const first = (by, test) => seen.filter(test).sort((a, b) => by * (s.row[a] - s.row[b]))[0];
-    const step = (by) =>
+    const step = (/** @type {1 | -1} */ by) =>
       first(by, (i) => s.step[i] === s.step[picked] && (s.row[i] - s.row[picked]) * by > 0);
+    /** @type {Record<string, number | undefined>} */
     const moves = {
       ArrowLeft: s.parent[picked] || undefined,
       ArrowRight: first(1, (i) => s.parent[i] === picked),
@@ -101,7 +132,7 @@ function drawTree(s, page, picked) {
     event.preventDefault();
     if (moves[event.key] !== undefined) page.set({ beamNode: moves[event.key] });
   };
-  const [width, height] = [left.at(-1), used.length * ROW + 8];
+  const [width, height] = [left[left.length - 1], used.length * ROW + 8];
   return [
     svg(
       "svg",
@@ -122,6 +153,13 @@ function drawTree(s, page, picked) {
   ];
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {BeamSection} s
+ * @param {Page} page
+ * @param {number} i
+ * @param {number} [asked] the child whose alternatives are shown
+ */
 function choices(host, s, page, i, asked) {
   host.append(
     el(
@@ -145,11 +183,18 @@ function choices(host, s, page, i, asked) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {BeamSection} s
+ * @param {Page} page
+ * @param {number} i
+ */
 function detail(host, s, page, i) {
   const path = pathTo(s, i),
     about = el("div"),
     next = el("div"),
-    rows = s.attention && path.map((n) => s.attention.row[s.parent[n]]);
+    { attention } = s;
+  /** @type {(name: string, value: string, exact?: number) => Child} */
   const fact = (name, value, exact) => [
     el("dt", {}, name),
     el("dd", { "data-value": exact }, value),
@@ -180,11 +225,13 @@ function detail(host, s, page, i) {
   );
   choices(next, s, page, s.parent[i], i);
   if (s.next[i]) choices(next, s, page, i);
-  if (!rows || rows.some((r) => r < 0)) return;
+  if (!attention) return;
+  const rows = path.map((n) => attention.row[s.parent[n]]);
+  if (rows.some((r) => r < 0)) return;
   const columns = page.stream("source").pieces.map(clean);
   host.append(el("p", { class: "small soft" }, s.seen));
   heatmap(host, {
-    get: (r, c) => sub(s.attention.rows, rows[r], c),
+    get: (r, c) => sub(attention.rows, rows[r], c),
     rows: path.map((n) => clean(s.piece[n])),
     columns,
     label: s.seen,
@@ -195,10 +242,8 @@ function detail(host, s, page, i) {
 PANELS.beam = {
   title: "Beam search",
   draw(host, s, page) {
-    const picked =
-      page.state.beamNode > 0 && page.state.beamNode < s.parent.length
-        ? page.state.beamNode
-        : s.outputs[0];
+    const { beamNode = 0, beamShow = "near" } = page.state;
+    const picked = beamNode > 0 && beamNode < s.parent.length ? beamNode : s.outputs[0];
     const [drawing, x] = drawTree(s, page, picked),
       scroll = el("div", { class: "scroll" }, drawing);
     const body = frame(host, {
@@ -219,7 +264,7 @@ PANELS.beam = {
         { key: "near", label: "kept, and cut next to the best path" },
         { key: "all", label: "all" },
       ],
-      page.state.beamShow || "near",
+      beamShow,
       (key) => page.set({ beamShow: key }),
     );
     body.append(
@@ -228,7 +273,7 @@ PANELS.beam = {
       s.note && el("p", { class: "note" }, s.note),
     );
     const middle = scroll.clientWidth / 2;
-    if (page.state.beamNode)
+    if (beamNode)
       requestAnimationFrame(() => {
         if (Math.abs(x - scroll.scrollLeft - middle) > middle - 70) scroll.scrollLeft = x - middle;
       });

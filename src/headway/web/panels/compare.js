@@ -1,28 +1,50 @@
+// @ts-check
 // Two looks side by side: where heads, maps and outputs differ, with one scale for both.
+
+/** @typedef {{label: string, side: string, rows: string[], columns: string[], data: Numbers, scale: Scale}} SideMap */
+
+/**
+ * The kinds of attention of a look by name.
+ * @param {Look} look
+ * @returns {Record<string, AttentionKind>}
+ */
 const kindsOf = (look) =>
   Object.fromEntries((look.sections.attention?.kinds || []).map((kind) => [kind.name, kind]));
 
-// Why two maps cannot be subtracted, or null.
+/**
+ * Why two maps cannot be subtracted, or null.
+ * @param {AttentionKind | undefined} a
+ * @param {AttentionKind | undefined} b
+ */
 const misfit = (a, b) => {
   if (!a || !b) return "only one of the two looks has it";
   const [x, y] = [a, b].map((kind) => kind.block + " " + kind.layers.map((layer) => layer.shape));
   return x === y ? null : "their shapes differ";
 };
 
-// x − y with its largest distance from zero and its mean one.
+/**
+ * x − y with its largest absolute value, its mean absolute value and its scale.
+ * @param {Floats<2>} x
+ * @param {Floats<2>} y
+ */
 const less = (x, y) => {
   const data = Float32Array.from(x, (v, i) => v - y[i]),
     sizes = data.map(Math.abs);
-  data.shape = x.shape;
   const most = sizes.reduce((a, b) => Math.max(a, b), 0);
   return {
     data,
     most,
     mean: sizes.reduce((a, b) => a + b, 0) / (x.length || 1),
-    scale: { low: -(most || 1), high: most || 1, map: "diverging" },
+    scale: /** @type {Scale} */ ({ low: -(most || 1), high: most || 1, map: "diverging" }),
   };
 };
 
+/**
+ * @param {HTMLElement} host
+ * @param {Record<string, number[][]>} kinds by kind, layer and head
+ * @param {number} most
+ * @param {Page} page
+ */
 const headCells = (host, kinds, most, page) =>
   host.append(
     el(
@@ -31,7 +53,7 @@ const headCells = (host, kinds, most, page) =>
       Object.entries(kinds).map(([name, layers]) => {
         const widest = layers.reduce((a, b) => (b.length > a.length ? b : a)),
           size = clamp(Math.floor(440 / widest.length), 16, 34),
-          label = (text) => el("span", { class: "small soft num" }, text);
+          label = (/** @type {Child} */ text) => el("span", { class: "small soft num" }, text);
         return el(
           "div",
           { class: "scroll", style: `--size:${size}px` },
@@ -72,8 +94,12 @@ const headCells = (host, kinds, most, page) =>
     ),
   );
 
-// Maps side by side, each with its scale below. All containers are created before the first map is
-// drawn, because a map is as wide as its container.
+/**
+ * Maps side by side, each with its scale below. All containers are created before the first map is
+ * drawn, because a map is as wide as its container.
+ * @param {HTMLElement} host
+ * @param {SideMap[]} maps
+ */
 const sideBySide = (host, maps) => {
   const row = el(
     "div",
@@ -93,15 +119,23 @@ const sideBySide = (host, maps) => {
   });
 };
 
-const drawMaps = (host, a, b, name, page) => {
-  const at = (key, x, y) => clamp(page.state[key] || 0, 0, Math.min(x, y) - 1),
-    layer = at("layer", a.layers.length, b.layers.length);
-  const head = at("head", a.layers[layer].shape[0], b.layers[layer].shape[0]);
+/**
+ * The maps of one head in both looks, and their difference.
+ * @param {HTMLElement} host
+ * @param {[a: AttentionKind, b: AttentionKind]} kinds
+ * @param {Page} page
+ * @param {Look} other
+ */
+const drawMaps = (host, [a, b], page, other) => {
+  /** @type {(key: "layer" | "head", x: number, y: number) => number} */
+  const at = (key, x, y) => clamp(page.state[key] || 0, 0, Math.min(x, y) - 1);
+  const layer = at("layer", a.layers.length, b.layers.length),
+    head = at("head", a.layers[layer].shape[0], b.layers[layer].shape[0]);
   const [x, y] = [a, b].map((kind) => sub(kind.layers[layer], head)),
     why = misfit(a, b),
     gap = why ? null : less(x, y);
   const body = frame(host, {
-    title: page.head(name, layer, head) + " side by side",
+    title: page.head(a.name, layer, head) + " side by side",
     name: "compare-map",
     hint:
       "Attention weights on the same scale" +
@@ -121,27 +155,32 @@ const drawMaps = (host, a, b, name, page) => {
         ]),
       ]),
   });
+  /** @type {(label: string, side: string, look: Look, kind: AttentionKind, data: Numbers, scale: Scale) => SideMap} */
   const map = (label, side, look, kind, data, scale) => {
     const [rows, columns] = [kind.rows, kind.columns].map((name) => axisLabels(look, kind, name));
     return { label, side, data, scale, rows, columns };
   };
-  if (gap) body.dataset.most = gap.most;
+  if (gap) body.dataset.most = String(gap.most);
   const one = { low: 0, high: [...x, ...y].reduce((m, v) => Math.max(m, v), 0.01) };
   sideBySide(body, [
     map("A: " + page.look.label, "a", page.look, a, x, one),
-    map("B: " + page.other.label, "b", page.other, b, y, one),
+    map("B: " + other.label, "b", other, b, y, one),
     ...(gap
       ? [map("A − B, at most " + number(gap.most), "difference", page.look, a, gap.data, gap.scale)]
       : []),
   ]);
 };
 
-// Logit lens: probability of the output at each layer, minus that of the other look.
+/**
+ * Logit lens: probability of the output at each layer, minus that of the other look.
+ * @param {HTMLElement} host
+ * @param {Page} page
+ */
 const drawLens = (host, page) => {
-  const [a, b] = [page.section("lens"), page.otherSection("lens")],
-    [x, y] = [a, b].map((lens) => lens?.views?.[0]?.chosen);
-  if (!x || !y || String(a.outputs) !== String(b.outputs) || String(x.shape) !== String(y.shape))
-    return;
+  const [a, b] = [page.section("lens"), page.otherSection("lens")];
+  if (!a?.views.length || !b?.views.length || String(a.outputs) !== String(b.outputs)) return;
+  const [x, y] = [a.views[0].chosen, b.views[0].chosen];
+  if (String(x.shape) !== String(y.shape)) return;
   const { data, most, scale } = less(x, y),
     n = x.shape[1];
   const body = frame(host, {
@@ -153,7 +192,7 @@ const drawLens = (host, page) => {
       ...a.layers.map((layer, l) => [layer, ...data.subarray(l * n, (l + 1) * n)]),
     ],
   });
-  body.dataset.most = most;
+  body.dataset.most = String(most);
   sideBySide(body, [
     {
       label: "at most " + number(most),
@@ -166,11 +205,15 @@ const drawLens = (host, page) => {
   ]);
 };
 
+/**
+ * @param {HTMLElement} host
+ * @param {[a: ComparedOutput[], b: ComparedOutput[]]} outputs
+ */
 const drawOutputs = (host, [a, b]) => {
   const n = Math.max(a.length, b.length);
   if (!n) return;
   const rows = Array.from({ length: n }, (_, i) => {
-    const [x, y] = [a[i], b[i]],
+    const [x, y] = [a.at(i), b.at(i)],
       p = [x, y].map((one) => (one ? Math.exp(one.log_prob) : null));
     return { x, y, p, gap: x && y && x.id === y.id ? x.log_prob - y.log_prob : null };
   });
@@ -184,7 +227,8 @@ const drawOutputs = (host, [a, b]) => {
       ...rows.map(({ x, y, p, gap }, i) => [i + 1, x?.name, p[0], y?.name, p[1], gap]),
     ],
   });
-  const said = (one, gap) =>
+  /** @type {(one: ComparedOutput | undefined, gap: number | null) => string | Node} */
+  const cell = (one, gap) =>
     one
       ? el(
           "span",
@@ -199,90 +243,99 @@ const drawOutputs = (host, [a, b]) => {
   table(
     body,
     columns,
-    rows.map(({ x, y, p, gap }, i) => [i + 1, said(x, gap), p[0], said(y, gap), p[1], gap]),
-  ).dataset.outputs = n;
-  const same = rows.filter((row) => row.gap !== null);
+    rows.map(({ x, y, p, gap }, i) => [i + 1, cell(x, gap), p[0], cell(y, gap), p[1], gap]),
+  ).dataset.outputs = String(n);
+  const gaps = rows.flatMap(({ gap }) => gap ?? []);
   body.append(
     el(
       "p",
       { class: "small soft" },
-      `${same.length} of ${n} outputs are the same` +
-        (same.length
-          ? `; mean |difference| ${number(same.reduce((sum, row) => sum + Math.abs(row.gap), 0) / same.length)} nats.`
+      `${gaps.length} of ${n} outputs are the same` +
+        (gaps.length
+          ? `; mean |difference| ${number(gaps.reduce((sum, gap) => sum + Math.abs(gap), 0) / gaps.length)} nats.`
           : "."),
     ),
   );
 };
 
+/**
+ * Mean differences of all heads.
+ * @param {HTMLElement} host
+ * @param {CompareSection} section
+ * @param {Page} page
+ * @param {Record<string, AttentionKind>[]} kinds of both looks
+ * @param {[look: Look, other: Look]} looks
+ */
+const drawHeads = (host, section, page, [a, b], [look, other]) => {
+  const common = Object.keys(a).filter((name) => b[name]);
+  const values = Object.fromEntries(
+    common
+      .filter((name) => !misfit(a[name], b[name]))
+      .map((name) => [
+        name,
+        a[name].layers.map((layer, l) =>
+          Array.from(
+            { length: layer.shape[0] },
+            (_, h) => less(sub(layer, h), sub(b[name].layers[l], h)).mean,
+          ),
+        ),
+      ]),
+  );
+  const most = Math.max(0, ...Object.values(values).flat(2));
+  const body = frame(host, {
+    title: "Where heads differ",
+    name: "compare-heads",
+    hint: "Mean |A − B| over all pairs of tokens. Each square is one head, all on the same scale; layer 1 is at the bottom. Click a head to see its maps.",
+    csv: () => [
+      ["kind", "layer", "head", "mean |A−B|"],
+      ...Object.entries(values).flatMap(([name, layers]) =>
+        layers.flatMap((heads, l) => heads.map((v, h) => [name, l + 1, h + 1, v])),
+      ),
+    ],
+  });
+  body.append(
+    el(
+      "p",
+      { class: "small" },
+      el("b", {}, "A "),
+      el("bdi", {}, look.label),
+      " · ",
+      el("b", {}, "B "),
+      el("bdi", {}, other.label),
+    ),
+  );
+  headCells(body, values, most, page);
+  if (most) legend(body, { high: most, map: "oranges", label: "mean |A − B|" });
+  for (const name of Object.keys({ ...a, ...b })) {
+    const why = misfit(a[name], b[name]);
+    if (why)
+      body.append(
+        el(
+          "p",
+          { class: "note", "data-misfit": name },
+          `${name}: no difference can be shown: ${section.fits[name] || why}.`,
+        ),
+      );
+  }
+};
+
 PANELS.compare = {
   title: "Compare",
   draw(host, section, page) {
-    if (!page.other)
-      return host.append(
-        el(
-          "section",
-          { class: "card empty" },
-          "Select what to compare with in the menu at the top of the page.",
-        ),
-      );
-    const [a, b] = [page.look, page.other].map(kindsOf),
-      common = Object.keys(a).filter((name) => b[name]);
-    const values = Object.fromEntries(
-      common
-        .filter((name) => !misfit(a[name], b[name]))
-        .map((name) => [
-          name,
-          a[name].layers.map((layer, l) =>
-            Array.from(
-              { length: layer.shape[0] },
-              (_, h) => less(sub(layer, h), sub(b[name].layers[l], h)).mean,
-            ),
-          ),
-        ]),
-    );
-    const most = Math.max(0, ...Object.values(values).flat(2));
-    const body = frame(host, {
-      title: "Where heads differ",
-      name: "compare-heads",
-      hint: "Mean |A − B| over all pairs of tokens. Each square is one head, all on the same scale; layer 1 is at the bottom. Click a head to see its maps.",
-      csv: () => [
-        ["kind", "layer", "head", "mean |A−B|"],
-        ...Object.entries(values).flatMap(([name, layers]) =>
-          layers.flatMap((heads, l) => heads.map((v, h) => [name, l + 1, h + 1, v])),
-        ),
-      ],
-    });
-    body.append(
-      el(
-        "p",
-        { class: "small" },
-        el("b", {}, "A "),
-        el("bdi", {}, page.look.label),
-        " · ",
-        el("b", {}, "B "),
-        el("bdi", {}, page.other.label),
-      ),
-    );
-    headCells(body, values, most, page);
-    if (most) legend(body, { high: most, map: "oranges", label: "mean |A − B|" });
-    for (const name of Object.keys({ ...a, ...b })) {
-      const why = misfit(a[name], b[name]);
-      if (why)
-        body.append(
-          el(
-            "p",
-            { class: "note", "data-misfit": name },
-            `${name}: no difference can be shown: ${section.fits[name] || why}.`,
-          ),
-        );
+    const { look, other } = page;
+    if (!other) {
+      const how = "Select what to compare with in the menu at the top of the page.";
+      host.append(el("section", { class: "card empty" }, how));
+      return;
     }
-    const name = common.includes(page.state.kind) ? page.state.kind : common[0];
-    drawMaps(host, a[name], b[name], name, page);
+    const [a, b] = [look, other].map(kindsOf),
+      common = Object.keys(a).filter((name) => b[name]);
+    const outputsOf = (/** @type {Look} */ one) =>
+      section.sides[page.data.looks.indexOf(one)].outputs;
+    if (common.length) drawHeads(host, section, page, [a, b], [look, other]);
+    const name = common.find((one) => one === page.state.kind) ?? common[0];
+    if (name !== undefined) drawMaps(host, [a[name], b[name]], page, other);
     drawLens(host, page);
-    drawOutputs(
-      host,
-      [page.look, page.other].map((look) => section.sides[page.data.looks.indexOf(look)].outputs),
-    );
-    return undefined;
+    drawOutputs(host, [outputsOf(look), outputsOf(other)]);
   },
 };

@@ -1,3 +1,4 @@
+// @ts-check
 // Training curves.
 PANELS.curves = {
   title: "Curves",

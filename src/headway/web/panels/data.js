@@ -1,10 +1,11 @@
+// @ts-check
 // How the columns of the data are used, the amount of data, and the findings of the data check.
 PANELS.data = {
   title: "Data",
   draw(host, { tables, findings, counts, labels }) {
     for (const { file, form, columns } of tables) {
       const body = frame(host, {
-        title: file ? file.split("/").pop() : "Files",
+        title: file.split("/").pop() || "Files",
         hint: form,
         name: "columns",
         csv: columns && (() => [["column", "used as", "type", "example"], ...columns]),

@@ -1,15 +1,26 @@
+// @ts-check
 // A browser of learned factors: a list, and details of the selected factor.
+
+/** @type {[key: "here" | "fires" | "strength" | "effect", label: string][]} */
 const SORTS = [
   ["here", "on this text"],
   ["fires", "frequency"],
   ["strength", "maximum activation"],
   ["effect", "effect"],
 ];
+/** Most factors in the list. */
 const LISTED = 25;
+/** @param {[stack: string, layer: number]} site */
 const siteName = ([stack, layer]) =>
   (stack === "self" ? "" : `${stack} `) + (layer ? `layer ${layer}` : "embedding");
 
-// A context as running text: tokens coloured by activation, the strongest one framed.
+/**
+ * A context as running text: tokens coloured by activation, the strongest one framed.
+ * @param {FeaturesSection} s
+ * @param {number} f
+ * @param {number} c
+ * @param {number} high
+ */
 function contextLine(s, f, c, high) {
   const [, at, pieces, seen] = s.factors[f].contexts[c],
     values = sub(s.values, f, c);
@@ -38,6 +49,10 @@ function contextLine(s, f, c, high) {
   );
 }
 
+/**
+ * @param {Factor} factor
+ * @param {string} word
+ */
 function matches(factor, word) {
   const text = [
     ...factor.contexts.map((c) => c[2].join("")),
@@ -48,6 +63,12 @@ function matches(factor, word) {
   return text.includes(word);
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {string} title
+ * @param {[word: string, logit: number][] | undefined} words
+ * @param {string} colourOf
+ */
 function wordBars(host, title, words, colourOf) {
   if (!words) return;
   host.append(el("h3", {}, title));
@@ -58,18 +79,25 @@ function wordBars(host, title, words, colourOf) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {FeaturesSection} s
+ * @param {Page} page
+ * @param {number[]} order
+ * @param {number} picked
+ */
 function listed(host, s, page, order, picked) {
-  const peak = (f) =>
-    [...f.contexts].length &&
-    `…${f.contexts[0][2].slice(Math.max(0, f.contexts[0][1] - 3), f.contexts[0][1]).join("")}${f.contexts[0][2][f.contexts[0][1]].startsWith(" ") ? " " : ""}`;
+  /** The text before the strongest token of a context. */
+  const before = (/** @type {FactorContext} */ [, at, pieces]) =>
+    `…${pieces.slice(Math.max(0, at - 3), at).join("")}${pieces[at].startsWith(" ") ? " " : ""}`;
   const rows = order.slice(0, LISTED).map((i) => {
     const f = s.factors[i],
-      c = f.contexts[0];
+      c = f.contexts.at(0);
     const where = c
       ? el(
           "span",
           {},
-          el("span", { class: "soft" }, peak(f)),
+          el("span", { class: "soft" }, before(c)),
           patch(c[3]),
           el("b", {}, c[2][c[1]].trim()),
         )
@@ -113,6 +141,12 @@ function listed(host, s, page, order, picked) {
     );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {FeaturesSection} s
+ * @param {Page} page
+ * @param {number} at
+ */
 function about(host, s, page, at) {
   const f = s.factors[at],
     unit = s.figures.unit,
@@ -145,6 +179,7 @@ function about(host, s, page, at) {
     left,
     f.profile.map((value, i) => ({ label: siteName(s.sites[i]), value, picked: i === f.site })),
   );
+  /** @type {(value: number, sign?: boolean) => Node} */
   const exact = (value, sign) =>
     el(
       "b",
@@ -191,16 +226,18 @@ PANELS.features = {
       Math.max(...streams.map((name) => Math.max(...sub(s.here[name], i)))),
     );
     const by = SORTS.find(([k]) => k === page.state.featuresSort)?.[0] || "here";
-    const key = {
+    /** @type {Record<typeof by, (i: number) => number>} */
+    const keys = {
       here: (i) => peaks[i],
       fires: (i) => s.factors[i].fires,
       strength: (i) => s.factors[i].strength,
-      effect: (i) => (s.factors[i].effect ? s.factors[i].effect.kl : -1),
-    }[by];
+      effect: (i) => s.factors[i].effect?.kl ?? -1,
+    };
+    const key = keys[by];
     const order = [...Array(n).keys()]
       .filter((i) => !word || matches(s.factors[i], word))
       .sort((a, b) => key(b) - key(a) || a - b);
-    const asked = s.numbers.indexOf(page.state.featuresFactor),
+    const asked = s.numbers.indexOf(page.state.featuresFactor ?? -1),
       picked = asked >= 0 ? asked : (order[0] ?? 0);
     const fg = s.figures,
       top = Math.max(...peaks) || 1;
@@ -231,13 +268,14 @@ PANELS.features = {
           }),
       });
     }
-    const place = page.state.featuresToken,
-      line = s.here[page.state.featuresStream] ? page.state.featuresStream : streams.at(-1);
+    const place = page.state.featuresToken ?? -1,
+      line =
+        streams.find((name) => name === page.state.featuresStream) ?? streams[streams.length - 1];
     if (place >= 0 && place < page.stream(line).pieces.length) {
       const there = [...Array(n).keys()]
-        .map((i) => [i, sub(s.here[line], i, place)])
-        .filter((pair) => pair[1] > 0)
-        .sort((a, b) => b[1] - a[1])
+        .map((i) => ({ i, value: sub(s.here[line], i, place) }))
+        .filter(({ value }) => value > 0)
+        .sort((a, b) => b.value - a.value)
         .slice(0, 10);
       text.append(
         el(
@@ -248,7 +286,7 @@ PANELS.features = {
       );
       bars(
         text,
-        there.map(([i, value]) => ({
+        there.map(({ i, value }) => ({
           label: `factor ${s.numbers[i]}`,
           value,
           picked: i === picked,

@@ -1,13 +1,28 @@
+// @ts-check
 // Importance and roles of each head, and the pruning curve where it was measured.
-// A pruned model renumbers its heads; the grid shows them at their original positions.
+
+/**
+ * The name of a head. A pruned model renumbers its heads; the grid shows them at their original places.
+ * @type {(page: Page, one: HeadMetrics) => string}
+ */
 const nameOf = (page, one) =>
   page.head(one.kind, one.layer, one.head) +
   (one.number === one.head ? "" : ` (was ${one.number + 1})`);
+/** @type {(page: Page, one: HeadMetrics) => void} */
 const open = (page, one) =>
   page.set({ tab: "attention", kind: one.kind, layer: one.layer, head: one.head, map: null });
+/**
+ * The roles for which this model has scores.
+ * @param {HeadsSection} section
+ */
 const rolesIn = (section) =>
   section.roles.filter((role) => section.heads.some((one) => role.name in one.scores));
 
+/**
+ * @param {HeadsSection} section
+ * @param {Page} page
+ * @param {HeadMetrics} one
+ */
 function about(section, page, one) {
   const scores = Object.entries(one.scores)
     .sort((a, b) => b[1] - a[1])
@@ -18,14 +33,22 @@ function about(section, page, one) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {HeadsSection} section
+ * @param {Page} page
+ * @param {HeadKind} kind
+ * @param {HeadMeasure} by
+ * @param {number} high
+ */
 function drawKind(host, section, page, kind, by, high) {
   const size = clamp(Math.floor(((host.clientWidth || 640) - 30) / kind.n_heads) - 4, 18, 44),
     { state } = page;
-  const label = (text) => el("span", { class: "small soft" }, text);
+  const label = (/** @type {Child} */ text) => el("span", { class: "small soft" }, text);
   const columns = Array.from({ length: kind.n_heads }, (_, h) => h),
     rows = Array.from({ length: kind.n_layers }, (_, i) => kind.n_layers - 1 - i);
   const box = `height:${size}px;padding:0;border:1px solid var(--line);border-radius:4px;`;
-  const cell = (layer, column) => {
+  const cell = (/** @type {number} */ layer, /** @type {number} */ column) => {
     const one = section.heads.find(
       (each) => each.kind === kind.name && each.layer === layer && each.number === column,
     );
@@ -72,6 +95,10 @@ function drawKind(host, section, page, kind, by, high) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {HeadsSection} section
+ */
 function drawRoles(host, section) {
   host.append(
     el(
@@ -98,6 +125,10 @@ function drawRoles(host, section) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {HeadsSection} section
+ */
 function drawCurve(host, { curve, command }) {
   if (!curve && !command) return;
   const body = frame(host, {
@@ -122,7 +153,7 @@ function drawCurve(host, { curve, command }) {
     );
     return;
   }
-  const scores = curve.series.flatMap((one) => one.points.map((point) => point[1]));
+  const scores = curve.series.flatMap((one) => one.points.map((point) => point[1] ?? 0));
   lines(body, {
     series: curve.series.map((one) => ({
       ...one,
@@ -135,11 +166,17 @@ function drawCurve(host, { curve, command }) {
   body.append(el("p", { class: "small soft" }, curve.note));
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {HeadsSection} section
+ * @param {Page} page
+ */
 function drawTable(host, section, page) {
   const roles = rolesIn(section),
     names = roles.map((role) => role.name),
     plain = section.measures.map(({ key }) => key);
   const heads = [...section.heads].sort((a, b) => b.importance - a.importance);
+  /** @type {(one: HeadMetrics) => (string | number | null)[]} */
   const row = (one) => [
     nameOf(page, one),
     ...plain.map((key) => one[key]),
@@ -161,7 +198,7 @@ function drawTable(host, section, page) {
       ...roles.map(({ name, meaning }) => ({ name, digits: 2, title: meaning })),
     ],
     heads.map((one) =>
-      row(one).map((x, i) => (i ? (i > 4 && x !== null ? Math.round(100 * x) / 100 : x) : x)),
+      row(one).map((x, i) => (i > 4 && typeof x === "number" ? Math.round(100 * x) / 100 : x)),
     ),
     { onclick: (_, i) => open(page, heads[i]) },
   );

@@ -1,65 +1,85 @@
-// An image or a video with the map of each word over it. Maps are interpolated; numbers are those of the patches.
+// @ts-check
+// An image or a video with the map of each word over it. Maps are interpolated; numbers are those of
+// the patches.
+
+/** @typedef {"light" | "fog" | "heat"} Style */
+
+/**
+ * Canvases of the frames, by their data.
+ * @type {WeakMap<Floats<4>, HTMLCanvasElement[]>}
+ */
 const images = new WeakMap();
 
-// The frames as canvases. Only the last look contains them, not the checkpoints.
+/**
+ * The frames as canvases. Only the last look contains them, not the checkpoints.
+ * @param {Page} page
+ * @returns {HTMLCanvasElement[]}
+ */
 function framesOf(page) {
-  const { frames } = page.data.looks
-    .map((look) => look.sections.image)
-    .findLast((one) => one?.frames);
-  if (!images.has(frames)) {
-    const [T, Y, X, C] = frames.shape;
-    images.set(
-      frames,
-      Array.from({ length: T }, (_, t) => {
-        const canvas = el("canvas", { width: X, height: Y }),
-          brush = canvas.getContext("2d"),
-          image = brush.createImageData(X, Y),
-          from = t * Y * X * C;
-        for (let i = 0; i < Y * X; i++)
-          for (let c = 0; c < 4; c++)
-            image.data[4 * i + c] = c === 3 ? 255 : frames[from + i * C + Math.min(c, C - 1)];
-        brush.putImageData(image, 0, 0);
-        return canvas;
-      }),
-    );
-  }
-  return images.get(frames);
+  const [frames] = page.data.looks.flatMap((look) => look.sections.image?.frames ?? []).slice(-1);
+  const known = images.get(frames);
+  if (known) return known;
+  const [T, Y, X, C] = frames.shape;
+  const made = Array.from({ length: T }, (_, t) => {
+    const canvas = el("canvas", { width: X, height: Y }),
+      brush = brushOf(canvas),
+      image = brush.createImageData(X, Y),
+      from = t * Y * X * C;
+    for (let i = 0; i < Y * X; i++)
+      for (let c = 0; c < 4; c++)
+        image.data[4 * i + c] = c === 3 ? 255 : frames[from + i * C + Math.min(c, C - 1)];
+    brush.putImageData(image, 0, 0);
+    return canvas;
+  });
+  images.set(frames, made);
+  return made;
 }
 
+/**
+ * The selected layer, head and map, and the index of the selected word.
+ * @param {ImageSection} section
+ * @param {Page} page
+ */
 function pick(section, page) {
   const { state } = page,
     { first, heads, maps, groups } = section;
   const layer = clamp(state.layer ?? first.layer, 0, Math.max(0, heads.length - 1)),
     head = clamp(state.head ?? first.head, 0, (heads[layer]?.shape[0] ?? 1) - 1);
   const known = [...(heads.length ? ["head", "mean", "max"] : []), ...maps.map(({ key }) => key)];
-  const map = known.includes(state.imageMap)
-    ? state.imageMap
-    : (state.layer === undefined && state.head === undefined) || !heads.length
-      ? first.map
-      : "head";
+  const isFirst = (state.layer === undefined && state.head === undefined) || !heads.length;
+  const map = known.find((one) => one === state.imageMap) ?? (isFirst ? first.map : "head");
   const at = groups.findIndex(({ rows }) =>
-    rows.some((r) => page.look.outputs[r].row >= (state.row ?? 0)),
+    rows.some((r) => (page.look.outputs[r].row ?? 0) >= (state.row ?? 0)),
   );
   return { layer, head, map, at: state.row === undefined ? bestWord(groups) : Math.max(0, at) };
 }
 
-// The first word with more than two letters: short words are rarely informative.
+/**
+ * The first word with more than two letters: short words are rarely informative.
+ * @param {WordGroup[]} groups
+ */
 const bestWord = (groups) =>
   Math.max(
     0,
     groups.findIndex(({ name, word }) => word >= 0 && name.length > 2),
   );
 
-// The map of a word: the mean over its pieces, one weight per special row, then one per patch.
+/**
+ * The map of a word: the mean over its pieces, one weight per special row, then one per patch.
+ * @param {ImageSection} section
+ * @param {{map: string, layer: number, head: number}} now
+ * @param {number} at
+ */
 function weightsOf(section, { map, layer, head }, at) {
   const { rows } = section.groups[at],
-    all = section.heads[layer],
-    whole = section.maps.find(({ key }) => key === map);
-  const [H, R, S] = all ? all.shape : [0, ...whole.weights.shape],
-    out = new Float32Array(S);
+    whole = section.maps.find(({ key }) => key === map)?.weights,
+    all = section.heads[layer];
+  const [H, R] = whole ? [0, 0] : all.shape,
+    S = whole ? whole.shape[1] : all.shape[2];
+  const out = new Float32Array(S);
   for (const r of rows) {
     for (let s = 0; s < S; s++) {
-      let x = whole ? whole.weights[r * S + s] : map === "head" ? all[(head * R + r) * S + s] : 0;
+      let x = whole ? whole[r * S + s] : map === "head" ? all[(head * R + r) * S + s] : 0;
       if (map === "mean" || map === "max")
         for (let h = 0; h < H; h++) {
           const y = all[(h * R + r) * S + s];
@@ -71,8 +91,15 @@ function weightsOf(section, { map, layer, head }, at) {
   return out;
 }
 
-// A cubic through the cells in each direction (Catmull and Rom), never below zero.
+/**
+ * The cells interpolated by a cubic in each direction (Catmull and Rom), never below zero.
+ * @param {Float32Array} cells
+ * @param {number} Y
+ * @param {number} X
+ * @param {number} size
+ */
 function smooth(cells, Y, X, size) {
+  /** @type {(n: number, at: number) => [weight: number, cell: number][]} */
   const line = (n, at) => {
     const place = clamp(at * n - 0.5, 0, n - 1),
       i = Math.floor(place),
@@ -98,19 +125,29 @@ function smooth(cells, Y, X, size) {
   return out;
 }
 
-// Outline of the weights of at least half the maximum; white on dark, so that it is visible on any image.
+/**
+ * Draws the outline of the weights of at least `level`; white on dark, so that it is visible on any
+ * image.
+ * @param {CanvasRenderingContext2D} brush
+ * @param {Float32Array} field
+ * @param {number} n
+ * @param {number} level
+ * @param {number[]} box left, top, width and height
+ * @param {number} thick
+ */
 function outline(brush, field, n, level, [left, top, wide, tall], thick) {
   const path = new Path2D(),
-    at = (x, y) => field[y * n + x] - level;
+    at = (/** @type {number} */ x, /** @type {number} */ y) => field[y * n + x] - level;
   for (let y = 0; y < n - 1; y++) {
     for (let x = 0; x < n - 1; x++) {
       const corners = [
-          [x, y],
-          [x + 1, y],
-          [x + 1, y + 1],
-          [x, y + 1],
-        ],
-        hits = [];
+        [x, y],
+        [x + 1, y],
+        [x + 1, y + 1],
+        [x, y + 1],
+      ];
+      /** @type {[x: number, y: number][]} */
+      const hits = [];
       corners.forEach(([a, b], i) => {
         const [c, d] = corners[(i + 1) % 4],
           p = at(a, b),
@@ -128,41 +165,51 @@ function outline(brush, field, n, level, [left, top, wide, tall], thick) {
       }
     }
   }
-  for (const [wider, ink] of [
-    [3, "#10141c"],
-    [1, "#fff"],
+  for (const { wider, paint } of [
+    { wider: 3, paint: "#10141c" },
+    { wider: 1, paint: "#fff" },
   ]) {
     brush.lineWidth = thick * wider;
-    brush.strokeStyle = ink;
+    brush.strokeStyle = paint;
     brush.stroke(path);
   }
 }
 
 // One frame with its map: clear where weights are large and dark or foggy elsewhere, or warm colours there.
+/** Colours over the image. */
 const VEIL = { light: [8, 10, 14], fog: [236, 240, 246] };
+/**
+ * Draws one frame with its map: clear where weights are large and dark or foggy elsewhere, or warm
+ * colours there.
+ * @param {HTMLCanvasElement} canvas
+ * @param {HTMLCanvasElement} image
+ * @param {Float32Array} cells
+ * @param {ImageSection} section
+ * @param {{width: number, high: number, style: Style, strength: number}} options
+ */
 function overlay(canvas, image, cells, section, { width, high, style, strength }) {
   const [, Y, X] = section.grid,
     { origin, step } = section.cells,
     sharp = window.devicePixelRatio || 1,
     fine = width > 150 ? 96 : 40;
   const height = Math.round((width * image.height) / image.width),
-    brush = canvas.getContext("2d");
+    brush = brushOf(canvas);
   [canvas.width, canvas.height] = [width * sharp, height * sharp];
   Object.assign(canvas.style, { width: width + "px", height: height + "px" });
   brush.imageSmoothingEnabled = image.width >= 128;
   brush.drawImage(image, 0, 0, canvas.width, canvas.height);
   const veil = el("canvas", { width: fine, height: fine }),
-    veiled = veil.getContext("2d").createImageData(fine, fine),
+    veiled = brushOf(veil).createImageData(fine, fine),
     field = smooth(cells, Y, X, fine);
   field.forEach((x, i) => {
     const share = clamp(x / (high || 1), 0, 1),
-      rgb = VEIL[style] || colour(0.35 + 0.5 * share, "oranges");
+      rgb = style === "heat" ? colour(0.35 + 0.5 * share, "oranges") : VEIL[style];
     veiled.data.set(
       [...rgb, 255 * strength * (style === "heat" ? Math.sqrt(share) : 1 - share)],
       4 * i,
     );
   });
-  veil.getContext("2d").putImageData(veiled, 0, 0);
+  brushOf(veil).putImageData(veiled, 0, 0);
   brush.imageSmoothingEnabled = true;
   brush.imageSmoothingQuality = "high";
   const [left, top, wide, tall] = [origin[1], origin[0], step[1] * X, step[0] * Y].map(
@@ -170,13 +217,10 @@ function overlay(canvas, image, cells, section, { width, high, style, strength }
   );
   if (style !== "heat" && (left || top || wide < canvas.width - 1 || tall < canvas.height - 1)) {
     brush.fillStyle = `rgba(${VEIL[style]},${strength})`; // pixels that no patch covers
-    for (const box of [
-      [0, 0, canvas.width, top],
-      [0, top + tall, canvas.width, canvas.height],
-      [0, top, left, tall],
-      [left + wide, top, canvas.width, tall],
-    ])
-      brush.fillRect(...box);
+    brush.fillRect(0, 0, canvas.width, top);
+    brush.fillRect(0, top + tall, canvas.width, canvas.height);
+    brush.fillRect(0, top, left, tall);
+    brush.fillRect(left + wide, top, canvas.width, tall);
   }
   brush.drawImage(veil, left, top, wide, tall);
   if (strength && high > 0)
@@ -190,7 +234,12 @@ function overlay(canvas, image, cells, section, { width, high, style, strength }
     );
 }
 
+/** @param {Float32Array} cells */
 const most = (cells) => cells.reduce((a, b) => Math.max(a, b), 0);
+/**
+ * @param {ImageSection} section
+ * @param {number} t
+ */
 const timeOf = ({ tubelet: n }, t) =>
   n > 1 ? `frames ${t * n + 1}–${(t + 1) * n}` : `frame ${t + 1}`;
 
@@ -199,7 +248,7 @@ PANELS.image = {
   frames: framesOf,
   limits(section, page) {
     const { layer, head, at } = pick(section, page),
-      last = page.look.outputs.at(-1).row ?? 0;
+      last = page.look.outputs.at(-1)?.row ?? 0;
     return {
       layer: section.heads.length,
       head: section.heads[layer]?.shape[0] ?? 0,
@@ -218,9 +267,8 @@ PANELS.image = {
       { kind, grid, extra, groups, maps } = section,
       [T, Y, X] = grid,
       frames = framesOf(page);
-    const style = ["light", "fog", "heat"].includes(page.state.imageStyle)
-        ? page.state.imageStyle
-        : section.style,
+    const styles = /** @type {Style[]} */ (["light", "fog", "heat"]),
+      style = styles.find((one) => one === page.state.imageStyle) ?? section.style,
       opacity = clamp(Number(page.state.imageOpacity ?? 75) || 0, 0, 100),
       look = { style, strength: opacity / 100 };
     const whole = maps.find(({ key }) => key === map),
@@ -261,7 +309,7 @@ PANELS.image = {
           : Math.min(room, 400);
     const says = el("p", { class: "says num small", role: "status" }),
       best = cells.indexOf(high);
-    const tell = (i) =>
+    const tell = (/** @type {number} */ i) =>
       says.replaceChildren(
         pieces[extra + i] + " ",
         el("b", { "data-value": cells[i], "data-place": extra + i }, number(cells[i], 4)),
@@ -288,7 +336,7 @@ PANELS.image = {
       });
       canvas.onpointermove = (event) => {
         const box = canvas.getBoundingClientRect(),
-          cell = (share, axis, n) =>
+          cell = (/** @type {number} */ share, /** @type {0 | 1} */ axis) =>
             Math.floor((share - section.cells.origin[axis]) / section.cells.step[axis]),
           y = cell((event.clientY - box.top) / box.height, 0),
           x = cell((event.clientX - box.left) / box.width, 1);
@@ -312,22 +360,22 @@ PANELS.image = {
         { picked: at, onclick: (g) => page.set({ row: page.look.outputs[groups[g].rows[0]].row }) },
       );
     }
+    const ofHeads = [
+      { key: "head", label: "one head" },
+      { key: "mean", label: "mean of heads" },
+      { key: "max", label: "max of heads" },
+    ];
     chips(
       side,
       [
-        ...(section.heads.length
-          ? [
-              { key: "head", label: "one head" },
-              { key: "mean", label: "mean of heads" },
-              { key: "max", label: "max of heads" },
-            ]
-          : []),
-        ...maps,
-      ].map((one) => ({ ...one, title: one.how })),
+        ...(section.heads.length ? ofHeads : []),
+        ...maps.map((one) => ({ key: one.key, label: one.label, title: one.how })),
+      ],
       map,
       (imageMap) => page.set({ imageMap }),
     );
     const bar = side.appendChild(el("div", { class: "row noexport small soft" }));
+    /** @type {(label: "layer" | "head", count: number, value: number) => void} */
     const select = (label, count, value) =>
       bar.append(
         el(
@@ -353,8 +401,11 @@ PANELS.image = {
       );
     if (!whole) select("layer", section.heads.length, layer);
     if (map === "head") select("head", section.heads[layer].shape[0], head);
-    chips(bar, [{ key: "light" }, { key: "fog" }, { key: "heat" }], style, (imageStyle) =>
-      page.set({ imageStyle }),
+    chips(
+      bar,
+      styles.map((one) => ({ key: one })),
+      style,
+      (imageStyle) => page.set({ imageStyle }),
     );
     bar.append(
       el(
@@ -392,7 +443,9 @@ PANELS.image = {
         { class: "note small" },
         el("b", { "data-truth": key }, `Measured accuracy: ${page.truth(key)}. `),
         section.first.measured &&
-          ["map", "layer", "head"].every((one) => now[one] === section.first[one])
+          /** @type {const} */ (["map", "layer", "head"]).every(
+            (one) => now[one] === section.first[one],
+          )
           ? "This map is shown first because its measured accuracy is the highest on this page. "
           : "",
         section.caution,
@@ -407,7 +460,8 @@ PANELS.image = {
         ),
       );
 
-    const small = (cells, label, picked, onclick, top, width = 104) => {
+    /** @type {(cells: Float32Array, label: string, picked: boolean, onclick: () => void, width?: number) => HTMLElement} */
+    const small = (cells, label, picked, onclick, width = 104) => {
       const canvas = el("canvas", { "aria-hidden": "true" }),
         sums = Array.from({ length: T }, (_, t) =>
           cells.subarray(t * Y * X, (t + 1) * Y * X).reduce((a, b) => a + b, 0),
@@ -415,7 +469,7 @@ PANELS.image = {
         t = sums.indexOf(Math.max(...sums));
       overlay(canvas, frames[t], cells.subarray(t * Y * X, (t + 1) * Y * X), section, {
         width,
-        high: top || most(cells),
+        high: most(cells),
         ...look,
       });
       return el(
@@ -468,7 +522,6 @@ PANELS.image = {
                 "",
                 map === "head" && l === layer && h === head,
                 () => page.set({ kind, layer: l, head: h, imageMap: "head" }),
-                0,
                 side2,
               )
             : el("i"),
@@ -477,8 +530,8 @@ PANELS.image = {
       .reverse()
       .forEach((row) => {
         row.slice(1).forEach((node, h) => {
-          node.setAttribute("aria-label", page.head(kind, Number(row[0].textContent) - 1, h));
-          node.title = node.getAttribute("aria-label");
+          node.title = page.head(kind, Number(row[0].textContent) - 1, h);
+          node.setAttribute("aria-label", node.title);
         });
         table2.append(...row);
       });

@@ -1,10 +1,17 @@
+// @ts-check
 // An experiment of the lab: verdict, figures, controls, method, literature.
+
+/**
+ * Sign and colour of each verdict.
+ * @type {Record<LabVerdict, [sign: string, tone: string]>}
+ */
 const WORDS = {
   supported: ["✓", "good"],
   refuted: ["✗", "bad"],
   undecided: ["?", "warn"],
   "cannot tell": ["–", "warn"],
 };
+/** @type {Record<string, string>} */
 const STANCES = {
   agrees: "agrees",
   disagrees: "disagrees",
@@ -12,8 +19,13 @@ const STANCES = {
   differs: "different finding",
   context: "background",
 };
+/** @param {number | null} x */
 const spoken = (x) => (typeof x === "number" && Number.isFinite(x) ? number(x) : "?");
 
+/**
+ * @param {HTMLElement} host
+ * @param {LabSection} section
+ */
 function drawVerdict(host, section) {
   const [sign, tone] = WORDS[section.verdict];
   host.append(
@@ -43,8 +55,12 @@ function drawVerdict(host, section) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {LabSection} section
+ */
 function drawEffects(host, section) {
-  const rows = [section.effect, ...section.more].filter(Boolean);
+  const rows = section.effect ? [section.effect, ...section.more] : section.more;
   if (!rows.length) return;
   const body = frame(host, {
     title: "Effect sizes",
@@ -79,33 +95,52 @@ function drawEffects(host, section) {
   );
 }
 
-// All cards are created before the first chart is drawn, because a chart is as wide as its card.
+/**
+ * The numbers of a figure, for export.
+ * @param {LabFigure} figure
+ * @returns {Row[]}
+ */
+function rowsOf(figure) {
+  switch (figure.kind) {
+    case "lines":
+      return [
+        ["line", "x", "y"],
+        ...figure.series.flatMap((one) => one.points.map((p) => [one.name, ...p])),
+      ];
+    case "bars":
+      return [
+        ["name", "value", "low", "high"],
+        ...figure.bars.map((one) => [one.label, one.value, one.low, one.high]),
+      ];
+    case "heatmap":
+      return [["", ...figure.columns], ...figure.values.map((row, r) => [figure.rows[r], ...row])];
+    case "table":
+      return [figure.columns, ...figure.rows];
+  }
+}
+
+/**
+ * The card of a figure. All cards are created before the first chart is drawn, because a chart is as
+ * wide as its card.
+ * @param {HTMLElement} host
+ * @param {LabFigure} figure
+ */
 function figureCard(host, figure) {
-  const rows = {
-    lines: () => [
-      ["line", "x", "y"],
-      ...figure.series.flatMap((one) => one.points.map((p) => [one.name, ...p])),
-    ],
-    bars: () => [
-      ["name", "value", "low", "high"],
-      ...figure.bars.map((one) => [one.label, one.value, one.low, one.high]),
-    ],
-    table: () => [figure.columns, ...figure.rows],
-    heatmap: () => [
-      ["", ...figure.columns],
-      ...figure.values.map((row, r) => [figure.rows[r], ...row]),
-    ],
-  }[figure.kind];
   const body = frame(host, {
     title: figure.title,
     hint: figure.hint,
     name: figure.title.toLowerCase().replace(/\W+/g, "-"),
-    csv: rows,
+    csv: () => rowsOf(figure),
   });
-  body.parentElement.dataset.figure = figure.kind;
+  const card = /** @type {HTMLElement} */ (body.parentElement);
+  card.dataset.figure = figure.kind;
   return body;
 }
 
+/**
+ * @param {HTMLElement} body
+ * @param {LabFigure} figure
+ */
 function drawFigure(body, figure) {
   if (figure.kind === "lines")
     lines(body, {
@@ -126,7 +161,10 @@ function drawFigure(body, figure) {
       body,
       figure.bars.map((one) => ({
         ...one,
-        range: one.low === null || one.low === one.high ? null : [one.low, one.high],
+        range:
+          one.low === null || one.high === null || one.low === one.high
+            ? null
+            : /** @type {[low: number, high: number]} */ ([one.low, one.high]),
       })),
       { max: most || 1, unit: figure.unit && ` ${figure.unit}` },
     );
@@ -142,14 +180,27 @@ function drawFigure(body, figure) {
   } else table(body, figure.columns, figure.rows);
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {LabFigure[]} figures
+ */
 function drawFigures(host, figures) {
   const bodies = figures.map((figure) => figureCard(host, figure));
   figures.forEach((figure, i) => drawFigure(bodies[i], figure));
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {string} title
+ * @param {...Child} inside
+ */
 const text = (host, title, ...inside) =>
   host.append(el("section", { class: "card" }, el("h2", {}, title), inside));
 
+/**
+ * @param {HTMLElement} host
+ * @param {LabSection} section
+ */
 function drawControls(host, section) {
   text(
     host,

@@ -1,4 +1,10 @@
+// @ts-check
 // All experiments of a folder: question, verdict and conclusion.
+
+/**
+ * Sign and colour of each verdict.
+ * @type {Record<LabVerdict, [sign: string, tone: string]>}
+ */
 const TONES = {
   supported: ["✓", "good"],
   refuted: ["✗", "bad"],
@@ -29,7 +35,7 @@ PANELS.labindex = {
         "ol",
         { class: "questions" },
         rows.map((row) => {
-          const [sign, tone] = TONES[row.verdict] || ["·", "soft"];
+          const [sign, tone] = (row.verdict && TONES[row.verdict]) || ["·", "soft"];
           return el(
             "li",
             { value: row.number, "data-verdict": row.verdict || "none" },

@@ -1,3 +1,4 @@
+// @ts-check
 // Every number that an experiment measured, one column per seed.
 PANELS.labnumbers = {
   title: "Numbers",

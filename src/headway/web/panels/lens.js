@@ -1,10 +1,32 @@
+// @ts-check
 // Logit lens: layers by outputs, with the most probable word in each cell.
-const range = (n) => [...Array(n).keys()],
-  at = (array, l, r) => array[l * array.shape[1] + r];
-const named = ({ layers }, l) => layers[l].replace(/^layer |^with /, "");
-const latest = (decided) =>
-  decided.reduce((best, l, r) => ((l ?? -1) > (decided[best] ?? -1) ? r : best), 0);
 
+const range = (/** @type {number} */ n) => [...Array(n).keys()];
+
+/** @type {(array: Floats<2> | Ints<2>, l: number, r: number) => number} */
+const at = (array, l, r) => array[l * array.shape[1] + r];
+
+/**
+ * The name of a layer in a short form.
+ * @type {(section: LensSection, l: number) => string}
+ */
+const named = ({ layers }, l) => layers[l].replace(/^layer |^with /, "");
+/**
+ * The output that is decided in the highest layer.
+ * @param {(number | null)[]} decided
+ */
+const latest = (decided) => {
+  const layers = decided.map((l) => l ?? -1);
+  return layers.indexOf(Math.max(...layers));
+};
+
+/**
+ * The most probable words at a layer and an output.
+ * @param {LensSection} section
+ * @param {LensView} view
+ * @param {number} l
+ * @param {number} r
+ */
 function top(section, { top: ids, probability }, l, r) {
   const [, R, K] = ids.shape,
     first = (l * R + r) * K;
@@ -14,6 +36,13 @@ function top(section, { top: ids, probability }, l, r) {
   }));
 }
 
+/**
+ * The text beside the pointer.
+ * @param {LensSection} section
+ * @param {LensView} view
+ * @param {number} l
+ * @param {number} r
+ */
 function told(section, view, l, r) {
   return [
     section.layers[l],
@@ -23,11 +52,18 @@ function told(section, view, l, r) {
   ].join("\n");
 }
 
+/**
+ * @param {LensSection} section
+ * @param {LensView} view
+ * @param {boolean} ranks
+ * @param {Page} page
+ * @param {[layer: number, output: number]} picked
+ */
 function grid(section, view, ranks, page, picked) {
   const { layers, outputs, reads } = section,
     turned = outputs.length > 14,
     most = Math.log(Math.max(2, ...view.rank));
-  const cell = (l, r) => {
+  const cell = (/** @type {number} */ l, /** @type {number} */ r) => {
     const [first] = top(section, view, l, r),
       rank = at(view.rank, l, r),
       rgb = colour(0.85 * (ranks ? 1 - Math.log(rank) / most : first.value));
@@ -53,17 +89,21 @@ function grid(section, view, ranks, page, picked) {
       el("b", {}, name),
     ),
   );
-  const cells = outputs.map((_, r) => [
-    ...layers.map((__, l) => cell(l, r)),
-    el(
-      "td",
-      { class: "soft", "data-decided": r, "data-value": view.decided[r] ?? "" },
-      view.decided[r] === null ? "never" : named(section, view.decided[r]),
-    ),
-  ]);
+  const cells = outputs.map((_, r) => {
+    const decided = view.decided[r];
+    return [
+      ...layers.map((__, l) => cell(l, r)),
+      el(
+        "td",
+        { class: "soft", "data-decided": r, "data-value": decided ?? "" },
+        decided === null ? "never" : named(section, decided),
+      ),
+    ];
+  });
   const rows = turned
     ? [[el("th"), heads], ...names.map((name, r) => [name, cells[r]])]
     : [[el("th"), names], ...heads.map((name, l) => [name, cells.map((column) => column[l])])];
+  /** @type {<E extends Event>(act: (event: E, l: number, r: number) => void) => (event: On<E>) => void} */
   const on = (act) => (event) => {
     const { layer, output } = event.target.dataset;
     return layer ? act(event, Number(layer), Number(output)) : tip(null);
@@ -78,7 +118,7 @@ function grid(section, view, ranks, page, picked) {
         onpointerleave: () => tip(null),
         onpointermove: on((event, l, r) => tip(event, told(section, view, l, r))),
         onclick: on(
-          (_, l, r) => l && page.set({ layer: l - 1, row: page.look.outputs[r].row ?? r }),
+          (_, l, r) => l > 0 && page.set({ layer: l - 1, row: page.look.outputs[r].row ?? r }),
         ),
       },
       el(
@@ -90,11 +130,16 @@ function grid(section, view, ranks, page, picked) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {LensSection} section
+ * @param {Page} page
+ */
 function curves(host, section, page) {
-  const other = page.otherSection("lens"),
+  const other = page.otherSection("lens")?.views.at(0),
     { fitted } = section,
     L = section.layers.length;
-  const list = (values) => values.map((x) => number(x, 2)).join(", ");
+  const list = (/** @type {number[]} */ values) => values.map((x) => number(x, 2)).join(", ");
   const body = frame(host, {
     title: "Logit lens by layer, over all outputs",
     name: "lens-curves",
@@ -106,25 +151,25 @@ function curves(host, section, page) {
   });
   const views = [
       ...section.views,
-      ...(other && other.views.length ? [{ ...other.views[0], name: page.other.label }] : []),
+      ...(other && page.other ? [{ ...other, name: page.other.label }] : []),
     ],
     pair = el("div", { class: "grid2" }, el("div"), el("div"));
   body.append(pair);
+  /** @type {AxisOptions} */
   const x = {
     label: "layer",
     ticks: range(L)
       .filter((l) => L < 16 || l % 2 === 0)
       .map((l) => [l, named(section, l)]),
   };
+  /** @type {(value: (view: LensView, l: number, r: number) => number) => Series[]} */
   const series = (value) =>
-    views.map((view) => ({
-      name: view.name,
-      points: range(view.rank.shape[0]).map((l) => [
-        l,
-        range(view.rank.shape[1]).reduce((sum, r) => sum + value(view, l, r), 0) /
-          view.rank.shape[1],
-      ]),
-    }));
+    views.map((view) => {
+      const [n, R] = view.rank.shape,
+        mean = (/** @type {number} */ l) =>
+          range(R).reduce((sum, r) => sum + value(view, l, r), 0) / R;
+      return { name: view.name, points: range(n).map((l) => [l, mean(l)]) };
+    });
   lines(pair.children[0], {
     series: series((view, l, r) => at(view.kl, l, r)),
     x,
@@ -142,7 +187,7 @@ PANELS.lens = {
   draw(host, section, page) {
     const { layers, outputs, reads, cosine, how } = section;
     if (cosine) {
-      return bars(
+      bars(
         frame(host, {
           title: "Similarity of each layer to the final vector",
           name: "lens",
@@ -152,12 +197,16 @@ PANELS.lens = {
         layers.map((label, l) => ({ label, value: cosine[l] })),
         { max: 1 },
       );
+      return;
     }
-    const view = section.views.find((one) => one.name === page.state.lens) || section.views.at(-1),
+    const view =
+        section.views.find((one) => one.name === page.state.lens) ||
+        section.views[section.views.length - 1],
       ranks = page.state.lensmode === "rank";
-    const l = clamp((page.state.layer ?? layers.length) + 1, 0, layers.length - 1),
-      spot = page.look.outputs.findIndex((one) => one.row >= page.state.row);
-    const r = page.state.row === undefined || spot < 0 ? latest(view.decided) : spot,
+    const { row } = page.state,
+      l = clamp((page.state.layer ?? layers.length) + 1, 0, layers.length - 1),
+      spot = row === undefined ? -1 : page.look.outputs.findIndex((one) => (one.row ?? 0) >= row);
+    const r = spot < 0 ? latest(view.decided) : spot,
       first = view.decided[r];
     const body = frame(host, {
       title: "Logit lens: the prediction at each layer",
@@ -223,10 +272,10 @@ PANELS.lens = {
           : `; it stays the top prediction from ${layers[first]} on.`,
       ),
     );
-    return curves(host, section, page);
+    curves(host, section, page);
   },
   limits: ({ layers }, page) => ({
-    row: 1 + (page.look.outputs.at(-1).row ?? 0),
+    row: 1 + (page.look.outputs.at(-1)?.row ?? 0),
     layer: layers.length - 1,
   }),
 };

@@ -1,3 +1,4 @@
+// @ts-check
 // All evaluations and events of a training run.
 PANELS.log = {
   title: "Log",

@@ -1,19 +1,31 @@
+// @ts-check
 // For the selected token: the tokens of a corpus with the nearest hidden states, one column per layer.
+
+/** @param {NeighbourLayer} layer */
 const stackOf = (layer) => (layer.layer ? `layer ${layer.layer}` : "embedding");
+
+/**
+ * The layers of the selected stream.
+ * @param {NeighboursSection} s
+ * @param {Page} page
+ */
+function layersOf(s, page) {
+  const streams = s.layers.map((l) => l.stream),
+    name = streams.find((one) => one === page.state.neighboursStream) ?? streams[0];
+  return s.layers.filter((l) => l.stream === name);
+}
 
 PANELS.neighbours = {
   title: "Neighbours",
   draw(host, s, page) {
     const streams = [...new Set(s.layers.map((l) => l.stream))],
-      name = streams.includes(page.state.neighboursStream)
-        ? page.state.neighboursStream
-        : streams[0];
-    const layers = s.layers.filter((l) => l.stream === name),
+      layers = layersOf(s, page),
+      name = layers[0].stream,
       stream = page.stream(name),
       places = layers[0].places;
-    const asked = places.indexOf(page.state.row),
+    const asked = places.indexOf(page.state.row ?? -1),
       row = asked >= 0 ? asked : Math.floor(places.length / 2),
-      place = places[row];
+      place = places.at(row);
     const body = frame(host, {
       title: "Nearest tokens in a corpus",
       name: "neighbours",
@@ -50,7 +62,7 @@ PANELS.neighbours = {
     for (const l of layers) {
       const column = el("div", { "data-layer": l.layer }, el("h3", {}, stackOf(l)));
       columns.append(column);
-      l.hits[row].forEach((t, k) => {
+      l.hits.at(row)?.forEach((t, k) => {
         const [at, pieces, seen] = s.texts[t],
           cosine = sub(l.cosines, row, k),
           rgb = colour(clamp(cosine, 0, 1), "oranges");
@@ -80,7 +92,7 @@ PANELS.neighbours = {
       });
     }
   },
-  limits(s) {
-    return { row: Math.max(...s.layers[0].places) + 1 };
+  limits(s, page) {
+    return { row: Math.max(-1, ...layersOf(s, page)[0].places) + 1 };
   },
 };

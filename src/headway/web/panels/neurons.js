@@ -1,7 +1,18 @@
+// @ts-check
 // Factors of feed-forward activations: which neurons fire together, drawn below the text.
+
+/** Height of the bars of a row and width of a token, in pixels. */
 const HIGH = 26,
   STEP = 13;
 
+/**
+ * The weights of a factor by token, as a button with bars.
+ * @param {Floats<1>} weights
+ * @param {number} most
+ * @param {Stream} stream
+ * @param {boolean} picked
+ * @param {() => void} onclick
+ */
 function spark(weights, most, stream, picked, onclick) {
   const n = weights.length,
     width = n * STEP;
@@ -41,6 +52,10 @@ function spark(weights, most, stream, picked, onclick) {
   );
 }
 
+/**
+ * The tokens with the largest weights.
+ * @type {(weights: Floats<1>, stream: Stream) => string[]}
+ */
 const best = (weights, stream) =>
   [...weights.keys()]
     .sort((a, b) => weights[b] - weights[a])
@@ -52,11 +67,11 @@ PANELS.neurons = {
   title: "Neurons",
   draw(host, section, page) {
     const names = Object.keys(section.stacks),
-      name = names.includes(page.state.neuronsStack) ? page.state.neuronsStack : names.at(-1);
+      name = names.find((one) => one === page.state.neuronsStack) ?? names[names.length - 1];
     const stack = section.stacks[name],
       stream = page.stream(stack.stream),
       numbers = Object.keys(stack.choices).map(Number);
-    const n = numbers.includes(page.state.neuronsN) ? page.state.neuronsN : stack.usual,
+    const n = numbers.find((one) => one === page.state.neuronsN) ?? stack.usual,
       found = stack.choices[n];
     const at = clamp(page.state.neuronsFactor ?? 0, 0, n - 1),
       all = Array.from({ length: n }, (_, k) => sub(found.weights, k));
@@ -75,9 +90,10 @@ PANELS.neurons = {
         name,
         (key) => page.set({ neuronsStack: key, neuronsFactor: null, neuronsN: null }),
       );
-    body.append(el("div", { class: "row small" }, el("span", { class: "soft" }, "factors")));
+    const choice = el("div", { class: "row small" }, el("span", { class: "soft" }, "factors"));
+    body.append(choice);
     chips(
-      body.lastChild,
+      choice,
       numbers.map((key) => ({ key: String(key), label: String(key) })),
       String(n),
       (key) => page.set({ neuronsN: Number(key), neuronsFactor: null }),

@@ -1,13 +1,17 @@
+// @ts-check
 // Predictions of the two members of a model, and the n-grams of this text for and against them.
 PANELS.ngrams = {
   title: "N-grams",
-  limits: (section, page) => ({ row: 1 + (page.look.outputs.at(-1).row ?? 0) }),
+  limits: (section, page) => ({ row: 1 + (page.look.outputs.at(-1)?.row ?? 0) }),
   draw(host, section, page) {
     const outputs = page.look.outputs,
-      spot = outputs.findIndex((one) => one.row >= page.state.row),
-      r = page.state.row === undefined || spot < 0 ? 0 : spot;
+      at = page.state.row ?? 0,
+      r = Math.max(
+        0,
+        outputs.findIndex((one) => (one.row ?? 0) >= at),
+      );
     const { label, members, effects } = section.outputs[r],
-      stream = Object.values(page.look.streams).pop(),
+      [stream] = Object.values(page.look.streams).slice(-1),
       weights = sub(section.tokens, r);
     const body = frame(host, {
       title: "Predictions of the two members",
@@ -21,14 +25,15 @@ PANELS.ngrams = {
     if (outputs.length > 1)
       tokens(
         body,
-        { pieces: outputs.map((one) => `${stream.pieces[one.row]}: ${one.name}`) },
+        { pieces: outputs.map((one) => `${stream.pieces[one.row ?? 0]}: ${one.name}`) },
         { picked: r, onclick: (i) => page.set({ row: outputs[i].row }) },
       );
-    const isNumber = section.kind === "number",
-      target =
-        { number: "distance of the number from the training mean", labels: "logit of this label" }[
-          section.kind
-        ] ?? "margin of the prediction (its logit minus the mean of the other logits)";
+    const isNumber = section.kind === "number";
+    const target = isNumber
+      ? "distance of the number from the training mean"
+      : section.kind === "labels"
+        ? "logit of this label"
+        : "margin of the prediction (its logit minus the mean of the other logits)";
     body.append(el("h3", {}, isNumber ? "Number" : `Probability of “${label}”`));
     bars(
       body,

@@ -1,4 +1,7 @@
+// @ts-check
 // Positional encodings: the table as an image, its similarity kernel, shifts, slow dimensions and use.
+
+/** @type {Record<PositionKind, string>} */
 const KINDS = {
   learned: "A trained vector for each position, added to the token embedding",
   sinusoidal:
@@ -11,9 +14,19 @@ const KINDS = {
   relative: "A trained bias for each head and distance",
 };
 
+/**
+ * A matrix as an image, with its values beside the pointer.
+ * @param {Element} host
+ * @param {Floats<2>} data
+ * @param {number} size
+ * @param {number} tall
+ * @param {string} across
+ * @param {string} down
+ */
 function codeImage(host, data, size, tall, across, down) {
   const [R, C] = data.shape,
     small = { class: "small soft", style: "margin:0" };
+  /** @type {(offset: number, whole: number, n: number) => number} */
   const cell = (offset, whole, n) => clamp(Math.floor((offset / whole) * n), 0, n - 1);
   const canvas = el("canvas", {
     width: C,
@@ -29,13 +42,18 @@ function codeImage(host, data, size, tall, across, down) {
     },
     onpointerleave: () => tip(null),
   });
-  const brush = canvas.getContext("2d"),
+  const brush = brushOf(canvas),
     image = brush.createImageData(C, R);
   drawCells(image, data, R, C, -size, size, "diverging");
   brush.putImageData(image, 0, 0);
   host.append(el("p", small, `${across} 1 … ${C} →`), canvas, el("p", small, `↑ ${down} 1 … ${R}`));
 }
 
+/**
+ * @param {string} name
+ * @param {number | string} value
+ * @param {string} text
+ */
 const fact = (name, value, text) =>
   el(
     "p",
@@ -47,13 +65,21 @@ const fact = (name, value, text) =>
       typeof value === "number" ? number(value) : value,
     ),
   );
+/** @param {string} text */
 const said = (text) => el("p", { class: "small soft" }, text);
+/** @type {(values: Float32Array, from?: number) => Point[]} */
 const points = (values, from = 1) => Array.from(values, (y, i) => [i + from, y]);
 
+/**
+ * @param {HTMLElement} host
+ * @param {PositionBias} code
+ * @param {string} name
+ */
 function biases(host, { bias, distances, kind }, name) {
+  /** @type {Series[]} */
   const heads = Array.from({ length: bias.shape[0] }, (_, h) => ({
     name: "head " + (h + 1),
-    points: distances.map((d, i) => [d, bias[h * distances.length + i]]),
+    points: distances.map((d, i) => [d, sub(bias, h, i)]),
   }));
   const body = frame(host, {
     title: `Positional encoding${name}`,
@@ -72,9 +98,14 @@ function biases(host, { bias, distances, kind }, name) {
   });
 }
 
+/**
+ * @param {Element} host
+ * @param {PositionTable} code
+ */
 function shifts(host, { turn, shifts: all }) {
-  const column = (name, title) => ({ name, title }),
-    one = all[0],
+  /** @type {(name: string, title: string) => Column} */
+  const column = (name, title) => ({ name, title });
+  const one = all.at(0),
     exact = turn ? [column("turned", "largest error of the rotation, in fp32")] : [];
   if (!one) return;
   host.append(el("h3", {}, "Is a shift by k positions one fixed matrix?"));
@@ -115,6 +146,11 @@ function shifts(host, { turn, shifts: all }) {
   }
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {PositionTable} code
+ * @param {string} name
+ */
 function tables(host, code, name) {
   const { colours: size, spread, kernel, use, use_spearman: rho } = code,
     rotary = code.kind === "rotary";
@@ -137,6 +173,7 @@ function tables(host, code, name) {
       ...Array.from(kernel, (k, d) => [d, k, spread[d]]),
     ],
   }).append(pair);
+  /** @type {(label: string, by: number) => Series} */
   const curve = (label, by) => ({
     name: label,
     points: points(
@@ -220,11 +257,10 @@ function tables(host, code, name) {
 PANELS.positions = {
   title: "Positions",
   draw(host, section) {
-    for (const code of section.codes)
-      (code.bias ? biases : tables)(
-        host,
-        code,
-        code.stacks.length > 1 || code.stacks[0] === "self" ? "" : `, ${code.stacks[0]}`,
-      );
+    for (const code of section.codes) {
+      const name = code.stacks.length > 1 || code.stacks[0] === "self" ? "" : `, ${code.stacks[0]}`;
+      if (code.bias) biases(host, code, name);
+      else tables(host, code, name);
+    }
   },
 };

@@ -1,5 +1,36 @@
+// @ts-check
 // What an output depends on: the selected map, drawn over the tokens.
+
+/**
+ * @typedef {object} MapView
+ * @property {string} key
+ * @property {string} label
+ * @property {string} how
+ * @property {number} first the first layer that the page has
+ * @property {number} layers
+ * @property {number} [layer] the only layer that can be shown
+ * @property {Head} [at]
+ * @property {string[]} [names]
+ * @property {boolean} [signed]
+ * @property {string} [unit]
+ * @property {(number[] | null)[]} shares
+ * @property {(number | null)[]} [agree]
+ * @property {{steps?: number, error?: number}} facts
+ * @property {(layer: number) => string} name
+ * @property {(layer: number, output: number) => Record<string, Float32Array>} row weights by stream
+ */
+
+/**
+ * Names of the streams on the page.
+ * @type {Record<string, string>}
+ */
 const NAMES = { source: "source", target: "prefix", text: "text" };
+/**
+ * A line of tokens with its label; the tokens are put into the second node.
+ * @param {string} label
+ * @param {string} name
+ * @param {string | number} key
+ */
 const line = (label, name, key) =>
   el(
     "div",
@@ -8,7 +39,10 @@ const line = (label, name, key) =>
     el("div", { [`data-${name}`]: key }),
   );
 
-// A map of the section; row(layer, output) gives the weights by stream.
+/**
+ * A map of the section.
+ * @type {(section: SaliencySection, one: SaliencyMethod) => MapView}
+ */
 const stored = (section, one) => ({
   ...one,
   layers: one.names.length,
@@ -22,7 +56,13 @@ const stored = (section, one) => ({
   },
 });
 
-// The map of one head, from the data of the attention panel. Whole texts are read at the first token, the last one, or all.
+/**
+ * The map of one head, from the data of the attention panel. An output of the whole text is read at
+ * the first token, the last one, or all.
+ * @param {SaliencySection} section
+ * @param {Page} page
+ * @returns {(MapView & {heads: number}) | null}
+ */
 function single(section, page) {
   const attention = page.section("attention"),
     wanted = section.columns.length > 1 ? "cross" : "self";
@@ -65,27 +105,38 @@ function single(section, page) {
   };
 }
 
+/**
+ * Draws the tokens coloured by the weights for an output.
+ * @param {HTMLElement} host
+ * @param {SaliencySection} section
+ * @param {MapView} map
+ * @param {number} layer
+ * @param {number} r
+ * @param {Page} page
+ */
 function lit(host, section, map, layer, r, page) {
   const parts = Object.entries(map.row(layer, r)),
     row = page.look.outputs[r].row,
-    last = section.columns.at(-1)[0];
+    [last] = section.columns[section.columns.length - 1];
+  /** @type {(stream: string, i: number) => boolean} */
   const later = (stream, i) => section.causal && stream === last && row !== null && i > row;
   const all = parts.flatMap(([stream, w]) =>
     [...w].map((value, i) => ({ stream, i, value })).filter((one) => !later(stream, one.i)),
   );
   const most = Math.max(...all.map((one) => Math.abs(one.value)), 1e-12),
-    low = map.signed ? -most : 0,
-    scheme = map.signed ? "diverging" : "blues";
+    low = map.signed ? -most : 0;
+  /** @type {ColourMap} */
+  const scheme = map.signed ? "diverging" : "blues";
   host.replaceChildren();
   for (const [stream, w] of parts) {
     const into = line(NAMES[stream], "stream", stream);
-    tokens(into.lastChild, page.stream(stream), {
+    tokens(into.children[1], page.stream(stream), {
       value: (i) => (later(stream, i) ? null : w[i]),
       low,
       high: most,
       map: scheme,
     }).forEach((node, i) => {
-      if (later(stream, i)) node.style.opacity = 0.35;
+      if (later(stream, i)) node.style.opacity = "0.35";
     });
     host.append(into);
   }
@@ -110,6 +161,13 @@ function lit(host, section, map, layer, r, page) {
   legend(host, { low, high: most, map: scheme, label: map.signed ? "against … for" : "weight" });
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {MapView[]} maps
+ * @param {MapView} map
+ * @param {number} layer
+ * @param {Page} page
+ */
 function shares(host, maps, map, layer, page) {
   const by = [
     map,
@@ -118,7 +176,7 @@ function shares(host, maps, map, layer, page) {
     ),
   ].find((one) => one && one.shares.some(Boolean));
   if (!by) return;
-  const at = by.shares[clamp(layer - by.first, 0, by.shares.length - 1)],
+  const at = by.shares[clamp(layer - by.first, 0, by.shares.length - 1)] ?? [],
     names = page.look.outputs.map((out) => out.name);
   const body = frame(host, {
     title: "Source or prefix?",
@@ -133,20 +191,28 @@ function shares(host, maps, map, layer, page) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {SaliencySection} section
+ * @param {MapView[]} maps
+ * @param {MapView} map
+ * @param {number} layer
+ * @param {Page} page
+ */
 function agreement(host, section, maps, map, layer, page) {
-  const rows = maps
-    .filter((one) => one.agree)
-    .flatMap((one) =>
-      one.names.map((name, i) => ({
-        one,
-        layer: one.first + i,
-        cells: [
-          one.label + (one.names.length > 1 ? `, layer ${one.first + i + 1}` : ""),
-          one.key === "occlusion" ? 1 : one.agree[i],
-          page.truth(name),
-        ],
-      })),
-    );
+  const rows = maps.flatMap((one) => {
+    const { agree, names = [] } = one;
+    if (!agree) return [];
+    return names.map((name, i) => ({
+      one,
+      layer: one.first + i,
+      cells: [
+        one.label + (names.length > 1 ? `, layer ${one.first + i + 1}` : ""),
+        one.key === "occlusion" ? 1 : agree[i],
+        page.truth(name),
+      ],
+    }));
+  });
   const body = frame(host, {
     title: "Do the maps agree?",
     name: "agreement",
@@ -177,16 +243,13 @@ PANELS.saliency = {
     };
   },
   draw(host, section, page) {
-    const maps = [
-      single(section, page),
-      ...section.methods.map((one) => stored(section, one)),
-    ].filter(Boolean);
-    const map =
-      ["occlusion", "rollout", "gradxinput"].reduce(
-        (found, key) => found || maps.find((one) => one.key === key),
-        maps.find((one) => one.key === page.state.saliencyMap),
-      ) || maps[0];
-    const layerOf = (one) =>
+    const head = single(section, page),
+      maps = section.methods.map((one) => stored(section, one));
+    if (head) maps.unshift(head);
+    const [map = maps[0]] = [page.state.saliencyMap, "occlusion", "rollout", "gradxinput"].flatMap(
+      (key) => maps.find((one) => one.key === key) ?? [],
+    );
+    const layerOf = (/** @type {MapView} */ one) =>
       one.layer ?? clamp(page.state.layer ?? Infinity, one.first, one.first + one.layers - 1);
     const layer = layerOf(map),
       outputs = page.look.outputs,
@@ -234,14 +297,15 @@ PANELS.saliency = {
         section.caution,
       ),
     );
+    const [last] = section.columns[section.columns.length - 1];
     const view = el("div", {}),
-      show = (r) => lit(view, section, map, layer, r ?? picked, page),
+      show = (/** @type {number | null} */ r) => lit(view, section, map, layer, r ?? picked, page),
       into = line("output", "outputs", outputs.length);
     tokens(
-      into.lastChild,
+      into.children[1],
       {
         pieces: outputs.map((out) => out.name),
-        words: section.causal && page.stream(section.columns.at(-1)[0]).words.slice(1),
+        words: section.causal && page.stream(last).words.slice(1),
       },
       { picked, onclick: (r) => page.set({ row: r }), onhover: show },
     );

@@ -1,3 +1,4 @@
+// @ts-check
 // Outputs for the same examples at several training steps.
 PANELS.samples = {
   title: "Samples",
@@ -11,6 +12,7 @@ PANELS.samples = {
         ...samples.map((one) => [one.source, one.target, ...one.outputs]),
       ],
     });
+    /** @type {(label: string, text: string | null, last?: boolean) => Child} */
     const line = (label, text, last) =>
       text != null && [
         el("dt", {}, label),

@@ -1,13 +1,16 @@
+// @ts-check
 // Every setting with its value and the reason for it.
 PANELS.settings = {
   title: "Settings",
   draw(host, { rows, text }, page) {
-    if (!rows)
-      return frame(host, {
+    if (!rows) {
+      frame(host, {
         title: "config.toml",
         name: "settings",
         hint: "This file could not be parsed as TOML.",
       }).append(el("pre", { class: "scroll" }, text));
+      return;
+    }
     const body = frame(host, {
       title: "Settings",
       name: "settings",
@@ -15,17 +18,15 @@ PANELS.settings = {
       csv: () => [["setting", "value", "how", "reason"], ...rows],
     });
     const picked = page.state.settingsHow || "all",
-      counts = (how) =>
+      counts = (/** @type {string} */ how) =>
         rows.filter((row) => how === "all" || row[2] === how || (how === "usual" && !row[2]))
           .length;
     const bar = body.appendChild(el("div", { class: "row noexport" }));
     chips(
       bar,
-      ["all", "asked", "chosen", "usual"].map((key) => ({
-        key,
-        label: { asked: "given", usual: "default" }[key],
-        note: counts(key),
-      })),
+      Object.entries({ all: "all", asked: "given", chosen: "chosen", usual: "default" }).map(
+        ([key, label]) => ({ key, label, note: counts(key) }),
+      ),
       picked,
       (settingsHow) => page.set({ settingsHow }),
     );
@@ -66,6 +67,5 @@ PANELS.settings = {
     body.append(place);
     search.addEventListener("input", show);
     show();
-    return undefined;
   },
 };

@@ -1,7 +1,15 @@
+// @ts-check
 // Summary of a run: scores compared with baselines and other candidates, first curves, model card.
+
+/** @param {Metric} metric */
 const better = ({ lower }) => (lower ? "lower ↓" : "higher ↑");
+/** @type {(value: number | null, digits: number) => string} */
 const written = (value, digits) => (value === null ? "–" : value.toFixed(digits));
 
+/**
+ * @param {HTMLElement} host
+ * @param {{rows: Metric[], columns: ScoreColumn[]}} scores
+ */
 function drawScores(host, { rows, columns }) {
   const named = columns.map(
     (one) => (one.kept ? "✓ " : one.baseline ? "baseline: " : "") + one.name,
@@ -37,7 +45,11 @@ function drawScores(host, { rows, columns }) {
   );
 }
 
-// The metric that selects the checkpoint, compared with baselines.
+/**
+ * The metric that selects the checkpoint, compared with baselines.
+ * @param {HTMLElement} host
+ * @param {{metric: Metric, rows: ComparedScore[]}} compared
+ */
 function drawCompared(host, { metric, rows }) {
   const body = frame(host, {
     title: `Validation ${metric.label}${metric.unit && `, ${metric.unit}`}, compared with baselines`,
@@ -70,8 +82,12 @@ function drawCompared(host, { metric, rows }) {
   );
 }
 
-// Learning curves of cheap methods: would more labels help, and is training a model worth it?
-function drawFew(host, { lines: all }) {
+/**
+ * Accuracy of simple methods with fewer labels: would more labels help, and is training worth it?
+ * @param {HTMLElement} host
+ * @param {Series[]} all
+ */
+function drawFew(host, all) {
   const body = frame(host, {
     title: "Validation accuracy with fewer labels, %",
     name: "few-labels",
@@ -104,7 +120,7 @@ PANELS.summary = {
         ),
       );
     if (section.compared.rows) drawCompared(host, section.compared);
-    if (section.few.lines) drawFew(host, section.few);
+    if (section.few.lines) drawFew(host, section.few.lines);
     const charts = page.section("curves")?.charts.slice(0, 2) || [];
     if (charts.length) drawCharts(host, charts);
     if (section.scores.rows) drawScores(host, section.scores);

@@ -1,7 +1,14 @@
+// @ts-check
 // The same text through all kept checkpoints: small charts by step; a click moves the slider.
+
+/** Most lines of a chart of all layers. */
 const MOST_LINES = 6;
 
-// Ends of the scale that mean something, so that noise does not fill a chart.
+/**
+ * Ends of the scale that mean something, so that noise does not fill a chart.
+ * @param {string} name
+ * @param {number[]} values
+ */
 const scaleOf = (name, values) => {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   if (name === "cka") return { low: Math.min(0.8, Math.floor(low * 10) / 10), high: 1 };
@@ -9,31 +16,41 @@ const scaleOf = (name, values) => {
   return { low: 0, high: high * 1.08 || 1 };
 };
 
-// A selection of many layers: the first, the last, and some in between.
+/**
+ * A selection of many layers: the first, the last, and some in between.
+ * @param {TrainingLine[]} all
+ */
 const chosen = (all) => {
   if (all.length <= MOST_LINES) return all;
   const step = (all.length - 1) / (MOST_LINES - 1);
   return Array.from({ length: MOST_LINES }, (_, i) => all[Math.round(i * step)]);
 };
 
-// The final weights are not a point of the line: they may be an average or an earlier checkpoint.
+/**
+ * Points of all stages but the last. The final weights are not a point of a line: they may be an
+ * average or an earlier checkpoint.
+ * @type {(line: TrainingLine, section: TrainingSection) => Point[]}
+ */
 const pointsOf = (line, section) =>
   line.points || line.values.slice(0, -1).map((y, i) => [section.steps[i], y]);
 
+/**
+ * @param {Element} host
+ * @param {TrainingFigure} figure
+ * @param {TrainingSection} section
+ */
 const card = (host, figure, section) => {
+  /** @type {HTMLElement} */
   const body = frame(host, {
     title: figure.title,
     hint: figure.hint,
     name: "training-" + figure.name,
     csv: () => [
       ["line", "stage", "step", figure.unit],
-      ...figure.series.flatMap((line) =>
-        (line.points || line.values.map((y, i) => [section.steps[i], y])).map(([step, y], i) => [
-          line.name,
-          line.points ? "" : section.labels[i],
-          step,
-          y,
-        ]),
+      ...figure.series.flatMap(({ name, points, values }) =>
+        points
+          ? points.map((point) => [name, "", ...point])
+          : values.map((y, i) => [name, section.labels[i], section.steps[i], y]),
       ),
     ],
     svg: () => body.querySelector("svg"),
@@ -42,6 +59,12 @@ const card = (host, figure, section) => {
   return body;
 };
 
+/**
+ * @param {HTMLElement} body
+ * @param {TrainingFigure} figure
+ * @param {TrainingSection} section
+ * @param {Page} page
+ */
 const drawFigure = (body, figure, section, page) => {
   const kind = figure.name.split(".")[0],
     here = page.data.looks.indexOf(page.look);
@@ -49,7 +72,7 @@ const drawFigure = (body, figure, section, page) => {
   const shown = layered ? chosen(figure.series) : figure.series;
   const values = shown
     .flatMap((line) => pointsOf(line, section).map((p) => p[1]))
-    .filter(Number.isFinite);
+    .filter(isFiniteNumber);
   lines(body, {
     series: shown.map((line, i) => ({
       name: line.name,
@@ -67,7 +90,7 @@ const drawFigure = (body, figure, section, page) => {
   });
   if (figure.series.some((line) => line.points)) return;
   const last = section.labels.length - 1,
-    at = (i) =>
+    at = (/** @type {number} */ i) =>
       el(
         "p",
         {
@@ -82,8 +105,8 @@ const drawFigure = (body, figure, section, page) => {
           shown.length > 1 ? line.name + " " : "",
           el(
             "span",
-            { "data-line": line.name, "data-value": line.values[i] },
-            number(line.values[i]),
+            { "data-line": line.name, "data-value": line.values?.[i] },
+            number(line.values?.[i]),
           ),
         ]),
       );
