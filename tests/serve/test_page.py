@@ -17,6 +17,7 @@ from headway.run import Run
 from headway.serve.keys import Keys
 from headway.settings.folder import SHIPPED
 from tests.inside.browser import browser as browser
+from tests.interop.padded_runs import media_run
 from tests.training.labelled import SHORT, TINY
 
 from .conftest import Here, serving, wait_for
@@ -340,6 +341,21 @@ def test_classify_a_text_and_labels_that_are_markup(browser: Any, tmp_path: Path
         assert "plain" in shown
         assert there.page.locator("#panel img, #panel script").count() == 0
         there.image("classify")
+        there.close()
+
+
+def test_the_most_probable_of_many_classes_of_an_image_are_shown(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.tasks.format.MOST_CLASSES", 2)
+    run = headway.load(media_run(tmp_path / "see", "see"), device="cpu")
+    want = run(PNG)
+    with serving(run) as here:
+        there = There(browser, here.url)
+        there.page.set_input_files("[data-serve=file]", PNG)
+        assert there.send() == want.text
+        shown = there.page.locator("[data-serve=answer] .bar .name").all_inner_texts()
+        assert shown == sorted(want.probabilities, key=want.probabilities.get, reverse=True)
         there.close()
 
 

@@ -1,7 +1,11 @@
+// @ts-check
 "use strict";
+
 // The page at `/` of `headway serve`. The server's description of its models decides what is shown;
 // no task is known by its name. Output of a model is inserted as text, never as markup.
+
 const KEY = "headway-key";
+/** @type {ServeState} */
 const APP = {
   models: [],
   model: null,
@@ -17,45 +21,74 @@ const APP = {
   recorder: null,
 };
 
+/** @returns {Record<string, string>} */
 const keyHeader = () =>
   sessionStorage.getItem(KEY) ? { Authorization: "Bearer " + sessionStorage.getItem(KEY) } : {};
+/**
+ * A node by its name in `data-serve`.
+ * @param {string} name
+ * @returns {HTMLElement | null}
+ */
 const $ = (name) => document.querySelector(`[data-serve=${name}]`);
-const own = () => APP.model.headway;
+const theModel = () => /** @type {ServedModel} */ (APP.model);
+const root = /** @type {HTMLElement} */ (document.getElementById("root"));
+
+/** An error response of the server. */
+class ServerError extends Error {
+  /**
+   * @param {string} message
+   * @param {Response} response
+   */
+  constructor(message, response) {
+    super(message);
+    this.status = response.status;
+    this.wait = response.headers.get("Retry-After");
+  }
+}
+
+const messageOf = (/** @type {unknown} */ error) =>
+  error instanceof Error ? error.message : String(error);
+
+/** @returns {ModelFacts} */
+const own = () => theModel().headway;
 const isMedia = () => own().reads !== "text";
+/**
+ * Name and file types of each kind of media.
+ * @type {Record<MediaKind, [name: string, accept: string]>}
+ */
 const KINDS = {
   image: ["an image", "image/*"],
   video: ["a video", "video/*,image/gif"],
   audio: ["a recording", "audio/*"],
 };
 
+/**
+ * A response of the server; an error response is thrown.
+ * @param {string} path
+ * @param {RequestInit} [options]
+ */
 async function ask(path, options = {}) {
   const answer = await fetch(path, { ...options, headers: { ...keyHeader(), ...options.headers } });
   if (answer.ok) return answer;
-  let said = {};
-  try {
-    said = await answer.json();
-  } catch {
-    /* the error of a proxy may not be JSON */
-  }
-  const error = new Error(said.error?.message || `${answer.status} ${answer.statusText}`);
-  error.status = answer.status;
-  error.wait = answer.headers.get("Retry-After");
-  throw error;
+  /** @type {{error?: {message?: string}} | null} */
+  const said = await answer.json().catch(() => null); // the error of a proxy may not be JSON
+  const message = said?.error?.message || `${answer.status} ${answer.statusText}`;
+  throw new ServerError(message, answer);
 }
 
 // -- the request
 
+/** The options that are set. */
 function shownOptions() {
-  const found = {};
-  for (const [name, value] of Object.entries(APP.options))
-    if (value !== "" && value != null) found[name] = value;
-  return found;
+  const options = Object.entries(APP.options);
+  return Object.fromEntries(options.filter(([, value]) => value !== "" && value != null));
 }
 
 function inputNames() {
   return own().fields.length ? own().fields : own().inputs.filter((name) => name !== "path");
 }
 
+/** @returns {string | Record<string, string>} */
 function theInput() {
   const names = inputNames();
   if (names.length > 1 || own().fields.length) {
@@ -66,22 +99,30 @@ function theInput() {
   return APP.texts[names[0] || "text"] || "";
 }
 
-// Translation models are trained on single lines, so each line of the box is a separate input.
+/**
+ * Whether each line of the box is a separate input: translation models are trained on single lines.
+ * @type {(given: string | Record<string, string>) => given is string}
+ */
 const byLine = (given) =>
   own().writes && !own().continues && typeof given === "string" && given.trim().includes("\n");
+/** @param {string} line */
 const isLine = (line) => line.trim() !== "";
 
+/** @returns {PredictBody} */
 function theRequest() {
   const options = shownOptions(),
     more = Object.keys(options).length ? { options } : {},
     given = theInput();
   const asked = byLine(given) ? { inputs: given.split("\n").filter(isLine) } : { input: given };
-  return { model: APP.model.id, ...asked, ...more };
+  return { model: theModel().id, ...asked, ...more };
 }
 
-// The message about missing input. The prompt of a language model may be empty.
+/**
+ * The message about missing input, or an empty text. The prompt of a language model may be empty.
+ */
 function missing() {
-  if (isMedia()) return APP.file ? "" : `Choose ${KINDS[own().reads][0]} first.`;
+  const { reads } = own();
+  if (reads !== "text") return APP.file ? "" : `Choose ${KINDS[reads][0]} first.`;
   const names = inputNames().length ? inputNames() : ["text"],
     empty = names.filter((name) => !(APP.texts[name] || "").trim());
   if (own().fields.length ? empty.length < names.length : !empty.length) return "";
@@ -90,12 +131,18 @@ function missing() {
     : "Enter a text first.";
 }
 
-// Joins the answers for several lines into one answer with the same lines.
+/**
+ * Joins the answers for several lines into one answer with the same lines.
+ * @param {ServedAnswer[]} answers
+ * @param {string} given
+ * @returns {ServedAnswer}
+ */
 function together(answers, given) {
   const failed = answers.find((answer) => answer.error);
   if (failed) throw new Error(failed.error);
-  const lined = (k) => {
-    const outputs = answers.map((answer) => answer.outputs[Math.min(k, answer.outputs.length - 1)]),
+  const lists = answers.map(({ outputs = [] }) => outputs);
+  const lined = (/** @type {number} */ k) => {
+    const outputs = lists.map((list) => list[Math.min(k, list.length - 1)]),
       texts = outputs.map((output) => output.text);
     return {
       text: given
@@ -105,15 +152,13 @@ function together(answers, given) {
       token_log_probs: outputs.flatMap((output) => output.token_log_probs || []),
     };
   };
-  return {
-    outputs: answers
-      .reduce((a, b) => (a.outputs.length > b.outputs.length ? a : b))
-      .outputs.map((_, k) => lined(k)),
-  };
+  const most = Math.max(...lists.map((list) => list.length));
+  return { outputs: Array.from({ length: most }, (_, k) => lined(k)) };
 }
 
 async function send() {
-  const given = theInput();
+  const given = theInput(),
+    { file } = APP;
   if (APP.stop) return;
   APP.wrong = own().continues ? "" : missing();
   if (APP.wrong) {
@@ -122,26 +167,27 @@ async function send() {
     return;
   }
   const begun = performance.now(),
-    control = new AbortController(),
-    last = {
-      pieces: {},
-      answer: null,
-      whole: null,
-      first: null,
-      took: null,
-      body: null,
-      file: APP.file,
-    };
+    control = new AbortController();
+  /** @type {LastRequest} */
+  const last = {
+    pieces: {},
+    answer: null,
+    whole: null,
+    first: null,
+    took: null,
+    body: null,
+    file,
+  };
   Object.assign(APP, { stop: control, last });
   refresh();
   try {
     let answer;
-    if (isMedia()) {
+    if (file && isMedia()) {
       const form = new FormData();
-      form.append("model", APP.model.id);
+      form.append("model", theModel().id);
       form.append("options", JSON.stringify(shownOptions()));
-      form.append("file", APP.file, APP.file.name || "input");
-      last.body = { model: APP.model.id, options: shownOptions() };
+      form.append("file", file, file.name || "input");
+      last.body = { model: theModel().id, options: shownOptions() };
       answer = await ask("v1/predict", { method: "POST", body: form, signal: control.signal });
     } else {
       last.body = { ...theRequest(), ...(own().continues && { stream: true }) };
@@ -153,17 +199,19 @@ async function send() {
       });
     }
     if ((answer.headers.get("Content-Type") || "").startsWith("text/event-stream"))
-      await follow(answer, begun);
+      await follow(answer, last, begun);
     else {
       const said = await answer.json();
-      last.answer = said.answers ? together(said.answers, given) : said.answer;
+      last.answer = said.answers ? together(said.answers, String(given)) : said.answer;
       last.whole = said.answers || said.answer;
     }
   } catch (error) {
     if (APP.last !== last) return; // another model was selected in the meantime
-    if (error.name === "AbortError") APP.wrong = "Stopped.";
-    else APP.wrong = error.message + (error.wait ? ` (retry in ${error.wait} s)` : "");
-    if (error.status === 401) {
+    const { status, wait } = error instanceof ServerError ? error : { status: 0, wait: null };
+    APP.wrong = control.signal.aborted
+      ? "Stopped."
+      : messageOf(error) + (wait ? ` (retry in ${wait} s)` : "");
+    if (status === 401) {
       sessionStorage.removeItem(KEY);
       begin();
       return;
@@ -175,28 +223,33 @@ async function send() {
   refresh();
 }
 
-// Server-sent events: pieces as they arrive, then the complete answer.
-async function follow(answer, begun) {
-  const reader = answer.body.getReader(),
+/**
+ * Reads server-sent events: pieces as they arrive, then the complete answer.
+ * @param {Response} answer
+ * @param {LastRequest} last
+ * @param {number} begun
+ */
+async function follow(answer, last, begun) {
+  const reader = answer.body?.getReader(),
     decoder = new TextDecoder();
   let rest = "";
-  for (;;) {
+  while (reader) {
     const { done, value } = await reader.read();
     if (done) return;
     rest += decoder.decode(value, { stream: true });
     const events = rest.split("\n\n");
-    rest = events.pop();
+    rest = events.pop() ?? "";
     for (const event of events) {
       if (!event.startsWith("data: ") || event === "data: [DONE]") continue;
       const said = JSON.parse(event.slice(6));
       if (said.error) throw new Error(said.error.message);
       if (said.answers) {
-        [APP.last.answer] = said.answers;
-        APP.last.whole = APP.last.answer;
-        if (APP.last.answer.error) throw new Error(APP.last.answer.error);
+        const [whole] = /** @type {ServedAnswer[]} */ (said.answers);
+        Object.assign(last, { answer: whole, whole });
+        if (whole.error) throw new Error(whole.error);
       } else {
-        APP.last.first ??= performance.now() - begun;
-        APP.last.pieces[said.output] = (APP.last.pieces[said.output] || "") + said.text;
+        last.first ??= performance.now() - begun;
+        last.pieces[said.output] = (last.pieces[said.output] || "") + said.text;
         drawAnswer();
       }
     }
@@ -205,14 +258,23 @@ async function follow(answer, begun) {
 
 // -- display of an answer, depending on its keys
 
+/**
+ * Geometric mean of the token probabilities.
+ * @param {ServedOutput} output
+ */
 const score = (output) =>
   output.token_log_probs?.length
     ? Math.exp(output.token_log_probs.reduce((a, b) => a + b, 0) / output.token_log_probs.length)
     : null;
 
+/**
+ * @param {HTMLElement} host
+ * @param {ServedAnswer} answer
+ */
 function written(host, answer) {
   const outputs = answer.outputs || [{ text: answer.text ?? "" }];
   const [best, ...others] = outputs,
+    mean = score(best),
     given = own().continues && typeof answer.source === "string" ? answer.source : "";
   host.append(
     el(
@@ -241,46 +303,52 @@ function written(host, answer) {
         ),
       ),
     );
-  } else if (score(best) != null)
+  } else if (mean !== null)
     host.append(
       el(
         "p",
         { class: "small soft" },
-        `geometric mean of the token probabilities: ${percent(score(best))}`,
+        `geometric mean of the token probabilities: ${percent(mean)}`,
       ),
     );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {ServedAnswer} answer
+ */
 function spoken(host, answer) {
   written(host, { text: answer.text });
-  if (answer.words?.length) {
-    host.append(
-      el(
-        "div",
-        { class: "words" },
-        answer.words.map((word) =>
-          el(
-            "span",
-            { title: `confidence ${percent(word.confidence ?? 0)}` },
-            word.word,
-            el("small", { class: "num" }, `${word.start.toFixed(2)}–${word.end.toFixed(2)} s`),
-          ),
+  const words = answer.words?.map((word) =>
+    typeof word === "string"
+      ? el("span", {}, word)
+      : el(
+          "span",
+          { title: `confidence ${percent(word.confidence ?? 0)}` },
+          word.word,
+          el("small", { class: "num" }, `${word.start.toFixed(2)}–${word.end.toFixed(2)} s`),
         ),
-      ),
-    );
-  }
+  );
+  if (words?.length) host.append(el("div", { class: "words" }, words));
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {ServedAnswer} answer
+ */
 function labelled(host, answer) {
-  const shares = Object.entries(answer.probabilities || {})
-    .sort((a, b) => b[1] - a[1])
-    .slice(0, 12);
+  const { probabilities, top = [] } = answer;
+  const shares = probabilities
+    ? Object.entries(probabilities).sort((a, b) => b[1] - a[1])
+    : top.map(
+        (one) => /** @type {[label: string, value: number]} */ ([one.label, one.probability]),
+      );
   const named = answer.labels ? answer.labels.join(", ") || "none" : answer.label;
   host.append(el("p", { class: "said", "data-serve": "text" }, named));
   if (shares.length)
     bars(
       host,
-      shares.map(([label, value]) => ({
+      shares.slice(0, 12).map(([label, value]) => ({
         label,
         value,
         shown: percent(value),
@@ -290,8 +358,12 @@ function labelled(host, answer) {
     );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {ServedAnswer} answer
+ */
 function tagged(host, answer) {
-  const words = answer.words || [],
+  const words = /** @type {string[]} */ (answer.words || []),
     tags = answer.tags || [];
   host.append(
     el(
@@ -302,13 +374,17 @@ function tagged(host, answer) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {ServedAnswer} answer
+ */
 function filled(host, answer) {
   host.append(el("p", { class: "said", "data-serve": "text" }, answer.text ?? ""));
   for (const gap of answer.gaps || [])
     bars(
       host,
-      (gap.words || gap).map(({ word, token, probability }) => ({
-        label: word ?? token,
+      gap.map(({ word, probability }) => ({
+        label: word,
         value: probability,
         shown: percent(probability),
       })),
@@ -316,9 +392,12 @@ function filled(host, answer) {
     );
 }
 
-function vector(host, answer) {
-  const values = answer.vector,
-    most = Math.max(...values.map(Math.abs));
+/**
+ * @param {HTMLElement} host
+ * @param {number[]} values
+ */
+function vector(host, values) {
+  const most = Math.max(...values.map(Math.abs));
   host.append(
     el("p", { class: "said", "data-serve": "text" }, `Vector with ${values.length} components`),
   );
@@ -329,17 +408,20 @@ function vector(host, answer) {
   );
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {ServedAnswer} answer
+ * @param {unknown} whole
+ */
 function show(host, answer, whole) {
   if (answer.tags) tagged(host, answer);
-  else if (answer.vector) vector(host, answer);
+  else if (answer.vector) vector(host, answer.vector);
   else if (answer.gaps) filled(host, answer);
   else if (answer.probabilities || "label" in answer || "labels" in answer) labelled(host, answer);
   else if (answer.segments) spoken(host, answer);
   else if (answer.outputs || "text" in answer) written(host, answer);
-  else if ("number" in answer || "value" in answer)
-    host.append(
-      el("p", { class: "said", "data-serve": "text" }, number(answer.number ?? answer.value, 4)),
-    );
+  else if ("value" in answer)
+    host.append(el("p", { class: "said", "data-serve": "text" }, number(answer.value, 4)));
   host.append(
     el(
       "details",
@@ -352,35 +434,51 @@ function show(host, answer, whole) {
 
 // -- code to copy
 
+/**
+ * A text as a word of a shell.
+ * @param {string} text
+ */
 const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
+/**
+ * A value as Python writes it.
+ * @param {unknown} value
+ * @returns {string}
+ */
 function python(value) {
-  if (value === null || typeof value === "boolean")
-    return { null: "None", true: "True", false: "False" }[value];
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
   if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
   if (typeof value !== "object") return JSON.stringify(value);
-  return `{${Object.entries(value)
+  return `{${Object.entries(value ?? {})
     .map(([key, one]) => `${JSON.stringify(key)}: ${python(one)}`)
     .join(", ")}}`;
 }
 
-function curlLine() {
-  const { body, file } = APP.last,
+/**
+ * @param {PredictBody} body
+ * @param {File | null} file
+ */
+function curlLine(body, file) {
+  const { options } = body,
     url = new URL("v1/predict", location.href).href;
   const key = sessionStorage.getItem(KEY) ? ` -H "Authorization: Bearer $KEY"` : "";
   if (file) {
-    const options = Object.keys(body.options).length
-      ? ` -F ${quoted("options=" + JSON.stringify(body.options))}`
+    const more = Object.keys(options ?? {}).length
+      ? ` -F ${quoted("options=" + JSON.stringify(options))}`
       : "";
-    return `curl ${url}${key} -F ${quoted("model=" + body.model)}${options} -F ${quoted("file=@" + file.name)}`;
+    return `curl ${url}${key} -F ${quoted("model=" + body.model)}${more} -F ${quoted("file=@" + file.name)}`;
   }
   return `curl ${body.stream ? "-N " : ""}${url}${key} -H 'Content-Type: application/json' -d ${quoted(JSON.stringify(body))}`;
 }
 
-function pythonLines() {
-  const { body, file } = APP.last,
-    options = Object.entries(body.options || {})
-      .map(([name, value]) => `, ${name}=${python(value)}`)
-      .join("");
+/**
+ * @param {PredictBody} body
+ * @param {File | null} file
+ */
+function pythonLines(body, file) {
+  const options = Object.entries(body.options || {})
+    .map(([name, value]) => `, ${name}=${python(value)}`)
+    .join("");
   const given = file
     ? `open(${python(file.name)}, "rb").read()`
     : python(body.inputs ?? body.input);
@@ -395,16 +493,21 @@ function pythonLines() {
   if (file) fields.push(`"input": {"data": base64.b64encode(${given}).decode()}`);
   return (
     `import ${file ? "base64, " : ""}json, urllib.request\n\nbody = {${fields.join(", ")}}\nrequest = urllib.request.Request(\n    "${url}", json.dumps(body).encode(), {"Content-Type": "application/json"${key}})\n` +
-    `print(json.load(urllib.request.urlopen(request))["${body.inputs ? "answers" : "answer"}"])\n\n# or without a server:\nimport headway\n\nprint(headway.load("${APP.model.id}")(${given}${options}))`
+    `print(json.load(urllib.request.urlopen(request))["${body.inputs ? "answers" : "answer"}"])\n\n# or without a server:\nimport headway\n\nprint(headway.load("${body.model}")(${given}${options}))`
   );
 }
 
-// The clipboard API exists only on HTTPS pages and on localhost; elsewhere the lines are selected.
+/**
+ * Code with a button that copies it. The clipboard API exists only on HTTPS pages and on localhost;
+ * elsewhere the button selects the code.
+ * @param {string} name
+ * @param {string} text
+ */
 function copyable(name, text) {
   const lines = el("pre", { class: "mono", "data-serve": name }, text);
   const copy = async () => {
     if (navigator.clipboard) await navigator.clipboard.writeText(text);
-    else getSelection().selectAllChildren(lines);
+    else getSelection()?.selectAllChildren(lines);
     button.textContent = navigator.clipboard ? "copied" : "selected";
   };
   const button = el(
@@ -417,11 +520,13 @@ function copyable(name, text) {
 
 // -- the look page: a form that opens it in a new tab
 
-// The decoding options that both pages have. A temperature means sampling on the look page.
+/** The decoding options that both pages have. A temperature means sampling on the look page. */
 function lookOptions() {
-  const usual = (name) => own().options.find((option) => option.name === name)?.default,
-    now = shownOptions(),
-    found = {};
+  const usual = (/** @type {string} */ name) =>
+      own().options.find((option) => option.name === name)?.default,
+    now = shownOptions();
+  /** @type {Record<string, OptionValue>} */
+  const found = {};
   for (const name of ["beam", "length_penalty_alpha"]) if (name in now) found[name] = now[name];
   if (now.sample ?? usual("sample"))
     Object.assign(found, {
@@ -446,9 +551,10 @@ function look() {
     rel: "opener",
     hidden: true,
   });
-  const add = (name, value) => form.append(el("input", { type: "hidden", name, value }));
-  add("model", APP.model.id);
-  if (sessionStorage.getItem(KEY)) add("api_key", sessionStorage.getItem(KEY));
+  const add = (/** @type {string} */ name, /** @type {string | null} */ value) =>
+    value && form.append(el("input", { type: "hidden", name, value }));
+  add("model", theModel().id);
+  add("api_key", sessionStorage.getItem(KEY));
   if (APP.file && isMedia()) {
     const box = el("input", { type: "file", name: "file" }),
       carried = new DataTransfer();
@@ -480,14 +586,16 @@ async function record() {
   }
   const { model } = APP,
     stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+  // The permission prompt may have taken long.
   if (APP.model !== model || APP.recorder) {
     stream.getTracks().forEach((track) => track.stop());
     return;
-  } // the permission prompt took long
+  }
   const context = new AudioContext(),
     source = context.createMediaStreamSource(stream);
-  const node = context.createScriptProcessor(4096, 1, 1),
-    parts = [];
+  const node = context.createScriptProcessor(4096, 1, 1);
+  /** @type {Float32Array[]} */
+  const parts = [];
   node.onaudioprocess = (event) => parts.push(event.inputBuffer.getChannelData(0).slice());
   source.connect(node);
   node.connect(context.destination);
@@ -502,10 +610,14 @@ async function record() {
   drawMedia();
 }
 
+/**
+ * @param {Float32Array[]} parts
+ * @param {number} rate
+ */
 function wav(parts, rate) {
   const n = parts.reduce((sum, part) => sum + part.length, 0),
     view = new DataView(new ArrayBuffer(44 + 2 * n));
-  const text = (at, word) =>
+  const text = (/** @type {number} */ at, /** @type {string} */ word) =>
     [...word].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
   text(0, "RIFF");
   view.setUint32(4, 36 + 2 * n, true);
@@ -530,6 +642,10 @@ function wav(parts, rate) {
 
 // -- drawing
 
+/**
+ * Uses a file as the input.
+ * @param {File | undefined} file
+ */
 async function take(file) {
   if (!file) return;
   if (isMedia()) {
@@ -537,12 +653,16 @@ async function take(file) {
     drawMedia();
     return;
   }
-  const name = inputNames()[0] || "text";
+  const name = inputNames()[0] || "text",
+    box = $("input");
   APP.texts[name] = await file.text();
-  if ($("input")) $("input").value = APP.texts[name];
+  if (box instanceof HTMLTextAreaElement) box.value = APP.texts[name];
 }
 
-// The input file and the object URL under which the page shows it.
+/**
+ * Sets the input file and the address under which the page shows it.
+ * @param {File | null} file
+ */
 function hold(file) {
   if (APP.url) URL.revokeObjectURL(APP.url);
   Object.assign(APP, { file, url: file && URL.createObjectURL(file) });
@@ -550,11 +670,13 @@ function hold(file) {
 
 function drawMedia() {
   const box = $("drop"),
-    held = box?.contains(document.activeElement) && document.activeElement.dataset.serve;
+    active = document.activeElement,
+    held = active instanceof HTMLElement && box?.contains(active) && active.dataset.serve;
   box?.replaceWith(mediaBox());
   if (held) $(held)?.focus();
 }
 
+/** @type {Attributes<HTMLElement>} */
 const dropping = {
   ondragover: (event) => {
     event.preventDefault();
@@ -564,12 +686,12 @@ const dropping = {
   ondrop: (event) => {
     event.preventDefault();
     event.currentTarget.classList.remove("over");
-    take(event.dataTransfer.files[0]);
+    take(event.dataTransfer?.files[0]);
   },
 };
 
 function mediaBox() {
-  const [name, accept] = KINDS[own().reads],
+  const [name, accept] = KINDS[/** @type {MediaKind} */ (own().reads)],
     { url } = APP;
   const isVideo = APP.file?.type.startsWith("video/");
   const shown = !APP.file
@@ -600,11 +722,11 @@ function mediaBox() {
           accept,
           class: "unseen",
           "data-serve": "file",
-          onchange: (event) => take(event.target.files[0]),
+          onchange: (event) => take(event.target.files?.[0]),
         }),
       ),
       own().reads === "audio" &&
-        navigator.mediaDevices &&
+        "mediaDevices" in navigator &&
         el(
           "button",
           {
@@ -612,7 +734,7 @@ function mediaBox() {
             "data-serve": "record",
             onclick: () =>
               record().catch((error) => {
-                APP.wrong = `Cannot use the microphone: ${error.message}`;
+                APP.wrong = `Cannot use the microphone: ${messageOf(error)}`;
                 refresh();
               }),
           },
@@ -643,7 +765,9 @@ function textBoxes() {
   });
 }
 
-// The most frequently used options come first; the others follow in their listed order.
+/**
+ * The most frequently used options, which come first; the others follow in their listed order.
+ */
 const FIRST = [
   "n_best",
   "max_len",
@@ -661,23 +785,29 @@ const FIRST = [
   "groups",
   "diversity",
 ];
+/** @param {ModelOption} option */
 const rank = ({ name }) => FIRST.indexOf(name) + 1 || FIRST.length + 1;
 
+/**
+ * @param {ModelOption} option
+ * @returns {HTMLElement | null}
+ */
 function optionBox(option) {
-  const set = (value) => {
+  const set = (/** @type {OptionValue} */ value) => {
     APP.options[option.name] = value;
   };
   const now = APP.options[option.name],
     attrs = { "data-option": option.name, "aria-describedby": `help-${option.name}` };
+  /** @type {HTMLElement} */
   let box;
   if (option.kind === "boolean" || option.kind === "choice") {
-    const choices =
-      option.kind === "choice"
-        ? option.choices.map((one) => [one, one])
-        : [
-            ["yes", true],
-            ["no", false],
-          ];
+    /** @type {[label: string, value: string | boolean][]} */
+    const choices = option.choices
+      ? option.choices.map((one) => [one, one])
+      : [
+          ["yes", true],
+          ["no", false],
+        ];
     box = el(
       "select",
       {
@@ -711,7 +841,7 @@ function optionBox(option) {
     box = el("input", {
       ...attrs,
       type: "text",
-      value: many ? (now || []).join(" | ") : (now ?? ""),
+      value: Array.isArray(now) ? now.join(" | ") : (now ?? ""),
       placeholder: many ? "one | another" : "",
       onchange: (event) =>
         set(
@@ -756,9 +886,10 @@ function drawAnswer() {
     );
   }
   if (last.took != null) {
+    const { took, first } = last;
     const times = [
-      `${Math.round(last.took)} ms`,
-      last.first != null && `first token after ${Math.round(last.first)} ms`,
+      `${Math.round(took)} ms`,
+      first != null && `first token after ${Math.round(first)} ms`,
     ];
     host.append(
       el(
@@ -770,11 +901,11 @@ function drawAnswer() {
   }
 }
 
+/** @param {HTMLElement} host */
 function tryTab(host) {
   const options = [...own().options]
     .sort((a, b) => rank(a) - rank(b))
-    .map(optionBox)
-    .filter(Boolean);
+    .flatMap((option) => optionBox(option) ?? []);
   const chosen = el(
     "select",
     {
@@ -849,24 +980,33 @@ function tryTab(host) {
   refresh();
 }
 
-// Updates everything that changes during a request. The input boxes keep their state and the caret.
+/**
+ * Updates everything that changes during a request. The input boxes keep their state and the caret.
+ */
 function refresh() {
-  const busy = Boolean(APP.stop);
-  if ($("go")) {
-    $("go").disabled = busy;
-    $("stop").hidden = !busy;
+  const busy = Boolean(APP.stop),
+    [go, stop, lines] = ["go", "stop", "lines"].map($);
+  if (go && stop && lines) {
+    go.toggleAttribute("disabled", busy);
+    stop.hidden = !busy;
     drawAnswer();
-    $("lines").replaceChildren(
-      ...(APP.last?.answer
-        ? [copyable("curl", curlLine()), copyable("python", pythonLines())]
-        : []),
-    );
+    const { body = null, answer = null, file = null } = APP.last ?? {};
+    lines.replaceChildren();
+    if (answer && body)
+      lines.append(
+        copyable("curl", curlLine(body, file)),
+        copyable("python", pythonLines(body, file)),
+      );
   }
-  document.getElementById("root").dataset.drawn = `${theTab()} ${busy ? "busy" : "done"}`;
+  root.dataset.drawn = `${theTab()} ${busy ? "busy" : "done"}`;
 }
 
 // -- the routes, from the server's OpenAPI description
 
+/**
+ * The models that a route supports.
+ * @type {Record<string, ((model: ModelFacts) => boolean) | undefined>}
+ */
 const FITS = {
   "/v1/completions": (model) => model.continues,
   "/v1/chat/completions": (model) => model.continues,
@@ -874,6 +1014,10 @@ const FITS = {
   "/v1/audio/transcriptions": (model) => model.writes && model.reads === "audio",
 };
 
+/**
+ * @param {ApiSchema} schema
+ * @returns {string}
+ */
 function typeOf(schema) {
   const kind = schema.enum
     ? schema.enum.join(" | ")
@@ -885,10 +1029,12 @@ function typeOf(schema) {
   return kind + (schema.nullable ? " or null" : "");
 }
 
+/** @param {ApiSchema} schema */
 function fieldsOf(schema) {
   const rows = Object.entries(schema.properties || {});
   if (!rows.length) return el("p", { class: "small" }, typeOf(schema));
-  const needed = (name) => (schema.required || []).includes(name) && el("b", {}, " required");
+  const needed = (/** @type {string} */ name) =>
+    (schema.required || []).includes(name) && el("b", {}, " required");
   return el(
     "div",
     { class: "scroll" },
@@ -912,7 +1058,11 @@ function fieldsOf(schema) {
   );
 }
 
-// The schemas, each with the media types that use it.
+/**
+ * The schemas, each with the media types that use it.
+ * @param {ApiContent | undefined} content
+ * @returns {[schema: ApiSchema, kinds: string][]}
+ */
 function alike(content) {
   const found = new Map();
   for (const [kind, { schema }] of Object.entries(content || {})) {
@@ -922,11 +1072,17 @@ function alike(content) {
   return [...found].map(([key, kinds]) => [JSON.parse(key), kinds]);
 }
 
+/**
+ * @param {string} method
+ * @param {string} path
+ * @param {ApiOperation} about
+ */
 function exampleOf(method, path, about) {
+  /** @type {((model: ModelFacts) => boolean) | null} */
   const fits =
     FITS[path] ||
     (path === "/v1/predict" || path === "/v1/look" ? (model) => model.reads === "text" : null);
-  const named = fits && APP.models.find((model) => fits(model.headway)),
+  const named = APP.models.find((model) => fits?.(model.headway)),
     url = new URL(path.slice(1).replace("{model}", APP.models[0].id), location.href).href;
   const key = about.security ? ` -H "Authorization: Bearer $KEY"` : "",
     kinds = about.requestBody?.content || {};
@@ -939,6 +1095,11 @@ function exampleOf(method, path, about) {
   return `curl ${url}${key}${named ? ` -F ${quoted("model=" + named.id)}` : ""} -F 'file=@example.wav'`;
 }
 
+/**
+ * @param {string} method
+ * @param {string} path
+ * @param {ApiOperation} about
+ */
 function routeOf(method, path, about) {
   const bodies = alike(about.requestBody?.content),
     answers = alike(about.responses["200"]?.content);
@@ -972,13 +1133,18 @@ function routeOf(method, path, about) {
   );
 }
 
-// A plain link could not send the API key.
+/**
+ * Saves a file: a plain link could not send the API key.
+ * @param {string} text
+ * @param {string} name
+ */
 function save(text, name) {
   const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   el("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
+/** @param {HTMLElement} host */
 async function apiTab(host) {
   const card = el("section", { class: "card", "aria-label": "API routes" });
   host.append(card);
@@ -995,7 +1161,9 @@ async function apiTab(host) {
       ),
     ),
   );
-  for (const [path, methods] of Object.entries(JSON.parse(text).paths)) {
+  /** @type {{paths: Record<string, Record<string, ApiOperation>>}} */
+  const { paths } = JSON.parse(text);
+  for (const [path, methods] of Object.entries(paths)) {
     for (const [method, about] of Object.entries(methods))
       card.append(routeOf(method, path, about));
   }
@@ -1004,19 +1172,21 @@ async function apiTab(host) {
 const theTab = () => (location.hash === "#api" ? "api" : "try");
 
 function draw() {
-  const root = document.getElementById("root"),
-    tab = theTab(),
-    held = document.activeElement?.dataset;
+  const tab = theTab(),
+    active = document.activeElement,
+    held = active instanceof HTMLElement ? active.dataset : {};
   const host = el("div", { id: "panel", role: "tabpanel", "aria-labelledby": `tab-${tab}` });
   const sign = () => (themeName() === "dark" ? "☀" : "☾");
-  const turn = (event) => {
+  const turn = (/** @type {On<MouseEvent>} */ event) => {
     ROOT.dataset.theme = themeName() === "dark" ? "light" : "dark";
     event.target.textContent = sign();
   };
-  const step = (event) => {
+  const step = (/** @type {KeyboardEvent} */ event) => {
     if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
-    document.querySelector(`[data-tab]:not([data-tab="${tab}"])`).focus();
-    document.activeElement.click();
+    /** @type {HTMLElement | null} */
+    const other = document.querySelector(`[data-tab]:not([data-tab="${tab}"])`);
+    other?.focus();
+    other?.click();
   };
   root.replaceChildren(
     el(
@@ -1083,14 +1253,14 @@ function draw() {
     el("main", {}, host),
   );
   if (tab === "api")
-    apiTab(host).catch((error) => host.append(el("p", { class: "wrong" }, error.message)));
+    apiTab(host).catch((error) => host.append(el("p", { class: "wrong" }, messageOf(error))));
   else tryTab(host);
-  const again =
-    held &&
-    Object.entries(held)
-      .map(([key, value]) => `[data-${key}="${CSS.escape(value)}"]`)
-      .join("");
-  if (again) document.querySelector(again)?.focus();
+  const again = Object.entries(held)
+    .map(([key, value = ""]) => `[data-${key}="${CSS.escape(value)}"]`)
+    .join("");
+  /** @type {HTMLElement | null} */
+  const same = again ? document.querySelector(again) : null;
+  same?.focus();
   refresh();
 }
 
@@ -1101,6 +1271,7 @@ function leave() {
   Object.assign(APP, { options: {}, last: null, wrong: "", stop: null });
 }
 
+/** @param {ServedModel} model */
 function pick(model) {
   leave();
   APP.typed[model.id] ??= {};
@@ -1108,6 +1279,7 @@ function pick(model) {
   draw();
 }
 
+/** @param {string} wrong */
 function askForKey(wrong) {
   const box = el("input", {
     type: "password",
@@ -1121,7 +1293,7 @@ function askForKey(wrong) {
       begin("The server does not accept this API key.");
     }
   };
-  document.getElementById("root").replaceChildren(
+  root.replaceChildren(
     el("header", { class: "page" }, el("h1", {}, "headway")),
     el(
       "form",
@@ -1142,7 +1314,7 @@ function askForKey(wrong) {
       el("div", { class: "row" }, box, el("button", { class: "go", type: "submit" }, "Continue")),
     ),
   );
-  document.getElementById("root").dataset.drawn = "key";
+  root.dataset.drawn = "key";
   box.focus();
 }
 
@@ -1153,19 +1325,13 @@ async function begin(wrong = "") {
     APP.models = (await (await ask("v1/models")).json()).data;
     pick(APP.models[0]);
   } catch (error) {
-    if (error.status === 401) {
+    if (error instanceof ServerError && error.status === 401) {
       sessionStorage.removeItem(KEY);
       askForKey(wrong);
-    } else
-      document
-        .getElementById("root")
-        .replaceChildren(
-          el(
-            "p",
-            { class: "wrong", role: "alert" },
-            `The server is not responding: ${error.message}`,
-          ),
-        );
+    } else {
+      const message = `The server is not responding: ${messageOf(error)}`;
+      root.replaceChildren(el("p", { class: "wrong", role: "alert" }, message));
+    }
   }
 }
 
