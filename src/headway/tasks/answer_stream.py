@@ -89,7 +89,7 @@ class AnswerStream(Iterator[Answer]):
             raise self._input_error
 
     def _one_by_one(self) -> Iterator[Answer]:
-        """Answers to the inputs of a batch that failed, each predicted separately."""
+        """Answers to the inputs of a failed batch, predicted one by one."""
         while self._pending:
             yield from self._errors()
             asked = self._pending.popleft()
@@ -109,7 +109,7 @@ class AnswerStream(Iterator[Answer]):
         return replace(answer, id=asked.id, row=asked.row)
 
     def _errors(self) -> Iterator[Answer]:
-        """Answers with the errors of the invalid inputs before the next answer."""
+        """Answers of invalid inputs that come before the next valid input."""
         while self._failed and self._failed[0][0] == self._n_answered:
             _, asked = self._failed.popleft()
             self._n_answered += 1

@@ -34,19 +34,19 @@ _NUMBER = re.compile(r"[+-]?(\d[\d.,]*|\.\d+)([eE][+-]?\d+)?\s*%?")
 
 
 def is_table(path: str | Path) -> bool:
-    """Whether a file of this name gets a table of answers."""
+    """Whether answers that are saved to this path become a table."""
     return Path(path).suffix.lower() in ENDINGS
 
 
 def without_formula(text: str) -> str:
-    """The text, with an apostrophe before it if a spreadsheet would compute it."""
+    """The text, with an apostrophe before it if a spreadsheet would evaluate it as a formula."""
     if not text or text[0] not in "=+-@\t\r":
         return text
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def free_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
-    """Names of columns for the answers that none of the given columns has."""
+    """Column names for the answers that do not clash with the input columns."""
     taken = set(taken)
     found = {}
     for name in names:
@@ -176,7 +176,7 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[RowCells])
             found = arrow.array(values)
             if "struct<>" not in str(found.type):
                 return found
-        # Text instead: several types, numbers over 64 bits, or objects without keys.
+        # Parquet cannot hold mixed types, numbers over 64 bits or empty objects: store text.
         texts = (None if one is None else _as_text(one) for one in values)
         return arrow.array([one and one.encode("utf-8", HALVES).decode() for one in texts])
 

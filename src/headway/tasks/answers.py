@@ -153,15 +153,16 @@ class LabelAnswer(Answer):
     """Probability of each class, in the order of `classes`."""
 
     log_probs: tuple[float, ...] = ()
-    """Log-probability of each class as a text, if a language model chose among them."""
+    """Log-probability of each class label as generated text, if a language model chose among the
+    labels."""
 
     top: int | None = None
     """Number of requested classes; None: only the best."""
 
     @classmethod
     def of(cls, classes: Sequence[str], shares: Iterable[float], **other: Any) -> LabelAnswer:
-        """Answer with the most likely class, the first one in case of a tie. `other`: the remaining
-        fields."""
+        """Build the answer from the probability of each class; the first of equally likely classes
+        wins. `other`: further fields of the answer."""
         values = tuple(map(float, shares))
         best = max(range(len(values)), key=values.__getitem__)
         return cls(

@@ -71,20 +71,30 @@ from headway.tokens.tokenizer import Tokenizer
 
 NGRAMS = "n-grams"
 HALVES = "n-grams from the other half"
+
 FEW_TOKENS = 512
+"""Vocabulary size up to which tokens are little more than characters: bytes and special tokens have
+up to about 300."""
 
 BLOCK = 1024
+"""Length in tokens of the blocks that are read to count target tokens; the counts do not depend on
+it."""
+
 SAMPLES = 3
+"""Number of documents that an evaluation continues, for the report."""
+
 SAMPLE_START, SAMPLE_TOKENS = 17, 64
+"""Tokens that are given of each sample, and tokens that are generated: about a line, and a short
+paragraph."""
 
 NEXT = EachRow("words")
 """Every position predicts the next token."""
 
 
 def default_order(vocab_size: int) -> int:
-    """Default order of n-grams: higher for small vocabularies, whose tokens carry little
-    information. A higher order was better by less than a hundredth on every text and vocabulary
-    that was tried, and makes the table half as large again."""
+    """Default order (longest n-gram) of an n-gram model: higher for small vocabularies, whose
+    tokens carry little information. A higher order improved the loss by less than a hundredth on
+    every text and vocabulary that was tried, and makes the table half as large again."""
     return 7 if vocab_size <= FEW_TOKENS else 5
 
 
@@ -264,7 +274,8 @@ def causal_lm_dataset(
 
 
 def stream_of(texts: Columns, tokenizer: Tokenizer, settings: RunSettings) -> DocumentTokens:
-    """Plain documents, or documents with fields where the settings name some."""
+    """Tokens of the training documents; with `data.fields`, those of documents that consist of
+    fields."""
     if not settings.data.fields:
         return DocumentStream(texts["text"], tokenizer.bos, tokenizer.eos)
     stores = {name: texts.tokens(name) for name in settings.data.fields}
@@ -297,8 +308,8 @@ def check_language(opened: LoadedRun) -> None:
 
 
 def likelihood(asked: EvalPass, items: CausalLMDataset) -> tuple[float, int]:
-    """Negative log-likelihood of all documents, or of the first `asked.most` windows, and the
-    number of tokens."""
+    """Negative log-likelihood in nats and number of tokens, for all windows or the first
+    `asked.max_examples` of them."""
     rows, total = np.arange(len(items.cut))[: asked.max_examples], 0.0
     for _, batch in asked.batches(items, rows):
         total += float(word_loss(NEXT.read(asked.model, *batch.streams), batch.targets, PLAIN).nll)
@@ -306,8 +317,8 @@ def likelihood(asked: EvalPass, items: CausalLMDataset) -> tuple[float, int]:
 
 
 def language_scores(total: float, count: int, examples: DocumentSet) -> dict[str, float]:
-    """Loss per token and perplexity from a total in nats, and bits per byte unless the documents
-    have fields, whose bytes are those of the body alone."""
+    """Loss per token, perplexity and bits per byte, from a total loss in nats. Documents with
+    fields get no bits per byte: only the bytes of their last field (the body) are known."""
     loss = total / max(1, count)
     found = {"loss": loss, "ppl": math.exp(min(loss, 50.0))}
     if not examples.has_fields:
@@ -330,8 +341,8 @@ class NGramBaseline:
 
     @torch.no_grad()
     def likelihood(self, items: CausalLMDataset, most: int | None = None) -> tuple[float, int]:
-        """Negative log-likelihood and number of tokens in the windows that models are evaluated
-        on."""
+        """Negative log-likelihood in nats and number of tokens, for all windows or the first `most`
+        of them."""
         rows, total = np.arange(len(items.cut))[:most], 0.0
         for first in range(0, len(rows), 256):
             some = rows[first : first + 256]
@@ -355,7 +366,7 @@ class NGramBaseline:
 
 
 def _target_counts(items: CausalLMDataset, size: int) -> NDArray[np.int64]:
-    """How often each token is a target, including field marks and end tokens."""
+    """Number of times that each token is a target, including field marks and end tokens."""
     blocks = replace(items, context=BLOCK, epoch_seed=None)
     counts_V, most = np.zeros(size, np.int64), max(1, COUNTED // BLOCK)
     for first in range(0, min(len(blocks.cut), most), 256):
@@ -398,8 +409,8 @@ class LanguagePredictions:
 
     samples: Sequence[dict[str, str]] = ()
     of_body: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """Negative log-likelihood and number of tokens of the last field, by the fields that the model
-    has read."""
+    """Negative log-likelihood and number of tokens of the last field (the body), by the fields that
+    precede it in the prompt: none or all others."""
 
 
 @dataclass(frozen=True)
@@ -466,8 +477,9 @@ class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
     def baselines(
         self, data: TrainingData, examples: DocumentSet, predictions: LanguagePredictions
     ) -> Methods:
-        """Token frequencies, and n-grams unless the model is an n-gram model itself; without
-        training data, n-grams of each half of the documents."""
+        """Scores of simple language models: token frequencies, and n-grams unless the model is an
+        n-gram model itself. Without training data, the n-grams are counted in the other half of the
+        documents."""
         counts_ngrams = not self.settings.model.is_counted
         if data is None:
             gone = MethodScores({}, "not available: the run has no training data")
@@ -495,8 +507,9 @@ class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
 
 
 def _ngrams_by_halves(items: CausalLMDataset) -> tuple[float, int] | None:
-    """Negative log-likelihood of each half of the documents (or of a single document) under n-grams
-    counted in the other half, and the number of tokens: a baseline without training data."""
+    """Cross-validated n-gram baseline for a run without training data: negative log-likelihood of
+    each half of the documents under n-grams counted in the other half, and the number of tokens. A
+    single document is cut into two halves."""
     source = items.source
     if not isinstance(source, DocumentStream) or source.store.tokens.size < 2:
         return None
@@ -515,8 +528,8 @@ def _ngrams_by_halves(items: CausalLMDataset) -> tuple[float, int] | None:
 def body_likelihood(
     model: nn.Module, items: CausalLMDataset, names: Sequence[str], device: torch.device
 ) -> tuple[float, int]:
-    """Negative log-likelihood of the last field given the fields `names`, and its number of tokens
-    including the closing mark."""
+    """Negative log-likelihood of the last field given the fields `names`, and the number of its
+    tokens, including its closing mark."""
     source = items.source
     assert isinstance(source, FieldStream)
     chosen = np.array([name in names for name in source.names])

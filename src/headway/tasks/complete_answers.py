@@ -47,7 +47,7 @@ def predictor(use: InferenceRequest) -> Predictor:
 
 
 def chooses_labels(options: Mapping[str, Any]) -> bool:
-    """Whether each line gets one of several labels, from `labels` or from few-shot examples."""
+    """Whether the options ask for few-shot classification: one of several labels for each line."""
     if options.get("labels"):
         return True
     return bool(options.get("shots")) and bool(shots_of(options["shots"]).after)
@@ -61,7 +61,7 @@ def shots_of(given: str | Path | Sequence[Mapping[str, str]]) -> FewShotExamples
 
 
 def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> TextCallback | None:
-    """Function that receives the text as it is generated, or None without `--stream`."""
+    """Callback that prints the text while it is generated, or None without `--stream`."""
     write: TextCallback | None = options.get("stream") or None
     searches = decode.beam > 1 and not decode.sample
     if write is not None and (searches or decode.n_best > 1):

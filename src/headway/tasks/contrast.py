@@ -83,10 +83,11 @@ class ContrastiveTargets:
     """True where the second example of a pair (column) is a negative for another pair (row)."""
 
     weights_B: Tensor
-    """Zero for the dummy pairs of the fixed-size form."""
+    """Weight of each pair: zero for dummy pairs that fill a batch of fixed size."""
 
     real_N: Tensor | None = None
-    """Zero for the dummy tokens of the fixed-size form, if all views are in one stream."""
+    """Weight of each token if all views are in one stream: zero for dummy tokens that fill a batch
+    of fixed size."""
 
 
 def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
@@ -103,7 +104,8 @@ def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PairSide:
-    """One of the two columns of pairs, or the only column."""
+    """One column of the training pairs with its input windows. Data without pairs has only one
+    column."""
 
     columns: Columns
     inputs: InputDataset
@@ -119,7 +121,8 @@ class PairSide:
 
 
 def sides_of(columns: Columns, cut: Callable[[Columns], InputDataset]) -> list[PairSide]:
-    """The column of the examples, followed by that of their partners if the data has pairs."""
+    """The sides of the data: the column of examples and, if the data has pairs, that of their
+    partners."""
     [name] = [name for name in columns if name != "other"]
     stores = [columns[name], *([columns["other"]] if "other" in columns else [])]
     parts = [Columns({name: store}) for store in stores]
@@ -134,16 +137,18 @@ class PairDataset:
     preprocessor: Preprocessor
     epoch_seed: EpochSeed | None = None
     single: bool = False
-    """Read each example once, for distillation, where the loss does not compare examples."""
+    """Whether each example is read only once: in distillation, whose loss does not compare
+    examples."""
 
     @property
     def views(self) -> tuple[PairSide, ...]:
-        """The column of each view."""
+        """The side that each view of an example is read from: both sides, or the only one twice."""
         return tuple(self.sides) if self.single else (self.sides[0], self.sides[-1])
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Total length of all views of an example; all its windows are as long as the first."""
+        """Total length of all views of an example. Only the first window counts: all windows of an
+        example are equally long."""
         lengths = [side.inputs.lengths[side.first] for side in self.views]
         return np.stack(lengths).sum(axis=0, keepdims=True).T
 
@@ -153,7 +158,7 @@ class PairDataset:
 
     @property
     def is_text(self) -> bool:
-        """Whether the views of all examples are in one stream, as of texts."""
+        """Whether all views share one stream, which only texts do."""
         return isinstance(self.preprocessor, TextPreprocessor)
 
     def for_epoch(self, draw: EpochSeed) -> PairDataset:
@@ -167,7 +172,8 @@ class PairDataset:
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[ContrastiveTargets]:
-        """A batch in which items 2i and 2i + 1, or item i of each of two streams, are pair i."""
+        """A batch of pairs: pair i is items 2i and 2i + 1 of a single stream, or item i of each of
+        two streams."""
         read = tuple(
             side.inputs.collate(self._windows(side, rows), device, None, self._view_seed(number))
             for number, side in enumerate(self.views)
@@ -189,7 +195,7 @@ class PairDataset:
         return None if self.epoch_seed is None else replace(self.epoch_seed, view=reading)
 
     def _windows(self, side: PairSide, rows: IntArray) -> IntArray:
-        """A window of each example: a random one in training, otherwise the first."""
+        """One window per example: a random one in training, otherwise the first."""
         if self.epoch_seed is None:
             return side.first[rows]
         drawn = CounterRandom(self.epoch_seed.seed, self.epoch_seed.epoch).uniform(WINDOW, rows)
@@ -214,8 +220,8 @@ def vectors_of(
     *,
     changed: int | None = None,
 ) -> Float32Array:
-    """Vectors of the examples of a pass; an example in several windows gets their mean. `changed`:
-    seed of a random change as in training; None: examples as they are."""
+    """Embedding of each example of an evaluation: the mean over its windows. `changed`: seed of a
+    random augmentation; None: no augmentation."""
     readout, model, device = readout_of(settings), asked.model, asked.device
 
     def outputs(rows: IntArray, batch: Batch[Tensor]) -> Tensor:
@@ -235,14 +241,14 @@ def vectors_of(
 
 @dataclass(frozen=True)
 class RetrievalPairs:
-    """Evaluation pairs for retrieval: partners from the data, else two halves of each example, else
-    two views that are changed as in training."""
+    """Pairs for the evaluation of retrieval. Partners come from the data if it has pairs. Otherwise
+    they are the two halves of each text, or two augmented views of each media example."""
 
     preprocessor: Preprocessor
     sides: tuple[PairSide, PairSide]
     augmented: bool = False
     partner: str = "the other half of its words"
-    """The partner of an example, for people."""
+    """Description of the partner of an example, for score tables."""
 
     @classmethod
     def of(cls, columns: Columns, intake: Preprocessor) -> RetrievalPairs:
@@ -272,8 +278,8 @@ class RetrievalPairs:
         return retrieval(one_ND, two_ND, content_keys(columns, np.arange(len(two_ND))))
 
     def baseline(self, tokenizer: Tokenizer | None, n: int) -> tuple[str, Retrieval]:
-        """Name and score of the baseline on the same number of examples `n`: tf-idf for texts,
-        chance otherwise."""
+        """Name and scores of the retrieval baseline on `n` examples: tf-idf for texts, chance for
+        media."""
         if tokenizer is None:
             return "chance", chance(n)
         texts = [side.columns["text"] for side in self.sides]
@@ -282,7 +288,8 @@ class RetrievalPairs:
 
 
 def valid_loss(a_ND: Float32Array, b_ND: Float32Array, temperature: float) -> float:
-    """Mean loss per pair in blocks of `BLOCK` pairs, so that it is comparable between runs."""
+    """Mean contrastive loss per pair. Pairs are compared in blocks of `BLOCK`, so that the loss
+    does not depend on the size of the validation set."""
     total = 0.0
     for first in range(0, len(a_ND), BLOCK):
         a, b = (torch.from_numpy(x[first : first + BLOCK]) for x in (a_ND, b_ND))
@@ -315,7 +322,8 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
         self.valid_set = RetrievalPairs.of(self.prepared.valid, self.preprocessor)
 
     def parts(self, step: EpochItems, micro_tokens: int) -> list[MicroBatch]:
-        """A single part per step, because every example is compared with all others of the step."""
+        """A single micro-batch per step: the contrastive loss compares every example with all
+        others of the step."""
         _, plan = self.planned(step.epoch)
         return [MicroBatch(step, len(step.rows), plan.n_targets(step.rows))]
 
@@ -331,7 +339,7 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
         return replace(batch, streams=tuple(streams))
 
     def read(self, model: nn.Module, given: Batch[ContrastiveTargets]) -> Read:
-        """The output with one row per view, the views of a pair next to each other."""
+        """The embeddings of all views, one per row; the views of a pair are adjacent."""
         reads = [self.readout.read(model, stream) for stream in given.streams]
         read = reads[0]
         if len(reads) == 2:
@@ -357,7 +365,7 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
         return self.n_valid
 
     def frequencies(self) -> None:
-        """Always None: the target depends on the other examples of a step."""
+        """None: contrastive learning has no fixed targets that could be counted."""
         return None
 
     def show(self, part: MicroBatch) -> list[Shown]:
@@ -384,7 +392,8 @@ class ContrastiveTask(Task):
         return f"{prepared.train.n:,} {kind}"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        """Facts about the data, with tokens or positions counted over all views."""
+        """Facts about the data on which default settings depend. Tokens and positions are counted
+        over all views."""
         pairs = "other" in prepared.train
         if self.row.is_audio:
             found = audio_stats(settings, prepared)
@@ -488,12 +497,13 @@ class ContrastiveEvaluator(Evaluator[RetrievalPairs, PairVectors]):
 
 
 def reads_once(settings: RunSettings) -> bool:
-    """Whether examples are compared with the output of a teacher instead of with each other."""
+    """Whether each example is read once: in distillation, where it is compared with the teacher's
+    output instead of with other examples."""
     return bool(settings.distil.teacher) and not settings.distil.hard
 
 
 def target_of(data: DataSettings) -> Need | None:
-    """What comes with media: the partner if the settings name one, otherwise nothing."""
+    """The target column of media data: the partner if the settings name one, otherwise None."""
     return OTHER if data.other_field else None
 
 

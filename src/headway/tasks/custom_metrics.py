@@ -20,7 +20,7 @@ target is a list of references."""
 MetricFunction = MetricCallable | tuple[MetricCallable, Literal["lower"]]
 
 LOG_KEYS = frozenset({"kind", "step", "time", "best", "seconds", "samples", "figures", "examples"})
-"""Other keys of a line of the log, which metrics cannot use as names."""
+"""Keys that a line of the log already uses, so that custom metrics cannot have these names."""
 
 
 class MetricFailed(UserError):
@@ -97,6 +97,6 @@ class ObjectiveWithMetrics:
 def with_metrics(
     objective: Objective[Any], own: Mapping[str, CustomMetric], by: str = ""
 ) -> Objective[Any]:
-    """The objective with additional metrics. `by`: the metric that selects the best model, if it is
-    one of them."""
+    """The objective with custom metrics in its scores. `by`: name of the custom metric that selects
+    the best checkpoint; empty: the task's own metric does."""
     return cast(Objective[Any], ObjectiveWithMetrics(objective, own, by)) if own else objective

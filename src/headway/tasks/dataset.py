@@ -32,7 +32,8 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class EpochSeed:
-    """Source of all randomness of an epoch: windows, masked positions, dropped words, speeds."""
+    """Seed of all random choices in an epoch: windows, masked positions, dropped words, playback
+    speeds."""
 
     seed: int
     epoch: int
@@ -51,15 +52,18 @@ class Batch(Generic[T]):
     """Correct outputs: labels, tokens, patches or partners."""
 
     weights_R: Tensor | None = None
-    """Weight of each output; zero for padding of a fixed form. None: all have the same weight."""
+    """Weight of each output; zero for padding in a batch of fixed size. None: all have the same
+    weight."""
 
     rows_R: Tensor | None = None
-    """Positions of the last stream with outputs; None: all of them, or one output per sequence."""
+    """Positions of the last stream for which the model predicts an output. None: every position, or
+    one output per sequence."""
 
 
 @dataclass(frozen=True)
 class PositionInfo:
-    """Description of one position of a stream, for people."""
+    """Human-readable description of one position of a stream: a token, an image patch or a stretch
+    of audio."""
 
     text: str = ""
     """Text of a token."""
@@ -85,15 +89,17 @@ class TaskDataset(Protocol[T]):
 
     @property
     def example_index(self) -> IntArray:
-        """Index of the example that each item is a window of."""
+        """Index of the example that each item belongs to: a long example is several items, its
+        windows."""
         return np.arange(len(self.lengths))
 
     def for_epoch(self, draw: EpochSeed) -> TaskDataset[T]:
-        """A copy with the random choices of an epoch."""
+        """A copy that makes the random choices of this epoch."""
         return self
 
     def n_targets(self, rows: IntArray) -> int:
-        """Number by which the summed loss of these items is divided."""
+        """Number of loss terms (tokens, words or examples) in these items: the summed loss is
+        divided by it."""
         return len(rows)
 
     @abstractmethod
@@ -104,7 +110,7 @@ class TaskDataset(Protocol[T]):
         ...
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        """The fixed form of all batches in a CUDA graph, or None if there is none."""
+        """Shapes that fit every batch of the plan, as CUDA graphs require; None if there are none."""
         return None
 
     def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
@@ -119,7 +125,7 @@ two texts of 19,000 characters on one core in 3.1 to 3.5 s with 8,192 rows and i
 
 
 def n_examples(items: TaskDataset[T]) -> int:
-    """Number of examples, which own the items in ascending order."""
+    """Number of examples that these items belong to."""
     owner = items.example_index
     return int(owner[-1]) + 1 if len(owner) else 0
 
@@ -146,7 +152,8 @@ def batches_of(
 
 @dataclass(frozen=True)
 class EvalPass:
-    """One pass of a model over a set of examples, without training."""
+    """Parameters of one evaluation or inference pass: the model, its device and the examples to
+    use."""
 
     model: nn.Module
     device: torch.device
@@ -158,7 +165,8 @@ class EvalPass:
 
     on_progress: OnProgress = no_progress
     calibrate: bool = False
-    """Whether to fit a temperature to these examples and to score labels with it."""
+    """Whether to fit a calibration temperature to these examples, and to score label probabilities
+    with it."""
 
     should_stop: Callable[[], bool] = lambda: False
     """Called between two batches; `Stopped` is raised when it returns true."""
@@ -169,7 +177,7 @@ class EvalPass:
 
     @classmethod
     def of_run(cls, run: LoadedRun, on_progress: OnProgress = no_progress) -> EvalPass:
-        """A pass over a test set or over inputs to predict for."""
+        """A pass of an opened run over a test set, or over inputs to predict."""
         only_decodes = run.engine is not None and run.spec.writes
         model = nn.Module() if only_decodes else run.model
         return cls(model, run.device, on_progress=on_progress, run=run)
@@ -197,8 +205,8 @@ class EvalPass:
 def mean_by_example(
     found: Iterable[tuple[IntArray, FloatArray]], items: TaskDataset[T], n: int
 ) -> FloatArray:
-    """Outputs of items (R C) as one row for each of the first `n` examples: the mean over the
-    windows of an example."""
+    """Mean of the outputs over the windows of each of the first `n` examples (N C). `found` yields
+    the indices of items with their outputs (R C)."""
     sums_NC: FloatArray | None = None
     for rows, values_RC in found:
         if sums_NC is None:
@@ -213,8 +221,8 @@ def mean_by_example(
 def example_outputs(
     asked: EvalPass, items: TaskDataset[T], outputs_of: Callable[[IntArray, Batch[T]], Tensor]
 ) -> FloatArray:
-    """Outputs of the first examples (N C), each the mean over the windows of the example.
-    `outputs_of` returns those of a batch (R C), given the numbers of its items."""
+    """Outputs of the first examples (N C), each the mean over its windows. `outputs_of` computes
+    the outputs of a batch (R C) from the indices of its items."""
     n = n_examples(items)
     n = n if asked.max_examples is None else min(n, asked.max_examples)
     found = (

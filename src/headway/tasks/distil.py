@@ -59,8 +59,9 @@ def student_model(begun: ParentRun, settings: RunSettings) -> ModelSettings:
 
 
 def _with_front_of(teacher: ModelSettings, shape: ModelSettings) -> ModelSettings:
-    """The student's settings with the embedding width of the teacher, for comparison. The student's
-    embeddings may be narrower: they start from the principal components of the teacher's."""
+    """The student's model settings with the teacher's embedding width, so that both can be
+    compared. The widths may differ: a student's narrower embeddings start as principal components
+    of the teacher's."""
     if isinstance(shape, EncoderSettings) and isinstance(teacher, EncoderSettings):
         if teacher.d_embedding is None and (shape.d_embedding or 0) > teacher.d_model:
             raise ConfigError(
@@ -200,7 +201,8 @@ def _kept(teacher: dict[str, float], student: dict[str, float], objective: Objec
 
 
 def _speed(model: nn.Module, objective: Objective[Any], device: torch.device) -> float:
-    """Batches per second of the forward pass and the loss, on the first training examples."""
+    """Measured batches per second of a model, forward pass and loss, on the first training
+    examples."""
     step = objective.epoch(0)[0]
     parts = objective.parts(step, 2048)[:4]
     batches = [objective.batch(part, device, None) for part in parts]

@@ -29,6 +29,7 @@ from headway.tasks.preprocess.preprocessor import InputLine, preprocessor_of
 from headway.tasks.task import InferenceRequest
 
 TOP = 5
+"""Default number of nearest candidates, as many as fit on a line or a screen for several inputs."""
 
 
 class EmbeddingPredictor:
@@ -44,7 +45,7 @@ class EmbeddingPredictor:
         self.preprocessor = preprocessor_of(self.settings, words)
 
     def vectors(self, values: Sequence[object]) -> Float32Array:
-        """Vectors of inputs that were read."""
+        """Embeddings of preprocessed inputs."""
         if not values:
             return np.zeros((0, 0), np.float32)
         columns, opened = self.preprocessor.columns(values), self.use.opened
@@ -155,7 +156,7 @@ class NearestPredictor(EmbeddingPredictor):
 
 
 def text_of(one: LoadedInput) -> str | None:
-    """The text of an input, or None for a file."""
+    """The text of an input; None for media, which have a name instead."""
     return None if one.name else str(one.values[0])
 
 

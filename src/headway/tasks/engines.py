@@ -23,10 +23,11 @@ ENGINES = {
 the tasks, as all code for foreign formats does, so they are imported only on use."""
 
 Make = Callable[[Path, RunSettings], "Engine"]
-"""Function that makes an engine from an exported folder and the settings of the command."""
+"""Type of the function that builds an engine from an exported folder and the settings of the
+command."""
 
 TEXT_ALONE = ("ctranslate2",)
-"""Engines that do not support models of images or audio."""
+"""Engines that run only text models."""
 
 
 def check_engine(name: str) -> None:

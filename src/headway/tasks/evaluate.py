@@ -44,13 +44,13 @@ class Evaluator(ABC, Generic[E, P]):
         compare checkpoints."""
 
     def baselines(self, data: TrainingData, examples: E, predictions: P) -> Methods:
-        """Scores of simple methods that learn from the training data, on all examples or, if that
-        saves time, on those of the predictions."""
+        """Scores of simple methods fitted to the training data. They are computed on all examples,
+        or only on those of the predictions where that saves time."""
         return {}
 
     def fitted(self, predictions: P, examples: E, calibrate: bool) -> P:
-        """The predictions with decision thresholds fitted to these validation examples, and with
-        `calibrate` also with a temperature."""
+        """The predictions with decision thresholds fitted to these validation examples. With
+        `calibrate`, a temperature is fitted too."""
         return predictions
 
     @abstractmethod

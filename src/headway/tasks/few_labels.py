@@ -18,9 +18,11 @@ from headway.tasks.loaded_run import open_run
 from headway.tasks.readout import OneVector
 
 EACH = (8, 32, 128)
-"""Numbers of labels per class that are tried."""
+"""Numbers of labels per class at which the learning curve is measured."""
 
 DRAWS = 3
+"""Random samples of examples per number of labels; their mean is steadier, at three times the cost.
+"""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -50,8 +52,9 @@ def curve(
     train: tuple[Sequence[TextPair], FloatArray, IntArray],
     valid: tuple[Sequence[TextPair], FloatArray, IntArray],
 ) -> list[dict[str, Any]]:
-    """One row for each number of labels per class, the last with all labels: validation accuracy
-    (%) of nearest neighbours and of a bag of words, averaged over some draws."""
+    """Points of the learning curve, one per number of labels per class; the last uses all labels.
+    Each has the validation accuracy (%) of nearest neighbours and of a bag of words, averaged over
+    `DRAWS` random samples."""
     texts, vectors_ND, labels_N = train
     n_classes, most = int(max(labels_N.max(), valid[2].max())) + 1, int(np.bincount(labels_N).max())
     rows = []

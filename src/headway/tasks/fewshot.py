@@ -21,7 +21,8 @@ from headway.nn.linear import packing
 from headway.settings.listed import ensure_list
 
 KINDS = {("text", "label"): ("Text: ", "\nLabel:"), ("prompt", "answer"): ("", "")}
-"""Field names of an example, and the text before and after its input in the prompt."""
+"""Formats of few-shot examples: names of the two fields, and the text before and after the input in
+the prompt."""
 
 BETWEEN = "\n\n"
 """Separator between two examples, as in GPT-3."""
@@ -35,7 +36,7 @@ class FewShotExamples:
     """
 
     examples: tuple[tuple[str, str], ...]
-    """Texts and answers."""
+    """Pairs of input text and answer."""
 
     before: str = "Text: "
     after: str = "\nLabel:"
@@ -97,7 +98,8 @@ class FewShotPrediction:
     text: str
     label: str
     log_probs: dict[str, float]
-    """Log-probability of the tokens of each label after the prompt; labels are ranked by it."""
+    """Log-probability of each label: the sum over its tokens, given the prompt. The best label is
+    chosen."""
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -133,7 +135,7 @@ class FewShotClassifier:
         self.prefix: SharedPrefix | None = None
 
     def __call__(self, texts: Iterable[str], *, live: bool = False) -> Iterator[FewShotPrediction]:
-        """Yield one choice per text, in order. `live`: do not wait for more texts to fill a
+        """Yield a prediction per text, in order. `live`: do not wait for more texts to fill a
         batch."""
         first = 0
         with packing([self.model]):
@@ -154,9 +156,9 @@ class FewShotClassifier:
                     yield FewShotPrediction(text, max(logs, key=lambda label: logs[label]), logs)
 
     def _asked(self, prompt: str) -> tuple[list[int], list[list[int]]]:
-        """The tokens of the prompt, and those of each label.
+        """Tokens of the prompt, and tokens of each label after it.
 
-        Prompt and label are tokenized together, as in training; the shared start is the prompt.
+        Prompt and label are tokenized together, as in training; their common start is the prompt.
         """
         tokenizer = self.completer.tokenizer
         whole = tokenizer.encode_batch([f"{prompt} {label}" for label in self.labels])
@@ -186,7 +188,7 @@ class FewShotClassifier:
     def _scored(
         self, asked: Sequence[tuple[list[int], list[list[int]]]], shared: SharedPrefix | None
     ) -> list[list[list[float]]]:
-        """The log-probabilities of the tokens of each label, for each text."""
+        """Log-probabilities of the tokens of each label given the prompt, for each text."""
         n_labels = len(self.labels)
         with evaluating([self.model]):
             longest = max(len(answer) for _, answers in asked for answer in answers)
@@ -227,7 +229,7 @@ def _parsed(line: str, where: str) -> object:
 
 
 def _example(found: object, where: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The text and the answer of an example, and their field names."""
+    """Input and answer of a few-shot example, and the names of its two fields."""
     for names in KINDS:
         if isinstance(found, Mapping) and all(isinstance(found.get(name), str) for name in names):
             return (found[names[0]], found[names[1]]), names

@@ -31,15 +31,15 @@ GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))
 
 @dataclass(frozen=True)
 class Gapped:
-    """A line of text as tokens, with the indices of its gaps."""
+    """Tokenized line of text, with the indices of its gaps."""
 
     line: str
     tokens: list[int]
     gaps: list[int]
 
     def windows(self, room: int) -> list[tuple[list[int], list[int]]]:
-        """Windows of the line as tokens and gaps: one for the whole line, or, if that is too long,
-        one per gap with the gap near the middle."""
+        """Tokens and gaps of each window. A line of up to `room` tokens is one window. A longer
+        line has one window per gap, with the gap near the middle."""
         if len(self.tokens) <= room:
             return [(self.tokens, self.gaps)]
         parts = []
@@ -139,8 +139,8 @@ class MaskedLMPredictor:
     def _candidates(
         self, pieces: Sequence[tuple[int, list[int], list[int]]]
     ) -> list[list[list[tuple[int, float]]]]:
-        """For each piece and each of its gaps: tokens with their probabilities, most
-        likely first."""
+        """Candidate tokens with their probabilities, most likely first, for each gap of each
+        window."""
         bos, eos = self.tokenizer.bos, self.tokenizer.eos
         flat = [token for _, tokens, _ in pieces for token in (bos, *tokens, eos)]
         lengths = [len(tokens) + ENDS for _, tokens, _ in pieces]
@@ -158,7 +158,7 @@ class MaskedLMPredictor:
         return [[next(ranked) for _ in gaps] for _, _, gaps in pieces]
 
     def _probabilities(self, tokens_N: Tensor, layout: Layout, rows_R: Tensor) -> Tensor:
-        """Mean probabilities over the models; special tokens are excluded."""
+        """Token probabilities at the gaps, averaged over the models; special tokens are excluded."""
         total = torch.zeros((), device=self.device)
         for model in self.models:
             read = EachRow("words").read(model, ModelInput(tokens_N, layout), rows_R=rows_R)
@@ -184,7 +184,8 @@ class MaskedLMPredictor:
         )
 
     def _word(self, token: int) -> str:
-        """Readable form of a token; its name if it is only white space or a part of a character."""
+        """Readable form of a token: its text, or its name in the vocabulary if it is only white
+        space or part of a character."""
         return (
             self.tokenizer.decode([token]).strip(" \n\t\ufffd") or self.tokenizer.tokens([token])[0]
         )

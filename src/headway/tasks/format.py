@@ -39,6 +39,7 @@ from headway.tasks.answers import (
 from headway.tasks.scores import ScoreRow, Scores, Standing
 
 DIGITS = 6
+"""Decimal places of numbers in JSON: fp32 has about seven significant digits."""
 
 MOST_CLASSES = 50
 """Media answers list the probabilities of all classes in JSON only up to this number of classes."""
@@ -64,7 +65,8 @@ class PrintOptions:
 
     alignments: bool = False
     top: int | None = None
-    """Number of classes to print with their probabilities; None: only the best class."""
+    """Number of most likely classes to print with their probabilities; None: only the best class,
+    without."""
 
     form: str = "text"
     """Format of transcripts: `text`, `srt` or `vtt`."""
@@ -93,7 +95,6 @@ def to_lines(answer: Answer, show: PrintOptions, number: int) -> str:
 
 @singledispatch
 def _values(answer: Answer) -> JsonDict:
-    """Return the JSON keys of an answer that do not describe its input."""
     return {"text": answer.text}
 
 
@@ -200,7 +201,8 @@ def _(answer: GapAnswer) -> JsonDict:
 
 @_lines.register
 def _(answer: GapAnswer, show: PrintOptions, number: int) -> str:
-    """The filled text, or the guesses for each gap if several were requested."""
+    """The filled text. If several candidates per gap were requested, one line per candidate
+    instead, with the number of its gap where there are several."""
     if all(len(gap) < 2 for gap in answer.gaps):
         return answer.text
     several = len(answer.gaps) > 1
@@ -233,7 +235,7 @@ def _output(answer: TextAnswer) -> JsonDict:
 
 
 def _region(link: Any) -> JsonDict:
-    """Return the part of an image that a word attended to."""
+    """Return, as JSON, the region of an image that a word of its caption attended to."""
     grid = [[_rounded(line) for line in frame] for frame in link.grid_TYX]
     return {
         "word": link.word, "box": list(link.box), "frames": list(link.frames),
@@ -252,8 +254,8 @@ def _(answer: TextAnswer) -> JsonDict:
 
 @_lines.register
 def _(answer: TextAnswer, show: PrintOptions, number: int) -> str:
-    """One line per output: the score first if requested, the alignment last if requested. With
-    several outputs per input, each line begins with the number of its input."""
+    """One line per output text, separated by tabs: input number and score if requested, the text,
+    and the alignment if requested."""
     return "\n".join(_text_line(one, show, number) for one in (answer, *answer.others))
 
 
@@ -267,8 +269,8 @@ def _text_line(answer: TextAnswer, show: PrintOptions, number: int) -> str:
 
 
 def _shown_link(link: Any) -> str:
-    """`0-2`, as in the Pharaoh format, or `circle:8,16,16,24`: left, top, right and bottom of the
-    part of the image."""
+    """Alignment of one word as text. Between words it is `0-2`, as in the Pharaoh format. For an
+    image it is `circle:8,16,16,24`: the pixel box left, top, right, bottom of the word's region."""
     if isinstance(link, tuple):
         return "{}-{}".format(*link)
     return f"{link.word}:{','.join(map(str, link.box))}"
@@ -397,7 +399,7 @@ def _(answer: SpeakerAnswer, show: PrintOptions, number: int) -> str:
 
 
 def cell_names(spec: Spec, n_best: int) -> list[str]:
-    """Return the names of the cells that answers of a task may have."""
+    """Return the column names that the answers of a task may have in a table."""
     scored = spec.is_single_label or spec.writes
     found = ["answer", *["score"] * scored, *["spans"] * spec.is_tagging]
     for rank in range(2, n_best + 1):
@@ -406,7 +408,8 @@ def cell_names(spec: Spec, n_best: int) -> list[str]:
 
 
 def to_cells(answer: Answer, n_best: int = 1) -> JsonDict:
-    """Return the cells of an answer: `answer`, `score` where there is one, and the next-best."""
+    """Return the table cells of an answer: `answer`, `score` if it has one, and the next-best
+    answers."""
     if answer.error:
         return {"answer": None, "error": answer.error}
     found: JsonDict = {"answer": _cell_value(answer)}

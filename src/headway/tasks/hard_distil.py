@@ -20,7 +20,7 @@ from headway.tasks.readout import OneClass
 
 
 class HardTeacher:
-    """Teacher run, whose model is loaded on the device of the first batch."""
+    """Teacher of hard distillation. Its model is loaded on the device of the first batch."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.folder = run_folder(settings.classify.teacher)
@@ -59,8 +59,8 @@ class HardTeacher:
 
 
 def check_teacher(settings: RunSettings) -> ImageSettings:
-    """The image settings of the teacher. Raises an error if the teacher has other classes or reads
-    images of another size."""
+    """Check that the teacher has the same classes and reads images of the same size as the student.
+    Returns the teacher's image settings."""
     name, model = settings.classify.teacher, settings.model
     other = load_run(run_folder(name))
     if spec_of(other) != spec_of(settings):

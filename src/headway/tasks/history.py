@@ -16,7 +16,7 @@ from headway.specs.metrics import METRICS, Metric
 LOG = "metrics.jsonl"
 
 LogEntry = dict[str, Any]
-"""One line of the log."""
+"""One line of the log `metrics.jsonl`."""
 
 StepValue = tuple[float, float]
 """A step and a value."""
@@ -31,7 +31,7 @@ class History:
     event: list[LogEntry] = field(default_factory=list)
     end: list[LogEntry] = field(default_factory=list)
     scores: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
-    """Metrics that the run may report, by name."""
+    """Definitions of the metrics that the run may have logged, by name."""
 
     @property
     def last(self) -> LogEntry:
@@ -40,7 +40,7 @@ class History:
 
     @property
     def kept_scores(self) -> dict[str, float]:
-        """Scores of the final model; empty if they were not logged."""
+        """Scores of the final weights; empty if they were not logged."""
         return named_scores(self.last.get("scores")).get(str(self.last.get("kept")), {})
 
     def points(self, kind: str, name: str) -> list[StepValue]:
@@ -73,7 +73,7 @@ def entries(path: Path) -> Iterator[LogEntry]:
 
 
 def _with_current_names(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of an older log by the current names of metrics."""
+    """An entry of an older log, with the metric names that are used now."""
     return {
         METRIC_NAMES.get(name, name): _with_current_names(value)
         if isinstance(value, dict)
@@ -83,13 +83,14 @@ def _with_current_names(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def named_scores(found: object) -> dict[str, dict[str, float]]:
-    """Scores by the name of the model that they belong to; malformed entries are left out."""
+    """Scores by name from a log entry, for example of each baseline; malformed entries are left
+    out."""
     every = found.items() if isinstance(found, dict) else ()
     return {str(name): values for name, values in every if isinstance(values, dict)}
 
 
 def number(value: object) -> float:
-    """A value that should be a number, or NaN."""
+    """A logged value as a float; NaN if it is not a number."""
     return float(value) if isinstance(value, int | float) else math.nan
 
 
@@ -99,5 +100,5 @@ def mean(points: Sequence[StepValue]) -> float:
 
 
 def finite(points: Iterable[StepValue]) -> list[StepValue]:
-    """The points whose value is a number."""
+    """The points whose value is neither NaN nor infinite."""
     return [point for point in points if math.isfinite(point[1])]

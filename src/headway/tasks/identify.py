@@ -46,20 +46,22 @@ from headway.tasks.task import InferenceRequest, Predictor
 Float32Array = NDArray[np.float32]
 
 MOST_VERIFIED = 2000
-"""Largest number of validation recordings that are compared with each other."""
+"""Largest number of validation recordings that are compared with each other during training; they
+have about `MOST_PAIRS` pairs."""
 
 MOST_PAIRS = 2_000_000
-"""Largest number of compared pairs; of more pairs a random sample is used."""
+"""Largest number of pairs in a verification; of more pairs a random sample is used. All pairs are
+in memory at once, with a few tens of bytes each."""
 
 
 class IdentifyTask(ClassifyTask):
-    """Audio classification whose vectors are also compared with each other."""
+    """Speaker identification: audio classification whose embeddings also verify speakers."""
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> IdentifyObjective:
         return IdentifyObjective(settings, prepared)
 
     def predictor(self, use: InferenceRequest) -> Predictor:
-        """A classifier, or a comparison of vectors with `--against` or `--to`."""
+        """A classifier, or, with `--against` or `--to`, a predictor of speaker vectors."""
         if not use.options.get("against") and not use.options.get("to"):
             return ClassifyPredictor(use)
         check_options(CallFacts(row=self.row, options=use.options))
@@ -79,13 +81,13 @@ class SpeakerPredictions(LabelPredictions):
     """Predicted speakers, and vectors of the recordings."""
 
     vectors_ND: Float32Array | None = None
-    """A unit vector for each of the recordings to compare; None in a quick evaluation."""
+    """Normalised embedding of each recording that is verified; None in a quick evaluation."""
 
 
 @dataclass(frozen=True)
 class IdentifyEvaluator(ClassifyEvaluator):
-    """Evaluation of classification on known speakers, and of verification on unknown speakers, or
-    on the known ones if the set has no others."""
+    """Evaluation of speaker classification and verification. Speakers in the training data are
+    classified. Verification uses the unknown speakers, or the known ones if there are no others."""
 
     def predict(self, asked: EvalPass, examples: LabelledSet) -> SpeakerPredictions:
         said = super().predict(asked, examples)
@@ -146,7 +148,7 @@ class IdentifyEvaluator(ClassifyEvaluator):
 
 @torch.no_grad()
 def item_vectors(asked: EvalPass, items: ClassificationDataset) -> Float32Array:
-    """A unit vector for each of the examples of the pass."""
+    """Normalised embedding of each example of an evaluation."""
     unit, found = OneVector(unit=True), dict[int, Float32Array]()
     for rows, batch in asked.examples(items):
         read = unit.read(asked.model, items.inputs.to_model_input(batch.streams[0]))
@@ -181,8 +183,8 @@ class Verification:
 def verification(
     vectors_ND: NDArray[np.floating[Any]], labels_N: NDArray[np.int64], seed: int = 1
 ) -> Verification | None:
-    """Verification on all pairs, or on a sample of `MOST_PAIRS`; None unless there are pairs of the
-    same speaker and of different speakers."""
+    """Result of verification on all pairs of recordings, or on a sample of `MOST_PAIRS`. None
+    unless there are pairs with the same speaker and pairs with different speakers."""
     first, second = np.triu_indices(len(labels_N), 1)
     if len(first) > MOST_PAIRS:
         chosen = np.random.default_rng(seed).choice(len(first), MOST_PAIRS, replace=False)
@@ -226,7 +228,7 @@ class SpeakerPredictor(EmbeddingFilePredictor):
         yield from super().answers(lines, live)
 
     def vectors(self, values: Sequence[object]) -> Float32Array:
-        """A unit vector for each recording."""
+        """Normalised embedding of each recording."""
         if not values:
             return np.zeros((0, 0), np.float32)
         opened = self.use.opened
@@ -237,8 +239,8 @@ class SpeakerPredictor(EmbeddingFilePredictor):
         return item_vectors(asked, found)
 
     def _enrolled(self) -> dict[str, Float32Array]:
-        """Enrolled speakers: the mean vector of each speaker of a list, or the vector of one
-        file."""
+        """Embeddings of the enrolled speakers by name: the normalised mean over the recordings of
+        each speaker in a list, or the embedding of a single file."""
         if self.against is None:
             return {}
         label_wanted = LABEL if self.is_list else None
@@ -283,8 +285,8 @@ class SpeakerPredictor(EmbeddingFilePredictor):
 
 
 def threshold_of(folder: Path) -> float | None:
-    """Least cosine that counts as the same speaker: the equal-error threshold from the last
-    evaluation of the run, or None if it was not logged."""
+    """Decision threshold of the run: the least cosine that counts as the same speaker. It is the
+    equal-error threshold of the last evaluation, or None if that was not logged."""
     for entry in reversed(read_history(folder).end):
         figures = entry.get("figures")
         found = figures.get("verification") if isinstance(figures, dict) else None

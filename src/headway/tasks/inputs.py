@@ -101,7 +101,6 @@ def is_several(x: object, settings: RunSettings) -> bool:
 
 
 def _is_audio(x: tuple[object, ...]) -> bool:
-    """Whether a tuple is one recording, samples and sampling rate, instead of two inputs."""
     return len(x) == 2 and isinstance(x[1], int | float | np.number) and not np.isscalar(x[0])
 
 
@@ -275,7 +274,7 @@ class Inputs:
         )
 
     def _named(self, x: Mapping[str, object], where: str) -> object:
-        """The inputs in a mapping, in the order of the task."""
+        """The inputs that a mapping names, in the order that the task defines."""
         data = self.settings.data
         found, known = [], set[str]()
         for need in self.spec.needs:
@@ -361,7 +360,7 @@ class Inputs:
     def _part(
         self, x: Mapping[str, object], form: ItemFormat, where: str
     ) -> tuple[object, MediaRegion, object]:
-        """The media value of a mapping, the selected part of it, and its sampling rate."""
+        """The media value in a mapping, the region of it to use, and its sampling rate."""
         own = form.modality
         targets = {name for need in self.spec.needs if need.role == "target" for name in need.names}
         inputs = [need.name for need in self.spec.needs if need.role == "input"]

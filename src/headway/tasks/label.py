@@ -78,6 +78,7 @@ from headway.tasks.task import InferenceRequest, Note, Predictor, Task
 from headway.tokens.tokenizer import Tokenizer
 
 SAMPLES = 8
+"""Number of examples with their predictions in the report of an evaluation: a short list."""
 
 BAG = "bag of words"
 
@@ -88,7 +89,7 @@ class ClassificationDataset(InputDatasetMixin):
 
     inputs: InputDataset
     truth_N: StoredTargets | None = None
-    """Target of each example."""
+    """Target of each example; None if the targets are unknown."""
 
     weights_N: NDArray[np.float32] | None = None
     """Weight of each example; None: all have the same weight."""
@@ -107,14 +108,14 @@ class ClassificationDataset(InputDatasetMixin):
         if self.weights_N is not None:
             weights_B *= np.resize(self.weights_N[owner], n)
         known = np.zeros(len(rows), np.int64) if self.truth_N is None else self.truth_N[owner]
-        # Padding of a fixed form repeats the first items: mixup may mix any image with them.
+        # Padding repeats the first items instead of zeros: mixup may mix any image with it.
         targets = torch.from_numpy(known[np.resize(np.arange(len(rows)), n)])
         return to_device(Batch((stream,), targets, torch.from_numpy(weights_B)), device)
 
 
 @dataclass
 class ClassifyObjective(Objective[Tensor]):
-    """Training and validation of a classification task."""
+    """Training objective of classification: targets, augmentation, losses and validation."""
 
     evaluator: ClassifyEvaluator = field(init=False)
     train_dataset: ClassificationDataset = field(init=False)
@@ -209,8 +210,8 @@ class ClassifyObjective(Objective[Tensor]):
         ]
 
     def evaluate(self, asked: EvalPass) -> Scores:
-        """Scores with a warning about rare labels and, at the end of training, the learning curve
-        of cheap classifiers."""
+        """Scores of the classifier. Rare labels add a warning, and the end of training adds the
+        learning curve of cheap classifiers."""
         text = rare_label_note(self.label_type.supports(self.valid_truth_N))
         caution = f"caution: {text} Their scores and macro F1 are unreliable."
         return super().evaluate(asked).updated(
@@ -219,7 +220,8 @@ class ClassifyObjective(Objective[Tensor]):
         )  # fmt: skip
 
     def _few_labels(self, device: torch.device) -> list[dict[str, Any]]:
-        """Learning curve of cheap classifiers, for texts whose run starts from an encoder."""
+        """Learning curve of cheap classifiers on few labels. Empty unless the run fine-tunes a text
+        encoder on a small single-label dataset."""
         from headway.tasks import few_labels as few
 
         texts, run = self.preprocessor.texts(self.prepared.train), self.settings.start.run
@@ -249,7 +251,8 @@ class ClassifyObjective(Objective[Tensor]):
 
 @dataclass(frozen=True)
 class ItemLogits:
-    """Logits of a model for the items of the first examples, by member of the model."""
+    """Logits of a model for all windows of the first examples, kept separately for its neural
+    layers and its n-gram table."""
 
     label_type: LabelType
     dataset: ClassificationDataset
@@ -258,10 +261,10 @@ class ItemLogits:
 
     rows: Sequence[IntArray]
     neural: Sequence[Tensor]
-    """Logits of these items (R C) from the model's layers."""
+    """Logits from the neural layers (R C), batch by batch."""
 
     ngrams: Sequence[Tensor] | None = None
-    """Logits of the same items from the n-gram member, if the model has one."""
+    """Logits from the n-gram table for the same windows; None if the model has none."""
 
     ngram_weight: float = 0.0
     """Weight of the n-grams in the prediction."""
@@ -284,18 +287,19 @@ class ItemLogits:
         return cls(target, items, n, every, neural, ngrams or None, share)
 
     def with_ngram_weight(self, share: float | None) -> ItemLogits:
-        """A copy in which the n-grams have this weight; None: their present weight."""
+        """A copy with this weight of the n-grams; None: unchanged."""
         return self if share is None else replace(self, ngram_weight=share)
 
     @property
     def single_members(self) -> dict[str, ItemLogits]:
-        """The logits of each member alone; empty for a model without n-grams."""
+        """Copies that predict with the neural layers alone and with the n-grams alone; empty for a
+        model without n-grams."""
         if self.ngrams is None:
             return {}
         return {NEURAL: replace(self, ngram_weight=0.0), NGRAMS: replace(self, ngram_weight=1.0)}
 
     def per_example(self, temperature: float = 1.0) -> FloatArray:
-        """Predictions for each example: the mean over its windows."""
+        """Predictions for each example: the mean of the probabilities over its windows."""
         made = (
             (rows, self.label_type.predictions(scores_RC / temperature).numpy())
             for rows, scores_RC in zip(self.rows, self._scores(), strict=True)
@@ -310,8 +314,8 @@ class ItemLogits:
                 for one_RC, other_RC in both)  # fmt: skip
 
     def temperature(self, truth_N: TargetArray) -> Temperature | None:
-        """The temperature with the lowest loss on these examples, fitted to at most `ENOUGH`
-        probabilities."""
+        """Calibration temperature with the lowest loss on these examples, fitted to at most
+        `ENOUGH` probabilities."""
         some = self.first(ENOUGH // max(1, len(self.label_type.names)))
         truth_N = truth_N[: some.n]
         return fit_temperature(
@@ -350,7 +354,7 @@ class LabelPredictions:
     """Settings of the run that were fitted to these examples, by dotted name."""
 
     scored_N: NDArray[np.bool_] | None = None
-    """Whether each example is scored; None: all are."""
+    """Mask of the examples that are scored; None: all are."""
 
     @property
     def divisor(self) -> float:
@@ -358,7 +362,7 @@ class LabelPredictions:
 
     @cached_property
     def probs_NC(self) -> FloatArray:
-        """Probabilities or numbers for each example: the mean over the models."""
+        """Probabilities (or numbers) for each example, averaged over the models of an ensemble."""
         return np.mean([self._per_example(one) for one in self.models], axis=0)
 
     def _per_example(self, logits: ItemLogits) -> FloatArray:
@@ -367,7 +371,8 @@ class LabelPredictions:
 
     @property
     def members(self) -> dict[str, FloatArray]:
-        """Predictions of each member of a single model; empty without n-grams."""
+        """Predictions of the neural layers alone and of the n-grams alone, for a single model;
+        empty without n-grams."""
         if len(self.models) > 1:
             return {}
         found = self.models[0].single_members
@@ -384,15 +389,15 @@ class LabelledSet:
     """The examples as each model of an ensemble reads them."""
 
     originals: Sequence[TextPair] | None = None
-    """The texts as in the files of a test set; None: decode them from the tokens."""
+    """Texts as written in the files of a test set; None: decode them from the tokens."""
 
     places: Sequence[str] = ()
-    """Names of the first examples, for media."""
+    """Names of the first media examples, such as their files."""
 
 
 @dataclass(frozen=True)
 class ClassifyEvaluator(Evaluator[LabelledSet, LabelPredictions]):
-    """Evaluation of a classifier, or of an ensemble of several."""
+    """Evaluator of a classifier or of an ensemble of classifiers."""
 
     runs: Sequence[Resolved]
     tokenizer: Tokenizer | None
@@ -411,7 +416,8 @@ class ClassifyEvaluator(Evaluator[LabelledSet, LabelPredictions]):
         return [preprocessor_of(run, self.tokenizer) for run in self.runs]
 
     def datasets(self, columns: Columns, before: int = 0) -> list[ClassificationDataset]:
-        """The examples as each model reads them. `before`: number of inputs before them."""
+        """The examples preprocessed for each model. `before`: number of inputs answered before
+        these, for error messages."""
         found = []
         for preprocessor in self.preprocessors:
             inputs = preprocessor.input_dataset(columns)
@@ -534,7 +540,7 @@ def method_scores(
 
 @dataclass(frozen=True)
 class BagOfWordsBaseline:
-    """Linear model of words and word pairs."""
+    """Baseline: linear classifier on single words and pairs of adjacent words."""
 
     label_type: LabelType
     model: BagOfWords
@@ -606,7 +612,7 @@ class ClassifyPredictor:
                 yield note_silence(answer, one)
 
     def _predicted(self, values: Sequence[object]) -> Iterable[FloatArray]:
-        """Predictions for each input, in order."""
+        """Predictions for each input, in the order of the inputs."""
         if not values:
             return ()
         columns = self.evaluator.preprocessors[0].columns(values)
@@ -652,7 +658,7 @@ class ClassifyTask(Task):
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
         """Raise an error for settings without effect on this kind of target, and for examples that
-        are too long if they must not be read in windows."""
+        are too long unless they may be split into windows."""
         check_effect(settings, [spec_of(settings)])
         if settings.classify.teacher:
             check_teacher(settings)

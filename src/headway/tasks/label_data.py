@@ -30,7 +30,8 @@ from headway.tokens.tokenizer import Tokenizer
 
 
 class LabelledColumns(NamedTuple):
-    """The examples of a test set: columns, targets, and texts or places as in the files."""
+    """Labelled examples of a test set: stored columns and targets, and the original texts or file
+    names."""
 
     columns: Columns
     truth_N: TargetArray
@@ -57,7 +58,8 @@ def prepare_labelled(
 
 
 def check_token(settings: RunSettings, what: MediaModality) -> None:
-    """Raise ConfigError unless a teacher and a distillation token are set together."""
+    """Raise ConfigError if a hard-distillation teacher is set without a distillation token, or the
+    token without a teacher."""
     if not class_of(what).is_image:
         return
     teacher = settings.classify.teacher
@@ -80,7 +82,7 @@ def labelled_columns(
     tokenizer: Tokenizer | None,
     progress: Progress = SILENT,
 ) -> LabelledColumns:
-    """The test set in these files. Its labels must be among `names`."""
+    """Read the test set from these files. Its labels must be among `names`."""
     if not spec_of(settings).is_text:
         from headway.data.prepare import evaluation_media
 
@@ -97,7 +99,7 @@ def labelled_columns(
 
 
 def plain_text(example: TextParts, settings: RunSettings) -> TextPair:
-    """The texts of an example: both of a pair, or all fields joined by spaces."""
+    """Text of an example: both texts of a pair, or all fields joined by spaces."""
     if settings.data.fields:
         return " ".join(example), ""
     return example[0], example[1] if len(example) > 1 else ""
@@ -139,6 +141,6 @@ def labelled_examples(
 
 
 def unit_of(settings: RunSettings) -> str:
-    """Plural noun for the examples of a run, for messages."""
+    """Plural noun for the examples of a run, such as `images`, for messages."""
     what = spec_of(settings).media
     return "texts" if what is None else UNITS[what]

@@ -85,17 +85,19 @@ FEW_CLASSES = 50
 matrix."""
 
 TOP = 5
+"""The n of top-n accuracy: top-5, as reported for ImageNet (Russakovsky et al. 2015)."""
 
 
 class LabelType(ABC):
-    """Interface of the kinds of targets. Predictions (`shares_NC`) are probabilities or numbers,
-    which are averaged over the windows of an example and over models."""
+    """Interface of the kinds of targets: single label, several labels, or a number. Predictions
+    (`shares_NC`) are probabilities or numbers, which are averaged over the windows of an example
+    and over models."""
 
     has_classes: ClassVar[bool]
     """Whether each example has exactly one class."""
 
     link: ClassVar[LinkFunction]
-    """Link function of a linear model with these targets."""
+    """Link function of a linear model for these targets: softmax, sigmoid or identity."""
 
     names: tuple[str, ...]
     """Names of the labels; empty for numbers."""
@@ -104,7 +106,7 @@ class LabelType(ABC):
     def stored_targets(self, columns: Columns) -> StoredTargets: ...
 
     def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
-        """Weights of the examples with which all classes count equally."""
+        """Weight of each example, chosen so that all classes have the same total weight."""
         raise NotImplementedError  # `ClassifySettings` allows `balance` only for single labels
 
     @abstractmethod
@@ -113,7 +115,7 @@ class LabelType(ABC):
 
     @abstractmethod
     def targets(self, given: Tensor) -> Tensor:
-        """The targets of a batch as a matrix like the logits (B C)."""
+        """Targets of a batch as a matrix with the shape of the logits (B C)."""
 
     @abstractmethod
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss: ...
@@ -123,13 +125,13 @@ class LabelType(ABC):
 
     @abstractmethod
     def values(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, float]:
-        """Metrics by name, as used in training."""
+        """Metric values by name, such as loss and accuracy."""
 
     def temperature(
         self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray
     ) -> float | None:
-        """The temperature that calibrates the probabilities. `shares_at`: the predictions at a
-        temperature. None: there are no probabilities to calibrate."""
+        """Temperature that calibrates the probabilities; None for numbers, which have none.
+        `shares_at` returns the predictions at a temperature."""
         return None
 
     def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> LabelType:
@@ -137,7 +139,7 @@ class LabelType(ABC):
         return self
 
     def intervals(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, Range]:
-        """The 95 % intervals of those metrics that have one, in their units."""
+        """The 95 % confidence intervals by metric, in the units of the metrics."""
         return {}
 
     def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
@@ -145,16 +147,17 @@ class LabelType(ABC):
         return {}
 
     def details(self, figures: JsonDict, unit: str) -> tuple[list[ScoreRow], JsonDict]:
-        """Other results than metrics: table rows for people, and facts for programs."""
+        """Results besides the metrics: table rows to print, and JSON facts."""
         return [], {}
 
     def remarks(self) -> dict[str, str]:
-        """Explanations of metrics in tables, by name."""
+        """Explanations of metrics by name, as remarks in tables."""
         return {}
 
     @abstractmethod
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
-        """Baseline predictions for `n` examples, from label frequencies alone, by name."""
+        """Predictions of simple baselines for `n` examples, by name. Baselines know only the label
+        frequencies."""
 
     @abstractmethod
     def remark(self, train_N: StoredTargets) -> str:
@@ -163,7 +166,8 @@ class LabelType(ABC):
     def frequencies(
         self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
     ) -> TargetFrequencies | None:
-        """Frequencies of the targets; None if they cannot be counted."""
+        """Frequencies of the targets in training and validation data; None if they cannot be
+        counted."""
         return None
 
     def supports(self, truth_N: TargetArray) -> dict[str, int]:
@@ -228,7 +232,7 @@ class SingleLabel(LabelType):
         return scores_BC.double().softmax(-1)
 
     def values(self, shares_NC: FloatArray, truth_N: IntArray) -> dict[str, float]:
-        """Metrics by name; all but the loss in percent."""
+        """Metric values by name: the loss in nats, all others in percent."""
         logs_NC = logs_of(shares_NC)
         counts = metrics.confusion(truth_N, logs_NC.argmax(1), logs_NC.shape[1])
         values = {
@@ -305,7 +309,7 @@ class SingleLabel(LabelType):
         return dict(zip(self.names, counts_C, strict=True))
 
     def named_outputs(self, shares_NC: FloatArray, truth_N: IntArray) -> PredictionsAndTargets:
-        """Names of the most likely classes and of the true ones."""
+        """Names of the predicted and of the true classes."""
         best_N = shares_NC.argmax(1)
         return [self.names[label] for label in best_N], [self.names[label] for label in truth_N]
 
@@ -354,7 +358,7 @@ class MultiLabel(LabelType):
         return scores_BC.double().sigmoid()
 
     def values(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, float]:
-        """Metrics by name; all but the loss in percent."""
+        """Metric values by name: the loss in nats, all others in percent."""
         true_NC = truth_N > 0.5
         said_NC = self.predicted(shares_NC)
         return {
@@ -370,7 +374,8 @@ class MultiLabel(LabelType):
         return metrics.safe_temperature(shares_at, truth_N.astype(np.float64), several.nll)
 
     def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> MultiLabel:
-        """A copy with the threshold of the highest micro F1 on the first of these examples."""
+        """A copy with the decision threshold that gives the highest micro F1 on the first of these
+        examples."""
         n = max(1, metrics.ENOUGH // max(1, len(self.names)))
         return replace(self, threshold=several.best_threshold(shares_NC[:n], truth_N[:n] > 0.5))
 
@@ -544,8 +549,9 @@ def logs_of(shares_NC: FloatArray) -> FloatArray:
 
 
 def with_margin(x_BD: Tensor, angles: CosineHead, aims_BC: Tensor, margin: float) -> Tensor:
-    """Logits in which the angle to the true class is increased by the margin, so that an example
-    must be closer to its own class than to others (ArcFace, Deng et al. 2019)."""
+    """Logits for training with an additive angular margin (ArcFace, Deng et al. 2019). The margin
+    increases the angle to the true class, so that an example must be closer to its own class than
+    to others."""
     cos_BC = angles.cosines(x_BD).clamp(-1 + 1e-6, 1 - 1e-6)
     turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
     return angles.scale * torch.where(aims_BC > 0.5, turned_BC, cos_BC)
@@ -565,7 +571,8 @@ def percent(interval: Interval) -> Range:
 
 
 def class_calibration(logs_NC: FloatArray, truth_N: IntArray) -> JsonDict:
-    """Calibration of the most likely classes, before and after the best temperature."""
+    """Reliability diagram of the predicted classes, and the calibration error before and after the
+    best temperature."""
     temperature = metrics.fit_temperature(logs_NC, truth_N)
     after = metrics.calibration(metrics.apply_temperature(logs_NC, temperature), truth_N)
     found = metrics.calibration(logs_NC, truth_N)

@@ -66,10 +66,10 @@ class LoadedRun:
     """Inference engine, if it is not torch."""
 
     in_memory_models: tuple[nn.Module, ...] | None = None
-    """Models to use instead of those in the folders."""
+    """Models in memory that replace those in the folders; None: load from the folders."""
 
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
-    """Held while the models compute, because several threads share them."""
+    """Lock that a thread holds while the models compute: several threads share them."""
 
     _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -77,7 +77,7 @@ class LoadedRun:
     def of(
         cls, folder: Path, settings: Resolved, model: nn.Module, words: Vocabularies | None
     ) -> LoadedRun:
-        """Wrap a model in memory like a run that was loaded."""
+        """Wrap a model in memory, so that it can be used like a run loaded from a folder."""
         return cls((folder,), (settings,), words, in_memory_models=(model,))
 
     @property
@@ -92,7 +92,7 @@ class LoadedRun:
 
     @property
     def spec(self) -> Spec:
-        """The row of its task in the table."""
+        """Definition of the run's task in the table `specs/tasks.py`."""
         return spec_of(self.settings)
 
     @property
@@ -117,13 +117,13 @@ class LoadedRun:
 
     @property
     def vocab(self) -> Vocabularies:
-        """The vocabulary of a model that has one."""
+        """The vocabularies; an error for models without one."""
         assert self.words is not None
         return self.words
 
     @property
     def output_tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the output; None without texts."""
+        """Tokenizer of the output text; None for models without a vocabulary."""
         return None if self.words is None else self.words.target
 
     @property
@@ -144,7 +144,7 @@ class LoadedRun:
         return self.cached("searches", SearchCache)
 
     def cached(self, name: Hashable, make: Callable[[], T]) -> T:
-        """The cached value of this name; `make` computes it on first use."""
+        """Value cached under a name. On first use, `make` computes it."""
         if name not in self._cache:
             with self.lock:
                 if name not in self._cache:
@@ -257,7 +257,8 @@ def open_plain(name: str | Path, settings: Resolved | None = None) -> LoadedRun:
 
 
 def compute_in_type(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast the weights of a model to this type; the residual stream then has it, too.
+    """Cast the weights of a model to this type, and compute in it: the residual stream has the same
+    type.
 
     Norms, softmax and log-probabilities are still computed in fp32.
     """
@@ -267,7 +268,7 @@ def compute_in_type(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def cast_weights(model: nn.Module, precision: str) -> None:
-    """Cast the weights as `decode.precision` names it."""
+    """Convert the weights to the data type that `decode.precision` names."""
     if precision == "bf16":
         compute_in_type(model, torch.bfloat16)
     if precision == "int8":

@@ -45,7 +45,7 @@ def loss_for(
 
 
 def plain(objective: Objective[Any]) -> LossOf:
-    """The task's own loss."""
+    """The task's own loss, without regularisation."""
 
     def loss(model: nn.Module, batch: Batch[Any]) -> TaskLoss:
         given = objective.augment(model, batch)
@@ -75,7 +75,8 @@ def rdrop(objective: Objective[Any], weight: float) -> LossOf:
 
 
 def _disagreement(one: Read, two: Read) -> Tensor:
-    """Symmetric divergence between two passes, summed over all heads by their weights."""
+    """Symmetric KL divergence between two passes with different dropout, as a weighted sum over all
+    heads."""
     total = torch.zeros((), device=one.x_RD.device)
     for name, read in one.heads.items():
         other = two.heads[name]
@@ -156,8 +157,8 @@ def _head_divergence(student: Read, teacher: Read, temperature: float) -> Tensor
 
 
 def cosine_loss(student: Read, teacher: Read) -> Tensor:
-    """Mean of 1 − cos between the hidden states of student and teacher, times the number of
-    targets."""
+    """Cosine loss on the last hidden states: the mean of 1 − cos between student and teacher, times
+    the number of targets, as losses are sums."""
     weights_R = _weights(student)
     s_ND, t_ND, real_N = student.x_RD, teacher.x_RD, weights_R
     if student.real_N is not None:
@@ -170,8 +171,9 @@ def cosine_loss(student: Read, teacher: Read) -> Tensor:
 def between_loss(
     student: Mapping[str, Sequence[Tensor]], teacher: Mapping[str, Sequence[Tensor]], read: Read
 ) -> Tensor:
-    """Mean of 1 − cos between the inputs of each student layer and of the teacher layer that it was
-    initialised from, over all layers, times the number of targets."""
+    """Cosine loss on intermediate layers: the mean of 1 − cos between the input of each student
+    layer and that of the teacher layer it was initialised from. It is averaged over layers and
+    multiplied by the number of targets, as losses are sums."""
     apart = []
     for name, given in student.items():
         for number, pick in enumerate(pick_layers(len(given), len(teacher[name]))):
@@ -204,7 +206,7 @@ def label_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskL
 
 
 def shared_loss(read: Read, targets_RC: Tensor, smoothing: LabelSmoothing) -> TaskLoss:
-    """Cross-entropy with a target distribution over labels for each position, and smoothing."""
+    """Cross-entropy with a target distribution over labels for each position, and label smoothing."""
     logs_RC = read.log_probs()
     return _priced(-(targets_RC * logs_RC).sum(-1), logs_RC, read, smoothing)
 
@@ -243,5 +245,6 @@ def word_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskLo
 
 
 def pick_layers(student: int, teacher: int) -> list[int]:
-    """Return the teacher's layers that a student starts from: every other one for half as many."""
+    """Indices of the teacher layers that initialise a student: for half as many layers, every other
+    one."""
     return [number * teacher // student for number in range(student)]

@@ -62,6 +62,8 @@ CHUNK = 512
 """Number of masked positions whose logits are computed at once."""
 
 SAMPLES = 5
+"""Number of windows with filled gaps in the report of an evaluation; each is a whole paragraph."""
+
 MEAN = "mean of masked parts"
 
 MaskedOutputs = Iterable[tuple[Read, Tensor]]
@@ -70,8 +72,8 @@ MaskedOutputs = Iterable[tuple[Read, Tensor]]
 
 @dataclass(frozen=True)
 class MaskedPredictions:
-    """Predictions at masked positions, already compared with their targets: the logits of a whole
-    set would not fit into memory."""
+    """Scores of the predictions at masked positions. The predictions themselves are not kept: the
+    logits of a whole dataset would not fit into memory."""
 
     values: dict[str, float]
     find_baselines: Callable[[], Methods]
@@ -79,7 +81,8 @@ class MaskedPredictions:
 
 
 class MaskedHead(Protocol):
-    """Interface of what is predicted at masked positions: words, or pixels and mel frames."""
+    """Interface of the objectives at masked positions: tokens to predict, or pixels and mel frames
+    to reconstruct."""
 
     name: ClassVar[str]
 
@@ -90,7 +93,7 @@ class MaskedHead(Protocol):
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]: ...
 
     def remarks(self, mask: float) -> dict[str, str]:
-        """Explanations of the metrics in tables. `mask`: masked fraction of media."""
+        """Explanations of the metrics, as remarks in tables. `mask`: masked fraction of each input."""
         ...
 
 
@@ -123,7 +126,7 @@ class MaskedTokenHead:
         )
 
     def baseline_values(self) -> dict[str, float]:
-        """Scores of the baseline that knows only the token frequencies of this text."""
+        """Scores of a baseline that predicts the token frequencies of this text at every position."""
         items = self.dataset
         counts_V = np.bincount(items.store.tokens, minlength=items.tokenizer.vocab_size)
         logs_V = np.log(np.maximum(counts_V, 1) / max(1, counts_V.sum()))
@@ -137,7 +140,7 @@ class MaskedTokenHead:
         return word_values(float(-logs_V[words_R].mean()), right)
 
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]:
-        """The first windows with their gaps, the masked tokens and the predicted ones."""
+        """First windows as text with gaps, with the masked and the predicted tokens."""
         shown, tokenizer = [], self.dataset.tokenizer
         for row in range(min(SAMPLES, len(self.dataset.lengths))):
             batch = self.dataset.batch(np.array([row]), device)
@@ -158,7 +161,8 @@ class MaskedTokenHead:
 
 @dataclass(frozen=True)
 class MaskedMediaHead:
-    """Reconstruction of masked media: the pixels of patches, or the mel frames of positions."""
+    """Reconstruction objective for media: the pixels of masked patches, or the mel frames of masked
+    positions."""
 
     name: ClassVar[str] = "rebuild"
 
@@ -200,7 +204,8 @@ def word_values(loss: float, right: float) -> dict[str, float]:
 
 
 def token_predictions(read: Read, words_R: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-probability of each masked token, and the most likely token, computed in fp32."""
+    """Log-probability of the true token at each masked position, and the most likely token there;
+    computed in fp32."""
     logs, best = [read.x_RD.new_zeros(0, dtype=torch.float32)], [words_R[:0]]
     for rows_RD, some_R in zip(read.x_RD.split(CHUNK), words_R.split(CHUNK), strict=True):
         scores_RV = read.scores(rows_RD).float()
@@ -307,7 +312,7 @@ class MaskedLMEvaluator(Evaluator[MaskedSet, MaskedPredictions]):
 
     @property
     def media(self) -> MediaSpec | None:
-        """The media that are reconstructed; None for texts."""
+        """Type and format of the media to reconstruct; None for texts."""
         if self.tokenizer is not None:
             return None
         shape = media_settings_of(self.settings)
@@ -334,7 +339,7 @@ class MaskedLMEvaluator(Evaluator[MaskedSet, MaskedPredictions]):
     def baselines(
         self, data: TrainingData, examples: MaskedSet, predictions: MaskedPredictions
     ) -> Methods:
-        """The baseline without input: token frequencies, or the mean of masked parts."""
+        """Baselines that ignore the input: token frequencies, or the mean of all masked parts."""
         return predictions.find_baselines()
 
     def test_set(self, files: DataSettings, progress: Progress) -> MaskedSet:
@@ -349,7 +354,8 @@ class MaskedLMEvaluator(Evaluator[MaskedSet, MaskedPredictions]):
 
 
 def head_of(settings: Resolved, items: MaskedDataset) -> MaskedHead:
-    """The head for the modality of a run. `items`: those that are scored."""
+    """The masked objective for the modality of a run. `items`: dataset whose masked positions are
+    scored."""
     if isinstance(items, MaskedTextDataset):
         train, size = settings.train, items.tokenizer.vocab_size
         return MaskedTokenHead(
@@ -400,7 +406,8 @@ class MaskedLMTask(Task):
         )
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
-        """Raise ConfigError for image stems with which a masked patch stays visible."""
+        """Raise ConfigError for image settings with which masking does not work: without patches,
+        or with overlapping patches, whose neighbours show a masked patch."""
         image: ImageSettings | None = getattr(settings.model, "image", None)
         if image is None:
             return

@@ -27,11 +27,11 @@ QUICK = 1000
 evaluation uses all."""
 
 Augmenter = Callable[[nn.Module, ModelInput, Tensor], tuple[ModelInput, Tensor]]
-"""Random augmentation of training inputs and targets."""
+"""Function that augments model inputs and their targets at random."""
 
 LEAST_VARIANCE = 1e-3
-"""Added to the variance of a patch, whose pixels have a variance of about 1, so that scaling a
-uniform patch does not amplify noise."""
+"""Constant added to the variance of a patch before dividing by it. Patches have a variance of about
+1; without the constant, scaling a uniform patch would amplify noise."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MaskedPositions:
 
     rows_R: Tensor
     weights_R: Tensor
-    """Weight of each masked position; zero for padding of a fixed form."""
+    """Weight of each masked position; zero for padding in a batch of fixed size."""
 
     targets: MaskTargets
 
@@ -76,8 +76,8 @@ class MaskedMediaDataset(InputDatasetMixin, ABC):
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[MaskTargets]:
-        """A batch without target values. `apply_mask` computes them on the device, after
-        augmentation."""
+        """A batch of inputs with masked positions, without targets. `apply_mask` computes the
+        targets on the device, after augmentation."""
         stream, found = self.inputs.collate(rows, device, fixed), self.masked_positions(rows, fixed)
         return to_device(Batch((stream,), found.targets, found.weights_R, found.rows_R), device)
 
@@ -110,7 +110,7 @@ class MaskedMediaDataset(InputDatasetMixin, ABC):
 
 @dataclass(frozen=True)
 class MaskedPatchDataset(MaskedMediaDataset):
-    """Masked patches of images and videos that all have the size of the model settings."""
+    """Dataset of images or videos with masked patches; all have the size in the model settings."""
 
     shape: ImageSettings = field(kw_only=True)
 
@@ -133,11 +133,11 @@ class MaskedPatchDataset(MaskedMediaDataset):
 
 @dataclass(frozen=True)
 class MaskedFrameDataset(MaskedMediaDataset):
-    """Masked frames of audio."""
+    """Dataset of recordings with masked positions."""
 
     shape: AudioSettings = field(kw_only=True)
     samples: IntArray = field(kw_only=True)
-    """Number of samples of each recording."""
+    """Length of each recording in samples."""
 
     def n_targets(self, rows: IntArray) -> int:
         return sum(self.masker.count(n) for n in self.inputs.lengths[rows].tolist())

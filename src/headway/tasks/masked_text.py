@@ -35,7 +35,8 @@ ENDS = 2
 """Number of special tokens around every window."""
 
 QUICK = 100_000
-"""Number of validation tokens that are read in evaluations during training."""
+"""Number of validation tokens that are read in evaluations during training; their accuracy has a
+standard error of about 0.4 points."""
 
 USUAL = FillSettings(mask=0.15, random=0.0, keep=0.0)
 """Masking in evaluations. It does not depend on the training settings, so runs can be compared."""
@@ -102,7 +103,6 @@ class MaskedTextDataset:
         return TokenMasker(self.tokenizer, USUAL if self.epoch_seed is None else self.how)
 
     def _first(self, rows: IntArray) -> IntArray:
-        """Positions in the store at which these windows begin."""
         return self.store.offsets[self.cut.document[rows]] + self.cut.start[rows]
 
     def texts(self, rows: IntArray) -> FlatTexts:
@@ -120,8 +120,8 @@ class MaskedTextDataset:
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[MaskTargets]:
-        """A batch of windows. Whole-word masking may exceed the size of a fixed form; the surplus
-        tokens are masked but not predicted."""
+        """A batch of windows. Whole-word masking may mask more tokens than a batch of fixed size
+        can predict; the surplus tokens stay masked but have no loss."""
         texts, draws = self.texts(rows), self._masking_draws
         hidden = self._masker.choose(texts, draws)
         replaced = self._masker.apply(texts, hidden, draws)
@@ -146,8 +146,9 @@ class MaskedTextDataset:
         return tokens, tokens
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> MaskedTextShapes:
-        """The fixed form of all batches. A text masks at most its fraction plus one token, which
-        bounds the size. Whole-word masking may exceed the bound, so it gets one token more."""
+        """Fixed shapes of all batches, for CUDA graphs. A text masks at most its fraction plus one
+        token, which bounds the number of masked tokens. Whole-word masking may exceed the bound, so
+        it gets one token more."""
         usual = fixed_windows(self.store.lengths.astype(np.int64), self.room).length + ENDS
         tokens = window_limit(plan, micro_tokens, self.widest)
         even = StepPlan.of_lengths(usual, plan.target_tokens, plan.seed, plan.bucket_steps)
@@ -189,8 +190,8 @@ def room_of(how: FillSettings, max_len: int) -> int:
 def add_ends(
     tokens: IntArray, lengths: IntArray, tokenizer: Tokenizer
 ) -> tuple[IntArray, IntArray]:
-    """Add start and end tokens to each text. Return the tokens and the new position of each old
-    one."""
+    """Add start and end tokens to each text. Returns all tokens, and the new position of each
+    original token."""
     number = np.repeat(np.arange(len(lengths)), lengths)
     at = np.arange(len(tokens)) + ENDS * number + 1
     longer = np.full(len(tokens) + ENDS * len(lengths), tokenizer.eos, np.int64)

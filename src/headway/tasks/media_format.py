@@ -1,4 +1,4 @@
-"""The form in which images, videos and audio are stored: size, channels, frames, sample rate.
+"""Storage format of images, videos and audio: size, channels, frames, sampling rate.
 
 It comes from the settings, from the parent run, or from a sample of the data. After preparation it
 is read from the stored data, so no source file is opened again.
@@ -31,20 +31,28 @@ from headway.specs.tasks import SPECS
 from headway.tasks.parent_run import model_named
 
 LOOKED_AT = 32
-"""Number of items sampled to choose a form, if the settings do not define it."""
+"""Number of items sampled to choose a storage format, if the settings do not define it."""
 
 SMALL_IMAGE = 64
 """Largest side in pixels at which images keep their own size."""
 
 LARGE_IMAGE = 224
+"""Largest side in pixels of stored images: the resolution of ViT and of most ImageNet models."""
+
 PATCHES = (2, 4, 7, 8, 14, 16, 32)
+"""Patch sizes to choose from, in pixels: the divisors of usual image sizes (28, 32, 64, 224), with
+those of ViT (14, 16, 32)."""
+
 MOST_CELLS = {"small": 64, "large": 196}
+"""Largest number of patches per image: 8 × 8 for small images, 14 × 14 (as ViT with patches of 16
+pixels) for large ones."""
 
 
 def image_settings(
     settings: RunSettings, what: MediaType = "image", stored: MediaFormat | None = None
 ) -> ImageSettings:
-    """The front that images or videos are prepared for. `stored`: the form of prepared data."""
+    """Input settings of a model of images or videos: size, channels, frames and patch. `stored`:
+    format of prepared data, if there is any."""
     known = _known_front(settings, "image")
     if known is not None:
         assert isinstance(known, ImageSettings)
@@ -61,7 +69,7 @@ def image_settings(
 
 
 def audio_settings(settings: RunSettings, stored: MediaFormat | None = None) -> AudioSettings:
-    """The front that audio is prepared for: 16 kHz, or 8 kHz if no file has a higher rate."""
+    """Input settings of a model of audio: 16 kHz, or 8 kHz if no file has a higher rate."""
     known = _known_front(settings, "audio")
     if known is not None:
         assert isinstance(known, AudioSettings)
@@ -76,14 +84,14 @@ def audio_settings(settings: RunSettings, stored: MediaFormat | None = None) -> 
 
 
 def front_settings(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
-    """The front that media are prepared for."""
+    """Input settings of a model for this type of media."""
     if class_of(what).is_audio:
         return audio_settings(settings)
     return image_settings(settings, what)
 
 
 def _defaults(settings: RunSettings, what: MediaType) -> dict[str, Any]:
-    """The rows of the table of defaults that are needed before the data is prepared."""
+    """Default input settings that are needed before the data is prepared."""
     from headway.settings.defaults import input_defaults  # only training needs it
 
     row = next(row for row in SPECS[settings.task].rows if row.modality == what)
@@ -91,7 +99,7 @@ def _defaults(settings: RunSettings, what: MediaType) -> dict[str, Any]:
 
 
 def stored_format(prepared: PreparedData) -> MediaFormat:
-    """The form of prepared data."""
+    """Storage format of prepared data."""
     items = prepared.train.media
     if isinstance(items, AudioStore):
         return MediaFormat(rate=items.rate)
@@ -100,7 +108,7 @@ def stored_format(prepared: PreparedData) -> MediaFormat:
 
 
 def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSettings | None:
-    """The front of the parent run or of the preset, or None."""
+    """Input settings of the parent run or of the preset; None without either."""
     model = model_named(settings)
     if model is None:
         return None
@@ -161,7 +169,7 @@ def _source(settings: RunSettings, what: MediaType) -> DataSource:
 
 
 def _image_format(settings: RunSettings, what: MediaType, frames: int) -> MediaFormat:
-    """Size and channels to store images like those of the data, with this number of frames."""
+    """Storage format for images like those of the data: size, channels and this number of frames."""
     found = _first_images(settings, what, frames)
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:
@@ -186,14 +194,15 @@ def _is_grey(x_TCYX: NDArray[np.uint8]) -> bool:
 
 
 def _rounded(size: int) -> int:
-    """A side length that patches divide: small sizes almost unchanged, large ones reduced."""
+    """Side length in pixels, rounded so that patches divide it: small sizes almost unchanged, large
+    ones reduced."""
     if size <= SMALL_IMAGE:
         return max(8, -(-size // 4) * 4)
     return min(LARGE_IMAGE, round(size / 16) * 16)
 
 
 def patch_of(height: int, width: int) -> int:
-    """The smallest patch size that divides the image and keeps the number of patches in limits."""
+    """Smallest patch size that divides the image without exceeding the maximum number of patches."""
     most = MOST_CELLS["small" if max(height, width) <= SMALL_IMAGE else "large"]
     for patch in PATCHES:
         if height % patch == 0 == width % patch and height * width // patch**2 <= most:

@@ -21,10 +21,10 @@ from headway.specs.needs import Need
 
 @dataclass(frozen=True)
 class LoadedInput:
-    """One input for prediction."""
+    """One loaded input for prediction: text, pixels or audio samples, or the error of reading it."""
 
     name: str
-    """The name as given, or the place in a list."""
+    """Name given by the user, or the place in a list of files."""
 
     values: Any
     """Texts, pixels (T C Y X) or audio samples, in the form that the model reads. None: see
@@ -36,7 +36,7 @@ class LoadedInput:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is audio without audio."""
+        """Whether the input is a silent recording."""
         return getattr(self.values, "ndim", 0) == 1 and is_silent(self.values)
 
 
@@ -86,7 +86,7 @@ def load_media(
 
 
 def found_file(name: str, folder: Path) -> Path:
-    """Path of the file with this name, relative to the current folder or else to `folder`."""
+    """Path of a file, relative to the current folder or, if it is not there, to `folder`."""
     if not name:
         raise DataError("the input is empty. It must be the path of a file.")
     path = Path(name)

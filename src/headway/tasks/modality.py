@@ -1,5 +1,4 @@
-"""Detection of the kind of media in data files, if neither the settings nor a parent run define
-it."""
+"""Detection of the modality of data files, where neither the settings nor a parent run define it."""
 
 from __future__ import annotations
 
@@ -37,13 +36,13 @@ from headway.tasks.parent_run import parent_of
 
 
 def decided(settings: RunSettings) -> RunSettings:
-    """The settings with their row of the task table, which a command decides once. If the settings
-    are ambiguous, the row follows from the parent run or from the data files."""
+    """Resolve the row of the task table that the settings mean, and store it in them. If several
+    rows are possible, the modality of the parent run or of the data files decides."""
     return replace(settings, row=_row(settings, _modality_of))
 
 
 def decided_for(settings: RunSettings, front: ImageSettings | AudioSettings) -> RunSettings:
-    """The settings with their row of the task table, for data prepared for a front."""
+    """Store the row of the task table in the settings, by the modality of a model's input settings."""
     return replace(settings, row=_row(settings, lambda settings: what_of(front)))
 
 
@@ -56,7 +55,7 @@ def _row(settings: RunSettings, modality: Callable[[RunSettings], Modality]) -> 
 
 
 def _modality_of(settings: RunSettings) -> Modality:
-    """Kind of media of the parent run, or of the first data file."""
+    """Modality of the parent run, or of the first data file."""
     parent = parent_of(settings)
     if parent is not None:
         return front_reads(parent.model)
@@ -64,8 +63,8 @@ def _modality_of(settings: RunSettings) -> Modality:
 
 
 def modality_of_file(path: Path, data: DataSettings, known: DataFiles | None = None) -> MediaType:
-    """Kind of media of a file by its extension and shape, or of the first file in a folder or
-    list."""
+    """Modality of a file by its extension and array shape; for a folder or list, that of its first
+    file."""
     known, form = known or DataFiles(), sniff(path)
     if form is Format.FOLDER:
         files = sorted(known.walk(path))
@@ -86,7 +85,8 @@ def modality_of_file(path: Path, data: DataSettings, known: DataFiles | None = N
 
 
 def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
-    """The first item of a list of paths, tried as a list of images and then of audio files."""
+    """First item of a list of media files, read as a list of images or else of audio files; None if
+    it is neither."""
     kinds: tuple[MediaType, ...] = ("image", "audio")
     for what in kinds:
         with suppress(DataError):
@@ -97,7 +97,7 @@ def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
 
 
 def _of_item(path: Path, index: int | None = None) -> MediaType:
-    """Images or videos, by the shape: an image has the axes Y X [C], a video one more in front."""
+    """Image or video, by the array shape: an image has the axes Y X [C], a video one more in front."""
     if is_array(path):
         with suppress(DataError):
             *_, last = shape = stack_item(str(path), index).shape

@@ -32,13 +32,16 @@ MOST_TOKENS = 2_000_000
 """Number of training tokens to fit at most."""
 
 AT_ONCE = 512
-"""Texts per batch."""
+"""Number of texts per batch; with a few dozen tokens each, the features of a batch take some
+megabytes."""
 
 L2_TEXTS: dict[LinkFunction, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
 """L2 penalty for predictions of whole texts. For labels, features are scaled by how well they
 discriminate (Wang and Manning 2012)."""
 
 L2_TOKENS = 0.3
+"""L2 penalty for predictions of single tokens. It is weaker than for whole texts, which are far
+fewer than tokens."""
 
 
 def ngrams_of(model: nn.Module) -> Ngrams | None:
@@ -86,7 +89,8 @@ def _batches(items: TaskDataset[T]) -> Iterator[Batch[T]]:
 
 
 def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
-    """The buckets of all texts or predicted tokens, concatenated, and the number for each."""
+    """Table rows of the n-grams of all texts or predicted tokens, concatenated, and their number
+    for each text or token."""
     stream = batch.streams[0]
     if not table.of_texts:
         buckets_RF = table.buckets(stream.values, stream.layout, stream.segments_N)[batch.rows_R]
@@ -98,7 +102,7 @@ def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class CountedTokens:
-    """Number of tokens whose n-grams were counted, and number of all tokens."""
+    """Number of tokens whose n-grams were counted (`n`), of all tokens (`of`)."""
 
     n: int
     of: int
@@ -109,8 +113,8 @@ class CountedTokens:
 
 
 def count_ngrams(table: KneserNey, texts: DocumentTokens, most: int | None = None) -> CountedTokens:
-    """Fit the model of the next token to all documents, or to every second, third, … of them if
-    they have more than `most` tokens."""
+    """Count the n-grams of all documents, or of every second, third, … document if there are more
+    than `most` tokens."""
     lengths = texts.lengths(DEFAULT_EPOCH)
     total = int(lengths.sum())
     most = total if most is None else most
@@ -123,8 +127,8 @@ def count_ngrams(table: KneserNey, texts: DocumentTokens, most: int | None = Non
 
 
 def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
-    """Views of each token of a vocabulary (K V), as in `TokenView`. All are above 0 except
-    `BEGINS`, because 0 means that there is no token."""
+    """Features of each token of a vocabulary (K V), as defined by `TokenView`. All are above 0
+    except `BEGINS`, because 0 means that there is no token."""
     pieces = tokenizer.tokens(range(tokenizer.vocab_size))
     views_KV = torch.zeros(len(TokenView), vocab_size, dtype=torch.int32)
     seen: dict[TokenView, dict[str, int]] = {TokenView.FOLDED: {}, TokenView.ENDING: {}}
@@ -142,8 +146,8 @@ def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
 
 
 def shape_of(text: str) -> int:
-    """Number of the shape of a text: one of five kinds of words (digits, capitals, capitalised,
-    lower case, others with a letter or digit), or one of 64 buckets of punctuation."""
+    """Number of the word shape of a text. There are five shapes of words (digits, capitals,
+    capitalised, lower case, others with a letter or digit), and 64 hash buckets for punctuation."""
     kinds = (text.isdigit(), text.isupper() and len(text) > 1, text[:1].isupper(), text.islower(),
              any(map(str.isalnum, text)))  # fmt: skip
     signs = 6 + sum(map(ord, text)) % 64

@@ -56,7 +56,7 @@ class MicroBatch:
 
     rows: Any
     n_targets: int
-    """Number that the summed loss is divided by: of tokens, words or texts."""
+    """Number of targets (tokens, words or examples) that the summed loss is divided by."""
 
     tokens: int | None = None
     """Number of input tokens; None: equal to the number of targets."""
@@ -123,17 +123,18 @@ class Objective(ABC, Generic[T]):
     """The validation metric that chooses the best checkpoint."""
 
     quick_size: int = field(default=3000, kw_only=True)
-    """Number of validation examples in evaluations during training. The last one uses all."""
+    """Number of validation examples in evaluations during training; the final evaluation uses all.
+    A few thousand keep evaluations short, at a standard error of about one point of accuracy."""
 
     evaluator: Evaluator[Any, Any] = field(kw_only=True)
     """How predictions are made and scored."""
 
     train_dataset: TaskDataset[T] = field(kw_only=True)
-    """Items of the training set. Their method `for_epoch` returns those of an epoch."""
+    """Training items; `for_epoch` returns them with the random choices of an epoch."""
 
     valid_dataset: TaskDataset[T] = field(kw_only=True)
     valid_set: Any = field(init=False)
-    """The validation examples as the evaluator reads them: by default the dataset itself."""
+    """Validation examples in the form that the evaluator reads: by default `valid_dataset`."""
 
     _epoch_plans: dict[int, tuple[TaskDataset[T], StepPlan]] = field(
         default_factory=dict, init=False, repr=False
@@ -146,8 +147,8 @@ class Objective(ABC, Generic[T]):
         self.valid_set = self.valid_dataset
 
     def planned(self, epoch: int) -> tuple[TaskDataset[T], StepPlan]:
-        """The items of an epoch and their plan of steps. Two epochs are cached, because the
-        prefetching thread may be in the next one already."""
+        """Training items of an epoch and the plan of its steps. Two epochs are cached, because the
+        prefetching thread may already be in the next one."""
         kept = self._epoch_plans
         if epoch not in kept:
             items = self.train_dataset.for_epoch(EpochSeed(self.settings.train.seed, epoch))
@@ -160,7 +161,8 @@ class Objective(ABC, Generic[T]):
         return kept[epoch]
 
     def plan(self, items: TaskDataset[T]) -> StepPlan:
-        """The plan of steps with about `train.batch_tokens` tokens of the last stream each."""
+        """Plan that divides the items into steps of about `train.batch_tokens` tokens, counted in
+        the last stream."""
         train, lengths = self.settings.train, items.lengths
         tokens = max(train.batch_tokens, self.widest(items))
         if lengths.shape[1] == 1:
@@ -196,7 +198,8 @@ class Objective(ABC, Generic[T]):
         return plan.part_limits(micro_tokens)
 
     def fixed(self, micro_tokens: int) -> FixedShapes | None:
-        """The fixed form that holds all micro-batches of this size, or None if there is none."""
+        """Fixed shapes that hold every micro-batch of this size, for CUDA graphs; None if there are
+        none."""
         items, plan = self.planned(0)
         return items.fixed(plan, micro_tokens)
 
@@ -220,12 +223,12 @@ class Objective(ABC, Generic[T]):
         return
 
     def notes(self) -> list[str]:
-        """Lines to print before training."""
+        """Lines to print before training starts."""
         return []
 
     def prior_loss(self) -> float | None:
-        """Validation loss of a model that predicts the target frequencies. None: the final loss is
-        not compared with it."""
+        """Validation loss of always predicting the target frequencies, with which the final loss is
+        compared. None: no comparison."""
         return None
 
     def augment(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
@@ -240,10 +243,11 @@ class Objective(ABC, Generic[T]):
 
     @abstractmethod
     def loss(self, read: Read, given: Batch[T]) -> TaskLoss:
-        """The task's own loss. The module `losses` adds R-Drop and distillation."""
+        """The task's own loss, without R-Drop and distillation, which `losses` adds."""
 
     def evaluate(self, asked: EvalPass) -> Scores:
-        """Scores on the first `n_evaluated` validation examples."""
+        """Scores on the validation examples: all of them at the end, the first `n_quick` during
+        training."""
         asked = replace(asked, max_examples=self.n_evaluated(asked))
         return evaluate(
             self.evaluator, self.valid_set, asked, lambda: self.prepared, is_validation=True
@@ -254,11 +258,12 @@ class Objective(ABC, Generic[T]):
         return n if asked.max_examples is None else min(n, asked.max_examples)
 
     def frequencies(self) -> TargetFrequencies | None:
-        """Frequencies of the targets of the loss; None if they cannot be counted."""
+        """Frequencies of the targets in training and validation data; None if they cannot be
+        counted."""
         return None
 
     def show(self, part: MicroBatch) -> list[dict[str, Any]]:
-        """The examples of a micro-batch as text, for people."""
+        """Human-readable description of the examples in a micro-batch, for error reports."""
         items, _ = self.planned(part.rows.epoch)
         return [
             {

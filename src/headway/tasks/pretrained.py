@@ -26,17 +26,17 @@ Measured for English: prose 86 to 98 %, lists of names 69 %. Other languages hav
 (docs/models/base-en.md)."""
 
 ROWS, EVERY = 4000, 4
-"""Number of first rows that are sampled, and the stride of the sample."""
+"""Number of first rows to sample from, and the stride of the sample: every fourth of 4,000 rows."""
 
 LEAST = 50
-"""Smallest number of words for detecting the language."""
+"""Smallest number of words from which the language is detected; fewer words say little about it."""
 
 WORD = re.compile(r"[^\W\d_]+")
 
 
 def with_pretrained(settings: RunSettings) -> RunSettings:
-    """The settings, changed to start from the shipped encoder of the language if that is the
-    default of the task and the settings do not choose otherwise."""
+    """The settings, with the shipped encoder of the language as start run, if that is the task's
+    default and the user chose nothing else."""
     name = pretrained_for(settings)
     return replace(settings, start=replace(settings.start, run=name)) if name else settings
 
@@ -64,7 +64,7 @@ def _overrides_pretrained(key: str) -> bool:
 
 
 def covers(tokenizer: Tokenizer, texts: Iterable[str]) -> bool:
-    """Whether most words of these texts are pieces of the vocabulary."""
+    """Whether the vocabulary has most words of these texts as whole pieces."""
     words = [word for text in texts for word in WORD.findall(text)]
     whole = {word: len(tokenizer.encode(word)) == 1 for word in set(words)}
     return len(words) >= LEAST and sum(whole[word] for word in words) >= MIN_COVERAGE * len(words)

@@ -1,4 +1,5 @@
-"""Outputs of any model: the vectors that a head reads, and the head that computes logits from them.
+"""Readout of any model: the hidden states that a head reads, and the head that computes logits from
+them.
 
 Training, evaluation, distillation, R-Drop, inspection, proofs and exported graphs read a model
 through the same `Readout`, which follows from the settings of a run.
@@ -38,25 +39,27 @@ Scorer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Read:
-    """Outputs of a model for a batch. Rows are tokens, words, patches or whole sequences."""
+    """Outputs of a model for a batch: rows of hidden states, and the head that reads them. Rows are
+    tokens, words, patches or whole sequences."""
 
     x_RD: Tensor
-    """Input vectors of the head."""
+    """Hidden states that the head reads, one row per output."""
 
     scores: Scorer
-    """The head, which maps rows of `x_RD` to logits. Over a vocabulary it is called with a chunk of
-    rows at a time."""
+    """Head that maps rows of `x_RD` to logits. Over a vocabulary it is called with a chunk of rows
+    at a time, to save memory."""
 
     divergence: Divergence = softmax_divergence
     weights_R: Tensor | None = None
     """Weight of each row; None: all have the same weight."""
 
     states_ND: Tensor | None = None
-    """Hidden states of all positions of the last stream; None if the last layer computed only
-    some."""
+    """Hidden states of all positions of the last stream; None if the last layer computed only some
+    of them."""
 
     real_N: Tensor | None = None
-    """Weight of each hidden state, for tasks that compare all of them instead of `x_RD`."""
+    """Weight of each row of `states_ND`, for tasks whose distillation compares all hidden states
+    instead of `x_RD`."""
 
     extra_heads: Mapping[str, Read] = field(default_factory=dict)
     """Other heads by name: CTC in addition to a decoder, or the distillation token."""
@@ -65,15 +68,15 @@ class Read:
     """Weight of this head in the loss."""
 
     averaged: bool = False
-    """Whether this head, as one of `extra_heads`, predicts for the same rows, so that predictions
-    are the mean of both."""
+    """Whether predictions average this additional head with the main head, which has the same rows.
+    """
 
     small_output: bool = False
     """Whether outputs are labels and not a vocabulary, so that all logits are computed once and
     cached. A label head may have dropout, so computing it again would change the logits."""
 
     ngrams: NgramScores | None = None
-    """Logits of the n-gram member for the same rows; predictions are the mean of both."""
+    """Logits of the n-gram member for the same rows, which are averaged with those of the head."""
 
     cached_log_probs_RC: Tensor | None = None
     """Cached log-probabilities, for callers that need them several times."""
@@ -90,11 +93,11 @@ class Read:
 
     @property
     def neural(self) -> Read:
-        """This read-out without the n-gram member."""
+        """A copy without the n-gram member."""
         return replace(self, ngrams=None)
 
     def select_rows(self, rows_R: Tensor) -> Read:
-        """The read-out of some rows by this head."""
+        """A copy with only some rows, and without additional heads."""
         ngrams = None if self.ngrams is None else self.ngrams.rows(rows_R)
         return replace(self, x_RD=self.x_RD[rows_R], ngrams=ngrams, extra_heads={})
 
@@ -113,20 +116,21 @@ class Read:
         return scores_RC if self.ngrams is None else self.ngrams.blend(scores_RC)
 
     def averaged_logits(self) -> Tensor:
-        """Logits of all rows in fp32 or wider, averaged over the heads that predict for them."""
+        """Logits of all rows, averaged over the main head and all heads with `averaged`; in fp32 or
+        wider."""
         voting = [self, *(read for read in self.extra_heads.values() if read.averaged)]
         said = [read.logits_RC for read in voting]
         return said[0] if len(said) == 1 else sum(said[1:], start=said[0]) / len(said)
 
     def log_probs(self) -> Tensor:
-        """Log-probabilities by this head alone."""
+        """Log-probabilities by this head alone, without additional heads."""
         if self.cached_log_probs_RC is not None:
             return self.cached_log_probs_RC
         return self.logits_RC.log_softmax(-1)
 
     def with_weights(self, weights_R: Tensor, real_N: Tensor | None = None) -> Read:
-        """A copy with these weights of rows, also for the heads in `extra_heads` that predict for
-        them, and of hidden states."""
+        """A copy with these weights of the rows and of the hidden states. Additional heads with the
+        same rows get the same weights."""
         more = {
             name: replace(read, weights_R=weights_R) if read.averaged else read
             for name, read in self.extra_heads.items()
@@ -134,7 +138,7 @@ class Read:
         return replace(self, weights_R=weights_R, real_N=real_N, extra_heads=more)
 
     def with_cached_log_probs(self) -> Read:
-        """A copy with cached log-probabilities."""
+        """A copy that keeps its log-probabilities, for callers that need them several times."""
         logs_RC = self.log_probs()
         more = {name: read.with_cached_log_probs() for name, read in self.extra_heads.items()}
         if self.small_output:  # its logits are cached already
@@ -166,12 +170,12 @@ class Readout(ABC):
         return replace(read, states_ND=None if early else found.x_ND)
 
     def reads_like(self, other: Readout) -> bool:
-        """Whether the outputs of both can be compared."""
+        """Whether the outputs of two readouts can be compared, as distillation does."""
         return self == other
 
     @abstractmethod
     def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
-        """Read outputs from hidden states of the last stream, from any layer."""
+        """Read the outputs from hidden states of the last stream, which may come from any layer."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +184,12 @@ class OneClass(Readout):
 
     pools = True
     scale: float | None = None
-    """If set, logits are cosines between vectors and classes, multiplied by this."""
+    """Factor of cosine logits: if set, logits are cosines between vectors and class vectors times
+    this factor. None: dot products."""
 
     divergence: Divergence = softmax_divergence
-    """Divergence for distillation and R-Drop; multi-label targets and numbers have their own."""
+    """Divergence for distillation and R-Drop: softmax KL, except for multi-label targets and
+    numbers."""
 
     def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
         model = as_encoder_with_heads(model)
@@ -216,7 +222,7 @@ class OneVector(Readout):
 
     pools = True
     unit: bool = False
-    """Whether outputs are normalised to length 1; `x_RD` is not."""
+    """Whether the output vectors are normalised to length 1; `x_RD` itself is not."""
 
     def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
         x_BD = as_encoder_with_heads(model).pooled(states.x_ND, states.layout)
@@ -239,7 +245,7 @@ class EachRow(Readout):
 
     head: str
     ctc: float | None = None
-    """Weight in the loss of a second head, CTC, which reads the output of the encoder."""
+    """Loss weight of a second head, CTC, on the output of the encoder; None: no such head."""
 
     def reads_like(self, other: Readout) -> bool:
         return isinstance(other, EachRow) and self.head == other.head

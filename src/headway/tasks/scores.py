@@ -12,10 +12,10 @@ from headway.specs.metrics import METRICS, Metric
 from headway.specs.tasks import Spec
 
 Baselines = dict[str, dict[str, float]]
-"""Scores of baselines by name: what simple methods reach without training a network."""
+"""Scores by baseline and metric: what simple methods reach without a neural network."""
 
 ScoreRow = tuple[str, str, str]
-"""Name, value, remark."""
+"""Row of a score table: name, value and remark."""
 
 Range = tuple[float, float]
 """Lower and upper end of the 95 % confidence interval of a score."""
@@ -23,7 +23,8 @@ Range = tuple[float, float]
 MODEL = "this model"
 
 NEURAL, NGRAMS = "neural model alone", "n-grams alone"
-"""Members of a model whose prediction is the mean of both (`models/parts/ngrams.py`)."""
+"""Names of the two members of a model with n-grams: its prediction is their weighted mean
+(`models/parts/ngrams.py`)."""
 
 
 def member_remark(name: str, share: float) -> str:
@@ -40,10 +41,12 @@ class Temperature:
     """Number of examples that it was fitted on."""
 
     ngram_weight: float | None = None
-    """Weight of the n-grams, fitted together with it, if the model has an n-gram member."""
+    """Weight of the n-grams, fitted together with the temperature; None for a model without
+    n-grams."""
 
     has_probabilities: bool = True
-    """Whether predictions have probabilities. If not, only the share is fitted and `value` is 1."""
+    """Whether predictions are probabilities. If not, only `ngram_weight` is fitted, and `value` is
+    1."""
 
     def describe(self, unit: str) -> str:
         if not self.has_probabilities:
@@ -63,7 +66,8 @@ class Temperature:
 
 
 NGRAM_WEIGHTS = tuple(n / 10 for n in range(10))
-"""Weights of n-grams that are tried. All are below 1, so that the layers always contribute."""
+"""Candidate weights of the n-grams. All are below 1, so that the neural layers always contribute.
+"""
 
 
 def fit_temperature(
@@ -72,8 +76,9 @@ def fit_temperature(
     examples: int,
     ngrams: bool,
 ) -> Temperature | None:
-    """The weight of n-grams and the temperature with the lowest loss. `fit` returns the temperature
-    at a weight, or None without probabilities; `loss` takes a temperature and a weight."""
+    """Fit the temperature and the weight of the n-grams that give the lowest loss. `fit` returns
+    the best temperature for a weight, or None without probabilities; `loss` takes a temperature and
+    a weight."""
     if not ngrams:
         found = fit(None)
         return None if found is None else Temperature(found, examples)
@@ -87,11 +92,11 @@ PredictionsAndTargets = tuple[Sequence[Any], Sequence[Any]]
 """Predictions and targets: texts, labels or lists of tags."""
 
 Intervals = Mapping[str, Range]
-"""The 95 % intervals of metrics, by name."""
+"""The 95 % confidence intervals of metrics, by name."""
 
 
 class MethodScores:
-    """Scores of another method on the same examples: a baseline, or one member of the model."""
+    """Scores of a method that the model is compared with: a baseline, or one member of the model."""
 
     def __init__(
         self,
@@ -184,7 +189,7 @@ class Scores(Mapping[str, float]):
         cautions: Sequence[str] = (),
         find_late_facts: Callable[[], Mapping[str, Any]] | None = None,
     ) -> Scores:
-        """A copy with additional results, another number of examples, or baselines."""
+        """A copy with additional results, other baselines, or another number of examples."""
         return Scores(
             self._values | dict(more or {}), n=self.n, unit=self.unit, remarks=self.remarks,
             find_intervals=lambda: self.intervals, details=[*self.details, *details],
@@ -219,7 +224,7 @@ class Scores(Mapping[str, float]):
 
     @property
     def baselines(self) -> Baselines:
-        """Scores of trivial methods by name: metrics on the same examples, or on the whole set."""
+        """Metric values of the baselines, by name."""
         return {name: one.values for name, one in self._baselines.items() if one.values}
 
     @cached_property
@@ -230,21 +235,22 @@ class Scores(Mapping[str, float]):
 
     @property
     def members(self) -> Baselines:
-        """Scores of the model's members, each alone; empty for a model without members."""
+        """Scores of each member of the model alone; empty for a model without members."""
         return {name: one.values for name, one in self._members.items()}
 
     @cached_property
     def late_facts(self) -> dict[str, Any]:
-        """Results for the report that take long."""
+        """Results for the report that take long to compute, such as learning curves."""
         return dict(self._find_late_facts())
 
     @cached_property
     def intervals(self) -> Intervals:
-        """95 % intervals, `(low, high)`, of the metrics that have one."""
+        """95 % confidence intervals `(low, high)` by metric, for the metrics that have one."""
         return self._find_intervals()
 
     def ranges(self, metric: str) -> dict[str, Range]:
-        """Return the 95 % intervals of one metric: of the model, its members and the baselines.
+        """Return the 95 % confidence intervals of one metric, by method: the model, its members and
+        the baselines.
 
         Args:
             metric: Name of the metric.
@@ -283,7 +289,7 @@ class Scores(Mapping[str, float]):
 
     @property
     def truth(self) -> Sequence[Any]:
-        """Targets of `answers`."""
+        """Targets of the predictions in `answers`."""
         return self._answered[1]
 
     def _check(self, *every: Mapping[str, float]) -> None:
@@ -311,7 +317,7 @@ PAGE = "docs/tasks/training.md#when-a-baseline-is-better"
 
 
 def of_metric(baselines: Baselines, metric: Metric) -> dict[str, float]:
-    """Values of the baselines that have this metric, the best first."""
+    """Values of one metric by baseline, the best first; baselines without the metric are left out."""
     found = {name: one[metric.name] for name, one in baselines.items() if metric.name in one}
     return dict(sorted(found.items(), key=lambda one: one[1], reverse=not metric.lower))
 
@@ -337,8 +343,8 @@ def standings(
     metric: Metric,
     members: Baselines | None = None,
 ) -> list[Standing]:
-    """Scores of the baselines, the best last, then of the model's members and of the model; empty
-    if there is nothing to compare the model with."""
+    """Values of a metric to compare: baselines with the best last, then the model's members, then
+    the model. Empty without baselines and members."""
     found = [*reversed(of_metric(baselines, metric).items())]
     found += [*reversed(of_metric(members or {}, metric).items())]
     rows = [Standing(name, one, ranges.get(name)) for name, one in found]
@@ -354,9 +360,9 @@ def advice(
     *,
     tuned: bool = False,
 ) -> str | None:
-    """A warning with remedies if the best baseline is at least as good as the model; None if not.
-    `steps`: training steps of the run, or 0 if more would not help. `tuned`: whether the run
-    started from an encoder."""
+    """Warning with remedies if the best baseline is at least as good as the model; None if the
+    model is better. `steps`: training steps of the run, or 0 if more would not help. `tuned`:
+    whether the run started from an encoder."""
     found = of_metric(baselines, metric)
     if not found:
         return None

@@ -60,10 +60,12 @@ from headway.tasks.thumbnails import Thumbnail, sample_thumbnails
 from headway.tokens.tokenizer import Vocabularies
 
 AT_ONCE = 8192
-"""Largest number of tokens in a validation batch."""
+"""Largest number of tokens in a validation batch; its logits are computed in chunks, so only
+activations grow with it."""
 
 COUNTED = 100_000
-"""Number of first training texts in which the most frequent one is searched."""
+"""Number of first training texts among which the baseline looks for the most frequent one; more
+would hardly change it."""
 
 
 MediaArray = NDArray[np.uint8] | NDArray[np.int16]
@@ -107,13 +109,13 @@ class Seq2SeqTask(Task):
     """Plural noun for the examples."""
 
     texts: ClassVar[str] = "text"
-    """Name of the column of target texts."""
+    """Name of the data column with the target texts."""
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> Seq2SeqObjective:
         return Seq2SeqObjective(settings, prepared, self)
 
     def dataset(self, data: Columns, words: Vocabularies, settings: Resolved) -> Seq2SeqDataset:
-        """Items for a split, or for any other examples."""
+        """Dataset of sources and target texts, for a split of the data or for any other examples."""
         return Seq2SeqDataset.of(
             preprocessor_of(settings).input_dataset(data), data["text"], words.target
         )
@@ -121,12 +123,12 @@ class Seq2SeqTask(Task):
     def plan(
         self, items: Seq2SeqDataset, tokens: int, seed: int, pool: int | None = None
     ) -> StepPlan:
-        """A plan of steps with at most this many tokens or positions."""
+        """Plan of steps with at most this many tokens or positions each."""
         source, target = items.lengths.T
         return StepPlan.of_pairs(source, target, tokens, seed, pool)
 
     def source_augmenter(self, settings: Resolved) -> SourceAugmenter:
-        """Function that augments a source at random, by the settings `[augment]`."""
+        """Function that augments a source at random, as the `[augment]` settings define."""
         intake = preprocessor_of(settings)
         return lambda model, stream: intake.apply_augmentation(model, stream, no_labels(stream))[0]
 
@@ -160,7 +162,8 @@ class Seq2SeqTask(Task):
             yield found.text
 
     def baseline(self, exam: EvalSet, usual: Callable[[], str]) -> TextBaseline:
-        """Outputs of the baseline. `usual` returns the most frequent training text."""
+        """Texts of the baseline that ignores the source. `usual` returns the most frequent training
+        text."""
         text = usual()
         return TextBaseline("most frequent text", [text] * len(exam.references), f"{text!r}")
 
@@ -173,13 +176,13 @@ class Seq2SeqTask(Task):
         """Texts that opened runs generate for a test set."""
 
     def test_interval(self, judged: GeneratedTexts) -> dict[str, Range]:
-        """The 95 % intervals of metrics on a test set."""
+        """The 95 % confidence intervals of the metrics on a test set."""
         return {}
 
     def test_details(
         self, use: InferenceRequest, judged: GeneratedTexts, examples: EvalSet
     ) -> tuple[list[ScoreRow], dict[str, Any]]:
-        """Other results on a test set, for people and for programs."""
+        """Results on a test set besides the metrics: table rows to print, and JSON facts."""
         return [], {}
 
     def evaluator(self, use: InferenceRequest) -> Seq2SeqEvaluator:
@@ -198,7 +201,7 @@ class Seq2SeqTask(Task):
 
     @abstractmethod
     def describe_source(self, example: int, prepared: PreparedData) -> dict[str, object]:
-        """Description of a training source, for reports about steps that failed."""
+        """Description of a training source, for error reports about failed steps."""
 
 
 class TextBaseline(NamedTuple):
@@ -209,7 +212,7 @@ class TextBaseline(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetLoss:
-    """Loss of target texts in training and evaluation: of a decoder, of CTC, or of both."""
+    """Training and validation loss of target texts: of the decoder, of CTC, or of both."""
 
     task: Seq2SeqTask
     settings: Resolved
@@ -224,8 +227,8 @@ class TargetLoss:
         return self.readout != EachRow("ctc")
 
     def read(self, model: nn.Module, given: Batch[TextTargets]) -> Read:
-        """Run the model. The weights of source positions, which CTC reads, add up to the number of
-        decoder positions."""
+        """Run the model. CTC reads the encoder positions; their weights are scaled to the number of
+        decoder positions, so that both losses have the same unit."""
         source, target = given.streams
         n_rows, n_words = source.layout.n_rows, target.layout.n_rows
         even_M = target.values.new_full((n_rows,), n_words / max(1, n_rows), dtype=torch.float32)
@@ -251,8 +254,8 @@ class TargetLoss:
         return TaskLoss(read.loss_weight * written.sum + ctc, written.nll)
 
     def _ctc(self, read: Read, batch: Batch[TextTargets]) -> Tensor:
-        """CTC loss, summed over the texts. Texts that do not fit into the source positions are
-        ignored."""
+        """CTC loss, summed over the texts. Texts with more tokens than fit into the encoder
+        positions are ignored."""
         scores_MV, words = read.scores(read.x_RD), batch.targets
         assert words.ctc_targets_K is not None
         assert words.ctc_layout is not None
@@ -283,27 +286,28 @@ class TargetLoss:
 
 @dataclass(frozen=True)
 class Seq2SeqEvaluator(TextEvaluator):
-    """Evaluation of a task that generates text: on a test set with the options of a command, or on
-    the validation set."""
+    """Evaluator of tasks that generate text. It evaluates either a test set, with the options of a
+    command, or the validation set."""
 
     task: Seq2SeqTask = field(kw_only=True)
     settings: Resolved = field(kw_only=True)
     use: InferenceRequest | None = field(default=None, kw_only=True)
-    """The request that a test set is scored for."""
+    """Request whose options apply to the test set; None for the validation set."""
 
     valid: PreparedData | None = field(default=None, kw_only=True)
-    """The data of a run, of which the validation set is scored."""
+    """Prepared data with the validation set; None for a test set."""
 
     quick_size: int = field(default=500, kw_only=True)
-    """Number of texts to generate in an evaluation during training."""
+    """Number of texts to generate in an evaluation during training; generating takes much longer
+    than computing the loss."""
 
     @cached_property
     def target_loss(self) -> TargetLoss:
         return TargetLoss(self.task, self.settings)
 
     def predict(self, asked: EvalPass, examples: EvalSet) -> TextPredictions:
-        """Texts generated for the sources, and the loss. During training, texts are limited to
-        about the length of the references: an untrained model does not know when to stop."""
+        """Generate texts for the sources, and compute the loss. During training, texts are limited
+        to about the length of the references: an untrained model does not know when to stop."""
         loss, items = None, examples.dataset
         only_decodes = asked.run is not None and asked.run.engine is not None
         if items is not None and len(items) and not only_decodes:
@@ -417,7 +421,7 @@ class Seq2SeqObjective(Objective[TextTargets]):
         return self.task.plan(items, train.batch_tokens, train.seed, train.bucket_steps)
 
     def augment(self, model: nn.Module, batch: Batch[TextTargets]) -> Batch[TextTargets]:
-        """The batch with an augmented source and masked decoder input."""
+        """The batch with an augmented source and, if the settings ask for it, masked decoder input."""
         source, target = batch.streams
         source = self.train_dataset.source.to_model_input(source)
         if model.training:
@@ -426,8 +430,8 @@ class Seq2SeqObjective(Objective[TextTargets]):
         return replace(batch, streams=(source, target))
 
     def _hidden(self, read_N: Tensor) -> Tensor:
-        """Decoder input in which some tokens are replaced by the unknown token, but never the start
-        token."""
+        """Decoder input with random tokens replaced by the unknown token (word dropout), but never
+        the start token."""
         share = self.task.token_mask_rate(self.settings)
         if not share:
             return read_N
@@ -445,7 +449,8 @@ class Seq2SeqObjective(Objective[TextTargets]):
         return len(self.valid_set.references)
 
     def evaluate(self, asked: EvalPass) -> Scores:
-        """The loss on all validation examples, and texts on the first ones."""
+        """Scores: the loss on all validation examples, and metrics of texts generated for the first
+        ones."""
         return evaluate(
             self.evaluator, self.valid_set, asked, lambda: self.prepared, is_validation=True
         )

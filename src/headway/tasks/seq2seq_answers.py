@@ -32,8 +32,8 @@ LONG = ("split", "cut", "error")
 def answer_of(
     outputs: Sequence[Output], kind: type[TextAnswer] = TextAnswer, **common: Any
 ) -> TextAnswer:
-    """The answer with the best output; `rest` has the others. `common`: fields that all of them
-    share."""
+    """Answer with the best output; `rest` holds the other outputs. `common`: fields that all of
+    them share."""
     best, *rest = (
         kind(
             text=output.text,
@@ -154,7 +154,7 @@ def _constraint_lines(
 
 
 def _constraint(line: str, where: str) -> dict[str, Any]:
-    """One line of constraints: an object, or an empty line for none."""
+    """Parse one line of constraints: a JSON object, or an empty line for none."""
     if not line.strip():
         return {}
     try:

@@ -30,7 +30,8 @@ from headway.tasks.preprocess.text import describe_tokens
 from headway.tokens.tokenizer import Tokenizer
 
 ROOM = 1.1
-"""Room for target tokens in a step, as a multiple of the average for its images."""
+"""Capacity for target tokens in a step of images, as a multiple of their average number: captions
+differ in length."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class TextTargets:
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePlan(StepPlan):
-    """Plan whose steps are sized by the patches of images, with the texts that belong to them."""
+    """Plan of training steps for captioning: a step is limited by the number of image patches, and
+    includes the captions of its images."""
 
     equal_sizes: bool
     """Whether all images have the same size."""
@@ -61,9 +63,8 @@ class ImagePlan(StepPlan):
         images, words = lengths.T
         rows = max(rows, int(images.max()))
         if pool == 1:
-            # Steps without bucketing are balanced by the targets of the plan. Here these are the
-            # images: they have most of the positions, and a fixed form of them leaves no spare room
-            # for texts.
+            # A plan without bucketing balances its steps by the target lengths. So the images take
+            # the place of the targets: they have most of the positions.
             plan = cls(
                 source_lengths=words, target_lengths=images, source_tokens=0, target_tokens=rows,
                 seed=seed, bucket_steps=pool, equal_sizes=equal,
@@ -88,12 +89,14 @@ class ImagePlan(StepPlan):
         return int(self.image_lengths.max())
 
     def text_limit(self, rows: int) -> int:
-        """Limit of target tokens for this number of image positions; at least the longest text."""
+        """Maximum number of target tokens for this number of image positions; never less than the
+        longest text."""
         share = self.text_lengths.sum() / self.image_lengths.sum()
         return max(int(ROOM * share * rows) + 1, int(self.text_lengths.max()))
 
     def limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Limits of image positions and text tokens in a micro-batch; at least one example fits."""
+        """Maximum numbers of image positions and of text tokens in a micro-batch; at least one
+        example fits."""
         largest = self.largest
         if not self.is_mixed:
             rows = min(max(micro_tokens, largest), self.source_tokens)
@@ -104,7 +107,7 @@ class ImagePlan(StepPlan):
             most = self.step_limit // largest
             n_parts = -(-most // max(1, micro_tokens // largest))
             rows = -(-most // n_parts) * largest
-        # A step that is one micro-batch may have had a little more room, less than one image.
+        # If a step is a single micro-batch, its limit may be larger by less than one image.
         return rows, rounded(self.source_limit(rows + largest))
 
     def part_limits(self, micro_tokens: int) -> tuple[int, int]:
@@ -115,7 +118,7 @@ class ImagePlan(StepPlan):
         return int(self.image_lengths[rows].sum())
 
     def fixed(self, micro_tokens: int) -> FixedShapes | None:
-        """The fixed form of all micro-batches; None if images differ in size."""
+        """Fixed shapes of all micro-batches, for CUDA graphs; None if images differ in size."""
         if not self.equal_sizes:
             return None
         rows, tokens = self.limits(micro_tokens)
@@ -131,7 +134,7 @@ class ImagePlan(StepPlan):
 
 @dataclass(frozen=True)
 class Seq2SeqDataset:
-    """Sources and their texts; sources that are too long for the model are left out."""
+    """Dataset of sources and target texts, without sources that are too long for the model."""
 
     source: InputDataset
     texts: TokenStore
@@ -141,7 +144,8 @@ class Seq2SeqDataset:
     lengths: NDArray[np.int64]
     example_index: IntArray
     monotonic: bool = False
-    """Whether source positions are in the order of the text, so that CTC can predict it."""
+    """Whether source and target have the same order, as audio and transcript, so that CTC can align
+    them."""
 
     epoch_seed: EpochSeed | None = None
 
@@ -155,8 +159,7 @@ class Seq2SeqDataset:
         most_rows: int | None = None,
         spoken: bool = False,
     ) -> Seq2SeqDataset:
-        """Items for sources and texts. Sources with more than `most_rows` positions are left
-        out."""
+        """Build the dataset. Sources with more than `most_rows` positions are left out."""
         more = 1 if tokenizer.target_begin is None else 2
         words = np.asarray(texts.lengths, dtype=np.int64) + more
         lengths = np.stack([source.lengths, words], axis=1)
@@ -206,8 +209,8 @@ class Seq2SeqDataset:
 
 
 def target_layout(lengths: IntArray, fixed: FixedShapes | None) -> tuple[Layout, Tensor]:
-    """Layout of texts with these lengths, and the weight of each position: zero for the padding of
-    a fixed form, which follows all texts or each text."""
+    """Layout of texts with these lengths, and the weight of each position: zero for padding in a
+    batch of fixed size. Padding follows all texts, or each text."""
     if fixed is None or fixed.longest_target is None:
         layout = layout_of(lengths, fixed)
         return layout, loss_weights(lengths.tolist(), layout.n_rows)
@@ -218,7 +221,7 @@ def target_layout(lengths: IntArray, fixed: FixedShapes | None) -> tuple[Layout,
 
 
 def _filled(tokens: IntArray, n_rows: int, weights_N: Tensor) -> Tensor:
-    """The tokens at the positions with weight, and zeros at the others."""
+    """Tokens at the positions with weight, and zeros at the others (padding)."""
     if len(tokens) == n_rows or bool(weights_N[: len(tokens)].all()):
         return pad_rows(tokens, n_rows)
     empty_N = torch.zeros(n_rows, dtype=torch.long)
@@ -226,7 +229,7 @@ def _filled(tokens: IntArray, n_rows: int, weights_N: Tensor) -> Tensor:
 
 
 def rounded(n_rows: int) -> int:
-    """Round up to a multiple of 128, the granularity of fixed forms."""
+    """Round up to a multiple of 128, so that batches have few different shapes."""
     return -(-n_rows // 128) * 128
 
 

@@ -30,16 +30,16 @@ class GeneratedTexts:
     outputs: Sequence[str]
     references: Sequence[Reference]
     corpus: Sequence[Reference]
-    """References in which CIDEr counts how rare words are: those of the whole set, also if only
-    some examples are scored."""
+    """References from which CIDEr computes document frequencies: those of the whole set, even if
+    only some examples are scored."""
 
     lowercase: bool = False
     tokenize: str = "13a"
-    """Tokenizer of BLEU."""
+    """Name of BLEU's tokenizer; `13a` is sacreBLEU's default."""
 
     @property
     def flat_references(self) -> list[str]:
-        """All references as one list, for metrics with one reference per output."""
+        """References as a flat list, for metrics with one reference per output."""
         return [one for of_one in self.references for one in as_list(of_one)]
 
 
@@ -60,7 +60,8 @@ TEXT_METRICS: dict[str, Callable[[GeneratedTexts], CorpusScore]] = {
 
 
 def text_scores(names: Sequence[str], judged: GeneratedTexts) -> dict[str, CorpusScore]:
-    """Values of the named metrics that compare texts; rates in percent."""
+    """Scores of generated texts by metric name; rates are in percent. Names of other metrics are
+    skipped."""
     return {name: TEXT_METRICS[name](judged) for name in names if name in TEXT_METRICS}
 
 
@@ -72,23 +73,23 @@ def most_common(texts: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Sources to generate texts from, with their references."""
+    """Evaluation set: sources to generate texts from, with their references."""
 
     sources: Sequence[Any]
     references: Sequence[Reference]
     """One reference per source, or several equally correct ones."""
 
     names: Sequence[str]
-    """Names of the sources, for people."""
+    """Names of the sources, to show in lists of examples."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Other facts about the set, for programs."""
+    """Further facts about the set, for JSON output."""
 
     files: DataSettings | None = None
-    """Settings of the files of a test set."""
+    """Data settings that name the files of a test set; None for the validation set."""
 
     dataset: Seq2SeqDataset | None = None
-    """The examples as tokens, from which the loss is computed."""
+    """Tokenized examples, from which the loss is computed; None if only texts are known."""
 
     def first(self, n: int) -> EvalSet:
         return replace(
@@ -98,7 +99,7 @@ class EvalSet:
 
 @dataclass(frozen=True)
 class TextPredictions:
-    """Generated texts for the first sources."""
+    """Texts generated for the first sources, with the loss and other results."""
 
     outputs: Sequence[str]
     loss: float | None = None
@@ -106,12 +107,12 @@ class TextPredictions:
 
     details: Sequence[ScoreRow] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Other results, such as the speed, for people and for programs."""
+    """Further results, such as the decoding speed, for JSON output."""
 
 
 @dataclass(frozen=True)
 class TextEvaluator(Evaluator[EvalSet, TextPredictions]):
-    """Scores of generated texts, in validation and on test sets."""
+    """Base class of evaluators that score generated texts, in validation and on test sets."""
 
     names: Sequence[str]
     """Names of the task's metrics."""
@@ -130,7 +131,7 @@ class TextEvaluator(Evaluator[EvalSet, TextPredictions]):
     def details(
         self, judged: GeneratedTexts, examples: EvalSet
     ) -> tuple[list[ScoreRow], dict[str, Any]]:
-        """Other results, for people and for programs."""
+        """Results besides the metrics: table rows to print, and JSON facts."""
         return [], {}
 
     def thumbnails(self, examples: EvalSet, outputs: Sequence[str]) -> dict[str, list[Thumbnail]]:

@@ -63,8 +63,8 @@ def make_distilled(
     device: torch.device,
     progress: Progress,
 ) -> PreparedData:
-    """The data with the teacher's translations as targets of the training pairs, which are made if
-    necessary. Validation pairs keep their own targets."""
+    """Replace the targets of the training pairs by the teacher's translations, which are made if
+    they do not exist. Validation pairs keep their own targets."""
     name = folder / DATA / NAME
     try:
         made = _check(name)
@@ -79,7 +79,7 @@ def make_distilled(
 
 
 def _check(name: Path) -> bool:
-    """Whether the teacher's translations exist. Raise FolderError if they are damaged."""
+    """Whether the teacher's translations exist and are undamaged; damage raises FolderError."""
     if not lengths_file(name).exists():
         return False
     sums = name.with_suffix(".json")
@@ -92,7 +92,7 @@ def _check(name: Path) -> bool:
 
 
 def with_distilled(prepared: PreparedData, folder: Path) -> PreparedData:
-    """The data with the teacher's translations as targets, if they exist."""
+    """Replace the targets of the training pairs by the teacher's translations, if these exist."""
     name = folder / DATA / NAME
     if not _check(name):
         return prepared
@@ -107,7 +107,8 @@ def _translated(
     device: torch.device,
     progress: Progress,
 ) -> Iterator[list[int]]:
-    """Target ids for every training source. Blocks of an interrupted process are used again."""
+    """Yield the teacher's translation of each training source, as token ids. Blocks from an
+    interrupted process are reused."""
     source, target = prepared.vocabularies.source, prepared.vocabularies.target
     rows = prepared.train["source"]
     done = _blocks(part)
@@ -134,8 +135,8 @@ def _translated(
 
 
 def _blocks(part: Path) -> list[list[list[int]]]:
-    """The complete blocks in the file, which is cut off at the first line with a wrong checksum:
-    the last line of an interrupted process may be incomplete."""
+    """Complete blocks in the file. The file is truncated at the first line with a wrong checksum,
+    because an interrupted process may have written an incomplete line."""
     if not part.exists():
         return []
     blocks = []
@@ -158,7 +159,8 @@ def _line(block: list[list[int]]) -> str:
 
 
 def _write(name: Path, targets: Sequence[Sequence[int]], dtype: str) -> None:
-    """Write the checksums, the tokens and, last, the lengths, whose file marks completeness."""
+    """Write the checksums, the tokens and, last, the lengths: the file of lengths marks the
+    translations as complete."""
     tokens = np.array([token for ids in targets for token in ids], dtype)
     lengths = np.array([len(ids) for ids in targets], "<i4")
     files = {tokens_file(name): tokens.tobytes(), lengths_file(name): lengths.tobytes()}

@@ -95,8 +95,8 @@ class TaggingPredictor:
     def tags(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = no_progress
     ) -> list[list[str]]:
-        """The most likely valid tags of each sentence, in BIO. A sentence is a list of words, or a
-        string like a line of input."""
+        """Most likely valid tags of each sentence, as BIO. A sentence is a list of words, or a
+        string that is parsed like a line of input."""
         sentences = [
             sentence_of(words, f"sentence {number:,}", self.rule).words
             if isinstance(words, str)
@@ -133,7 +133,7 @@ class TaggingPredictor:
 
 
 class InputSentence(NamedTuple):
-    """The words of a sentence, with their offsets if they come from a text."""
+    """Words of one sentence to tag, with their offsets if they come from a text."""
 
     words: list[str]
     offsets: tuple[tuple[int, int], ...] = ()
@@ -190,7 +190,7 @@ def sentence_answer(sentence: InputSentence, tags: Sequence[str]) -> TagAnswer:
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[tuple[list[str], str | None]]:
-    """Yield the words before each empty line with that line, or with None at the end of the
+    """Yield the words of each sentence with the empty line after it, or with None at the end of the
     input."""
     words: list[str] = []
     for line in lines:

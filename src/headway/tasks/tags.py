@@ -79,6 +79,8 @@ from headway.tokens.tokenizer import EncodedWords, Tokenizer
 from headway.tokens.word_cache import FlatIds
 
 SAMPLES = 8
+"""Number of sentences with their predicted tags in the report of an evaluation: a short list."""
+
 BASELINE = "most frequent tag"
 REMARKS = {
     "f1": "of whole spans", "precision": "of the predicted spans", "recall": "of the true spans",
@@ -87,24 +89,25 @@ REMARKS = {
 EACH_WORD = EachRow("tags")
 
 WordKey = tuple[int, ...]
-"""A word as its pieces."""
+"""Key that identifies a word: its pieces."""
 
 
 @dataclass(frozen=True)
 class TagTargets:
-    """Targets of a batch of sentences."""
+    """Targets of a batch for tagging."""
 
     labels_W: Tensor
     words: Layout
     """Layout of the words of each window in the flat batch."""
 
     weights_B: Tensor
-    """Weight of each window; zero for padding of a fixed form."""
+    """Weight of each window; zero for padding in a batch of fixed size."""
 
 
 @dataclass(frozen=True)
 class TaggingDataset:
-    """Windows of sentences, each of which predicts the tags of some of their words."""
+    """Dataset for tagging: windows of sentences. Each window predicts the tags of some words, so
+    that every word is predicted once."""
 
     reader: WordReader
     tokenizer: Tokenizer
@@ -160,7 +163,8 @@ class TaggingDataset:
 def encoded(
     sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, tag: TagSettings
 ) -> EncodedWords:
-    """Tokenise sentences given as lists of words, after removing `tag.prefix_strip`."""
+    """Tokenize sentences that are lists of words, after removing the prefix `tag.prefix_strip` from
+    words."""
     prefix = tag.prefix_strip
     if prefix:
         sentences = [[_without(word, prefix) for word in words] for words in sentences]
@@ -180,7 +184,7 @@ def columns_of(words: EncodedWords) -> Columns:
 
 
 def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -> TaggingDataset:
-    """Items for prepared sentences. Data that was prepared by early versions has no word shapes."""
+    """Build the dataset of prepared sentences. Data from early versions has no word shapes."""
     shapes = texts["shapes"] if "shapes" in texts and _reads_shapes(model) else None
     reader = WordReader(
         text=texts["text"], pieces=texts["pieces"], bos=tokenizer.bos, eos=tokenizer.eos,
@@ -190,8 +194,7 @@ def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -
 
 
 def piece_shapes(words: EncodedWords, model: ModelSettings) -> list[list[int]] | None:
-    """For each token of each sentence, the shape of its word; None if the model does not read
-    shapes."""
+    """Word shape for each token of each sentence; None if the model does not read shapes."""
     if words.shapes is None or not _reads_shapes(model):
         return None
     return FlatIds(np.repeat(words.shapes.ids, words.pieces.ids), words.text.lengths).lists()
@@ -202,7 +205,7 @@ def _reads_shapes(model: ModelSettings) -> bool:
 
 
 def read_words(model: nn.Module, batch: Batch[TagTargets]) -> Read:
-    """Run the model with one output per word."""
+    """Run the model on a batch, with one output per word."""
     return EACH_WORD.read(model, *batch.streams, rows_R=batch.rows_R)
 
 
@@ -301,13 +304,13 @@ class TaggingTask(Task):
 
 
 def _needed(prepared: PreparedData) -> NDArray[np.int64]:
-    """Number of tokens of each whole sentence, with special tokens."""
+    """Number of tokens that each whole sentence needs, including special tokens."""
     parts = prepared.train, prepared.valid
     return np.concatenate([np.asarray(part["text"].lengths) + 2 for part in parts])
 
 
 def tag_metrics(spans: bool) -> tuple[str, ...]:
-    """Names of the metrics; without a tagging scheme there are no spans to score."""
+    """Metric names of a tagging task. Without span tags (BIO, BIOES), there are no spans to score."""
     return spec_of("tag").scores if spans else ("accuracy", "loss")
 
 
@@ -333,14 +336,14 @@ def learned_transitions(model: nn.Module) -> Tensor | None:
 
 
 def transitions(head: Scorer) -> Tensor | None:
-    """The learned transition scores between tags (CRF); None for a head without them."""
+    """Learned CRF transition scores between tags; None for a head without CRF."""
     found = getattr(head, "transitions", None)
     return found if isinstance(found, Tensor) else None
 
 
 @dataclass(frozen=True)
 class WordScores:
-    """Tag logits of words, by member of the model."""
+    """Tag logits of words, kept separately for the neural layers and the n-gram table."""
 
     neural_WC: Tensor
     ngrams_WC: Tensor | None = None
@@ -355,13 +358,14 @@ class WordScores:
 
     @property
     def single_members(self) -> dict[str, WordScores]:
-        """The logits of each member alone; empty for a model without n-grams."""
+        """Copies that use the neural layers alone and the n-grams alone; empty for a model without
+        n-grams."""
         if self.ngrams_WC is None:
             return {}
         return {NEURAL: replace(self, ngram_weight=0.0), NGRAMS: replace(self, ngram_weight=1.0)}
 
     def with_ngram_weight(self, share: float | None) -> WordScores:
-        """A copy in which the n-grams have this weight; None: their present weight."""
+        """A copy with this weight of the n-grams; None: unchanged."""
         return self if share is None else replace(self, ngram_weight=share)
 
     def with_temperature(self, temperature: float) -> WordScores:
@@ -478,7 +482,8 @@ def main_interval(
 
 
 def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
-    """The temperature, and the weight of n-grams, that fit the single tags of these words best."""
+    """Fit the calibration temperature and the weight of the n-grams that give the lowest loss on
+    single tags."""
     n_labels = said.neural_WC.shape[1]
     n = max(1, classes.ENOUGH // n_labels)
     true_WC = F.one_hot(labels_W[:n], n_labels).double().numpy()
@@ -502,8 +507,7 @@ def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
 def word_calibration(
     logs_WC: Tensor, labels: Sequence[str], truths: Sequence[list[str]]
 ) -> dict[str, Any] | None:
-    """Calibration of the probabilities of single tags, in BIO; None if the run knows none of the
-    true tags."""
+    """Calibration of the tag probabilities, in BIO; None if all true tags are unknown to the run."""
     names = as_bio(labels)
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     shares_WT = torch.zeros(len(logs_WC), len(places), dtype=logs_WC.dtype)
@@ -518,7 +522,7 @@ def word_calibration(
 def tag_figures(
     truths: Sequence[list[str]], guesses: Sequence[list[str]], spans: bool
 ) -> dict[str, Any]:
-    """Scores of each type of span, or of each plain tag."""
+    """Scores of each span type, or, without span tags, of each tag."""
     if not spans:
         # With each word as a span of its own, span scores are scores of single tags.
         truths, guesses = (
@@ -533,15 +537,15 @@ def tag_figures(
 
 @dataclass(frozen=True)
 class TaggedSet:
-    """Sentences with their true tags."""
+    """Sentences with their true tags, to evaluate a tagger on."""
 
     columns: Columns
     dataset: TaggingDataset
     tags: Sequence[Sequence[str]]
-    """The true tags, in the scheme of the data."""
+    """True tags of each sentence, in the tagging scheme of the data."""
 
     labels_W: IntArray | None
-    """Indices of the true tags of all words; None if the run does not know some of them."""
+    """Indices of the true tags of all words; None if the run does not know all of them."""
 
     @cached_property
     def truths(self) -> list[list[str]]:
@@ -563,22 +567,23 @@ class TagPredictions:
     """Number of words of each sentence."""
 
     transitions_PC: Tensor | None = None
-    """Learned transitions between tags (CRF), with which only whole sequences have
-    probabilities."""
+    """Learned CRF transitions between tags. With them, only whole tag sequences have probabilities,
+    not single tags."""
 
     temperature: Temperature | None = None
 
     @cached_property
     def scores_WC(self) -> Tensor:
-        """Logits of all words; of several models the mean of their log-probabilities, to which
-        learned transitions can be added."""
+        """Logits of all words. For an ensemble: the mean log-probabilities of the models, to which
+        CRF transitions can be added."""
         if len(self.models) == 1:
             return self.models[0].scores_WC
         return torch.stack([one.scores_WC.log_softmax(-1) for one in self.models]).mean(0)
 
     @cached_property
     def logs_WC(self) -> Tensor | None:
-        """Log-probabilities of the tags of each word; None with learned transitions."""
+        """Log-probability of each tag at each word; None with CRF transitions, where only whole
+        sequences have probabilities."""
         if self.transitions_PC is not None:
             return None
         return self.scores_WC.double().log_softmax(-1)
@@ -590,7 +595,8 @@ class TagPredictions:
 
     @property
     def members(self) -> dict[str, list[list[str]]]:
-        """The tags by each member of a single model; empty without n-grams."""
+        """Predicted tags of each member (neural layers, n-grams) of a single model; empty without
+        n-grams."""
         if len(self.models) > 1:
             return {}
         found = self.models[0].single_members
@@ -632,7 +638,7 @@ class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
     def fitted(
         self, predictions: TagPredictions, examples: TaggedSet, calibrate: bool
     ) -> TagPredictions:
-        """The predictions with a fitted temperature, if words have probabilities."""
+        """The predictions with a fitted calibration temperature; unchanged with a CRF."""
         if not calibrate or predictions.transitions_PC is not None:
             return predictions
         assert examples.labels_W is not None
@@ -733,8 +739,9 @@ class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
         return shown
 
     def columns(self, sentences: Sequence[Sequence[str]], before: int = 0) -> Columns:
-        """Tokenised sentences. Raise DataError for one that is too long if the run does not read
-        windows. `before`: number of sentences before them."""
+        """Tokenize sentences. Raises DataError for a sentence that is too long, if the settings do
+        not allow windows. `before`: number of sentences answered earlier, to number them in
+        messages."""
         words = encoded(sentences, self.tokenizer, self.settings.tag)
         columns = columns_of(words)
         needed = words.text.lengths + self.dataset(columns).reader.n_special
@@ -774,7 +781,8 @@ def tagged_sentences(
 
 
 def baseline(prepared: PreparedData) -> FrequentTags:
-    """The most frequent tag of each word in training; words are identified by their pieces."""
+    """Baseline: the most frequent tag of each word in the training data. A word is identified by
+    its pieces."""
     tags = prepared.train["tags"]
     keys = word_keys(prepared.train)
     return FrequentTags.fit((words, tags[i].tolist()) for i, words in enumerate(keys))

@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 Note = Callable[[str], None]
 
 ENDS = 2
-"""Number of special tokens around a text."""
+"""Number of special tokens that frame a text: start and end."""
 
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """A request to opened runs, with the settings and options of one call. The runs stay as they
-    are."""
+    """Request to opened runs, with the settings and options of one call. It does not change the
+    runs."""
 
     opened: LoadedRun
     settings: Resolved
-    """Settings of the first run, with the changes of the command."""
+    """Settings of the first run, with the overrides of this call."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the command, by name."""
+    """Options of this call, by name, such as `top`."""
 
     progress: Progress = SILENT
     """Progress reporter."""
 
     between: OnProgress = no_progress
-    """Called between two batches, where the lock of the models may be released for others."""
+    """Callback between two batches; it may release the lock of the models to other requests."""
 
     @property
     def runs(self) -> tuple[Resolved, ...]:
-        """Settings of each run of an ensemble, with the changes of the command."""
+        """Settings of each run of an ensemble; those of the first have the overrides of this call."""
         return (self.settings, *self.opened.runs[1:])
 
 
@@ -72,34 +72,34 @@ class Predictor(Protocol):
         ...
 
     def summary(self) -> str:
-        """A line for people about the inputs that were processed."""
+        """One line that summarises the processed inputs, such as their number."""
         return ""
 
 
 @runtime_checkable
 class ContinuousBatchingPredictor(Predictor, Protocol):
-    """A predictor for continuous batching: it generates one token per step, and requests may join
-    and leave the batch between steps."""
+    """Predictor that supports continuous batching: each step generates one token per text, and
+    requests join and leave the batch between steps."""
 
     @property
     def can_batch(self) -> bool:
-        """Whether its decoding method allows continuous batching."""
+        """Whether the decoding method of this request allows continuous batching."""
         ...
 
     def new_batch(self) -> ContinuousBatch:
-        """A new batch, which can serve all predictors of the same opened runs."""
+        """Create a batch that all predictors of the same opened runs can share."""
         ...
 
     def member(
         self, growing: ContinuousBatch, question: Any, *, on_piece: OnOutputPiece | None = None,
         top: int = 0, number: int = 0,
     ) -> BatchMember:  # fmt: skip
-        """The member that joins the batch `growing` for a question. `number` is the index of the
-        question among those of one caller."""
+        """Create the batch member that generates the answer to a question. `growing`: batch that it
+        will join. `number`: index of the question within the caller's request, for random draws."""
         ...
 
     def finished_answer(self, question: Any, member: BatchMember) -> Answer:
-        """The answer to a question whose member is finished."""
+        """Answer to a question, from its finished member of the batch."""
         ...
 
 
@@ -120,7 +120,7 @@ class Task(ABC):
         return load_prepared(folder)
 
     def describe(self, prepared: PreparedData) -> str:
-        """The amount of training data, for people: `29,000 pairs`."""
+        """Human-readable amount of training data, such as `29,000 pairs`."""
         return f"{prepared.train.n:,} {self.row.counts}s"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
@@ -139,11 +139,11 @@ class Task(ABC):
 
     @abstractmethod
     def objective(self, settings: Resolved, prepared: PreparedData) -> Objective[Any]:
-        """Loss and validation of a run."""
+        """Training objective of a run: its examples, loss and validation."""
 
     def predictor(self, use: InferenceRequest) -> Predictor:
-        """What answers inputs: by default the evaluator, if it is a `Predictor` too. Otherwise the
-        task only trains and evaluates."""
+        """Predictor of the task: by default the evaluator, if it is also a `Predictor`. Tasks
+        without one raise an error."""
         found = self.evaluator(use)
         if not isinstance(found, Predictor):
             raise UserError(f"the task {self.row.name} makes no predictions.")
@@ -151,7 +151,7 @@ class Task(ABC):
 
     @abstractmethod
     def evaluator(self, use: InferenceRequest) -> Evaluator[Any, Any]:
-        """How test sets are scored."""
+        """Evaluator of the task, which scores test sets."""
 
     def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
         """Scores on a test set."""
@@ -166,13 +166,13 @@ class Task(ABC):
 
 
 def find_task(settings: RunSettings) -> Task:
-    """The task of a run; its row is decided from the data files if the settings leave it open."""
+    """Task of a run. If the settings leave the modality open, the data files decide it."""
     return make_task(spec_of(decided(settings)))
 
 
 def make_task(row: Spec) -> Task:
-    """The task of a row. Its module is imported here, on first use, because tasks have different
-    dependencies."""
+    """Create the task that a row of the task table defines. Its module is imported on first use,
+    because tasks have different dependencies."""
     module, _, name = row.objective.rpartition(".")
     path = module if "." in module else f"headway.tasks.{module}"
     made: Callable[[Spec], Task] = getattr(import_module(path), name)

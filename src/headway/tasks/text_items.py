@@ -27,17 +27,17 @@ THE_TEXT = "the text"
 class TextItem(NamedTuple):
     ids: list[int]
     segments: Sequence[int] = ()
-    """Segment of each token: 1 for the second text of a pair, else 0; or the word shape of the
-    token, for models that read shapes."""
+    """Segment of each token (1 for the second text of a pair, otherwise 0), or the word shape of
+    each token for models that read shapes."""
 
     rows: list[int] | None = None
-    """Rows that are predicted; None: one prediction for the whole text."""
+    """Positions with a prediction of their own; None: one prediction for the whole text."""
 
     example: int = 0
     """Index of the text that this is a window of."""
 
     needed: int = 0
-    """Rows of the whole text."""
+    """Number of tokens of the whole text, which may exceed the window."""
 
 
 def text_items(run: LoadedRun, lines: Sequence[str], max_len: int | None = None) -> list[TextItem]:
@@ -51,14 +51,14 @@ def text_items(run: LoadedRun, lines: Sequence[str], max_len: int | None = None)
 def frame_tokens(
     run: LoadedRun, texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]] | None = None
 ) -> list[TextItem]:
-    """Items for texts, or pairs of texts, that are tokenised already."""
+    """Items for texts, or pairs of texts, that are already tokenized; special tokens are added."""
     sides = {"text": texts} if others is None else {"text": texts, "other": others}
     columns = Columns({name: TokenStore.of(side) for name, side in sides.items()})
     return list(_items(_preprocessor(run, None).input_dataset(columns)))
 
 
 def gapped_item(run: LoadedRun, line: str) -> TextItem:
-    """The item of a text whose gaps are predicted, or all of its tokens if it has no gaps."""
+    """Item that predicts the gaps of a text, or every token if the text has no gaps."""
     tokens, gaps = gaps_in(line, run.vocab.source)
     item = frame_tokens(run, [tokens])[0]
     before = len(run.vocab.source.text_ends[0])
@@ -67,7 +67,7 @@ def gapped_item(run: LoadedRun, line: str) -> TextItem:
 
 
 def tagged_item(run: LoadedRun, line: str) -> TextItem:
-    """The item of a text whose words are predicted, each at its first piece."""
+    """Item that predicts a tag for each word of a text, at the first piece of the word."""
     tokenizer = run.vocab.source
     sentence = sentence_of(line, THE_TEXT, word_rule(run.folder)).words
     words = encoded([sentence], tokenizer, run.settings.tag)

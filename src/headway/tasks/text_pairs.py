@@ -1,4 +1,4 @@
-"""Pairs of texts for contrastive learning: two views of a text in one batch, or its two halves."""
+"""Pairs of texts for contrastive learning: two views of a text in one batch, or two halves of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from headway.tokens.tokenizer import Tokenizer
 
 
 def content_keys(columns: Columns, examples: IntArray) -> IntArray:
-    """A key for each of these examples, texts or media; equal examples have equal keys."""
+    """Hash of the content of each example. Equal examples have equal keys, so that they are not
+    negatives of each other."""
     if "text" in columns:
         return text_keys(TokenStore(*columns["text"].gather(examples)))
     values = (np.asarray(columns.media[row]) for row in examples.tolist())
@@ -34,7 +35,7 @@ def content_keys(columns: Columns, examples: IntArray) -> IntArray:
 
 
 def interleaved(streams: Sequence[ModelInput], fixed: FixedShapes | None) -> ModelInput:
-    """One batch of texts in which the views of each example are next to each other."""
+    """Interleave the batches of all views: the views of an example are adjacent."""
     sides = [one.layout.split(one.values) for one in streams]
     texts = [text for pair in zip(*sides, strict=True) for text in pair]
     layout = layout_of(np.array([len(text) for text in texts], np.int64), fixed)
@@ -51,7 +52,7 @@ def fixed_pairs(plan: StepPlan, longest: int, n: int) -> FixedShapes:
 
 
 def word_halves(columns: Columns, tokenizer: Tokenizer) -> tuple[Columns, Columns]:
-    """The words of each text at even places, and those at odd places."""
+    """Split each text into two halves: the words at even places, and those at odd places."""
     found: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] = ([], [])
     for number in range(columns.n):
         tokens = np.asarray(columns["text"][number], np.int64)

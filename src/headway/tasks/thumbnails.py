@@ -13,23 +13,26 @@ from numpy.typing import ArrayLike, NDArray
 from headway.data.media.pixels import resized
 
 PAIRS = 8
-"""Number of pairs of confused classes, the most frequent first."""
+"""Number of pairs of confused classes in the report, the most frequent first."""
 
 OF_PAIR = 5
+"""Number of examples per pair of confused classes: one row of thumbnails."""
+
 SINGLE = 12
-"""Number of right and of wrong predictions, the most confident first."""
+"""Number of correct predictions shown in the report, and of wrong ones; the most confident first.
+"""
 
 DESCRIBED = 24
-"""Number of examples with their generated texts."""
+"""Number of examples that the report shows with generated text."""
 
 MOST_ICONS = 40
 """Largest number of classes for which every class gets a thumbnail."""
 
 SIDE = 48
-"""Largest side in pixels. Smaller images are not changed; the page enlarges them."""
+"""Longest side of a thumbnail in pixels. Smaller images are not changed; the page enlarges them."""
 
 MOMENTS = 120
-"""Number of bars in the waveform of a recording."""
+"""Number of bars in the waveform of a recording: a thumbnail is about that many pixels wide."""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -43,8 +46,8 @@ def thumbnails(
     labels_N: IntArray,
     names: Sequence[str],
 ) -> dict[str, list[Thumbnail]]:
-    """Confused pairs of classes with examples, and single predictions, for the report. `small`
-    makes the thumbnail of a row."""
+    """Thumbnails for the report: pairs of confused classes, and the most confident right and wrong
+    predictions. `small` makes the thumbnail of an example."""
     guesses_N, sure_N = shares_NC.argmax(1), shares_NC.max(1)
 
     def shown(row: int) -> Thumbnail:
@@ -80,8 +83,8 @@ def thumbnails(
 def sample_thumbnails(
     small: Callable[[int], Thumbnail], references: Sequence[Sequence[str]], outputs: Sequence[str]
 ) -> list[Thumbnail]:
-    """Some examples with their references and generated texts. Up to half of them are texts that
-    match no reference."""
+    """Thumbnails of some examples, with their references and generated texts. Up to half of them
+    are examples whose text matches no reference."""
     found = list(zip(range(len(outputs)), references, outputs, strict=True))
     wrong = [one for one in found if one[2] not in one[1]][: DESCRIBED // 2]
     right = [one for one in found if one[2] in one[1]][: DESCRIBED - len(wrong)]
@@ -94,7 +97,8 @@ def sample_thumbnails(
 def _pairs(
     labels_N: IntArray, guesses_N: IntArray, wrong: IntArray
 ) -> list[tuple[int, int, list[int]]]:
-    """The most frequent confusions, each with its examples, the most confident first."""
+    """Most frequent confusions: true class, predicted class and their examples, the most confident
+    first."""
     pairs: dict[tuple[int, int], list[int]] = {}
     for row in wrong.tolist():
         pairs.setdefault((int(labels_N[row]), int(guesses_N[row])), []).append(row)
@@ -103,8 +107,8 @@ def _pairs(
 
 
 def _spread(rows: IntArray, labels_N: IntArray, n: int) -> list[int]:
-    """The first `n` rows in round-robin order over the classes, so that the easiest class does not
-    fill the list."""
+    """First `n` examples, taken from the classes in turn, so that the easiest class does not fill
+    the list."""
     seen: dict[int, int] = {}
     turns = []
     for place, row in enumerate(rows.tolist()):

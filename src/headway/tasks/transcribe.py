@@ -53,7 +53,12 @@ LISTENED_AT_ONCE = 64
 
 
 WORST = 5
+"""Number of worst transcripts that an evaluation lists: a short list to check for wrong references.
+"""
+
 NEAR_S = (0.05, 0.1)
+"""Limits in seconds for which the share of accurate word boundaries is reported; 50 ms is a usual
+tolerance for word alignment."""
 
 ReferenceWord = tuple[str, float, float]
 """A word with its start and end in seconds."""
@@ -105,13 +110,14 @@ class TranscribeTask(Seq2SeqTask):
     def plan(
         self, items: Seq2SeqDataset, tokens: int, seed: int, pool: int | None = None
     ) -> StepPlan:
-        """A plan by the length of the audio alone, which has far more positions than the text."""
+        """Plan of steps by the length of the audio alone, which has far more positions than the
+        text."""
         rows = items.lengths[:, 0]
         return StepPlan.of_lengths(rows, max(tokens, int(rows.max(initial=1))), seed, pool)
 
     def eval_set(self, prepared: PreparedData, items: Seq2SeqDataset) -> EvalSet:
-        """Recordings that the model can read at once, and their references as the tokenizer
-        decodes them."""
+        """Evaluation set: recordings that the model can read at once, with their transcripts.
+        Transcripts are decoded from their tokens, as the model's outputs are."""
         rows, known = items.example_index.tolist(), prepared.valid_examples
         texts = [items.text(row).strip() for row in rows]
         names = [str(known[row]["place"]) for row in rows if row < len(known)]
@@ -215,8 +221,8 @@ def _front(settings: Resolved) -> AudioSettings:
 
 
 def check_rows(settings: Resolved, prepared: PreparedData) -> None:
-    """Raise DataError if no recording is short enough to be read at once, or if many have more
-    tokens than positions: CTC outputs at most one token per position."""
+    """Raise DataError if no recording is short enough for the model, or if many transcripts have
+    more tokens than their recording has positions: CTC outputs at most one token per position."""
     shape: AudioSettings = settings.model.audio  # type: ignore[union-attr]
     lengths = item_rows(prepared.train.media, shape)
     of_valid = item_rows(prepared.valid.media, shape)
@@ -242,7 +248,7 @@ def check_rows(settings: Resolved, prepared: PreparedData) -> None:
 
 
 def check_weight(settings: RunSettings) -> None:
-    """Raise ConfigError if the model does not support the weight of CTC."""
+    """Raise ConfigError if the model does not support the CTC weight of the settings."""
     model = model_named(settings)
     weight = ctc_weight(settings, model if settings.parent else None)
     alone = None if model is None else family_of(model) == "audio-encoder"
@@ -268,19 +274,19 @@ def check_weight(settings: RunSettings) -> None:
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Errors of predicted word boundaries, in recordings whose words are all correct."""
+    """Accuracy of predicted word boundaries, measured on recordings whose words are all correct."""
 
     n_words: int
     median_s: float
     shares: tuple[float, ...]
-    """Fractions of the boundaries whose error is at most each of `NEAR_S`."""
+    """Share of boundaries whose error is at most each of the limits in `NEAR_S`."""
 
 
 def error_details(
     references: Sequence[str], outputs: Sequence[str], places: Sequence[str]
 ) -> tuple[list[ScoreRow], dict[str, Any]]:
-    """Table rows and facts about word and character errors. `places`: the recordings, for the list
-    of the worst transcripts."""
+    """Table rows and JSON facts about word and character errors. `places`: names of the recordings,
+    for the list of the worst transcripts."""
     of_words, of_characters = (
         word_errors(references, outputs),
         character_errors(references, outputs),
@@ -324,8 +330,8 @@ def error_details(
 
 
 def true_words(paths: Sequence[str]) -> list[list[ReferenceWord]] | None:
-    """The `words` of JSONL lists with their times, for each recording in order; None if a file or
-    line lacks them."""
+    """True words with their times for each recording, from the `words` of JSONL lists; None if a
+    file or a line has none."""
     found: list[list[ReferenceWord]] = []
     for path in paths:
         if Path(path).suffix.lower() != ".jsonl":
@@ -344,7 +350,7 @@ def true_words(paths: Sequence[str]) -> list[list[ReferenceWord]] | None:
 def boundary_errors(
     answered: Sequence[Sequence[WordTiming]], truths: Sequence[Sequence[ReferenceWord]]
 ) -> Boundaries:
-    """Errors of word boundaries in the recordings whose words are all correct."""
+    """Errors of the predicted word boundaries, on recordings whose words are all correct."""
     gaps: list[float] = []
     n_words = 0
     for said, truth in zip(answered, truths, strict=True):

@@ -25,7 +25,8 @@ from headway.tasks.preprocess.preprocessor import media_settings_of
 from headway.tasks.task import InferenceRequest
 
 BLOCK_S = 4.0
-"""Seconds of an audio file that are decoded at once."""
+"""Seconds of an audio file that are decoded at a time: a long file never needs to fit into memory.
+"""
 
 FORMATS = ("text", "srt", "vtt")
 
@@ -36,7 +37,7 @@ class NamedRecording:
 
     name: str
     blocks: Iterable[AnyFloatArray]
-    """Blocks of samples, read when they are iterated; reading errors are raised then."""
+    """Blocks of samples, decoded while they are iterated; errors of reading are raised then."""
 
 
 @dataclass
@@ -136,7 +137,7 @@ def open_recordings(
 
 
 def _whole(given: LoadedInput) -> Iterator[AnyFloatArray]:
-    """The samples of an input that is already in memory, as one block."""
+    """Samples of a recording that is already in memory, as one block."""
     if given.values is None:
         raise DataError(given.error)
     yield given.values
@@ -148,7 +149,7 @@ def _reading(path: Path, shape: AudioSettings) -> Iterator[AnyFloatArray]:
 
 
 def _opening(item: Example, form: ItemFormat) -> Iterator[AnyFloatArray]:
-    """The samples of a part of a file or of an array, as one block."""
+    """Samples of a region of an audio file or of an array, as one block."""
     yield item.medium.read(form).values
 
 

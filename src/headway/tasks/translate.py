@@ -132,7 +132,7 @@ class TranslateTask(Seq2SeqTask):
         return EvalSet(sources, targets, sources, files=files)
 
     def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
-        """Translations by runs or, with `hypotheses`, from a file."""
+        """Translations of the test sources, by runs or, with the option `hypotheses`, from a file."""
         found = _outputs(use, use.opened, examples, use.options.get("hypotheses"))
         if use.options.get("out"):
             _write(use.options["out"], found.outputs)
@@ -147,7 +147,8 @@ class TranslateTask(Seq2SeqTask):
     def test_details(
         self, use: InferenceRequest, judged: GeneratedTexts, examples: EvalSet
     ) -> tuple[list[ScoreRow], dict[str, Any]]:
-        """Scores for comparisons with papers, and the comparison of two systems."""
+        """Test results besides the metrics: scores in the forms that papers report, and the
+        comparison of two systems."""
         outputs, targets, options = judged.outputs, judged.references, use.options
         scores = {"exact_match": translation.exact_match(
             outputs, targets, lowercase=judged.lowercase
@@ -185,7 +186,7 @@ def evaluate_outputs(
 def _outputs(
     use: InferenceRequest, opened: LoadedRun | None, examples: EvalSet, file: str | None
 ) -> TextPredictions:
-    """Outputs that are translated by runs or read from a file."""
+    """Outputs to score, translated by runs or read from a file."""
     loss, writer, n = None, None, len(examples.references)
     if opened is not None:
         if not examples.sources:

@@ -74,7 +74,7 @@ class AudioPreprocessor(MediaPreprocessor[AudioSettings]):
         return AudioDataset(columns.audio, self.shape, self.augmentation)
 
     def columns(self, examples: Sequence[NDArray[np.int16]]) -> Columns:
-        """Columns of recordings in memory."""
+        """Store recordings in memory as the columns of a dataset."""
         return Columns({"audio": AudioStore.of(examples, self.shape.rate)})
 
     @property
@@ -139,9 +139,9 @@ class AudioAugmentation:
         return samples_S * (10 ** (decibels_B / 20))[number_S]
 
     def speeds(self, rows: Sequence[int], *key: int) -> list[float] | None:
-        """Random speed factor of each recording, or None without speed changes. At 1.1 a recording
-        is shorter and has a higher pitch. `key`: seed of the draws, next to the recording's
-        index."""
+        """Random speed factor of each recording, or None without speed changes. A factor of 1.1
+        makes a recording shorter and higher. `key`: seed of the random draws, together with the
+        recording's index."""
         share = self.settings.speed
         if not share:
             return None
@@ -150,7 +150,7 @@ class AudioAugmentation:
 
 
 def _numbers(audio: AudioBatch) -> Tensor:
-    """Index of the recording that each sample belongs to."""
+    """Index of the recording that each sample of a flat batch belongs to."""
     begins_S = torch.zeros_like(audio.samples_S, dtype=torch.long)
     begins_S[audio.low_A] = 1
     return begins_S.cumsum(0) - 1

@@ -57,7 +57,8 @@ class ImageDataset(UnsplitDataset):
         fixed: FixedShapes | None = None,
         draw: EpochSeed | None = None,
     ) -> ModelInput:
-        """A batch of images. With fixed shapes the first images are repeated until it is full."""
+        """Collate images into a batch. With fixed shapes, the first images are repeated until the
+        batch is full."""
         if fixed is not None:
             rows = np.resize(rows, fixed.n_sequences)
         layout = Layout.of(self.lengths[rows].tolist())
@@ -95,7 +96,8 @@ class ImageDataset(UnsplitDataset):
         return describe_patches(self.shape, frames, height, width)
 
     def _held(self, device: torch.device) -> Tensor | None:
-        """All images as one tensor on the device, or None on the CPU or if they do not fit."""
+        """All images as one tensor on the device; None on a CPU, or if they do not fit into its
+        memory."""
         if device.type == "cpu":
             return None
         place = torch.empty(0, device=device).device  # "cuda" and "cuda:0" are the same device
@@ -117,7 +119,7 @@ class ImagePreprocessor(MediaPreprocessor[ImageSettings]):
         return ImageDataset(columns.images, self.shape)
 
     def columns(self, examples: Sequence[NDArray[np.uint8]]) -> Columns:
-        """Columns of images or videos in memory, as pixels (T C Y X)."""
+        """Store images or videos in memory, as pixels (T C Y X), as the columns of a dataset."""
         return Columns({"image": ImageStore.of(examples)})
 
     @cached_property
@@ -167,7 +169,8 @@ def n_image_positions(store: ImageStore, shape: ImageSettings) -> IntArray:
 def describe_patches(
     shape: ImageSettings, frames: int, height: int, width: int
 ) -> list[PositionInfo]:
-    """Descriptions of the positions: class tokens, then patches by time, height and width."""
+    """Description of each position: first the class tokens, then the patches by time, height and
+    width."""
     time, lines, columns = shape.grid_of(frames, height, width)
     grid = shape.stem == "grid"
     side, step = (GRID_STRIDE, GRID_STRIDE) if grid else (shape.patch, shape.step)

@@ -1,6 +1,7 @@
-"""Preprocessing of the examples of each modality: cut to the input length, collated into batches.
+"""Interface of preprocessing: examples of any modality are cut to the input length and collated
+into batches.
 
-An objective uses this interface only, whatever the modality. A preprocessor has settings but no
+An objective uses only this interface, whatever the modality. A preprocessor has settings but no
 weights.
 """
 
@@ -38,12 +39,13 @@ from headway.tasks.thumbnails import Thumbnail, thumbnails
 from headway.tokens.tokenizer import Tokenizer
 
 TextParts = tuple[str, ...]
-"""A text, the two texts of a pair, or the fields of a document in order."""
+"""Text parts of an example: one text, the two texts of a pair, or the fields of a document in
+order."""
 
 
 InputLine = str | TextParts | LoadedInput
-"""One input to predict for: a line, texts that are already split, or media that are already
-read."""
+"""One input for prediction: a line of text, text that is already split into parts, or media that
+are already loaded."""
 
 Front = TypeVar("Front", bound=ImageSettings | AudioSettings)
 
@@ -59,7 +61,8 @@ class InputDataset(Protocol):
 
     @property
     def example_index(self) -> IntArray:
-        """Index of the example that each item is, or is a window of; ascending."""
+        """Index of the example that each item belongs to, in ascending order; several windows may
+        belong to one example."""
         ...
 
     @property
@@ -74,16 +77,17 @@ class InputDataset(Protocol):
         fixed: FixedShapes | None = None,
         draw: EpochSeed | None = None,
     ) -> ModelInput:
-        """A batch of items in host memory. `device` is where the batch will be used. The fixed form
-        may have more sequences than items; the additional ones have no weight."""
+        """Collate items into a batch in host memory. `device` is where the batch will be used. A
+        batch of fixed shapes may have more sequences than items; the additional ones have no
+        weight."""
         ...
 
     def to_model_input(self, stream: ModelInput) -> ModelInput:
-        """The collated batch in the form that the model reads, on its device."""
+        """Convert a collated batch to the form that the model reads, on the model's device."""
         ...
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        """Fixed shapes of all batches, for CUDA graphs, or None if they are not possible."""
+        """Fixed shapes of all batches, for CUDA graphs; None if batches cannot have fixed shapes."""
         ...
 
     def describe_positions(self, row: int) -> Sequence[PositionInfo]:
@@ -111,7 +115,8 @@ class UnsplitDataset(ABC):
 
 
 class InputDatasetMixin:
-    """Mixin for frozen dataclasses with `inputs` and `epoch_seed`: one item for each input."""
+    """Mixin for datasets (frozen dataclasses) with one item for each item of `inputs`; it needs the
+    fields `inputs` and `epoch_seed`."""
 
     inputs: InputDataset
 
@@ -137,13 +142,13 @@ class InputDatasetMixin:
 
 @dataclass(frozen=True)
 class MaskTargets:
-    """Targets of masked modelling: the content of the masked positions."""
+    """Targets of masked modelling: the original content of the masked positions."""
 
     values: Tensor | None = None
-    """Token ids (R) or vectors (R E); None for media until augmentation has been applied."""
+    """Target token ids (R) or vectors (R E); None for media until augmentation has been applied."""
 
     real_N: Tensor | None = None
-    """Weights of all tokens of a text batch: zero for padding of the fixed-size form."""
+    """Weight of each token in a text batch: zero for padding in a batch of fixed size."""
 
     masked_N: Tensor | None = None
     """Mask over all positions of a media batch: True if masked."""
@@ -156,34 +161,36 @@ class MaskTargets:
 
     @property
     def targets(self) -> Tensor:
-        """The targets, which must be known."""
+        """The target values; an error if they have not been computed yet."""
         assert self.values is not None
         return self.values
 
 
 @runtime_checkable
 class MaskedDataset(TaskDataset[MaskTargets], Protocol):
-    """Items for masked modelling. Without a draw the same positions are masked every time."""
+    """Dataset for masked modelling. Without an epoch seed, the same positions are masked every
+    time."""
 
     @property
     def widest(self) -> int:
-        """Largest length of an item in any epoch."""
+        """Largest length of an item, over all epochs."""
         ...
 
     @property
     def n_quick(self) -> int:
-        """Number of validation items used during training."""
+        """Number of validation items that are evaluated during training."""
         ...
 
     def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
-        """Limits for source and target lengths of a micro-batch in any epoch, from the plan of the
-        first epoch."""
+        """Maximum numbers of source and target positions in a micro-batch, from the plan of the
+        first epoch. They hold for all epochs."""
         ...
 
     def apply_mask(
         self, model: nn.Module, batch: Batch[MaskTargets], training: bool
     ) -> Batch[MaskTargets]:
-        """The batch with masked inputs and their targets. `training`: apply augmentation."""
+        """Mask the inputs of a batch and compute their targets. `training`: also apply
+        augmentation."""
         ...
 
     def example(self, row: int) -> JsonDict:
@@ -192,45 +199,45 @@ class MaskedDataset(TaskDataset[MaskTargets], Protocol):
 
 
 class Preprocessor(ABC):
-    """Preprocessing of one modality. The methods that are not abstract have the defaults for inputs
-    other than text."""
+    """Preprocessing of one modality. Methods that are not abstract have defaults that suit media;
+    text overrides them."""
 
     at_first: ClassVar[int] = FIRST_WINDOW
-    """Number of inputs that are read before the first answer."""
+    """Number of inputs that are read before the first answer, so that they share a batch."""
 
     @abstractmethod
     def parse(
         self, lines: Iterable[InputLine], folder: Path, settings: Resolved
     ) -> Iterator[LoadedInput]:
-        """Parse or read the input in each line. A file name that does not exist is looked up in the
-        run's `folder`."""
+        """Parse the text, or load the media file, that each line names. A file that does not exist
+        under its path is looked up in the run's `folder`."""
 
     @abstractmethod
     def columns(self, examples: Sequence[Any]) -> Columns:
-        """Columns of inputs in memory."""
+        """Store examples in memory as the columns of a dataset."""
 
     @abstractmethod
     def input_dataset(self, columns: Columns) -> InputDataset: ...
 
     @abstractmethod
     def masked_dataset(self, columns: Columns, how: FillSettings) -> MaskedDataset:
-        """The examples with masked positions to predict."""
+        """Dataset of the examples with masked positions to predict."""
 
     def check_lengths(self, needed: IntArray, before: int | None = None) -> None:  # noqa: B027
         """Raise `DataError` if an example is too long and may not be split. `needed`: length of
-        each example. `before`: number of inputs that were answered before; None outside
-        prediction."""
+        each example. `before`: number of inputs answered earlier, to number the inputs in messages;
+        None outside prediction."""
 
     def texts(
         self, columns: Columns, most: int | None = None, first: int = 0
     ) -> list[TextPair] | None:
-        """Examples decoded to text; None if they are not texts."""
+        """Examples decoded to text; None for media."""
         return None
 
     def figures(
         self, columns: Columns, shares_NC: FloatArray, labels_N: IntArray, names: Sequence[str]
     ) -> JsonDict:
-        """Data for the report about the classification of these examples."""
+        """Figures of the report that show classified examples."""
         return {}
 
     def thumbnail(self, example: ArrayLike) -> Thumbnail:
@@ -276,11 +283,11 @@ PREPROCESSORS: dict[Modality, str] = {
     "video": "image.ImagePreprocessor",
     "audio": "audio.AudioPreprocessor",
 }
-"""Class for each modality, as `module.class`; imported on use and created by its `of`."""
+"""Preprocessor class of each modality, as `module.Class`. Classes are imported on use."""
 
 
 def preprocessor_of(settings: Resolved, tokenizer: Tokenizer | None = None) -> Preprocessor:
-    """Preprocessing for the modality that the model of a run reads."""
+    """Build the preprocessor for the modality that the model of a run reads."""
     module, name = PREPROCESSORS[front_reads(settings.model)].split(".")
     made: Preprocessor = getattr(import_module(f"headway.tasks.preprocess.{module}"), name).of(
         settings, tokenizer

@@ -90,7 +90,7 @@ class TextDataset:
         return ModelInput(pad_rows(read.tokens, layout.n_rows), layout, segments_N)
 
     def _thinned(self, rows: IntArray, read: FlatSequences, draw: EpochSeed) -> FlatSequences:
-        """Drop random words from the windows; each window keeps at least one."""
+        """Drop random words from the windows; at least one word of each window is kept."""
         reader, draws = self.reader, CounterRandom(draw.seed, draw.epoch)
         example, start, _ = (part[rows] for part in reader.windows)
         places = reader.text.offsets[example] + start
@@ -174,7 +174,7 @@ class TextPreprocessor(Preprocessor):
     pairs: bool = False
     segments: bool = False
     windows: bool = True
-    """Whether texts that are too long are split into windows; otherwise they are errors."""
+    """Whether texts that are too long are split into windows; if not, they raise an error."""
 
     drop: float = 0.0
     """Probability of dropping each word in training."""
@@ -225,7 +225,7 @@ class TextPreprocessor(Preprocessor):
         return MaskedTextDataset(columns["text"], self.tokenizer, how, room_of(how, self.max_len))
 
     def columns(self, examples: Sequence[TextParts]) -> Columns:
-        """Columns of texts in memory."""
+        """Store texts in memory as the columns of a dataset."""
         names = self.fields or (("text", "other") if self.pairs else ("text",))
         stores = [encode_store(self.tokenizer, column) for column in zip(*examples, strict=True)]
         return Columns(dict(zip(names, stores, strict=True)), fields=self.fields)
@@ -295,7 +295,7 @@ def encode_store(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenStore:
 
 
 def join_fields(tokenizer: Tokenizer, stores: Mapping[str, TokenStore]) -> TokenStore:
-    """Documents with fields as one text each, every field between its marks."""
+    """Join the fields of each document to one text, every field between its marks."""
     stream = FieldStream.of(stores, tokenizer)
     n = len(next(iter(stores.values())))
     return TokenStore.of(stream.document(DEFAULT_EPOCH, number)[1:-1] for number in range(n))
