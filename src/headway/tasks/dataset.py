@@ -110,7 +110,8 @@ class TaskDataset(Protocol[T]):
         ...
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        """Shapes that fit every batch of the plan, as CUDA graphs require; None if there are none."""
+        """Shapes that fit every batch of the plan, as CUDA graphs require; None if there are
+        none."""
         return None
 
     def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:

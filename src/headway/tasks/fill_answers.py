@@ -158,7 +158,8 @@ class MaskedLMPredictor:
         return [[next(ranked) for _ in gaps] for _, _, gaps in pieces]
 
     def _probabilities(self, tokens_N: Tensor, layout: Layout, rows_R: Tensor) -> Tensor:
-        """Token probabilities at the gaps, averaged over the models; special tokens are excluded."""
+        """Token probabilities at the gaps, averaged over the models; special tokens are
+        excluded."""
         total = torch.zeros((), device=self.device)
         for model in self.models:
             read = EachRow("words").read(model, ModelInput(tokens_N, layout), rows_R=rows_R)

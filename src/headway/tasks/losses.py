@@ -206,7 +206,8 @@ def label_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskL
 
 
 def shared_loss(read: Read, targets_RC: Tensor, smoothing: LabelSmoothing) -> TaskLoss:
-    """Cross-entropy with a target distribution over labels for each position, and label smoothing."""
+    """Cross-entropy with a target distribution over labels for each position, and label
+    smoothing."""
     logs_RC = read.log_probs()
     return _priced(-(targets_RC * logs_RC).sum(-1), logs_RC, read, smoothing)
 

@@ -93,7 +93,8 @@ class MaskedHead(Protocol):
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]: ...
 
     def remarks(self, mask: float) -> dict[str, str]:
-        """Explanations of the metrics, as remarks in tables. `mask`: masked fraction of each input."""
+        """Explanations of the metrics, as remarks in tables. `mask`: masked fraction of each
+        input."""
         ...
 
 
@@ -126,7 +127,8 @@ class MaskedTokenHead:
         )
 
     def baseline_values(self) -> dict[str, float]:
-        """Scores of a baseline that predicts the token frequencies of this text at every position."""
+        """Scores of a baseline that predicts the token frequencies of this text at every
+        position."""
         items = self.dataset
         counts_V = np.bincount(items.store.tokens, minlength=items.tokenizer.vocab_size)
         logs_V = np.log(np.maximum(counts_V, 1) / max(1, counts_V.sum()))

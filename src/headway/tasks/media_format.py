@@ -169,7 +169,8 @@ def _source(settings: RunSettings, what: MediaType) -> DataSource:
 
 
 def _image_format(settings: RunSettings, what: MediaType, frames: int) -> MediaFormat:
-    """Storage format for images like those of the data: size, channels and this number of frames."""
+    """Storage format for images like those of the data: size, channels and this number of
+    frames."""
     found = _first_images(settings, what, frames)
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:
@@ -202,7 +203,8 @@ def _rounded(size: int) -> int:
 
 
 def patch_of(height: int, width: int) -> int:
-    """Smallest patch size that divides the image without exceeding the maximum number of patches."""
+    """Smallest patch size that divides the image without exceeding the maximum number of
+    patches."""
     most = MOST_CELLS["small" if max(height, width) <= SMALL_IMAGE else "large"]
     for patch in PATCHES:
         if height % patch == 0 == width % patch and height * width // patch**2 <= most:

@@ -21,7 +21,8 @@ from headway.specs.needs import Need
 
 @dataclass(frozen=True)
 class LoadedInput:
-    """One loaded input for prediction: text, pixels or audio samples, or the error of reading it."""
+    """One loaded input for prediction: text, pixels or audio samples, or the error of reading
+    it."""
 
     name: str
     """Name given by the user, or the place in a list of files."""

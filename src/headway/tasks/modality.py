@@ -1,4 +1,5 @@
-"""Detection of the modality of data files, where neither the settings nor a parent run define it."""
+"""Detection of the modality of data files, where neither the settings nor a parent run define
+it."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def decided(settings: RunSettings) -> RunSettings:
 
 
 def decided_for(settings: RunSettings, front: ImageSettings | AudioSettings) -> RunSettings:
-    """Store the row of the task table in the settings, by the modality of a model's input settings."""
+    """Store the row of the task table in the settings, by the modality of a model's input
+    settings."""
     return replace(settings, row=_row(settings, lambda settings: what_of(front)))
 
 
@@ -97,7 +99,8 @@ def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
 
 
 def _of_item(path: Path, index: int | None = None) -> MediaType:
-    """Image or video, by the array shape: an image has the axes Y X [C], a video one more in front."""
+    """Image or video, by the array shape: an image has the axes Y X [C], a video one more in
+    front."""
     if is_array(path):
         with suppress(DataError):
             *_, last = shape = stack_item(str(path), index).shape

@@ -96,7 +96,8 @@ Intervals = Mapping[str, Range]
 
 
 class MethodScores:
-    """Scores of a method that the model is compared with: a baseline, or one member of the model."""
+    """Scores of a method that the model is compared with: a baseline, or one member of the
+    model."""
 
     def __init__(
         self,
@@ -317,7 +318,8 @@ PAGE = "docs/tasks/training.md#when-a-baseline-is-better"
 
 
 def of_metric(baselines: Baselines, metric: Metric) -> dict[str, float]:
-    """Values of one metric by baseline, the best first; baselines without the metric are left out."""
+    """Values of one metric by baseline, the best first; baselines without the metric are left
+    out."""
     found = {name: one[metric.name] for name, one in baselines.items() if metric.name in one}
     return dict(sorted(found.items(), key=lambda one: one[1], reverse=not metric.lower))
 

@@ -115,7 +115,8 @@ class Seq2SeqTask(Task):
         return Seq2SeqObjective(settings, prepared, self)
 
     def dataset(self, data: Columns, words: Vocabularies, settings: Resolved) -> Seq2SeqDataset:
-        """Dataset of sources and target texts, for a split of the data or for any other examples."""
+        """Dataset of sources and target texts, for a split of the data or for any other
+        examples."""
         return Seq2SeqDataset.of(
             preprocessor_of(settings).input_dataset(data), data["text"], words.target
         )
@@ -421,7 +422,8 @@ class Seq2SeqObjective(Objective[TextTargets]):
         return self.task.plan(items, train.batch_tokens, train.seed, train.bucket_steps)
 
     def augment(self, model: nn.Module, batch: Batch[TextTargets]) -> Batch[TextTargets]:
-        """The batch with an augmented source and, if the settings ask for it, masked decoder input."""
+        """The batch with an augmented source and, if the settings ask for it, masked decoder
+        input."""
         source, target = batch.streams
         source = self.train_dataset.source.to_model_input(source)
         if model.training:

@@ -310,7 +310,8 @@ def _needed(prepared: PreparedData) -> NDArray[np.int64]:
 
 
 def tag_metrics(spans: bool) -> tuple[str, ...]:
-    """Metric names of a tagging task. Without span tags (BIO, BIOES), there are no spans to score."""
+    """Metric names of a tagging task. Without span tags (BIO, BIOES), there are no spans to
+    score."""
     return spec_of("tag").scores if spans else ("accuracy", "loss")
 
 
@@ -507,7 +508,8 @@ def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
 def word_calibration(
     logs_WC: Tensor, labels: Sequence[str], truths: Sequence[list[str]]
 ) -> dict[str, Any] | None:
-    """Calibration of the tag probabilities, in BIO; None if all true tags are unknown to the run."""
+    """Calibration of the tag probabilities, in BIO; None if all true tags are unknown to the
+    run."""
     names = as_bio(labels)
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     shares_WT = torch.zeros(len(logs_WC), len(places), dtype=logs_WC.dtype)

@@ -59,7 +59,8 @@ class InferenceRequest:
 
     @property
     def runs(self) -> tuple[Resolved, ...]:
-        """Settings of each run of an ensemble; those of the first have the overrides of this call."""
+        """Settings of each run of an ensemble; those of the first have the overrides of this
+        call."""
         return (self.settings, *self.opened.runs[1:])
 
 

@@ -1,4 +1,5 @@
-"""Pairs of texts for contrastive learning: two views of a text in one batch, or two halves of it."""
+"""Pairs of texts for contrastive learning: two views of a text in one batch, or two halves of
+it."""
 
 from __future__ import annotations
 

@@ -132,7 +132,8 @@ class TranslateTask(Seq2SeqTask):
         return EvalSet(sources, targets, sources, files=files)
 
     def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
-        """Translations of the test sources, by runs or, with the option `hypotheses`, from a file."""
+        """Translations of the test sources, by runs or, with the option `hypotheses`, from a
+        file."""
         found = _outputs(use, use.opened, examples, use.options.get("hypotheses"))
         if use.options.get("out"):
             _write(use.options["out"], found.outputs)

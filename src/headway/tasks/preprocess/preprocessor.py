@@ -87,7 +87,8 @@ class InputDataset(Protocol):
         ...
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        """Fixed shapes of all batches, for CUDA graphs; None if batches cannot have fixed shapes."""
+        """Fixed shapes of all batches, for CUDA graphs; None if batches cannot have fixed
+        shapes."""
         ...
 
     def describe_positions(self, row: int) -> Sequence[PositionInfo]:
