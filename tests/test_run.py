@@ -656,6 +656,17 @@ def test_looking_leaves_the_run_as_it_is(runs: Path, tmp_path: Path) -> None:
     assert run("ba de").to_dict() == before
 
 
+@pytest.mark.parametrize(
+    ("option", "here"),
+    [("num_beams", "beam"), ("max_new_tokens", "max_len"), ("num_return_sequences", "n_best")],
+)
+def test_an_option_of_another_library_is_translated(option: str, here: str) -> None:
+    run = headway.load("tatoeba-de-en", device="cpu")
+    with pytest.raises(headway.UserError) as error:
+        run("Danke.", **{option: 2})
+    assert f"{here}=" in str(error.value)
+
+
 def test_options_of_a_page_determine_the_text_that_the_model_generates() -> None:
     run = headway.load("stories", device="cpu")
     options = ({"new": 0}, {"new": 3}, {"output": ", , ,", "new": 0}, {"begin": "!", "new": 1})

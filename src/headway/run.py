@@ -35,7 +35,7 @@ from headway.settings.folder import (
 from headway.settings.listed import ensure_list
 from headway.settings.renamed import check_together, current, report
 from headway.settings.run import Resolved, RunSettings, media_settings
-from headway.settings.synonyms import OF_RUN, OF_USE, PROBABILITIES
+from headway.settings.synonyms import OF_RUN, OF_USE, PROBABILITIES, setting_here
 from headway.settings.task_rows import spec_of
 from headway.specs.metrics import METRICS, Metric, custom_metrics_of
 from headway.specs.needs import Need
@@ -630,6 +630,9 @@ class Run:
                 )
             if name not in known:
                 near = suggest(name, known) if known else " This task has no options."
+                here = (setting_here(name) or "").removeprefix("decode.")
+                if here in known:
+                    near = f" Use {here}=."
                 if name in OF_USE and OF_USE[name] == PROBABILITIES:
                     raise OptionError(f"{name}= is not needed: {OF_RUN['predict_proba']}.")
                 unused = unused_option(name, spec_of(self.settings))
