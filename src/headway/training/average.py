@@ -1,4 +1,5 @@
-"""Averages of weights, over checkpoints or as a running average; usually better than each set."""
+"""Averages of weights, over checkpoints or as a running average. An average usually scores better
+than each of the weights."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from headway.training.tensor_lists import add_, differences, scale_
 
 
 def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of each tensor in its own type, summed in fp64 with one set in memory.
+    """Return the mean of each tensor over several sets of weights, in the tensor's own type. Sums
+    are in fp64, with one set in memory at a time.
 
     Tensors that are not floating point, such as counters, are those of the last set.
     """
@@ -60,8 +62,8 @@ def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def newest_undamaged(checkpoints: Checkpoints, n: int) -> list[Path]:
-    """Return up to `n` of the newest checkpoints, oldest first, without damaged ones, which are
-    reported."""
+    """Return up to `n` of the newest undamaged checkpoints, oldest first. Damaged ones are reported
+    and skipped."""
     found: list[Path] = []
     for path in reversed(checkpoints.paths()):
         try:
@@ -83,8 +85,11 @@ def average_of(paths: Sequence[Path]) -> dict[str, Tensor]:
 def average_run(
     run: Path, last: int | None, out: Path, *, int8: bool = False, log: Callable[[str], None]
 ) -> str:
-    """Save a model made of the `last` checkpoints of a run, or of its best one (None), in its
-    folder or in a new one. Returns a description of the checkpoints used."""
+    """Save a model made from a run: the average of its `last` checkpoints, or its best checkpoint
+    (None). It is saved in the run folder or in a new one.
+
+    Returns a description of the checkpoints used.
+    """
     config = file_in(run, CONFIG)
     if out.resolve() != run.resolve() and (out / CONFIG).exists():
         raise FolderError(f"{out} already contains a model. Choose another {Option('out')}.")
@@ -160,7 +165,8 @@ class Ema:
 
     @contextmanager
     def swap(self) -> Iterator[None]:
-        """Give the model the averaged weights within the context; restore its own bit for bit."""
+        """Context in which the model has the averaged weights; its own are restored bit for bit
+        afterwards."""
         assert not self.is_swapped
         self._exchange()
         self.is_swapped = True
@@ -171,7 +177,8 @@ class Ema:
             self.is_swapped = False
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state for a checkpoint: averages by weight name, and the number of updates."""
+        """Return the state to store in a checkpoint: the averages by weight name, and the number of
+        updates."""
         assert not self.is_swapped
         return {**self.averages, UPDATES: self.updates}
 
@@ -194,7 +201,7 @@ class Ema:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        """Exchange values, not tensors, so that references to a weight stay valid."""
+        """Swap weights and averages in place, so that references to a weight stay valid."""
         for name, weight in self.weights.items():
             kept = weight.detach().clone()
             weight.copy_(self.averages[name])

@@ -27,26 +27,28 @@ EVALUATIONS, FEWEST = 20, 4
 that, each evaluation uses fewer examples."""
 
 EVALUATION_SHARE = 0.12
-"""Share of the time for evaluations and the checkpoints saved with them."""
+"""Share of the time for evaluations and the checkpoints saved with them. Most of the budget should
+train; twenty evaluations still show the course of a run."""
 
 END_SHARE = 0.06
-"""Share of the time for the final comparison of weights."""
+"""Share of the time for the final comparison of candidate weights, with full decoding."""
 
 FEW = 8
-"""Fewest validation examples of an evaluation; if the time is too short, it is skipped."""
+"""Fewest validation examples of an evaluation; without time for that many, it is skipped."""
 
 SEARCHED, READ = 4.0, 1.25
 """Approximate cost of an example in the final comparison, relative to a quick evaluation during
 training: with beam search, and without."""
 
 SURE = 0.8
-"""Share of the remaining time that the final comparison is planned to use."""
+"""Share of the remaining time that the final comparison is planned to use; the rest absorbs errors
+of the estimate."""
 
 REPORT_S = 1.0
 """Seconds reserved for the report and for exiting."""
 
 DRIFT = 0.1
-"""Share of the remaining steps by which a new plan must differ to replace the old one."""
+"""Least relative change of the remaining steps for which a new plan replaces the old one."""
 
 UNTIMED = 50
 """Steps of the first plan if no step was timed. The first step is then timed and a new plan made.
@@ -57,30 +59,30 @@ STALL = 8.0
 a few times slower; a step that takes a hundred times as long is a passing disturbance."""
 
 PATIENCE = 2.0
-"""An evaluation is aborted after this multiple of its planned duration."""
+"""An evaluation that takes longer than this multiple of its planned duration is aborted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Plan that applies from a step until the next decision."""
+    """Plan of a run with a time budget, valid until the next decision."""
 
     step: int
-    """The plan applies to the steps after this one."""
+    """Step after which the plan applies."""
 
     steps: int
     """Total number of steps."""
 
     until: int
-    """Step of the next evaluation."""
+    """Step at which the next evaluation is due."""
 
     examples: int
-    """Validation examples of that evaluation; 0: it is skipped."""
+    """Number of validation examples of the next evaluation; 0: it is skipped."""
 
     progress: float
-    """Share of the learning-rate schedule that is complete at `step`."""
+    """Share of the learning-rate schedule that is completed at `step`."""
 
     look: int = 1
-    """Steps between two readings of the clock."""
+    """Number of steps between two readings of the clock."""
 
     warmup: int = 0
     """Warm-up steps set by the user; 0: none were set. They do not depend on the total number of
@@ -103,7 +105,8 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Final:
-    """How the candidates for the final weights are compared; with 0 examples they are not."""
+    """Extent of the final comparison of candidate weights: number of examples, and whether with the
+    full decoding settings (`careful`). With 0 examples, nothing is compared."""
 
     examples: int
     careful: bool
@@ -121,14 +124,14 @@ class Journal:
         self.plans: dict[int, Decision] = {}
         self.evaluations: dict[int, int] = {}
         self.threads: dict[int, int] = {}
-        """Number of threads by the first step that it applies to."""
+        """Number of threads, by the first step that uses it."""
 
         self.final: Final | None = None
         self.spent_s = 0.0
         """Seconds of the budget that were used when the last line was written."""
 
         self.costs: dict[str, float] = {}
-        """Durations measured until then, in seconds by name."""
+        """Measured durations in seconds, by name, as of the last line."""
 
         if path is not None and path.exists():
             self._read(path)
@@ -184,7 +187,8 @@ class Journal:
 
 
 def _append(path: Path, line: str) -> None:
-    """Append a line and sync it, or leave the file unchanged: half a line would damage the next."""
+    """Append a line and sync it to disk. If that fails, the file is restored: half a line would
+    damage the next."""
     is_new = not path.exists()
     before = 0 if is_new else path.stat().st_size
     try:
@@ -210,13 +214,13 @@ def _checked(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class UnlimitedEvaluations:
-    """Evaluations that a run would make with unlimited time."""
+    """Evaluations that a run would make without a time budget."""
 
     n_quick: int
-    """Validation examples of an evaluation during training."""
+    """Number of validation examples of an evaluation during training."""
 
     n_valid: int
-    """Validation examples of the final comparison: all of them."""
+    """Number of validation examples of the final comparison: all of them."""
 
     eval_every: int | None = None
     """Steps between evaluations, if the user set them."""
@@ -226,7 +230,8 @@ class UnlimitedEvaluations:
     """Warm-up steps, as in `Decision`."""
 
     careful: float = SEARCHED
-    """Cost of an example in the final comparison, relative to a quick evaluation."""
+    """Cost of an example in the final comparison, as a multiple of its cost in an evaluation during
+    training."""
 
 
 class Budget:
@@ -246,15 +251,15 @@ class Budget:
         now: Callable[[], float] = time.monotonic,
         look: int | None = 1,
     ) -> None:
-        """`look`: as in `Decision`; None: about once per second, for devices where each reading of
-        the clock needs a synchronisation."""
+        """`look`: number of steps between readings of the clock. None: about one reading per
+        second, for devices where each needs a synchronisation."""
         self.total_s, self.unlimited, self.journal = total_s, unlimited, journal
         self.now, self._look = now, look
         self._started = started - journal.spent_s
         self._replays = journal.final is not None
         self._recorded = dict(journal.evaluations)
-        """Examples by step of evaluations that an earlier process recorded. A copy: those that this
-        process adds to the journal are not repeated."""
+        """Number of examples of the evaluations that an earlier process recorded, by step. It is a
+        copy: evaluations that this process adds to the journal are not repeated."""
 
         self.step_s = journal.costs.get("step")
         self.example_s = journal.costs.get("example")
@@ -270,7 +275,8 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds until everything but the report must be done, less a small reserve."""
+        """Seconds left for training, evaluations and the final comparison. The time for the report
+        and a small reserve are excluded."""
         spare = min(1.0 + 0.01 * self.total_s, 0.05 * self.total_s)
         return self.total_s - spare - REPORT_S - self.elapsed_s
 
@@ -281,7 +287,7 @@ class Budget:
         self.step_s, self.example_s = step_s, example_s
 
     def mark(self, step: int) -> None:
-        """Start timing steps here, after other work."""
+        """Start timing steps from this one, after other work such as an evaluation."""
         self._mark = (self.now(), step)
 
     def saved(self, seconds: float) -> None:
@@ -314,8 +320,8 @@ class Budget:
     # Decisions
 
     def decide(self, step: int, plan: Decision | None) -> Decision | None:
-        """Return a new plan after this step, or None if the old one still applies. At `plan.until`
-        this is called before the evaluation."""
+        """Return a new plan after this step, or None if the current one still applies. If an
+        evaluation is due (`plan.until`), call this before it."""
         untimed = self.step_s is None or self._rough
         self._stepped(step)
         if step in self.journal.plans:
@@ -387,7 +393,8 @@ class Budget:
         return int(min(16.0, max(1.0, 1.0 / max(self.step_s or 1.0, 1e-3))))
 
     def _evaluations(self, before: int) -> tuple[int, int]:
-        """Return the number of evaluations, including the last one, and of examples in each."""
+        """Return the number of evaluations that fit the budget, including the last one, and the
+        number of examples in each."""
         # A share of the time after training began: preparation may have taken most of the budget.
         share = EVALUATION_SHARE * max(0.0, self.total_s - (self._begun or 0.0))
         most = self.unlimited.n_quick
@@ -405,7 +412,8 @@ class Budget:
         return number, examples
 
     def _end_s(self, examples: int) -> float:
-        """Seconds for the last evaluation, its checkpoint, the comparison and the final weights."""
+        """Seconds needed after the last step: evaluation, checkpoint, comparison, and saving the
+        final weights."""
         example_s = self.example_s or 0.0
         careful_s = self.unlimited.careful * example_s
         comparison_s = min(END_SHARE * self.total_s, 2 * careful_s * self.unlimited.n_valid)
@@ -414,8 +422,8 @@ class Budget:
         return examples * example_s + 2 * self.save_s + comparison_s
 
     def evaluation(self, step: int, examples: int) -> tuple[int, float | None]:
-        """Return the number of examples for the evaluation at this step, and the time at which it
-        is aborted (None: never)."""
+        """Return the number of examples for the evaluation at this step, and its deadline (None: no
+        deadline)."""
         if step in self._recorded:
             return self._recorded[step], None
         if step < self.journal.last_step or self._replays:
@@ -424,7 +432,8 @@ class Budget:
         return examples, self.now() + max(0.0, min(usual_s, self.left_s - self.save_s))
 
     def aborted(self, step: int, examples: int, seconds: float) -> int:
-        """Record and return the number of examples for another attempt; 0: skip the evaluation."""
+        """Handle an aborted evaluation: return a smaller number of examples for another attempt,
+        which is recorded. 0: skip the evaluation."""
         self.example_s = max(self.example_s or 0.0, PATIENCE * seconds / max(1, examples))
         room_s = min(EVALUATION_SHARE * self.total_s, self.left_s - self.save_s)
         fewer = int(min(examples / 4, room_s / PATIENCE / self.example_s))
@@ -434,9 +443,9 @@ class Budget:
         return fewer
 
     def comparisons(self, candidates: int) -> Iterator[tuple[Final, float | None]]:
-        """Yield ways to compare this many candidates, each smaller than the one before, with its
-        deadline. A recorded one is the last that was started. The caller continues the iteration
-        if one ran out of time."""
+        """Yield settings for the final comparison of this many candidates, each with its deadline.
+        If a comparison runs out of time, the caller takes the next settings, which are smaller. A
+        resumed run begins with the last settings that were recorded."""
         final = self.journal.final
         if final is not None:
             yield final, None

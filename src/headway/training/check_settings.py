@@ -33,7 +33,8 @@ def check_training(settings: RunSettings) -> None:
 
 
 def check_implied(settings: RunSettings) -> None:
-    """Reject a run with two origins, and weights to tune where there are none."""
+    """Reject a run with two origins (a start run and a teacher), and fine-tuning settings without
+    weights to tune."""
     start, teacher = settings.start.run, settings.distil.teacher
     if start and teacher:
         raise ConfigError(
@@ -45,7 +46,7 @@ def check_implied(settings: RunSettings) -> None:
 
 
 def check_from_scratch(settings: RunSettings) -> None:
-    """Reject settings about the weights of another run where training starts from scratch."""
+    """Reject settings about inherited weights if training starts from scratch."""
     start = settings.start
     needs_run = {
         "lora.rank": settings.lora.rank, "start.freeze": start.freeze,

@@ -39,7 +39,7 @@ temporary, and must not make a run fall back to an older checkpoint."""
 
 
 class Checkpoints:
-    """Checkpoints of one run folder. Only one process may write; others pass `owner=False`.
+    """Checkpoints in the folder of one run. Only one process may write; others pass `owner=False`.
 
     `failed` lists the steps that could not be saved; training continues without them. `before` is
     called before each save and may prevent it by raising an error.
@@ -65,11 +65,12 @@ class Checkpoints:
         self._best = self._best_on_disk()
 
     def save(self, snapshot: Snapshot, *, best: bool = False, passing: bool = False) -> Path | None:
-        """Write a checkpoint, then remove all but the newest `keep` and the best.
+        """Write a checkpoint, then remove all others except the newest `keep` and the best.
 
-        A `passing` checkpoint is only for resuming after a stop, at a step where an uninterrupted
-        run saves nothing. It is not counted or listed, and the next save removes it. If a regular
-        checkpoint of this step exists, that one is used instead.
+        A `passing` checkpoint is temporary: it lets a stopped run resume from a step at which an
+        uninterrupted run saves nothing. It is not counted or listed, and the next save removes it.
+        If a regular checkpoint of this step exists, that one is used instead.
+
         If writing fails, the reason is logged in one line, None is returned, and the other
         checkpoints are intact.
         """
@@ -124,11 +125,11 @@ class Checkpoints:
         return None
 
     def paths(self) -> list[Path]:
-        """Regular checkpoints, oldest first, not verified."""
+        """Paths of the regular checkpoints, oldest first; they are not verified."""
         return [path for path in self._all() if _is_regular(path)]
 
     def newest_step(self) -> int:
-        """Step of the newest checkpoint, not verified; 0 if there is none."""
+        """Step of the newest checkpoint, which is not verified; 0 if there is none."""
         return max(map(_step, self._all()), default=0)
 
     def holds(self, step: int) -> bool:
@@ -142,7 +143,8 @@ class Checkpoints:
 
     @staticmethod
     def weights(path: Path) -> dict[str, Tensor]:
-        """Load the weights for evaluation and use: the running average if there is one."""
+        """Load the weights to evaluate or use: the running average if there is one, otherwise the
+        model's."""
         try:
             manifest = verify(path, [f"{name}.safetensors" for name in WEIGHTS])
             tensors = load_file(path / "model.safetensors")
@@ -174,9 +176,9 @@ class Checkpoints:
         return None
 
     def _put(self, part: Path, path: Path) -> None:
-        """Rename a new checkpoint into place. An older one of the same step, left by a run that was
-        resumed from further back, is moved aside first; `_tidy` restores it if the process ends in
-        between."""
+        """Move a new checkpoint from its temporary name to its final one. An older checkpoint of
+        the same step, from a run that was resumed further back, is moved aside first. If the
+        process ends in between, `_tidy` restores it."""
         aside = self._hidden(_step(path), "old")
         if path.exists():
             _remove(aside)
@@ -214,7 +216,8 @@ class Checkpoints:
             _remove(path)
 
     def _tidy(self) -> None:
-        """Remove the leftovers of a killed process, and finish a replacement that it had begun."""
+        """Clean up after a killed process: remove its temporary files, and finish a replacement
+        that it had begun."""
         for path in list(self.folder.glob(".step-*")) if self.folder.is_dir() else []:
             home = self.folder / path.stem.removeprefix(".")
             if path.suffix == ".old" and not home.exists():
@@ -244,6 +247,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder as far as possible; the rest has a name that the next start removes."""
+    """Remove a folder as far as possible. Its temporary name ensures that the next start removes
+    the rest."""
     with contextlib.suppress(OSError):  # rmtree may raise it in spite of ignore_errors
         shutil.rmtree(folder, ignore_errors=True)

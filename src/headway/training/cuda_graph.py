@@ -1,6 +1,6 @@
 """Training step captured once as a CUDA graph and replayed, so that the GPU never waits for Python.
 
-All batches need the same shape (the fixed-size form of `Layout`). Each batch is copied into the one
+All batches need the same shape (see `Layout.fixed`). Each batch is copied into the one
 that the graph was captured with.
 """
 
@@ -52,10 +52,9 @@ class GraphedStep(Generic[B]):
 
 
 def copy_into(old: Any, new: Any) -> None:
-    """Copy every tensor of a dataclass, and of dataclasses and tuples inside it, in place.
-
-    Other values are fixed in the CUDA graph, so they must be equal.
-    """
+    """Copy tensors in place into those of another batch: all tensors of a dataclass, also inside
+    nested dataclasses and tuples. Other values are fixed in the CUDA graph, so they must be
+    equal."""
     for field in fields(old):
         _copy(getattr(old, field.name), getattr(new, field.name), field.name, field.compare)
 

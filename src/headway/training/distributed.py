@@ -22,7 +22,7 @@ from headway.errors import UserError
 from headway.nn.devices import CPU, pick_device
 
 BUCKET_BYTES = 64 << 20
-"""Bytes of gradients that are reduced together."""
+"""Bytes of gradients per all-reduce. Larger buckets need more memory, smaller ones more calls."""
 
 JOINING = timedelta(seconds=45)
 """Time that a rank waits for all others at the start. A launcher starts all at once. A rank that is
@@ -101,7 +101,7 @@ class Distributed:
 
 
 def _join(backend: str, rank: int, world: int) -> None:
-    """Form the process group and make all connections, with a short timeout."""
+    """Form the process group and connect all ranks, with a short timeout."""
     end = time.monotonic() + JOINING.total_seconds()
 
     def left() -> timedelta:

@@ -37,7 +37,8 @@ def memory_needed(settings: Resolved) -> int:
 
 
 def work_seconds(settings: Resolved, device: torch.device) -> float:
-    """Rough estimate of the seconds in matrix products, at the usual speed of such a device."""
+    """Rough estimate of the training time in seconds, from the operations of the matrix products
+    and the usual speed of the device."""
     per_token = 6.0 * count_parameters(meta_model(settings.model))  # forward and backward
     tokens = settings.train.steps * settings.train.batch_tokens
     return per_token * tokens / (2e14 if device.type == "cuda" else 1e11)
@@ -45,7 +46,7 @@ def work_seconds(settings: Resolved, device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations measured on a temporary copy of the model."""
+    """Durations of training and evaluation, measured on a temporary copy of the model."""
 
     step_s: float
     example_s: float
@@ -53,10 +54,10 @@ class Timing:
 
     tokens_per_s: float
     examples: int = 0
-    """Planned number of examples of an evaluation."""
+    """Number of examples that an evaluation is planned to have."""
 
     long: bool = False
-    """Whether the measurement took so long that it should not be repeated."""
+    """Whether the measurement took too long to be repeated."""
 
     @property
     def evaluation_s(self) -> float:
@@ -64,7 +65,8 @@ class Timing:
 
 
 LONG = 4.0
-"""A trial that took this multiple of its planned time is neither extended nor repeated."""
+"""Limit for the duration of a trial, as a multiple of its planned time. Beyond it, the trial is
+neither extended nor repeated."""
 
 
 def step_time(
@@ -72,13 +74,13 @@ def step_time(
     for_s: float, now: Callable[[], float], agree: Callable[[bool], bool] = bool,
     *, prepares: bool = False,
 ) -> tuple[float, float]:  # fmt: skip
-    """Return seconds per step and tokens per second, measured for about `for_s` seconds.
+    """Measure seconds per step and tokens per second, for about `for_s` seconds.
 
-    `run_parts` computes the parts of a step until its argument returns true, and returns the number
-    of tokens in the computed parts and in all parts; a long step is extrapolated from its first
-    parts. The first step, which allocates memory, is used only if it took very long and does not
-    compile kernels or capture CUDA graphs for the others (`prepares`). All ranks have to `agree` on
-    each decision.
+    `run_parts` computes the micro-batches of a step until its argument returns true. It returns the
+    number of tokens in the computed micro-batches and in the whole step: a long step is
+    extrapolated. The first step allocates memory, so it counts only if it took very long. With
+    `prepares` it never counts, because it compiles kernels or captures CUDA graphs. All ranks have
+    to `agree` on each decision.
     """
 
     def step() -> tuple[float, int]:
@@ -99,8 +101,9 @@ def step_time(
 
 
 def with_steps(settings: Resolved, first: Decision) -> Resolved:
-    """Return the settings of a run whose budget begins with this plan. Its learning-rate schedule
-    has this number of steps, and progresses faster or slower when the plan changes."""
+    """Return the settings of a run with a time budget, given its first plan. The plan sets the
+    length of the learning-rate schedule; when the plan changes, the schedule progresses faster or
+    slower."""
     train = replace(settings.train, steps=first.steps)
     why = {"train.steps": f"what fits into {settings.asked.get('budget', 'the budget')}"}
     if "train.eval_every" not in settings.asked:
@@ -111,11 +114,11 @@ def with_steps(settings: Resolved, first: Decision) -> Resolved:
 
 
 FEW_STEPS = 300
-"""Runs with fewer steps hardly learn anything. If a budget has no time for this many, steps become
-smaller, then the model, unless the user set them."""
+"""Number of steps below which runs hardly learn anything. If a budget has no time for as many,
+steps become smaller, then the model, unless the user set their size."""
 
 SMALL_BATCH = 512
-"""Target tokens below which a step is mostly overhead."""
+"""Target tokens per step below which the overhead of a step dominates."""
 
 
 def smaller_steps(settings: Resolved, steps: int) -> Resolved:

@@ -33,19 +33,20 @@ from headway.tokens.tokenizer import Tokenizer
 from headway.training.resolve import resolve_run
 
 CLIPPED = 60
-"""Most characters shown of a value."""
+"""Longest printed value in characters, so that a line fits a terminal."""
 
 MOST_UNITS = 24
-"""Most tokens, patches or other positions that are shown one by one."""
+"""Largest number of tokens, patches or other positions that are printed one by one."""
 
 TOGETHER = 3
-"""Number of examples in the batch that is shown."""
+"""Number of examples in the batch that is printed."""
 
 CPU = torch.device("cpu")
 
 
 def steps_of(settings: RunSettings, prepared: PreparedData) -> list[str]:
-    """Return the stages of the first example, for the model that would be trained."""
+    """Return the lines that show the stages of the first validation example, for the model that
+    would be trained."""
     objective = make_task(spec_of(settings)).objective(
         resolve_run(settings, prepared, CPU), prepared
     )
@@ -55,7 +56,7 @@ def steps_of(settings: RunSettings, prepared: PreparedData) -> list[str]:
 def stages_of(
     settings: RunSettings, prepared: PreparedData, objective: Objective[Any]
 ) -> list[str]:
-    """Return the lines of the stages: raw, opened, stored, item and batch."""
+    """Return the lines that show an example at each stage: raw, opened, stored, item and batch."""
     raw, opened = _read(settings, spec_of(settings), prepared)
     items: TaskDataset[object] = objective.valid_dataset
     first = int(np.flatnonzero(items.example_index == 0)[0])
@@ -91,7 +92,7 @@ def _read(settings: RunSettings, row: Spec, prepared: PreparedData) -> tuple[lis
 
 
 def _is_part(wanted: Mapping[str, object], made: Mapping[str, object]) -> bool:
-    """Whether the validation example was cut out of this document."""
+    """Whether the validation example is a part of this document."""
     text, whole = wanted.get("text"), made.get("text")
     return len(wanted) == len(made) == 1 and isinstance(whole, str) and str(text)[:200] in whole
 

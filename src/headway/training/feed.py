@@ -13,11 +13,12 @@ from headway.tasks.objective import MicroBatch, Objective
 from headway.training.distributed import Distributed
 
 AHEAD = 4
-"""Most steps that are prepared in advance."""
+"""Largest number of steps that are prepared in advance: enough to even out slow batches, while few
+batches are in memory."""
 
 
 class Cursor(NamedTuple):
-    """Position in the data: the epoch of the next step, and its number in that epoch."""
+    """Position in the data: the epoch of the next step, and the index of that step in the epoch."""
 
     epoch: int = 0
     number: int = 0
@@ -32,26 +33,28 @@ class StepItem:
     """Targets of the whole step, over all ranks."""
 
     n_tokens: int
-    """Tokens of the whole step, over all ranks."""
+    """Input tokens of the whole step, over all ranks."""
 
     parts: list[MicroBatch]
     after: Cursor
 
 
 ROOM = 1.02
-"""Factor by which parts may exceed an even share of a step. Parts consist of whole examples, and a
-small remainder would need another part."""
+"""Tolerance for the size of a rank's part, as a multiple of an even share of the step. Parts
+consist of whole examples; without tolerance, a small remainder would need another part."""
 
 
 def part_tokens(micro_tokens: int, batch_tokens: int, ranks: Distributed) -> int:
-    """Return the tokens of a micro-batch, so that every rank has a part of each step."""
+    """Return the number of tokens of a micro-batch: the given one, but small enough that every rank
+    has a part of each step."""
     if ranks.world == 1:
         return micro_tokens
     return min(micro_tokens, int(ROOM * batch_tokens / ranks.world) + 1)
 
 
 def iter_steps(objective: Objective[Any], cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
-    """Yield the examples of each step, without end, with the cursor of the step after it."""
+    """Yield the examples of each step, without end, together with the cursor of the following
+    step."""
     epoch, first = cursor
     while True:
         steps = objective.epoch(epoch)

@@ -28,18 +28,20 @@ from headway.tasks.task import Note
 from headway.tokens.word_vectors import embedding_matrix
 
 MASK = "front.mask.weight"
-"""Embedding of masked positions; only models trained with masking have it."""
+"""Name of the mask embedding, which only models trained with masking have."""
 
 HEADS = ("head.", "heads.", "ctc.", "ngrams.")
 LABEL_HEADS = ("heads.classes.", "heads.distilled.", "heads.tags.", "ngrams.")
 OF_DECODER = ("target_front.", "decoder.")
 AS_ENCODER = {"source_front.": "front.", "encoder.": "stack.", "ctc.": "heads.ctc."}
-"""Name prefixes of weights in an encoder-decoder, and in an encoder alone."""
+"""Prefixes of weight names in an encoder-decoder, with those of the same weights in an encoder
+alone."""
 
 SEGMENTS = "front.segments.weight"
 BY_WORD = ("front.tokens.weight", "head.linear.weight", "head.linear.bias",
            "words.words.linear.weight", "words.words.linear.bias")  # fmt: skip
-"""Weights with one row per token; a new task may add tokens of its own after the others."""
+"""Names of weights with one row per token. A new task may append tokens, so these weights may
+grow."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ def start_from(model: nn.Module, settings: Resolved, note: Note) -> LoadedWeight
 def copy_weights(
     model: nn.Module, old: nn.Module, name: str, same_labels: bool, *, decoder: bool = False
 ) -> LoadedWeights:
-    """Copy every weight that both models have. `decoder`: the old model is an encoder, and the new
-    one adds a decoder."""
+    """Copy every weight that both models have, and report the others. `decoder`: the old model is
+    an encoder, and the new one adds a decoder."""
     theirs = _as_encoder(old) if decoder else dict(old.state_dict())
     may_be_fresh = (*HEADS, *OF_DECODER) if decoder else HEADS
     loaded, fresh, used = set[str](), set[str](), set[str]()
@@ -146,8 +148,9 @@ def freeze(model: nn.Module, layers: int) -> None:
 
 
 def lr_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
-    """Return the factor of the learning rate of each weight: 1 for the heads and the last layer of
-    a stack, `layer_decay` times that of the layer above for the others and for the front."""
+    """Return the learning-rate factor of each weight (layer-wise decay). It is 1 for the heads and
+    the last layer of a stack. Each layer below has `layer_decay` times the factor of the layer
+    above; the front comes last."""
     if layer_decay == 1.0:
         return {}
     scales: dict[Tensor, float] = {}
@@ -165,8 +168,8 @@ def lr_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
 
 
 def _as_encoder(old: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of an encoder under their names in an encoder-decoder, whose input has no
-    segments: the embedding of the first segment is added to every token embedding."""
+    """Return the weights of an encoder under the names that an encoder-decoder uses. Its input has
+    no segments, so the embedding of the first segment is added to every token embedding."""
     weights = dict(old.state_dict())
     segments = weights.pop(SEGMENTS, None)
     if segments is not None:
@@ -187,7 +190,7 @@ def _keeps(name: str, same_labels: bool) -> bool:
 
 
 def _by_tensor(model: nn.Module) -> list[tuple[list[str], Tensor]]:
-    """Return every tensor with all of its names."""
+    """Return every tensor of the model with all of its names; tied weights have several."""
     names: dict[Tensor, list[str]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         names.setdefault(tensor, []).append(name)
@@ -195,8 +198,8 @@ def _by_tensor(model: nn.Module) -> list[tuple[list[str], Tensor]]:
 
 
 def _heads(names: Iterable[str]) -> str:
-    """List the heads and parts of these weights: `heads.classes.linear.weight` gives `head
-    classes`."""
+    """Return readable names of the parts that these weights belong to:
+    `heads.classes.linear.weight` belongs to `head classes`."""
     found: dict[str, None] = {}
     for name in names:
         if name.endswith((MASK, SEGMENTS)):

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 LEAST_TRUST = 0.25
-"""Lower limit of the trust ratio."""
+"""Lower limit of the trust ratio: no matrix learns more slowly than a quarter of the learning
+rate."""
 
 MOST_NORM = 10.0
-"""Upper limit of the norm of a matrix in the trust ratio."""
+"""Upper limit of the norm of a matrix in the trust ratio: the function φ of the paper, with the
+limit of common implementations."""
 
 
 class Lamb(torch.optim.AdamW):

@@ -17,7 +17,8 @@ from headway.storage import replace_text
 from headway.tasks.history import LOG, LogEntry, entries
 
 LogCallback = Callable[[Mapping[str, Any]], object]
-"""Callback for each line of the log. Returning True, or a text with the reason, ends training."""
+"""Callback for each line of the log. It ends training by returning True, or a text with the
+reason."""
 
 
 class RunLog:
@@ -38,7 +39,7 @@ class RunLog:
 
         self._on = on
         self.end_reason = ""
-        """Reason of the callback for ending the training; empty: it has not ended it."""
+        """Reason that the callback gave for ending the training; empty if it gave none."""
 
         self.error: BaseException | None = None
         """Exception raised by the callback; it is raised again once the run is saved."""
@@ -84,7 +85,8 @@ class RunLog:
         return self.progress.stage(what)
 
     def rewind(self, step: int) -> None:
-        """Remove the lines that a killed run wrote after this step, and those for its end."""
+        """Remove the log lines after this step, which a killed run wrote, and the lines that mark
+        its end."""
         if self.path is None or not self.path.exists():
             return
         kept = [

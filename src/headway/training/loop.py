@@ -60,7 +60,7 @@ class State:
 
     best_step: int = 0
     best_examples: int | None = None
-    """Examples of the best evaluation, if a budget chose their number; scores on more examples
+    """Number of examples of the best evaluation, if a budget chose it. Scores on more examples
     replace those on fewer."""
 
     without_gain: int = 0
@@ -68,7 +68,8 @@ class State:
     bad_in_a_row: int = 0
     bad_steps: int = 0
     ended: str = ""
-    """Reason for ending before the last step, if the `get_end_reason` callback gave one."""
+    """Reason that the `get_end_reason` callback gave for ending before the last step; empty if it
+    gave none."""
 
     plan: dict[str, Any] | None = None
     """Current plan of a run with a time budget."""
@@ -79,7 +80,7 @@ class State:
 
 
 class Log(Protocol):
-    """Output of the loop: files, a bar, or nothing."""
+    """Interface of the loop's output: log files, a progress bar, or nothing."""
 
     def numbers(self, kind: str, step: int, **values: Any) -> None: ...
 
@@ -99,11 +100,13 @@ class Loop:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     lr_at: Callable[[float], float]
-    """Learning rate by step, for a run of `settings.steps`. If a budget changes the number of
-    steps, it is evaluated at the same share of the schedule, of `schedule_steps` in all."""
+    """Learning rate as a function of the step, for a run of `settings.steps`. If a budget changes
+    the number of steps, it is evaluated at the same share of the schedule, which has
+    `schedule_steps` steps."""
 
     settings: ResolvedTrain
-    """Resolved: steps, batch_tokens, micro_tokens, eval_every, save_every and precision are set."""
+    """Training settings without open values: steps, batch sizes, intervals and precision are all
+    set."""
 
     ranks: Distributed
     checkpoints: Checkpoints
@@ -211,7 +214,7 @@ class Loop:
         return enough or self._was_ended()
 
     def _was_ended(self) -> bool:
-        """Whether the `get_end_reason` callback ended the run, now or before it was resumed."""
+        """Whether the `get_end_reason` callback has ended the run, now or before it was resumed."""
         state = self.state
         if state.ended or self.get_end_reason is None or state.step % self.check_every:
             return bool(state.ended)
@@ -249,7 +252,8 @@ class Loop:
         return feed
 
     def _halve_micro_batches(self, feed: Prefetcher, error: BaseException) -> Prefetcher:
-        """Halve the micro-batches and repeat the step with the same examples."""
+        """Halve the size of micro-batches after running out of memory, and repeat the step with the
+        same examples."""
         tokens = self.state.micro_tokens // 2
         if self.ranks.world > 1 or tokens < 1 or self.shrunk:
             raise UserError(
@@ -290,7 +294,7 @@ class Loop:
             )
 
     def _count_bad(self) -> None:
-        """Read the number of skipped steps from the device."""
+        """Read the number of skipped steps from the device, and log new ones."""
         state, (in_a_row, in_all) = self.state, self.step.bad.tolist()
         if new := in_all - state.bad_steps:
             text = f"{new} step{'s' * (new > 1)} skipped: the loss or gradient is not finite"
@@ -298,7 +302,8 @@ class Loop:
         state.bad_in_a_row, state.bad_steps = in_a_row, in_all
 
     def _evaluate_and_save(self, feed: Prefetcher) -> None:
-        """Evaluate and save if due at this step, unless done before the run was resumed."""
+        """Evaluate and save if that is due at this step and was not done before the run was
+        resumed."""
         state, settings = self.state, self.settings
         last = state.step == self.steps
         is_best = False
@@ -354,8 +359,9 @@ class Loop:
         return gained
 
     def _scores(self) -> Scores | None:
-        """Evaluate on this rank. None: a stop was requested, which the other ranks must learn
-        before this one exits. Empty scores: a budget has no time for an evaluation."""
+        """Evaluate the model on this rank. Returns None if a stop was requested: the other ranks
+        must learn of it before this one exits. Scores are empty if a budget has no time for an
+        evaluation."""
         try:
             with self.averaged():
                 if self.budget is None:
@@ -430,7 +436,7 @@ class Loop:
         self.checkpoints.save(snapshot, best=best, passing=passing)
 
     def averaged(self) -> Any:
-        """Give the model its averaged weights, if there are any, within the context."""
+        """Context in which the model has its averaged weights, if there are any."""
         return nullcontext() if self.ema is None else self.ema.swap()
 
     def _new_step(self) -> Step:
@@ -451,8 +457,8 @@ class Loop:
         return Prefetcher(self.objective, self.state.cursor, tokens, self.ranks, self.fixed)
 
     def _padding(self) -> float:
-        """Return the share of padding in the computed tokens. Only batches of a fixed size have
-        any."""
+        """Return the share of padding in the computed tokens; 0 unless batches have a fixed
+        size."""
         item = self.last_item
         if self.fixed is None or item is None or not item.batches:
             return 0.0
@@ -492,7 +498,8 @@ class Loop:
 
 
 def ranking(values: Mapping[str, float], objective: Objective[Any]) -> tuple[float, float]:
-    """Return a sort key of an evaluation: the metric, then the loss for ties; higher is better."""
+    """Return the sort key of an evaluation: the metric, and the loss for ties, with signs so that
+    higher is better."""
     sign = -1.0 if objective.metric.lower else 1.0
     first, second = (
         key if math.isfinite(key) else -math.inf
@@ -503,8 +510,9 @@ def ranking(values: Mapping[str, float], objective: Objective[Any]) -> tuple[flo
 
 @contextmanager
 def interrupting(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Raise `Stopped` before the blocks of any forward pass, also within a beam search, when
-    `asked` returns true. Yields `asked` for work between forward passes."""
+    """Context that makes a model interruptible: when `asked` returns true, its next forward pass
+    raises `Stopped`, also within a beam search. Yields `asked` for checks between forward
+    passes."""
 
     def listen(*_: object) -> None:
         if asked():

@@ -15,7 +15,11 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic x → ax + bx³ + cx⁵; it moves singular values to about 0.7 … 1.2."""
 
 ITERATIONS = 5
+"""Newton–Schulz iterations per update, as in Jordan et al. 2024."""
+
 MOMENTUM = 0.95
+"""Momentum of the updates, as in Jordan et al. 2024."""
+
 RMS = 0.2
 """Root mean square of an update at learning rate 1. It is that of a typical AdamW update, so that a
 learning rate for AdamW also suits Muon."""

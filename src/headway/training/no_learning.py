@@ -15,24 +15,27 @@ from headway.tasks.objective import Objective
 from headway.training.schedule import peak_lr, warmup_steps
 
 NEAR = 0.95
-"""A final validation loss above this share of the frequency baseline shows hardly any learning."""
+"""Limit for the final validation loss, relative to the frequency baseline. A run above it has
+hardly learned anything."""
 
 FALL = 0.02
-"""Relative fall of the validation loss in the last fifth of the steps that counts as falling."""
+"""Relative decrease of the validation loss, in the last fifth of the steps, from which the loss
+counts as still falling."""
 
 LEAST_STEPS = 100
-"""Shorter runs do not show whether a model can learn."""
+"""Fewest steps for a check: shorter runs do not show whether a model can learn."""
 
 SHARE, ENOUGH = 0.3, 2000
-"""The first check is after this share of the steps, or after this number of them (or twice the
-warm-up, if longer), whichever is earlier."""
+"""Time of the first check: after this share of the steps, or after this number of steps (or twice
+the warm-up, if longer), whichever is earlier."""
 
 LOOKS = 5
-"""Number of checks, each later by a quarter of the first interval; two in a row must agree."""
+"""Number of checks. Each is later by a quarter of the first interval, and two in a row must
+agree."""
 
 HARDLY, LITTLE = 0.99, 0.95
-"""The loss is flat if it is above the first share of its earlier value and above the second share
-of the frequency baseline. Models that learn are below both by then: the mean of a window of a few
+"""Limits for a flat loss: above the first share of its earlier value, and above the second share of
+the frequency baseline. Models that learn are below both by then: the mean of a window of a few
 batches varies by less than one percent."""
 
 PAGE = "docs/tasks/training.md#a-loss-that-stops-falling"
@@ -93,8 +96,8 @@ class Plateau:
         )
 
     def record(self, step: int, nll: float) -> str:
-        """Record a training loss (without label smoothing); return the warning once, when it is
-        clear that nothing is learned, otherwise an empty text."""
+        """Record a training loss (without label smoothing). Returns the warning once, when it is
+        clear that nothing is learned, and otherwise an empty text."""
         if not self._checks:
             return ""
         self._points.append((step, nll))
@@ -114,7 +117,8 @@ class Plateau:
             self.record(int(step), nll)
 
     def _is_flat(self, step: int) -> bool:
-        """Compare the last quarter of the steps so far with the quarter before it."""
+        """Whether the loss is flat: compare the last quarter of the steps so far with the quarter
+        before it."""
         late = [nll for at, nll in self._points if at > 0.75 * step]
         early = [nll for at, nll in self._points if 0.5 * step < at <= 0.75 * step]
         if not late or not early:

@@ -19,7 +19,7 @@ FUSED = ("cpu", "cuda")
 """Devices with fused optimiser kernels in all supported versions of torch."""
 
 LISTS = ("params", "matrix_rows")
-"""Entries of a group that hold one value per parameter."""
+"""Entries of a parameter group with one value per parameter."""
 
 
 def build_optimizer(
@@ -72,7 +72,7 @@ def _mark_changed(optimizer: Optimizer, *_: object) -> None:
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of the next step, multiplied by the `lr_scale` of a group."""
+    """Set the learning rate of the next step; the factor `lr_scale` of a group multiplies it."""
     for group in optimizer.param_groups:
         own = lr * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
@@ -92,8 +92,8 @@ def _by_scale(group: dict[str, Any], scales: Mapping[Tensor, float]) -> list[dic
 
 
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
-    """Return the non-empty parameter groups: matrices for Muon, with weight decay, and without.
-    Adam, which has no decay, has a single group.
+    """Return the non-empty parameter groups: hidden matrices for Muon, parameters with weight
+    decay, and parameters without. Adam has a single group without weight decay.
 
     Norms, biases and embeddings have no weight decay, which would not regularise them. A softmax
     layer that is tied to an embedding counts as the embedding.
@@ -140,8 +140,11 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return all state, including step counters, by `<index of the parameter>.<name>`. The tensors
-    are not copies."""
+    """Return all state of the optimiser, including step counters, as tensors named `<index of the
+    parameter>.<name>`.
+
+    The tensors are not copies.
+    """
     return {
         f"{number}.{name}": value.detach()
         for number, parameter in enumerate(_parameters(optimizer))

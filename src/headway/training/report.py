@@ -45,7 +45,7 @@ from headway.web.html import page_data, page_html
 from headway.web.pack import pack
 
 CARD = "card.json"
-"""File in a run folder with facts from the start of training that no other file has."""
+"""File in a run folder with facts from the start of training that no other file stores."""
 
 CHECK = "data/report.json"
 REPORT = "report.html"
@@ -53,12 +53,17 @@ PANELS = ("summary", "curves", "answers", "samples", "data", "settings", "log")
 """Tabs of the report, in their order."""
 
 MOST_SAMPLES, MOST_MOMENTS = 12, 5
+"""Largest number of examples in the tab of samples, and of evaluations for which their outputs are
+shown: a page to scroll through."""
+
 MOST_EVENTS = 200
+"""Largest number of events in the tab of the log; a run has far fewer unless something repeats."""
+
 MOST_LINES = 3
-"""Most lines in one chart."""
+"""Largest number of lines in one chart, so that their labels and colours stay distinct."""
 
 MOST_POINTS = 400
-"""Most points of a line."""
+"""Largest number of points of a line; a chart is a few hundred pixels wide."""
 
 MOST_COST = 0.02
 """Share of its time that a run may spend on writing reports during training."""
@@ -97,7 +102,8 @@ class Throttled:
 
 @dataclass(frozen=True)
 class RunReport:
-    """Contents of a run folder, with a method for each tab; a tab without data is empty."""
+    """Report of a run folder: each method returns the data of one tab, or nothing if there is
+    none."""
 
     folder: Path
 
@@ -124,7 +130,7 @@ class RunReport:
 
     @cached_property
     def metrics(self) -> list[Metric]:
-        """Metrics that the run has, in the order of the table."""
+        """Metrics that were logged, in the order of the table of metrics."""
         found = {name for entry in self.history.valid for name in entry} | set(
             self.history.kept_scores
         )
@@ -249,7 +255,8 @@ class RunReport:
         return {"metric": _about(metric), "rows": rows} if metric and len(rows) > 1 else {}
 
     def _few_labels(self) -> PanelData:
-        """Curves of simple methods with fewer labels, and the final model with all labels."""
+        """Learning curves of cheap classifiers on fewer labels, with the final model on all labels
+        for comparison."""
         rows = [
             (number(row.get("each")), row["right"])
             for row in _dicts(self.history.last.get("few")) if isinstance(row.get("right"), dict)
@@ -299,7 +306,8 @@ class RunReport:
         return [(name, str(value)) for name, value in rows if value not in ("", None)]
 
     def _temperature(self) -> str:
-        """Temperature that the logits of labels are divided by, as fitted at the end."""
+        """Description of the calibration temperature of the final model; empty if none was
+        fitted."""
         found = self.history.last.get("temperature")
         if isinstance(found, dict) and not found.get("likely", True):
             return ""
@@ -311,7 +319,7 @@ class RunReport:
         return text + f"; n-grams have a weight of {share:.0%}" * math.isfinite(share)
 
     def _baseline_note(self, metric: Metric) -> str:
-        """Scores of the baselines on one line."""
+        """Values of one metric for all baselines, as one line."""
         found = [(name, number(one.get(metric.name))) for name, one in self._baselines.items()]
         return ", ".join(f"{name} {_digits(y, metric)}" for name, y in found if math.isfinite(y))
 
@@ -343,8 +351,8 @@ class RunReport:
         return {"charts": charts} if charts else {}
 
     def _quality(self, metrics: Sequence[Metric]) -> PanelData:
-        """Chart of similar metrics, with marks for the best value of the first and for its
-        baselines."""
+        """Chart of metrics with a common scale. It marks the best value of the first metric, and
+        its baselines."""
         first = metrics[0]
         points = [self.history.points("valid", one.name) for one in metrics]
         best = _best(first, points[0], dict(self.history.points("valid", "loss")))
@@ -365,7 +373,8 @@ class RunReport:
         }  # fmt: skip
 
     def answers(self) -> PanelData:
-        """Figures of the final model, or else of the last evaluation that has figures."""
+        """Figures about the predictions of the final model, or else of the last evaluation that has
+        figures."""
         for entry in [*reversed(self.history.end), *reversed(self.history.valid)]:
             figures = entry.get("figures")
             if isinstance(figures, dict) and figures:
@@ -374,7 +383,8 @@ class RunReport:
         return {}
 
     def samples(self) -> PanelData:
-        """Outputs for some examples at several evaluations, including the first and the last."""
+        """Outputs for some examples at several evaluations, so that progress is visible; the first
+        and the last are included."""
         seen = [entry for entry in self.history.valid if _dicts(entry.get("samples"))]
         if not seen:
             return {}
@@ -462,8 +472,8 @@ def _known(value: float) -> float | None:
 
 
 def _series(name: str, points: Sequence[StepValue]) -> PanelData:
-    """Return a line of at most `MOST_POINTS` points, each the mean of its neighbours. A group
-    without finite values becomes a gap."""
+    """Return a chart line of at most `MOST_POINTS` points: each is the mean of a group of
+    neighbours. A group without finite values becomes a gap."""
     size = math.ceil(len(points) / MOST_POINTS) or 1
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     drawn = [[group[-1][0], _short(known)] for group in groups
@@ -478,7 +488,7 @@ def _short(values: Sequence[float]) -> float | None:
 def _best(
     metric: Metric, points: Sequence[StepValue], loss: Mapping[float, float] | None = None
 ) -> StepValue | None:
-    """Return the best point. Ties are broken by the lowest loss, as training does."""
+    """Return the point with the best metric. Ties are broken by the lowest loss, as in training."""
     sign = 1 if metric.lower else -1
     return min(
         finite(points),

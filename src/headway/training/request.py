@@ -37,13 +37,14 @@ NOTHING = "none"
 
 @dataclass(frozen=True)
 class RequestedRun:
-    """Settings and data of a requested run."""
+    """Outcome of resolving a request: settings and data of the run to train."""
 
     settings: RunSettings
-    """Settings that were given; all others are chosen from the data."""
+    """Settings that the user gave; all others are chosen later, from the data."""
 
     tables: Mapping[str, BoundData] = field(default_factory=dict)
-    """Training and validation data in memory, by the names of the files that it is written to."""
+    """Training and validation data passed in memory, by the names of the files that they are
+    written to."""
 
     budget_s: float | None = None
 
@@ -54,31 +55,32 @@ class TrainRequest:
 
     command: Literal["train", "check"] = "train"
     task: str | None
-    """A task or an alias of one. None: the recipe names it."""
+    """Name of a task, or an alias. None: the recipe names the task."""
 
     data: object = None
-    """Files, or a table in memory. None: `columns` or the settings name files."""
+    """Files, or a table in memory. None: `columns` or the settings name the files."""
 
     valid: object = None
     """Validation data in the same form as `data`."""
 
     columns: Mapping[str, ColumnOrFiles] = field(default_factory=dict)
-    """Names of columns of `data`, by the inputs and targets of the task. Without data: files."""
+    """Names of the columns of `data`, by the inputs and targets of the task. Without `data`: files
+    with these columns."""
 
     overrides: Overrides = field(default_factory=Overrides)
     """Settings by key, from `key=value` arguments or from Python."""
 
     recipe: str | os.PathLike[str] | None = None
-    """Name of a shipped recipe, or a TOML file."""
+    """Name of a shipped recipe, or path of a TOML file."""
 
     recipe_data: Path | None = None
-    """Folder with the data files of the recipe."""
+    """Folder in which the data files of the recipe are looked up."""
 
     start: str | None = None
-    """Run to fine-tune, or `none`."""
+    """Run to fine-tune; `none`: train from scratch."""
 
     teacher: str | None = None
-    """Run to distil."""
+    """Run whose model is distilled into the new one."""
 
     budget: str | None = None
     """Time for the whole run, such as `10m`."""
@@ -86,8 +88,9 @@ class TrainRequest:
     out: Path | None = None
 
     def resolve(self) -> RequestedRun:
-        """Return the settings and the data, after checking all that can be checked without reading
-        the whole data. Later sources win: recipe, start run or teacher, data, settings, task."""
+        """Return the settings and the data. Everything that can be checked without reading all data
+        is checked. Later sources take precedence: recipe, start run or teacher, data, settings,
+        task."""
         self._check_task()
         self._check_options()
         self._check_runs()
@@ -121,7 +124,7 @@ class TrainRequest:
             raise ConfigError(f"no task is given. Name a task ({', '.join(SPECS)}){recipe}.")
 
     def _check_options(self) -> None:
-        """Raise an error for an argument that has no effect beside the others."""
+        """Raise an error for an argument that has no effect in combination with the others."""
         distils = ALIASES.get(self.task or "", Alias()).needs == "distil.teacher"
         facts = RequestFacts(
             distils=distils, data=self.data is not None, recipe=self.recipe is not None
@@ -133,14 +136,14 @@ class TrainRequest:
         OF_REQUEST.check(given, facts, typed=lambda key, value: as_typed(given, key))
 
     def _check_runs(self) -> None:
-        """Raise an error if the start run or the teacher is unknown: whether a setting has an
-        effect depends on them."""
+        """Raise an error if the start run or the teacher is unknown. Later checks of settings
+        depend on both runs."""
         for name in (self.start, self.teacher):
             if name not in (None, "", NOTHING):
                 run_folder(name)
 
     def _arguments(self, implied: Overrides) -> Overrides:
-        """Return the settings that arguments of their own give: the start run and the task."""
+        """Return the settings that have an argument of their own: the start run and the task."""
         found = implied.only(["start.run"])
         if self.task in SPECS:
             words, call = f"headway {self.command} {self.task}", f"{self.command}(…)"
@@ -148,12 +151,13 @@ class TrainRequest:
         return found
 
     def _fields(self) -> Overrides:
-        """Return the fields of documents, if they are named like columns."""
+        """Return the setting `data.fields`, if an argument names the fields as columns of the
+        data."""
         fields = self.columns.get("fields") if self.data is not None else None
         return Overrides({"data.fields": ensure_list(fields)}) if fields else Overrides()
 
     def _name_files(self) -> Overrides:
-        """Return the settings of the files that options name, for a request without data."""
+        """Return the settings of the data files, if arguments name files instead of columns."""
         found = Overrides()
         for key, value in named_files(self.columns).items():
             origin = Origin.argument(key.removesuffix("_field"))
@@ -163,10 +167,11 @@ class TrainRequest:
     def _bind(
         self, task: str, said: Overrides, files: DataFiles
     ) -> tuple[Overrides, dict[str, BoundData]]:
-        """Bind the columns of the data. Return the settings of its files and columns, and tables in
-        memory.
+        """Bind the columns of the data. Returns settings for its files and columns, and the tables
+        in memory.
 
-        `said`: settings that may name a column or give the modality."""
+        `said`: settings that may name a column or give the modality.
+        """
         columns = dict[str, Any](self.columns)
         if "data.fields" in said:
             columns["fields"] = said["data.fields"]
@@ -188,7 +193,7 @@ class TrainRequest:
         return found, {name: one for name, one in data.items() if one.table is not None}
 
     def _check_given_once(self, found: Overrides) -> None:
-        """Raise an error for files or a column that a setting names, too."""
+        """Raise an error if a setting and an argument name different files or columns."""
         for key, value in found.items():
             said = self.overrides.get(key, value)
             if str(said) != str(value):  # a column may have a number
@@ -200,13 +205,14 @@ class TrainRequest:
                 )
 
     def _files_of_recipe(self, recipe: Path | None) -> Overrides:
-        """Return the files of the recipe in the folder that was given for them."""
+        """Return the settings of the recipe's data files, looked up in the folder `recipe_data`."""
         if self.recipe_data is None or recipe is None:
             return Overrides()
         return Overrides(in_folder(recipe, self.recipe_data), Origin.argument("data"))
 
     def _with_budget(self, settings: RunSettings, budget: str) -> tuple[RunSettings, float]:
-        """Return the settings with the budget, which a resumed run must repeat, and its seconds."""
+        """Return the settings with the time budget, and the budget in seconds. The settings store
+        it because a resumed run must repeat it."""
         from headway.training.estimate import seconds
 
         length = seconds(budget)
@@ -254,7 +260,7 @@ def implied_settings(
 
 
 def _of_teacher(teacher: str, origin: Origin, *, with_fields: bool) -> Overrides:
-    """Return the settings of a student that its teacher determines."""
+    """Return the settings of a student that follow from its teacher."""
     taught = load_run(run_folder(teacher))
     spec = spec_of(taught)
     section = getattr(taught, spec.name, None)
@@ -268,8 +274,8 @@ def _of_teacher(teacher: str, origin: Origin, *, with_fields: bool) -> Overrides
 
 
 def _check_length(settings: RunSettings, budget: str) -> None:
-    """Reject a budget beside explicit `train.steps` or `train.epochs`; those of a recipe are only
-    defaults."""
+    """Reject a budget in combination with explicit `train.steps` or `train.epochs`. Those of a
+    recipe are only defaults."""
     for key in ("train.steps", "train.epochs"):
         if settings.asked.origin(key).kind in (OriginKind.SETTING, OriginKind.PYTHON):
             raise ConfigError(

@@ -45,7 +45,8 @@ from headway.tasks.task import make_task
 from headway.training.budget import EVALUATIONS
 
 MEMORY_SHARE = 0.7
-"""Share of the free memory of a device that may be used by everything that grows with the batch."""
+"""Share of the free memory of a device that a batch may use, with its activations and logits. The
+rest allows for fragmentation and an imprecise estimate."""
 
 CPU_TOKENS = 2048
 """Target tokens of a micro-batch that fits the caches of a CPU."""
@@ -74,7 +75,8 @@ def device_info(device: torch.device) -> DeviceInfo:
 
 
 def resolve(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Resolved:
-    """Choose all open settings, except the number of steps in a run with a budget."""
+    """Choose all settings that the user left open, except the number of steps in a run with a
+    budget."""
     settings = replace(settings, asked=overrides_of(settings))
     if facts.front is not None:
         settings = decided_for(settings, facts.front)
@@ -98,7 +100,7 @@ def resolve(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> R
 def with_choices(
     settings: RunSettings, choices: ChosenSettings
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return all sections with choices for the settings left open, and the reasons."""
+    """Return all sections, with values chosen for open settings, and the reason for each choice."""
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
     open_ = {key: choice for key, choice in choices.items() if is_open(settings, key)}
     for key, choice in open_.items():
@@ -108,7 +110,8 @@ def with_choices(
 
 
 STAYS_OPEN = {**dict.fromkeys((*COUNTS, "metric")), "precision": "auto"}
-"""Training settings that are still chosen automatically if the user gives this value."""
+"""Values that leave a training setting open: if the user gives one, the setting is still chosen
+automatically."""
 
 
 def is_open(settings: RunSettings, key: str) -> bool:
@@ -123,7 +126,8 @@ def is_open(settings: RunSettings, key: str) -> bool:
 def choose_model(
     settings: RunSettings, facts: DatasetStats, proposal: Proposal
 ) -> tuple[ModelSettings, dict[str, str]]:
-    """Return the model settings of the start run, of the user, or of the task, and the reasons."""
+    """Return the model settings and the reasons for them. They come from the start run, the user or
+    the task's defaults."""
     asked = settings.asked.section("model")
     begun = facts.parent
     if begun is not None and settings.distil.teacher:
@@ -193,7 +197,7 @@ def _for_body(chosen: ChosenSettings, asked: Mapping[str, Any]) -> ChosenSetting
 
 
 def _check_fresh(settings: RunSettings) -> None:
-    """Reject settings that would keep a newly added decoder from learning."""
+    """Reject settings with which a newly added decoder would hardly learn."""
     why = "the decoder added to the encoder of {} is untrained, and would hardly learn with {}"
     if settings.lora.rank:
         raise ConfigError(
@@ -209,7 +213,8 @@ def _check_fresh(settings: RunSettings) -> None:
 
 
 def _suggestion(families: Sequence[str]) -> str:
-    """The end of an error about a model of another family: a preset of the task's family."""
+    """Hint at the end of an error about a model of the wrong family: a preset of the task's
+    family."""
     fits = (
         name for name, one in PRESETS.items()
         if family_of(one.settings) == families[0] and one.source != TESTS

@@ -1,4 +1,5 @@
-"""Training run from settings to a finished folder: prepare, resolve, train or resume, choose."""
+"""Training run, from settings to a finished folder: prepare data, resolve settings, train or
+resume, choose weights."""
 
 from __future__ import annotations
 
@@ -87,24 +88,26 @@ class Training:
     budget_s: float | None = None
     restart: bool = False
     bound_data: Mapping[str, BoundData] = field(default_factory=dict)
-    """Data passed in memory, by the name of the file that it is written to."""
+    """Data passed in memory, by the names of the files that they are written to."""
 
     quiet: bool = False
     call: str = ""
-    """Python call that starts and resumes the run, for messages; empty on the command line."""
+    """Python call that starts and resumes the run, for messages. Empty: the run was started on the
+    command line."""
 
     custom_metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
-    """Custom metrics, in addition to those of the task."""
+    """User-defined metrics, in addition to those of the task."""
 
     custom_selection: str = ""
-    """Custom metric that selects the best weights; empty: a metric of the task does."""
+    """Name of the user-defined metric that selects the best weights; empty: a metric of the task
+    does."""
 
     on: LogCallback | None = None
     """Callback for every line of the log; it may end the training."""
 
     now: Callable[[], float] = time.monotonic
     started: float = field(default_factory=time.monotonic)
-    """Time at which the command began, by the clock `now`."""
+    """Start time of the command, measured by the clock `now`."""
 
     def __post_init__(self) -> None:
         self.settings = replace(with_files(self.settings), asked=overrides_of(self.settings))
@@ -115,7 +118,7 @@ class Training:
         self.log = RunLog(self.out if self.ranks.is_first else None, self.progress, self.on)
         self.checkpoints: Checkpoints | None = None
         self.removed = False
-        """Whether the run folder was removed during the run."""
+        """Whether the run folder has been removed while the run was active."""
 
         self.timing: plan.Timing | None = None
         self.unwritten: list[str] = []
@@ -125,19 +128,19 @@ class Training:
             needs("tensorboard", "tensorboard")  # fail before the data is read
 
     def decide(self) -> None:
-        """Decide the variant of the task from the data files, and reject settings without effect on
-        it. Data in memory must have been written to files."""
+        """Determine the variant of the task from the data files, and reject settings without effect
+        on it. Data in memory must already be written to files."""
         self.settings = decided(self.settings)
         check_effect(self.settings, [spec_of(self.settings)])
 
     @cached_property
     def task(self) -> Task:
-        """Task of the run. Call `decide` before."""
+        """Task of the run, available after `decide`."""
         return make_task(spec_of(self.settings))
 
     def train(self) -> list[str]:
-        """Train, and return descriptions of everything that could not be saved. On a stop signal,
-        raise `Stopped` with a text that explains how to resume."""
+        """Train, and return a description of everything that could not be saved. A stop signal
+        raises `Stopped` with instructions to resume."""
         with StopSignal(guest=bool(self.call)) as stop:
             try:
                 with self.run_folder.locked() if self.ranks.is_first else nullcontext():
@@ -157,7 +160,8 @@ class Training:
                 self.ranks.close()
 
     def _report_so_far(self) -> None:
-        """Write the report during training. A failure is ignored: it is written again later."""
+        """Write the report during training. Failures are ignored, because it is written again
+        later."""
         if self.run_folder.exists():
             with suppress(OSError):
                 write_report(self.out)
@@ -232,7 +236,8 @@ class Training:
         return troubles or ["another rank could not save everything"] * some
 
     def dry_run(self, prepared: PreparedData) -> tuple[Resolved, plan.Timing]:
-        """Return the settings that a run would have, and the speed of a temporary copy of it."""
+        """Return the settings that the run would have, and the speed measured on a temporary copy
+        of it."""
         settings = self._with_threads(resolve_run(self.settings, prepared, self.ranks.device))
         if self.budget_s is not None:
             settings = self._fitted(settings, prepared)
@@ -244,7 +249,7 @@ class Training:
         return settings, self.timing
 
     def choose_start(self) -> None:
-        """Choose the default start run if the user named none, and print it."""
+        """Choose the default start run unless the user named one, and print the choice."""
         begins = self._start(with_pretrained(self.settings))
         check_from_scratch(self.settings)
         if begins:
@@ -254,7 +259,7 @@ class Training:
             )
 
     def _start(self, of: RunSettings) -> bool:
-        """Start from the same run as `of`, unless the user chose one. Returns whether it does."""
+        """Use the start run of `of`, unless the user chose one. Returns whether it is used."""
         name = str(self.ranks.broadcast(of.start.run))
         if not name or self.settings.parent or "start.run" in self.settings.asked:
             return False
@@ -265,7 +270,7 @@ class Training:
         return True
 
     def _write_bound_data(self) -> None:
-        """Write data in memory to files. A resumed run needs the data that it was started with."""
+        """Write data passed in memory to files: a resumed run needs the same data."""
         if not write_tables(
             self.out / GIVEN, self.bound_data, replace=not (self.out / CONFIG).exists()
         ):
@@ -301,7 +306,8 @@ class Training:
         return TrainingTables.of(self.settings, self.task.row, self.bound_data)
 
     def _settings(self, prepared: PreparedData) -> Resolved:
-        """Return the settings of the run that is resumed, or choose and write new ones."""
+        """Return the settings of the stored run if this one resumes it; otherwise choose new ones
+        and write them."""
         is_known = self.ranks.broadcast((self.out / CONFIG).exists())
         if is_known:
             settings = self.run_folder.stored(self.settings.task)
@@ -342,8 +348,8 @@ class Training:
         return True
 
     def _keep_folder(self, settings: Resolved, prepared: PreparedData) -> None:
-        """Create the run folder again if it was removed, so that a checkpoint saved next is part of
-        a complete run."""
+        """Create the run folder again if it was removed, with all files that make the next
+        checkpoint usable."""
         if not self.run_folder.exists():
             self.run_folder.recreate()
         elif (self.out / CONFIG).is_file():
@@ -371,7 +377,7 @@ class Training:
             self.progress.note(text)
 
     def _with_threads(self, settings: Resolved) -> Resolved:
-        """Return the settings with the number of threads that is fastest now.
+        """Return the settings with the currently fastest number of threads.
 
         The number is a setting because it affects rounding: a resumed run needs the same one. With
         several ranks the launcher decides.
@@ -390,7 +396,8 @@ class Training:
         return replace(settings, train=replace(settings.train, threads=threads), why=why)
 
     def _thread_plan(self, settings: Resolved, journal: Journal) -> ThreadPlan | None:
-        """The plan that adapts the number of threads; None where the user or a launcher set it."""
+        """Plan that adapts the number of threads to the load; None if the user or a launcher set
+        the number."""
         first = settings.train.threads
         chosen = "train.threads" in self.settings.asked or "OMP_NUM_THREADS" in os.environ
         if first is None or chosen or self.ranks.device.type != "cpu" or self.ranks.world > 1:
@@ -411,7 +418,7 @@ class Training:
 
     def _fitted(self, settings: Resolved, prepared: PreparedData) -> Resolved:
         """Return the settings with the number of steps that fits the budget, found by a trial. If
-        it would be too small to learn anything, steps become smaller."""
+        that is too small to learn anything, steps become smaller."""
         first = self._first_plan(settings, prepared)
         smaller = plan.smaller_steps(settings, first.steps if self.timing else 1)
         if smaller != settings:
@@ -484,10 +491,8 @@ class Training:
             self.progress.note(line)
 
     def _finish(self, worker: Trainer, loop: Loop, state: State) -> bool:
-        """Choose the final weights, save them and write the report.
-
-        Returns False if a stop was requested meanwhile.
-        """
+        """Choose the final weights, save them and write the report. Returns False if a stop was
+        requested in the meantime."""
         try:
             chosen = load_final_weights(worker, loop)
             beside = worker.compare_with_teacher(
@@ -534,7 +539,7 @@ class Training:
         return True
 
     def _put(self, name: str, write: Callable[[], object]) -> None:
-        """Write a final file. A failure is recorded, and does not prevent the other files."""
+        """Write a final file of the run. A failure is recorded and does not prevent other files."""
         try:
             write()
         except (OSError, FolderError) as error:
@@ -542,7 +547,8 @@ class Training:
             self.progress.note(f"warning: {error}")
 
     def _troubles(self) -> list[str]:
-        """List everything that was lost or not saved, for the last line and the exit code."""
+        """Describe everything that was lost or not saved; it determines the last line and the exit
+        code."""
         found = []
         if self.removed or (self.ranks.is_first and not self.run_folder.exists()):
             found.append(
@@ -570,13 +576,15 @@ class Training:
         return f"from step {step:,}" if step else "from step 0"
 
     def _again(self, verb: str = "") -> str:
-        """Return the command or call that resumes this run, as a phrase with an optional verb."""
+        """Return the command or Python call that resumes this run, with an optional verb before
+        it."""
         if self.call:
             return f"{verb and 'call '}{self.call} with the same arguments"
         return f"{verb} the same command again" if verb else "the same command"
 
     def _stop(self, name: str) -> Stopped:
-        """Return the error for a stopped run: how to resume it, and whether all is saved."""
+        """Return the error that a stopped run ends with: how to resume it, and whether everything
+        is saved."""
         made = self.checkpoints
         if made is not None and made.failed and made.failed[-1] > made.newest_step():
             text = (

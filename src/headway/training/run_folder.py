@@ -50,8 +50,8 @@ OWN = {
     "input.tmp": ANY,
     "tensorboard": re.compile(r"events\."),
 }
-"""Files of a run folder, which `--restart` removes; for folders, a pattern of the names inside. Our
-own files with a leading dot exist only while a run is active."""
+"""Names of the files in a run folder, which `--restart` removes; for subfolders, a pattern of the
+names inside. Temporary files, whose names begin with a dot, exist only while a run is active."""
 
 
 def _reads_from(data: DataSettings, folder: Path) -> bool:
@@ -61,7 +61,8 @@ def _reads_from(data: DataSettings, folder: Path) -> bool:
 
 
 def _moved(asked: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings with paths of data in memory that do not depend on the run folder."""
+    """Return the settings with paths to in-memory data that do not depend on the run folder, so
+    that settings can be compared after a run was moved."""
     return {
         key: [_in_run(one) for one in value] if isinstance(value, list) else value
         for key, value in asked.items()
@@ -81,14 +82,15 @@ class RunFolder:
         self.path = path
         self.config = path / CONFIG
         self._lock = -1
-        """Descriptor of the open folder, which stays valid if the folder is removed."""
+        """File descriptor of the locked folder. It stays valid if the folder is removed."""
 
         self._created: list[Path] = []
         """Folders created by this object, innermost first."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Create and lock the folder. If an error rejects the run, the new folder is removed."""
+        """Context that creates and locks the folder. If an error rejects the run, a folder created
+        here is removed."""
         try:
             self._take()
             yield
@@ -106,14 +108,16 @@ class RunFolder:
             return False
 
     def recreate(self) -> None:
-        """Create the folder again after it was removed; an error if another one has its name."""
+        """Create the folder again after it was removed. Raises an error if another folder now has
+        its name."""
         if self.path.is_dir() and any(self.path.iterdir()):
             raise FolderError(f"{self.path} was removed, and another folder now has its name")
         self._leave()
         self._take()
 
     def _unmake(self) -> None:
-        """Remove the folders created here if they are empty or hold only data from memory."""
+        """Remove the folders created here, if they are empty or hold only copies of in-memory
+        data."""
         if self._created and self.exists() and [one.name for one in self.path.iterdir()] == [GIVEN]:
             shutil.rmtree(self.path / GIVEN)
         with suppress(OSError):  # stops at the first that is not empty
@@ -161,7 +165,8 @@ class RunFolder:
         self._lock = -1
 
     def check(self, settings: RunSettings, restart: bool) -> None:
-        """Raise an error if the folder holds anything but this run; `restart` empties it first."""
+        """Raise an error if the folder contains anything other than this run. `restart` removes the
+        old run first."""
         foreign = self._foreign()
         is_run = self.config.is_file() if not restart else self._names_a_task()
         if any("/" in name for name in foreign) or (foreign and not is_run):
@@ -178,8 +183,8 @@ class RunFolder:
             self._check_same(settings)
 
     def _check_same(self, settings: RunSettings) -> None:
-        """Raise an error if the settings differ from those of the stored run. The data files may
-        have moved."""
+        """Raise an error if the settings differ from those of the stored run. Different folders of
+        the data files are allowed: the files may have been moved."""
         asked = settings.asked
         before = self.stored(settings.task).asked
         changed = differences(_moved(before), _moved(asked))
@@ -210,8 +215,8 @@ class RunFolder:
             return False
 
     def _differs_only_in_folders(self, before: Overrides, asked: Overrides) -> bool:
-        """Whether only the folders of the data files differ and the prepared data is gone. It is
-        then prepared again, and its fingerprint decides."""
+        """Whether only the folders of the data files differ, and the prepared data is gone. The
+        data is then prepared again, and its fingerprint decides whether it is the same."""
         is_gone = not (self.path / "data" / MANIFEST).exists()
         names = asked.with_names(FILE_KEYS, file_name)
         return is_gone and not differences(_moved(before), _moved(names))
@@ -235,7 +240,7 @@ class RunFolder:
             return False
 
     def _foreign(self) -> list[str]:
-        """List files that no run writes, also inside the folders of a run."""
+        """List files that do not belong to a run, also inside its subfolders."""
         found = []
         for path in sorted(self.path.iterdir()):
             if path.name not in OWN:

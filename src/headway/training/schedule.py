@@ -13,7 +13,8 @@ from collections.abc import Callable
 from headway.settings.train import FLOOR_SCHEDULES, ResolvedTrain
 
 PEAK = 1e-3
-"""Default peak learning rate of schedules without a rule of their own."""
+"""Default peak learning rate: the default of Adam (Kingma and Ba 2015), for schedules without a
+formula for the peak."""
 
 PAPER_WARMUP = 4000
 """Warm-up steps in "Attention Is All You Need". Its formula gives a shorter warm-up a higher peak,
@@ -21,8 +22,9 @@ which would be too high to learn anything in a short run."""
 
 WARMUP_SHARE = {"noam": 2}
 DEFAULT_SHARE = 10
-"""In short runs, one in this many steps is warm-up. `noam` is for post-norm models, which need a
-longer one: in a short run, half of the steps was better than a tenth (docs/tasks/training.md)."""
+"""Share of warm-up in short runs: one in this many steps. `noam` is for post-norm models, which
+need a longer one: in a short run, half of the steps was better than a tenth
+(docs/tasks/training.md)."""
 
 
 def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable[[float], float]:
@@ -41,7 +43,7 @@ def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable
 
 
 def warmup_steps(settings: ResolvedTrain, steps: int) -> int:
-    """Step of the peak; the first one if there is no warm-up."""
+    """Number of warm-up steps, at the end of which the learning rate peaks; 1 without warm-up."""
     if settings.warmup is not None:
         return max(1, settings.warmup)
     share = WARMUP_SHARE.get(settings.schedule, DEFAULT_SHARE)
@@ -119,6 +121,6 @@ AFTER_WARMUP: dict[str, Callable[[float, int, int, int], float]] = {
     "constant": _constant,
     "trapezoid": _trapezoid,
 }
-"""Share of the peak after the warm-up: functions of the step and of the numbers of warm-up steps,
-all steps and cool-down steps. `noam` and `inverse-sqrt` differ only in their default peak.
-"""
+"""Learning rate after the warm-up, as a share of the peak. The functions take the step, and the
+numbers of warm-up steps, of all steps and of cool-down steps. `noam` and `inverse-sqrt` differ only
+in their default peak."""

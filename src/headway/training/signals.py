@@ -31,7 +31,7 @@ class StopSignal:
     def __init__(self, pause: float = 1.0, *, guest: bool = False) -> None:
         self.requested = False
         self.name = ""
-        """Name of the signal that requested the stop."""
+        """Name of the signal that requested the stop; empty before one did."""
 
         self._pause = pause
         self._guest = guest
@@ -64,8 +64,8 @@ class StopSignal:
 
     @contextmanager
     def immediate(self) -> Iterator[None]:
-        """Context for work without anything to save, such as reading data: a signal raises
-        `Stopped` immediately, and an earlier one raises it on entry."""
+        """Context for work without results to save, such as reading data. A signal raises `Stopped`
+        immediately, and an earlier one raises it on entry."""
         self._raises = True
         try:
             self.check()
@@ -92,7 +92,8 @@ class StopSignal:
 
 
 def _leave(code: int) -> None:
-    """Exit without clean-up, which might hang, but show the cursor that a bar may have hidden."""
+    """Exit without clean-up, which might hang. The cursor, which a progress bar may have hidden, is
+    shown again."""
     if sys.stderr.isatty():
         os.write(2, b"\x1b[?25h\n")
     os._exit(code)

@@ -1,4 +1,4 @@
-"""State of a run at one step, and the checkpoint folder that stores it.
+"""Complete state of a run at one step, and the checkpoint folder that stores it.
 
 The folder has `*.safetensors` and `state.json`. Their checksums are in `manifest.json`, which is
 written last.
@@ -28,13 +28,13 @@ MANIFEST = "manifest.json"
 class Manifest:
     step: int
     best: int | None
-    """Step of the best checkpoint when this one was written; it may be this one."""
+    """Step of the best checkpoint at the time of writing; it may be this one."""
 
     passing: bool
-    """Whether it was saved on a stop, between regular checkpoints."""
+    """Whether the checkpoint is temporary: saved on a stop, between regular checkpoints."""
 
     files: Mapping[str, Mapping[str, Any]]
-    """The `size` and `sha256` of each file by name."""
+    """Size (`size`) and checksum (`sha256`) of each file, by file name."""
 
     headway: str = __version__
     torch: str = str(torch.__version__)
@@ -64,7 +64,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def verify(folder: Path, only: Iterable[str] | None = None) -> Manifest:
-    """Check every file of the manifest, or those of them in `only`, against its checksum."""
+    """Check the files of the manifest against their checksums: all of them, or those named in
+    `only`."""
     manifest = read_manifest(folder)
     for name, promised in manifest.files.items():
         if only is not None and name not in only:
@@ -75,7 +76,8 @@ def verify(folder: Path, only: Iterable[str] | None = None) -> Manifest:
 
 STATE = "state.json"
 WEIGHTS = ("model", "ema")
-"""Files whose tensors must be finite: the weights and their average, which is preferred."""
+"""Names of the files with weights: the model, and its running average, which is preferred for use.
+Their tensors must be finite."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Snapshot:
     """State stored as JSON: floats are restored exactly, tuples become lists."""
 
     transient: bool = False
-    """Whether it was saved on a stop, between regular checkpoints; set when it is read."""
+    """Whether it was saved on a stop, between regular checkpoints. Known only after reading."""
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot, *, best: int | None, passing: bool) -> None:
@@ -125,7 +127,7 @@ def read_snapshot(folder: Path, manifest: Manifest) -> Snapshot:
 
 
 def not_finite(tensors: Mapping[str, Mapping[str, Tensor]]) -> str | None:
-    """Return the name of the first weight with a NaN or an infinity, or None.
+    """Return the name of the first weight with a NaN or an infinity; None if all are finite.
 
     A finite sum has finite terms, so one pass without a copy and with a single synchronisation is
     nearly always enough.

@@ -23,7 +23,8 @@ from headway.training.tensor_lists import add_, scale_, zero_
 
 @dataclass(frozen=True)
 class ScaledBatch:
-    """A batch and the factor for its summed loss, as tensors that a CUDA graph can read."""
+    """Batch with the factor that its summed loss is multiplied by, both as tensors that a CUDA
+    graph can read."""
 
     batch: Any
     scale: Tensor
@@ -53,11 +54,11 @@ class Step:
         """Loss, negative log-likelihood and gradient norm of the last finished step."""
 
         self.bad = torch.zeros(2, device=device, dtype=torch.int64)
-        """Number of skipped steps: in a row up to now, and in total."""
+        """Number of steps skipped in a row up to now, and in total."""
 
         self.skip = torch.zeros((), device=device)
         self.sums: list[Tensor] = []
-        """Gradient sums of the micro-batches, if they run as CUDA graphs."""
+        """Gradients summed over the micro-batches, if these run as CUDA graphs."""
 
         self._compute: Callable[[ScaledBatch], Any] | None = None
         self._update: Callable[[], object] | None = None
@@ -139,7 +140,7 @@ class Step:
             self._put_back(before, copies)
 
     def _everything(self) -> list[Tensor]:
-        """All tensors that a step changes."""
+        """Tensors that a step changes: weights, optimiser state and counters."""
         states = [
             value
             for state in self.optimizer.state.values()

@@ -12,11 +12,15 @@ import torch.nn.functional as F
 from headway.training.budget import Journal
 
 BUSY = 0.5
-"""Average number of other running processes from which a measurement is worthwhile."""
+"""Load by other programs, in running processes, from which it is worthwhile to measure the best
+number of threads."""
 
 ROUNDS, WORK = 3, 12
+"""Rounds of a measurement, and layers of work in each timing: enough for a comparison, in a
+fraction of a second."""
+
 GAIN = 1.15
-"""Factor by which fewer threads must be faster, because other programs disturb the measurement."""
+"""Least speed-up for which fewer threads are used: other programs disturb the measurement."""
 
 
 def threads_here(
@@ -69,10 +73,11 @@ class ThreadPlan:
         self.recorded = {0: first, **journal.threads}
         self.checked = now()
         self.measured_at: float | None = None
-        """Load by other programs at the last measurement; None before the first."""
+        """Load by other programs, in processes, at the last measurement; None before the first."""
 
     def update(self, step: int) -> bool:
-        """Set the number of threads of the next step. True if that took the time to measure."""
+        """Set the number of threads for the next step. Returns True if the time for a measurement
+        was spent."""
         last = max(self.recorded)
         threads = self.recorded[max(one for one in self.recorded if one <= step)]
         if torch.get_num_threads() != threads:
@@ -92,8 +97,9 @@ class ThreadPlan:
         return True
 
     def _has_changed(self, others: float, threads: int) -> bool:
-        """Whether a measurement may give another number: the load differs from the last one's by
-        a core, or was never measured and does not fit the present number."""
+        """Whether a measurement may give another number of threads. It may if the load has changed
+        by a core since the last one. Before the first measurement, it may if the load does not fit
+        the present number."""
         if self.measured_at is not None:
             return abs(others - self.measured_at) >= 1.0
         return (others >= BUSY) == (threads == self.most)
@@ -105,8 +111,9 @@ def fastest(
     work: Callable[[], object],
     now: Callable[[], float],
 ) -> int:
-    """Return the number of threads that is fastest for this work, or the first number if the others
-    gain little. The numbers take turns, so that disturbances affect all of them."""
+    """Return the number of threads that is fastest for this work, or the first number if the
+    gain of the others is below `GAIN`. The numbers take turns, so that disturbances affect all
+    of them."""
     spent = dict.fromkeys(numbers, 0.0)
     for _ in range(ROUNDS):
         for number in spent:
@@ -120,7 +127,8 @@ def fastest(
 
 
 def _some_work() -> None:
-    """Work like that of a small model: large matrix products with small operations between them."""
+    """Run work like that of a small model: large matrix products with small operations between
+    them."""
     x_ND = torch.ones(512, 256)
     w_DF = torch.ones(256, 512) / 256
     for _ in range(WORK):

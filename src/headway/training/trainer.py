@@ -58,19 +58,20 @@ from headway.training.step import Step
 from headway.training.threads import ThreadPlan
 
 COMPILE_S = 60.0
-"""Approximate duration of compiling, in seconds."""
+"""Approximate duration of compiling a model in seconds. By default, only runs several times as long
+are compiled."""
 
 
 LATE = 0.6
-"""Share of the steps. If the best evaluation is later than this, more steps may help."""
+"""Share of the steps after which the best evaluation suggests that more steps may help."""
 
 CELLS = 8
-"""Most positions of a padded grid per token of the batch; with more padding, a CUDA graph has no
-benefit."""
+"""Largest size of a padded grid, in positions per token of the batch. With more padding, a CUDA
+graph has no benefit."""
 
 
 class Trainer:
-    """A model with its objective, loss, teacher and optimiser."""
+    """A model with everything that trains it: objective, loss, teacher and optimiser."""
 
     def __init__(
         self,
@@ -83,9 +84,9 @@ class Trainer:
         own: Mapping[str, CustomMetric] | None = None,
         by: str = "",
     ) -> None:
-        """`note`: receives lines about the initial weights; None: they come from a checkpoint.
-        `compiled`: compile the model if that saves time, which it does not in a trial. `own`:
-        custom metrics. `by`: the custom metric that selects the best weights."""
+        """`note`: called with lines about the initial weights; None if the weights come from a
+        checkpoint. `compiled`: compile the model if that saves time; in a trial it does not. `own`:
+        user-defined metrics. `by`: the one that selects the best weights."""
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
         self.objective: Objective[Any] = with_metrics(
@@ -126,8 +127,8 @@ class Trainer:
         *,
         careful: bool = True,
     ) -> dict[str, Any]:
-        """Compare the size, speed and scores of a student with its teacher's. Empty for models that
-        are not students, and if there is no time for any examples."""
+        """Compare a student with its teacher: size, speed and scores. Empty for models that are not
+        students, and if there is no time for any examples."""
         if not self.settings.distil.teacher or examples == 0:
             return {}
         device = self.ranks.device
@@ -308,11 +309,12 @@ class Trainer:
 
 
 def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
-    """Load the final weights into the model: the best checkpoint or the mean of the newest ones.
+    """Load the final weights into the model: the best checkpoint, or the average of the newest
+    ones.
 
-    The last step in memory is another candidate if its checkpoint could not be saved or the best
-    one is missing, so that it is not lost in favour of an old checkpoint. In the result, `lines`
-    are printed and the rest is logged.
+    The weights of the last step, in memory, are another candidate if their checkpoint could not be
+    saved or the best checkpoint is missing. Otherwise they would be lost in favour of an old
+    checkpoint. In the result, `lines` are printed and the rest is logged.
     """
     checkpoints, objective = loop.checkpoints, loop.objective
     best = checkpoints.best_path()
@@ -401,7 +403,8 @@ def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
 
 
 def late_facts(loop: Loop, result: Scores) -> dict[str, Any]:
-    """Return the results that take long, except empty ones; none if the budget has no time left."""
+    """Return the results that take long to compute, without empty ones. Empty if the budget has no
+    time left."""
     if loop.budget is not None and loop.budget.left_s <= 0.0:
         return {}
     with loop.log.stage("training baselines on fewer labels"):
@@ -427,8 +430,8 @@ class CandidateComparison(NamedTuple):
 def without_comparison(
     loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], best: Path | None
 ) -> CandidateComparison:
-    """Choose the best checkpoint, or the last step if it was better but could not be saved, with
-    its score from training if it has one."""
+    """Choose the final weights without a comparison: the best checkpoint, or the last step if it
+    was better but could not be saved. Its score is that from training, if it has one."""
     state, metric, scores = loop.state, loop.objective.metric, {}
     unsaved = "last step" in candidates and state.best_step == state.step
     if best is None or unsaved:
@@ -449,7 +452,8 @@ def compare_candidates(
     final: Final | None,
     deadline: float | None,
 ) -> CandidateComparison | None:
-    """Return the best of the candidates, or None if the deadline passed."""
+    """Evaluate the candidates and return the comparison with the best one; None if the deadline
+    passed."""
     scores: dict[str, dict[str, float]] = {}
     found = CandidateComparison(scores, "last step", None)
     for name, read in candidates.items():
