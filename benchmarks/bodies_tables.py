@@ -1,8 +1,9 @@
-"""The tables of docs/models/bodies.md and docs/results/results.md, of what `benchmarks.bodies` has
-saved, by `python -m benchmarks.bodies_tables`.
+"""Fill the tables of docs/models/bodies.md with the results of `benchmarks.bodies`.
 
-A page has a pair of comments where a table stands: `<!-- bodies: multi30k -->` and
-`<!-- end -->`. Of a set that was measured on both, the GPU's table stands there.
+    python -m benchmarks.bodies_tables
+
+The page has a pair of comments around a table: `<!-- bodies: multi30k -->` and `<!-- end -->`. If a
+set was measured on a GPU and on a CPU, the table is the GPU's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from benchmarks.machine import RESULTS
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = (DOCS / "models/bodies.md", DOCS / "results/results.md")
+PAGES = (DOCS / "models/bodies.md",)
 TABLE = re.compile(r"(<!-- bodies: (?P<name>[\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 DEVICES = ("cuda", "cpu")
 NAMES = {
@@ -40,13 +41,11 @@ def filled(page: str, folder: Path = RESULTS) -> str:
 
 
 def table(name: str, folder: Path) -> str:
-    """`multi30k`, or `growth cpu`: of that result alone."""
+    """`multi30k`, or `multi30k tokens-cpu`: of that result alone."""
     what, _, device = name.partition(" ")
     for one in (device,) if device else DEVICES:
         path = folder / f"bodies-{one}.json"
         result = json.loads(path.read_text()) if path.is_file() else {}
-        if what == "growth" and result.get("growth"):
-            return of_growth(result)
         if what in result.get("sets", {}):
             return of_set(result, what)
     return "Not measured yet.\n"
@@ -61,8 +60,8 @@ def of_set(result: Result, name: str) -> str:
     writes = any("characters_per_s" in row.get("speed", {}) for row in found["rows"].values())
     heads = [
         "body", "parameters", f"{title}, equal tokens", f"{title}, equal minutes",
-        "steps in those minutes", "tokens a second in training",
-        f"{'characters' if writes else 'texts'} a second in decoding", "memory of a step",
+        "steps in those minutes", "training, tokens per second",
+        f"decoding, {'characters' if writes else 'texts'} per second", "memory of a step",
     ]  # fmt: skip
     table = [heads]
     rows = rows | counted(found)
@@ -148,29 +147,7 @@ def of_seeds(row: Result, kind: str, name: str) -> list[float]:
 
 def named(arm: str) -> str:
     body, _, how = arm.partition(", ")
-    return NAMES[body] + (f", {how}" if " " in how else f", `{how}`" if how else "")
-
-
-def of_growth(result: Result) -> str:
-    """Time and memory by length, and what the last doubling multiplied them by."""
-    parts = []
-    kinds = (("milliseconds of a step", "seconds", 1e3), ("MB of a step", "bytes", 1e-6))
-    for title, key, scale in kinds:
-        lengths = sorted({int(n) for line in result["growth"].values() for n in line})
-        heads = [title, *(f"{n:,}" for n in lengths), "last doubling"]
-        lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
-        for arm, line in result["growth"].items():
-            values = [line[str(n)][key] if str(n) in line else None for n in lengths]
-            last = [value for value in values[-2:] if value]
-            cells = ["" if value is None else shown(value * scale) for value in values]
-            times = f"× {last[1] / last[0]:.1f}" if len(last) == 2 else ""
-            lines.append(f"| {' | '.join([named(arm), *cells, times])} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + f"\n\nOne sequence, forward and backward; {where(result)}\n"
-
-
-def shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+    return NAMES[body] + (f", `{how}`" if how else "")
 
 
 def where(result: Result) -> str:
