@@ -16,6 +16,7 @@ NAMES = (
     "look/python", "look/lens", "look/maps", "look/heads", "look/factors", "look/beam",
     "start/python", "start/five-minutes", "start/install", "tour",
     "tasks/caption", "tasks/transcribe", "tasks/data", "tasks/metrics",
+    "models/base-en", "models/families", "models/tokenizers",
 )  # fmt: skip
 PAGES = [DOCS / f"{name}.md" for name in NAMES]
 PROGRAMS = [
