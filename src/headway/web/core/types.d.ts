@@ -272,8 +272,13 @@ interface Output {
 
 /** Measured accuracy of maps, written by `headway truth`. */
 interface Truth {
-  maps: Record<string, { p1: number; n: number; random?: number | null }>;
-  best?: { name: string; p1: number } | null;
+  /** How the truth is known, and the number of its items. */
+  task?: string;
+  n?: number;
+  sha256?: string;
+  maps: Record<string, { p1: number; n: number; random?: number | null; aer?: number | null }>;
+  /** The best single head, with its accuracy on the items by which it was chosen. */
+  best?: { name: string; p1: number; p1_chosen?: number; aer?: number | null; n?: number } | null;
   facts?: {
     times?: {
       words: number;
@@ -617,6 +622,15 @@ interface BeamSection {
   note: string;
   seen: string;
   tally: string;
+  settings: {
+    beam: number;
+    groups: number;
+    alpha: number;
+    penalty: string;
+    limit: number;
+    kind: string;
+  };
+  totals: Record<"scored" | "ruled_out" | "expanded" | "kept" | "cut" | "rest", number>;
   /** Names of the exported columns. */
   facts: BeamFact[];
   outputs: number[];
@@ -798,6 +812,9 @@ interface HeadsSection {
   roles: { name: string; mark: string; threshold: number; meaning: string }[];
   role_note: string;
   measures: HeadMeasure[];
+  n_texts: number;
+  n_outputs: number;
+  loss: number;
   one_text: boolean;
   scope: string;
   curve: {
@@ -1112,6 +1129,8 @@ interface DataSection {
   }[];
   findings?: {
     level: string;
+    name?: string;
+    count?: number;
     text: string;
     examples?: { place: string; source: string; target?: string }[];
   }[];
@@ -1142,8 +1161,11 @@ interface Effect {
   high: number | null;
   spread: number | null;
   seeds: number;
-  detectable: number | null;
+  detectable?: number | null;
   exact: boolean;
+  hides_more?: boolean;
+  hides_less?: boolean;
+  limits?: string[];
 }
 
 type LabFigure = { title: string; hint: string } & (
@@ -1181,9 +1203,14 @@ type LabFigure = { title: string; hint: string } & (
 
 type LabVerdict = "supported" | "refuted" | "undecided" | "cannot tell";
 
-interface LabSection {
+/** The contents of `verdict.json`. */
+interface LabFacts {
   experiment: string;
+  number: number;
+  question: string;
   verdict: LabVerdict;
+  parts?: Record<string, LabVerdict>;
+  doubts?: string[];
   answer: string;
   measured: string;
   hypothesis: string;
@@ -1195,7 +1222,6 @@ interface LabSection {
   method: string[];
   changes?: string;
   literature: [who: string, says: string, stance: string][];
-  figures: LabFigure[];
   date: string;
   minutes: number;
   cpu_minutes: number;
@@ -1206,14 +1232,12 @@ interface LabSection {
   versions: Record<string, string>;
 }
 
-interface LabIndexRow {
+type LabSection = LabFacts & { figures: LabFigure[] };
+
+/** An experiment of the index: without facts and the address of its page if it was not run. */
+type LabIndexRow = Partial<LabFacts> & {
   number: number;
   experiment: string;
   question: string;
-  verdict?: LabVerdict;
-  answer?: string;
-  measured?: string;
-  size?: string;
-  /** Address of the page of the experiment, if it was run. */
   page?: string;
-}
+};

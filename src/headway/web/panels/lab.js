@@ -19,7 +19,7 @@ const STANCES = {
   differs: "different finding",
   context: "background",
 };
-/** @param {number | null} x */
+/** @param {number | null | undefined} x */
 const spoken = (x) => (typeof x === "number" && Number.isFinite(x) ? number(x) : "?");
 
 /**

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from torch import nn
 
 from headway.inside.capture.anatomy import Anatomy
@@ -102,7 +103,7 @@ def _made(
                 "stream": index.stream,
                 "places": places,
                 "hits": rows,
-                "cosines": PackedArray(cosines, "f16"),
+                "cosines": PackedArray(np.array(cosines, ndmin=2), "f16"),
             }
         )
     assert looked.corpus is not None
