@@ -200,7 +200,7 @@ def test_no_file_holds_a_path_of_one_machine_or_a_marker_without_an_issue() -> N
     assert found == []
 
 
-def test_such_a_path_or_marker_would_be_seen() -> None:
+def test_the_check_finds_a_planted_path_and_marker() -> None:
     for name in ("home", "work", "Users"):
         assert MACHINE_PATH.search(f'open("/{name}/someone/file")')
     assert MARKER.search("# " + "TO" + "DO: later")

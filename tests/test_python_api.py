@@ -71,7 +71,7 @@ def examples() -> list[Any]:
 
 
 @pytest.mark.parametrize("example", examples())
-def test_an_example_prints_what_it_shows(
+def test_an_example_prints_the_output_shown(
     example: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -62,7 +62,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "python-runs", make)
 
 
-def test_names_stay_what_they_are_when_every_module_is_imported() -> None:
+def test_public_names_survive_importing_every_module() -> None:
     before = {name: getattr(headway, name) for name in NAMES}
     for found in pkgutil.walk_packages(headway.__path__, "headway."):
         if not found.name.endswith("__main__"):
@@ -157,9 +157,7 @@ def test_rows_of_a_table_are_answered_and_not_the_names_of_its_columns(
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_table_is_scored_with_columns_beside_those_that_are_read(
-    table: Callable[..., Any], runs: Path
-) -> None:
+def test_a_table_with_extra_columns_is_scored(table: Callable[..., Any], runs: Path) -> None:
     run = headway.load(runs / "classify")
     texts, labels = ["ba de", "fi ko", "go"], [*run.labels, *run.labels, *run.labels][:3]
     plain = pytest.approx(dict(run.evaluate(records(text=texts, label=labels))))
@@ -300,7 +298,7 @@ def test_errors_are_raised_or_kept_in_their_place(runs: Path) -> None:
         run.stream(given, errors="leave")  # type: ignore[arg-type]
 
 
-def test_an_error_of_the_source_comes_after_the_answers_to_what_it_gave(runs: Path) -> None:
+def test_an_error_of_the_source_comes_after_the_answers_so_far(runs: Path) -> None:
     run = headway.load(runs / "classify", device="cpu")
 
     def lines() -> Iterator[str]:
@@ -437,7 +435,7 @@ def test_settings_of_training_are_keywords_and_others_are_named(tmp_path: Path) 
     assert not (tmp_path / "no").exists()
 
 
-def test_nothing_can_be_taken_from_a_run() -> None:
+def test_attributes_of_a_run_cannot_be_deleted() -> None:
     with pytest.raises(AttributeError, match="'settings'"):
         del shipped("stories").settings
     assert shipped("stories").settings.task == "complete"
@@ -505,7 +503,7 @@ def test_columns_inside_others_are_found_where_they_were_in_training(
     ).examples  # fmt: skip
 
 
-def test_words_of_a_sentence_may_be_given_as_such(runs: Path) -> None:
+def test_a_sentence_may_be_given_as_words(runs: Path) -> None:
     run = headway.load(runs / "tag", device="cpu")
     in_text = run("ba de").to_dict()
     assert in_text.pop("offsets") == [[0, 2], [3, 5]]
@@ -579,7 +577,7 @@ def test_a_wrong_input_is_an_error_with_the_reason(
         headway.load(runs / name, device="cpu")(given)
 
 
-def test_an_open_file_of_bytes_is_no_list_of_inputs(runs: Path) -> None:
+def test_an_open_binary_file_is_not_a_list_of_inputs(runs: Path) -> None:
     with pytest.raises(TypeError, match=naming("BytesIO .read()")):
         headway.load(runs / "see", device="cpu")(io.BytesIO(b"abc"))
 

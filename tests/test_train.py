@@ -200,7 +200,7 @@ def test_data_in_memory_is_checked_as_files_are(
     assert re.search(r"<td>id</td><td>(?!text<|label<)", report._repr_html_())
 
 
-def test_empty_cells_are_findings_and_too_few_rows_are_no_error() -> None:
+def test_empty_cells_and_too_few_rows_are_findings() -> None:
     rows = [
         {"text": None, "label": "a"},
         *({"text": f"w{i}", "label": "ab"[i % 2]} for i in range(40)),
@@ -248,7 +248,7 @@ def test_an_end_between_evaluations_keeps_the_best_so_far(tmp_path: Path) -> Non
     assert figures(entries(alone)[-1]["kept"]) == []  # the last step: none was evaluated
 
 
-def test_what_it_raises_is_raised_again_when_all_is_saved(tmp_path: Path) -> None:
+def test_an_error_of_the_callback_is_raised_after_saving(tmp_path: Path) -> None:
     mine = ValueError("mine")
 
     def hear(row: Any) -> None:
@@ -292,7 +292,7 @@ def test_the_report_exists_during_training_and_after_an_error(tmp_path: Path) ->
     assert [value for value in card.values() if "108" in figures(str(value))]  # training texts
 
 
-def test_a_metric_of_ones_own_chooses_the_weights(tmp_path: Path) -> None:
+def test_a_custom_metric_chooses_the_weights(tmp_path: Path) -> None:
     """By the loss the last of three evaluations is the best; by this one the first is."""
     seen: list[tuple[list[str], list[str]]] = []
 

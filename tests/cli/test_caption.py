@@ -52,7 +52,7 @@ def test_images_get_their_captions(folder: Path, capsys: Output) -> None:
     assert "9" in figures(printed.err)
 
 
-def test_words_look_at_what_they_name(folder: Path, capsys: Output) -> None:
+def test_words_attend_to_the_object_that_they_name(folder: Path, capsys: Output) -> None:
     name = write_image(folder / "look.png", "red", "blue")
     words = ["predict", str(folder / "run"), name, "--alignments"]
     assert main([*words, "--json"]) == 0

@@ -91,7 +91,7 @@ def test_settings_that_the_task_reads_with_their_values(tab: Tab) -> None:
     ]  # fmt: skip
 
 
-def test_files_stay_on_offer_beside_settings(tab: Tab, tmp_path: Path) -> None:
+def test_completion_offers_files_and_settings(tab: Tab, tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("")
     found = tab("train", "classify", "train.")
     assert "train.tsv" in found

@@ -136,7 +136,7 @@ def test_without_files_options_name_files_except_for_labels(reviews: Path, capsy
     assert "stars  → label" in capsys.readouterr().out
 
 
-def test_beside_pairs_sides_are_columns(reviews: Path, capsys: Output) -> None:
+def test_sides_of_pairs_are_columns(reviews: Path, capsys: Output) -> None:
     words = ["--source", "review", "--target", "text"]
     assert main(["check", "translate", "--pairs", "reviews.csv", *words]) in (0, 2)
     said = capsys.readouterr().out

@@ -273,7 +273,7 @@ def test_settings_that_cannot_be_read_are_named(error_of: Failing, here: Path, t
 @pytest.mark.parametrize(
     "name", ["thesis.tex", "data/corpus.de", "checkpoints/other.pt", "data/sub/x", "config.toml x"]
 )
-def test_a_folder_with_other_things_is_left_alone(
+def test_a_folder_with_other_files_is_not_changed(
     error_of: Failing, here: Path, name: str, more: list[str]
 ) -> None:
     for part in name.split():
@@ -313,7 +313,7 @@ def test_the_folder_of_the_data_is_not_taken_for_a_runs(error_of: Failing, here:
 @pytest.mark.parametrize(
     "leftover", ["data.tmp/x", "input.tmp/standard-input", "data/train.source.tokens"]
 )
-def test_what_a_killed_start_left_is_no_obstacle(here: Path, leftover: str) -> None:
+def test_files_of_a_killed_start_do_not_block_a_new_start(here: Path, leftover: str) -> None:
     path = here / "new" / leftover
     path.parent.mkdir(parents=True)
     path.write_text("half")
@@ -461,7 +461,9 @@ def test_images_that_cannot_be_read_are_listed_with_the_error(
     assert said.index(error) < said.index("images/a/0.png")
 
 
-def test_a_budget_beside_steps_is_an_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_together_with_steps_is_an_error(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for more in ([], ["--restart"]):
         assert main([*command("--budget", "1s", out="new"), *more]) == 2
         assert not missing(capsys.readouterr().err, "train.steps=2 --budget 1s")

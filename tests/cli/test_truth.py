@@ -30,7 +30,7 @@ def pairs_file(folder: Path, text: str = PAIRS) -> Path:
     return folder / "pairs.tsv"
 
 
-def test_maps_of_a_translator_are_measured_beside_chance(
+def test_maps_of_a_translator_are_measured_with_chance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "truth.json"
@@ -125,7 +125,7 @@ def test_mistakes_are_errors_before_anything_is_loaded(tmp_path: Path) -> None:
         truth("stories", named={"reactions": tmp_path / "x.smi"})
 
 
-def test_the_unit_of_what_was_judged_is_named_and_saved(
+def test_the_unit_of_judged_items_is_named_and_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     truth("stories", texts=30, few=0, methods="mean", out=tmp_path / "stories.json", named={})

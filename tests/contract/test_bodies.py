@@ -95,7 +95,7 @@ def test_a_loss_is_the_sum_of_its_parts_and_its_examples(of_body: Tiny) -> None:
 @some
 def test_lists_streams_and_scores_agree(of_body: Tiny, tmp_path: Path) -> None:
     test_answers.test_a_list_a_stream_and_the_command_line_agree(of_body, tmp_path)
-    test_training.test_its_own_validation_set_is_what_it_is_scored_on(of_body)
+    test_training.test_a_run_is_scored_on_its_own_validation_set(of_body)
 
 
 @pytest.mark.parametrize("of_body", ["translate-lstm"], indirect=True)

@@ -109,7 +109,7 @@ def test_it_reports_the_scores_that_the_table_has(tiny: Tiny) -> None:
     assert ranking(scores, tiny.task) > ranking(worse, tiny.task)
 
 
-def test_its_own_validation_set_is_what_it_is_scored_on(tiny: Tiny) -> None:
+def test_a_run_is_scored_on_its_own_validation_set(tiny: Tiny) -> None:
     """Without a test set; the whole set and the first of it agree where they are the same."""
     found = tiny.run.evaluate()
     assert_same(dict(found), dict(scores_of(tiny, full=True)))

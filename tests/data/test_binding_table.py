@@ -118,7 +118,7 @@ def test_folders_and_lists_of_media_are_shown_too(tmp_path: Path) -> None:
     [("auto", ["a", "b"], "labels"), ("labels", "a,b", "labels"), ("number", 1.5, "number"),
      ("auto", "a", "label")],
 )  # fmt: skip
-def test_labels_of_media_are_shown_as_what_they_are_learned(
+def test_labels_of_media_are_shown_as_they_are_learned(
     tmp_path: Path, answer: str, value: object, kind: str
 ) -> None:
     (tmp_path / "m.jsonl").write_text(json.dumps({"path": "a.png", "label": value}))

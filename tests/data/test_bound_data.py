@@ -164,7 +164,7 @@ def test_a_row_that_is_not_a_mapping_is_found_at_any_position(tmp_path: Path) ->
         written(tmp_path, "complete", rows)
 
 
-def test_a_missing_value_does_not_change_the_labels_beside_it(tmp_path: Path) -> None:
+def test_a_missing_value_does_not_change_other_labels(tmp_path: Path) -> None:
     frame = Frame({"text": ["a", "b", "c"], "label": [1.0, float("nan"), 2.0]})
     assert [row["label"] for row in written(tmp_path, "classify", frame)] == [1, "", 2]
     halves = Frame({"text": ["a", "b", "c"], "label": [1.5, float("nan"), 2.0]})

@@ -162,7 +162,7 @@ def test_aligned_files_may_be_in_parts(tmp_path: Path, write: Write) -> None:
         list(read_pairs(*both, (), DataSettings()))
 
 
-def test_a_packed_file_without_its_package_says_what_to_install(
+def test_a_compressed_file_without_its_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)

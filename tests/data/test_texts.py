@@ -254,7 +254,7 @@ def test_texts_are_lines_or_pairs_of_lines(tmp_path: Path, write: Write) -> None
     assert decoded(prepared, prepared.valid["other"])[0] == first["other"]
 
 
-def test_a_given_tokenizer_is_used_and_gets_what_it_lacks(tmp_path: Path, write: Write) -> None:
+def test_a_given_tokenizer_is_used_and_completed(tmp_path: Path, write: Write) -> None:
     settings = run(story(write))
     first = prepare("documents", settings, tmp_path / "a").tokenizer
     again = prepare("documents", settings, tmp_path / "b", tokenizer=first)

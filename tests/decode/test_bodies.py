@@ -72,7 +72,7 @@ def test_translators_say_what_their_models_give(variant: str, way: str) -> None:
 @bodies
 @pytest.mark.parametrize("way", ["greedy", "draws", "groups"])
 @torch.no_grad()
-def test_language_models_say_what_they_give(variant: str, way: str) -> None:
+def test_generated_log_probabilities_equal_those_of_one_pass(variant: str, way: str) -> None:
     model = tiny("decoder", variant).eval()
     assert isinstance(model, Decoder)
     found = Searcher([model], WAYS[way][0], SPECIALS)(PROMPTS)

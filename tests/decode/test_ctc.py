@@ -102,7 +102,7 @@ def test_next_tokens_are_as_likely_as_all_paths_together_say() -> None:
         torch.testing.assert_close(float(found_V[EOS]), ends, atol=1e-4, rtol=1e-4)
 
 
-def test_a_recording_gives_the_same_output_beside_a_longer_one() -> None:
+def test_a_recording_gives_the_same_output_in_a_batch_with_a_longer_one() -> None:
     short, long = rows(2), rows(3, 9)
     both, alone = steps_of([short, long], 2), steps_of([short], 2)
     for tokens in ([9, 9], [A, B], [A, A]):
@@ -161,7 +161,7 @@ def _no_rules(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> N
     """`Rule`."""
 
 
-def test_what_every_output_begins_with_is_no_matter_of_ctc() -> None:
+def test_ctc_ignores_the_forced_beginning_of_outputs() -> None:
     logs = [rows(7)]
     plain = JointSteps(Table([5], 1), steps_of(logs), 1.0)
     begun = JointSteps(Table([5], 1), steps_of(logs), 1.0, skip=1)

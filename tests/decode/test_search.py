@@ -213,7 +213,7 @@ def test_twice_the_same_model_is_that_model_and_two_are_their_mean() -> None:
         (DecodeSettings(beam=3, max_len=6, length_penalty="none"), 1.0),
     ],
 )
-def test_length_penalties_divide_by_what_they_say(settings: DecodeSettings, divisor: float) -> None:
+def test_length_penalties_equal_their_formulas(settings: DecodeSettings, divisor: float) -> None:
     model = small_model()
     with torch.no_grad():
         model.head.linear.bias[EOS] = -torch.inf

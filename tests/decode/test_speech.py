@@ -50,7 +50,7 @@ def test_a_cut_goes_through_a_quiet_place() -> None:
     assert 8.4 < len(first.samples) / RATE < 8.8
 
 
-def test_the_last_window_is_no_scrap() -> None:
+def test_the_last_window_is_not_too_short() -> None:
     """A moment more than a window is shared out."""
     found = list(windows_of([noisy(10.05, [(5.0, 5.4)])], RATE, 10.0))
     assert [round(len(window.samples) / RATE) for window in found] == [5, 5]

@@ -313,7 +313,7 @@ def test_a_folder_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
         writer_of(open_run(encoder, device="cpu"))
 
 
-def test_models_with_different_vocabularies_are_no_ensemble(tmp_path: Path) -> None:
+def test_models_with_different_vocabularies_cannot_form_an_ensemble(tmp_path: Path) -> None:
     one, two = save_run(tmp_path / "one"), save_run(tmp_path / "two")
     shuffled = [" ".join(WORDS) + " ko"] * 2
     train_vocabularies(shuffled, shuffled, TokenizerSettings(kind="words"), 2).save(

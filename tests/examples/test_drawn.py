@@ -84,7 +84,7 @@ def test_boxes_hold_all_pixels_of_a_colour_and_nothing_more(shapes: Path) -> Non
             assert_boxed(images[row["index"]], row["objects"], row["text"])
 
 
-def test_what_a_caption_says_of_places_and_sizes_is_so(shapes: Path) -> None:
+def test_captions_state_true_places_and_sizes(shapes: Path) -> None:
     found = set()
     for row in rows_of(shapes / "train.jsonl"):
         first, *others = row["objects"]
@@ -236,7 +236,7 @@ def test_what_is_painted_has_smooth_edges_and_the_right_area(shape: str) -> None
     assert np.abs(canvas[..., 0] - shares).mean() < 0.01
 
 
-def test_a_thing_at_the_rim_or_beyond_is_cut_off_without_a_word() -> None:
+def test_a_shape_at_or_beyond_the_edge_is_cropped() -> None:
     rng = np.random.default_rng(0)
     canvas = background(32, rng)
     before = finished(canvas)

@@ -71,7 +71,7 @@ def test_a_missing_file_is_named(writer: LoadedRun) -> None:
         Corpus.of("nowhere.txt", writer)
 
 
-def test_a_table_is_no_text(tmp_path: Path, writer: LoadedRun) -> None:
+def test_a_table_is_not_read_as_text(tmp_path: Path, writer: LoadedRun) -> None:
     with pytest.raises(DataError, match=r"(?=.*/a\.txt)(?=.*\btab\b)"):
         Corpus.of(file(tmp_path, "a cat\t1\na dog\t0\n"), writer)
 

@@ -52,7 +52,7 @@ def text_for(task: str) -> str:
 
 
 @pytest.mark.parametrize(("task", "variant"), CASES)
-def test_the_last_layer_is_what_the_model_says_to_the_last_bit(
+def test_the_last_layer_equals_the_model_output_bit_for_bit(
     opened: Give, task: str, variant: str | None
 ) -> None:
     run = opened(task, variant)

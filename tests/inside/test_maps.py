@@ -484,7 +484,7 @@ def test_a_source_of_zeros_has_no_share(opened: OpenRun) -> None:
         assert share_R.max() < 0.05
 
 
-def test_maps_of_what_is_known_point_at_it(tmp_path: Path) -> None:
+def test_maps_point_at_the_known_cause(tmp_path: Path) -> None:
     run = copier(tmp_path)
     traced = trace(run, "bo de be do bu")
     written = [output.name for output in traced.reading.outputs]
@@ -497,7 +497,7 @@ def test_maps_of_what_is_known_point_at_it(tmp_path: Path) -> None:
     assert not (made["cross.0.1"].parts()["source"].argmax(1) == places)[:-1].any()
 
 
-def test_agreement_is_the_rank_correlation_of_what_can_be_seen(opened: OpenRun) -> None:
+def test_agreement_is_the_rank_correlation_over_visible_tokens(opened: OpenRun) -> None:
     assert maps.spearman(np.array([1.0, 2, 3]), np.array([2.0, 4, 9])) == pytest.approx(1)
     assert maps.spearman(np.array([1.0, 2, 3]), np.array([9.0, 4, 2])) == pytest.approx(-1)
     assert maps.spearman(np.array([1.0, 2, 2, 4]), np.array([1.0, 3, 2, 4])) == pytest.approx(

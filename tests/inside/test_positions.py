@@ -90,7 +90,7 @@ def test_that_a_map_exists_is_not_that_a_fit_finds_it() -> None:
     assert found.blocks < 1e-6
 
 
-def test_a_random_table_has_no_such_map() -> None:
+def test_a_random_table_has_no_linear_shift() -> None:
     found = shift(table(torch.randn(600, 64, generator=torch.Generator().manual_seed(0))), 1)
     assert found.exact is None
     assert found.fitted > 0.7
@@ -142,7 +142,7 @@ def test_a_trained_code_is_measured_by_its_own_size() -> None:
     assert slow_share(table(code_PD * 1000), 50) == 0.25
 
 
-def test_use_is_the_variance_of_the_embeddings_beside_that_of_the_code() -> None:
+def test_use_compares_the_variance_of_embeddings_and_code() -> None:
     model = tiny("encoder", "post-sinusoidal-relu")
     (code,) = codes(model, 32)
     embedding = model.front.tokens.weight.data

@@ -146,7 +146,7 @@ def test_the_least_important_quarter_costs_less_than_the_most_important() -> Non
     assert "alignment" in found["cross.1.2"].roles
 
 
-def test_what_was_measured_is_kept_beside_the_model(tmp_path: Path) -> None:
+def test_measurements_are_stored_with_the_model(tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", "translate"))
     found = heads(run, ["ba de", "go ba"])
     drawn = PruningCurve(
@@ -162,7 +162,7 @@ def test_what_was_measured_is_kept_beside_the_model(tmp_path: Path) -> None:
         load_head_analysis(run.folder)
 
 
-def test_measuring_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_measuring_restores_the_model(tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", "complete"))
     files = test_files(tmp_path, "complete")
     before = sorted(path.name for path in run.folder.iterdir())

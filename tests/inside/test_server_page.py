@@ -247,7 +247,7 @@ class Browsed:
         return str(self.page.text_content(f"[data-live={name}]"))
 
 
-def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: LoadedRun) -> None:
+def test_the_strip_requests_other_texts_and_changes(browser: Any, translator: LoadedRun) -> None:
     @cache
     def answer(
         text: str, ask: GenerationOptions = DEFAULT_OPTIONS, change: Intervention = NO_INTERVENTION
@@ -324,7 +324,7 @@ def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator:
         assert there.complaints == []
 
 
-def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_path: Path) -> None:
+def test_the_strip_names_the_head_of_the_map(browser: Any, tmp_path: Path) -> None:
     held = headway.load(kept_run(tmp_path / "tiny"), device="cpu")
     live = LivePage.of(held.opened.inspection_copy(), DEFAULT_OPTIONS, LookOptions())
     html = live.page(LookRequest(text="ba de fi ko", maps=True)).live_html

@@ -55,7 +55,7 @@ def test_states_are_those_of_each_passage_alone(run: LoadedRun) -> None:
 
 
 @torch.no_grad()
-def test_an_edit_changes_its_layer_and_what_comes_behind(run: LoadedRun) -> None:
+def test_an_edit_changes_its_layer_and_all_later_ones(run: LoadedRun) -> None:
     batch = batch_of(run)
     before = states_of(run.model, batch)
     wanted = (sites_of(run.model)[-1][0], 1)

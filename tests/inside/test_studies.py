@@ -186,7 +186,7 @@ def test_a_lens_is_tuned(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["see", "transcribe"])
-def test_the_nearest_of_what_is_in_the_corpus_is_itself(task: str) -> None:
+def test_a_corpus_token_is_its_own_nearest_neighbour(task: str) -> None:
     run = media_run(task)
     corpus = corpus_for(run, 4)
     index = TokenIndex.of(run, corpus, 2, stack=Anatomy.of(run.model).stacks[0].name)
@@ -199,7 +199,7 @@ def test_the_nearest_of_what_is_in_the_corpus_is_itself(task: str) -> None:
     assert ("image" in shown) == (task == "see")
 
 
-def test_a_patch_is_shown_with_those_beside_it() -> None:
+def test_a_patch_is_shown_with_its_neighbours() -> None:
     media = media_for(media_run("see"))  # 3 × 4 patches of 8 pixels, and a class token
     assert media.patch_surroundings(0) is None
     corner, middle = media.patch_surroundings(1), media.patch_surroundings(6)

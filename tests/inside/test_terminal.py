@@ -126,7 +126,7 @@ def test_the_lens_of_a_few_words() -> None:
     check("lens", "\n".join(line.rstrip() for line in lines))
 
 
-def test_measured_truth_is_beside_the_map() -> None:
+def test_measured_accuracy_is_shown_with_the_map() -> None:
     truth = {"maps": {"cross.0.mean": {"p1": 0.94, "random": 0.14}}}
     found = format_trace(LookInputs(trace=by_hand(), truth=truth), width=64, ink="blocks")
     assert re.search(r"P@1 0\.94\D*0\.14", found)

@@ -121,7 +121,7 @@ def test_gradients_by_weights_add_up_to_those_by_gates(run: LoadedRun) -> None:
     assert any(g.abs().sum() > 0 for layers in found.gradients.values() for g in layers)
 
 
-def test_what_a_hidden_token_says_reaches_no_other(run: LoadedRun) -> None:
+def test_a_hidden_token_influences_no_other(run: LoadedRun) -> None:
     reading = read(run, text_for(run))
     stream, place = reading.first.name, len(reading.first) // 2
     other = replace(

@@ -88,7 +88,7 @@ def in_order(run: LoadedRun, n: int) -> Case:
     return case
 
 
-def test_chance_is_as_often_right_as_theory_says(run: LoadedRun) -> None:
+def test_chance_accuracy_equals_theory(run: LoadedRun) -> None:
     cases = copied(run, 150, seed=5)
     found = truth.measure_accuracy(run, cases, maker=lambda run, case: [])
     chances = [1 / len(case.columns) for case in cases for _ in case.links]
@@ -151,7 +151,7 @@ def test_what_was_measured_goes_through_a_file(run: LoadedRun, tmp_path: Path) -
         truth.measure_accuracy(run, [])
 
 
-def test_the_toy_grammar_links_every_word_to_what_it_was_made_from() -> None:
+def test_the_toy_grammar_links_every_word_to_its_source() -> None:
     pairs = toy_grammar.grammar(200)
     assert pairs == toy_grammar.grammar(200)
     assert pairs != toy_grammar.grammar(200, seed=2)
@@ -243,7 +243,7 @@ def chemist(folder: Path) -> LoadedRun:
     return LoadedRun.of(folder, run, build_model(settings).eval(), Vocabularies(made, made))
 
 
-def test_atoms_of_a_product_are_linked_to_what_they_were(tmp_path: Path) -> None:
+def test_atoms_of_a_product_are_linked_to_their_sources(tmp_path: Path) -> None:
     run = chemist(tmp_path)
     path = tmp_path / "reactions.smi"
     path.write_text(

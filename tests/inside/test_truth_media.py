@@ -91,7 +91,7 @@ def test_maps_of_a_real_trace_are_judged_and_kept(shapes: Path, tmp_path: Path) 
     assert MapAccuracy.load(tmp_path / "truth.json").maps.keys() == found.maps.keys()
 
 
-def test_a_label_that_names_a_thing_is_judged_by_its_box(shapes: Path) -> None:
+def test_a_label_of_an_object_is_judged_by_its_box(shapes: Path) -> None:
     run = media_run("see")
     assert scene_cases(run, shapes, 9) == []  # two things, and none is called a cat
     lines = [json.loads(line) for line in shapes.read_text().splitlines()]
@@ -116,7 +116,7 @@ def test_boxes_follow_the_image_to_its_new_size() -> None:
         boxes_of({"box": [1, 2]}, media, (24, 32), "x")
 
 
-def test_a_thing_that_moves_is_where_it_is_then() -> None:
+def test_a_moving_object_is_judged_at_its_place_in_each_frame() -> None:
     media = MediaInput.of("x", np.zeros((4, 3, 16, 16), np.uint8), VIDEO)
     left, right = [0, 0, 8, 16], [8, 0, 16, 16]
     thing = {"box": [0, 0, 16, 16], "boxes": [left, left, None, None]}

@@ -99,7 +99,7 @@ def test_other_types_are_read_as_fp32(dtype: torch.dtype, tmp_path: Path) -> Non
     assert set(facts["tensors"].values()) == {str(dtype).removeprefix("torch.")}
 
 
-def test_whole_numbers_are_no_weights(tmp_path: Path) -> None:
+def test_integers_are_not_accepted_as_weights(tmp_path: Path) -> None:
     source, _ = bert_folder(tmp_path / "bert")
     tensors = load_file(source / "model.safetensors")
     tensors["bert.embeddings.word_embeddings.weight"] = torch.ones(N_PIECES, 32, dtype=torch.int8)

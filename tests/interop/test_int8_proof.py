@@ -45,7 +45,7 @@ def test_how_far_all_scores_are_off_is_a_share_of_their_spread(what: str) -> Non
     assert "int8=" not in proof.text()
 
 
-def test_a_single_score_far_off_is_no_reason_to_fail() -> None:
+def test_a_single_outlying_score_does_not_fail_the_proof() -> None:
     theirs = scores(1)
     theirs[0][3, theirs[0][3].argmin()] += 4
     proof = judged(theirs)

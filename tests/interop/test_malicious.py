@@ -136,14 +136,14 @@ def test_a_pickle_with_a_payload_is_rejected_and_does_not_run(
     assert not marker.exists()
 
 
-def test_such_a_payload_would_run_where_pickles_are_trusted(tmp_path: Path) -> None:
+def test_the_payload_runs_where_pickles_are_trusted(tmp_path: Path) -> None:
     """So that the test above tests something."""
     marker = tmp_path / "marker"
     pickle.loads(pickle.dumps(payloads(marker)["os.system"]))
     assert marker.exists()
 
 
-def test_the_second_lock_holds_without_the_first(
+def test_the_second_protection_works_without_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.interop.pickles._check_names", lambda *args: None)
@@ -233,7 +233,7 @@ def bloated(data: bytes) -> bytes:
      zipped(b"")[:-30], zipped(b"\x80\x02"), legacy(b"\x80\x02]"), os.urandom(2000),
      b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f", b"(" * 100_000, b"\x80\x02" + b"]" * 100_000],
 )  # fmt: skip
-def test_a_file_that_is_no_pickle_is_rejected(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_pickle_is_rejected(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(content)
     with pytest.raises(UserError, match=rf"{path}\b"):

@@ -209,7 +209,7 @@ def test_what_makes_rows_of_pixels_and_samples_stays_as_it_is(task: str, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_folder_in_int8_holds_what_one_in_fp32_does(exported: Exported, tmp_path: Path) -> None:
+def test_an_int8_folder_has_the_files_of_an_fp32_one(exported: Exported, tmp_path: Path) -> None:
     run, out = exported("classify")
     to_onnx.write(open_plain(str(run)), tmp_path, int8=True)
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in out.iterdir()}

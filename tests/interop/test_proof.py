@@ -68,7 +68,7 @@ def test_other_shapes_and_no_numbers_fail(theirs: list[list[float]]) -> None:
     assert not proof.passed
 
 
-def test_vectors_choose_nothing_and_states_and_log_probabilities_are_others() -> None:
+def test_vectors_have_no_choices_and_outputs_are_told_apart() -> None:
     moved = [[0.0, 1.0, 3.0], [2.0, 1.0, 0.1]]
     assert against(moved, what="vectors").equal_outputs == 0.5
     twice = [np.array(SCORES) * 2] * 2

@@ -364,7 +364,7 @@ def test_windows_longer_than_the_positions_are_an_error(tmp_path: Path) -> None:
         import_run(str(tmp_path / "theirs"), tmp_path / "run")
 
 
-def test_the_audio_of_a_proof_are_no_longer_than_the_window(tmp_path: Path) -> None:
+def test_proof_audio_fits_the_window(tmp_path: Path) -> None:
     whisper_folder(tmp_path / "theirs")
     done = import_run(str(tmp_path / "theirs"), tmp_path / "run")
     assert isinstance(done.settings.model, AudioSeq2SeqSettings)

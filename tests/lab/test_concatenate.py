@@ -50,7 +50,7 @@ def test_the_answer_names_the_better_arm() -> None:
     assert worse.answer != better.answer
 
 
-def test_beside_leaves_words_as_they_are_and_turned_keeps_both_apart() -> None:
+def test_concatenation_keeps_words_and_rotation_keeps_both_apart() -> None:
     x_ND, layout = torch.randn(5, 32, generator=torch.Generator().manual_seed(1)), Layout.of([3, 2])
     told_ND = ConcatenatedPositions(8)(x_ND, layout)
     assert told_ND[:, :24].equal(x_ND[:, :24])

@@ -13,7 +13,7 @@ from headway.lab.losses import score_pairs
 from tests.inside.copier import SLOTS, WORDS, copier
 
 
-def test_an_end_is_no_word(tmp_path: Path) -> None:
+def test_an_end_token_is_not_a_word(tmp_path: Path) -> None:
     """A copier that is made to say nothing but the end has a share of the tokens right, and of the
     words none."""
     opened = copier(tmp_path)

@@ -69,7 +69,7 @@ SAME: dict[str, Callable[[str], str]] = {
     "name", [pytest.param(name, marks=[] if name in ("scale", "roles", "overfitting")
                           else pytest.mark.slow) for name in SAME]
 )  # fmt: skip
-def test_where_all_arms_are_one_model_there_is_no_effect(
+def test_identical_arms_have_no_effect(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overfitting, "LOOKS", 2)

@@ -157,7 +157,7 @@ def test_sequences_are_rows_of_a_grid() -> None:
 
 
 @pytest.mark.parametrize("kind", [OneHead, Pooled, Diagonal])
-def test_the_size_of_what_is_made_hangs_on_no_number_of_the_device(kind: type[Attention]) -> None:
+def test_the_output_size_does_not_depend_on_the_device(kind: type[Attention]) -> None:
     """Else a GPU could not record a step of a search: it has to wait for the number."""
     source, target = (replace(one, lengths=None) for one in (SOURCE, TARGET))
     with FakeTensorMode(allow_non_fake_inputs=True):

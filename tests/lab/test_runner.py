@@ -394,7 +394,7 @@ def test_every_experiment_is_there_and_complete() -> None:
         assert min(experiment.pieces) >= 1
 
 
-def test_a_text_of_ones_own_must_be_long_enough(tmp_path: Path) -> None:
+def test_a_custom_text_must_be_long_enough(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("a short line\n" * 100)
     bench = Workspace(folder=tmp_path, seed=0, quick=True, data=path)

@@ -54,7 +54,7 @@ def test_long_texts_too_are_counted_as_jiwer_does(n: int) -> None:
     assert character_errors(*texts) == as_errors(jiwer.process_characters(*texts))
 
 
-def test_each_mistake_is_counted_as_what_it_is() -> None:
+def test_each_error_is_counted_by_its_kind() -> None:
     assert word_errors(["a b c d"], ["a x c d e"]) == EditCounts(3, 1, 0, 1)
     assert word_errors(["a b c d"], ["a d"]) == EditCounts(2, 0, 2, 0)
     assert word_errors(["a b c d"], ["a d"]).rate == 0.5

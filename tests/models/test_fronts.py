@@ -191,7 +191,7 @@ def test_convolutions_stay_within_a_recording(strides: tuple[int, ...]) -> None:
     assert lengths == [shape.rows_of(n) for n in LENGTHS]
 
 
-def test_silence_fills_recordings_up_where_the_model_wants_it() -> None:
+def test_recordings_are_padded_with_silence_if_the_model_requires_it() -> None:
     shape = replace(AUDIO, pad_s=1.0)
     item = recording(1, 300)
     audio, lengths = collate_audio([item], shape)

@@ -71,7 +71,7 @@ def test_an_ngram_counts_once_a_text() -> None:
     assert not torch.allclose(once, ngrams(*flat([(4, 5, 4)], "cpu"))[0])
 
 
-def test_a_word_of_several_pieces_is_one_thing() -> None:
+def test_a_word_of_several_pieces_is_one_unit() -> None:
     word, *_ = table(of_texts=True).buckets(*flat([(3, 7, 9)], "cpu"))
     other, *_ = table(of_texts=True).buckets(*flat([(3, 9, 7)], "cpu"))
     assert word[0] != other[0], "3 with 7 is another word than 3"

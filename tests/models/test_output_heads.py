@@ -77,7 +77,7 @@ def test_transitions_are_one_more_matrix_of_the_tags(family: type[Any]) -> None:
         family(**SIZES, tag_transitions=True)
 
 
-def test_a_decoder_without_words_has_no_such_weights() -> None:
+def test_a_decoder_without_words_has_no_word_weights() -> None:
     with_words = built(DecoderSettings, tie=False)
     without = built(DecoderSettings, tie=False, heads=("classes",), n_labels=2)
     assert "head.linear.weight" in with_words.state_dict()

@@ -111,7 +111,7 @@ def test_where_torch_has_no_fused_attention_on_a_cpu_more_is_counted(
     assert activations(meta_model(settings), settings, 64).fused_bytes > fused
 
 
-def test_weights_are_no_activations_so_twice_the_batch_keeps_twice_the_memory() -> None:
+def test_activation_memory_doubles_with_the_batch() -> None:
     settings = preset("decoder-test")
     once = activations(meta_model(settings), settings, batch_tokens=64)
     twice = activations(meta_model(settings), settings, batch_tokens=128)

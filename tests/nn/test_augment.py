@@ -163,7 +163,7 @@ def test_full_contrast_is_that_of_pillow(
         assert changed.max() > 0.98
 
 
-def test_even_images_survive_what_would_divide_by_nothing() -> None:
+def test_uniform_images_do_not_cause_a_division_by_zero() -> None:
     even = torch.full((len(OPERATIONS), 1, 3, 8, 8), 0.5)
     result = apply_operations(even, torch.arange(len(OPERATIONS)), torch.ones(len(OPERATIONS)))
     assert result.isfinite().all()
@@ -196,7 +196,7 @@ def test_parts_of_a_batch_are_changed_as_often_as_the_whole() -> None:
         assert (a.mean() - b.mean()).abs() < 4 * spread
 
 
-def test_rectangles_are_erased_from_the_share_of_images_that_was_asked() -> None:
+def test_rectangles_are_erased_from_the_given_share_of_images() -> None:
     torch.manual_seed(0)
     black = torch.zeros(500, 1, 1, 20, 20)
     changed = erase(black, 0.25).flatten(1) > 0

@@ -79,7 +79,7 @@ def test_a_packed_model_is_copied_and_saved_without_its_copies() -> None:
     assert list(quick.state_dict()) == ["weight", "bias"]
 
 
-def test_there_are_few_sizes_of_products_and_none_is_much_larger_than_what_is_asked() -> None:
+def test_product_sizes_are_few_and_close_to_the_requested_rows() -> None:
     seen = set()
     for n in range(1, 3000):
         parts = sizes(n)
@@ -108,7 +108,7 @@ def test_rows_are_computed_in_few_sizes_and_give_the_same(rows: int) -> None:
         torch.testing.assert_close(ours, x @ weight.T)
 
 
-def test_a_packed_layer_asks_for_few_sizes_however_many_rows_come(
+def test_a_packed_layer_uses_few_sizes_for_any_number_of_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen, quick = set(), layer()

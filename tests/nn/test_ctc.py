@@ -53,7 +53,7 @@ def test_the_loss_is_that_of_all_ways() -> None:
     assert nll_B[2] == 0
 
 
-def test_a_text_without_a_way_is_counted_and_moves_nothing() -> None:
+def test_a_text_without_an_alignment_is_counted_and_has_no_gradient() -> None:
     scores_MV, rows = scores()
     scores_MV.requires_grad_()
     texts = [[0, 0, 0], [0, 1], [1], [0, 1, 0], [2]]
@@ -67,7 +67,7 @@ def test_a_text_without_a_way_is_counted_and_moves_nothing() -> None:
 
 
 @pytest.mark.parametrize("texts", [[[], [], [], [], []], [[0], [], [], [], []]])
-def test_texts_of_nothing_have_a_loss_and_a_gradient(texts: list[list[int]]) -> None:
+def test_empty_texts_have_a_loss_and_a_gradient(texts: list[list[int]]) -> None:
     scores_MV, rows = scores()
     scores_MV = scores_MV.bfloat16().requires_grad_()
     nll_B, possible_B = loss_of(texts, scores_MV, rows)

@@ -110,7 +110,7 @@ def test_weights_lose_no_more_than_half_a_step(levels: int) -> None:
     assert not QuantizedMatrix.quantize(torch.zeros(2, 3)).dequantize().any()
 
 
-def test_a_held_weight_can_be_seen() -> None:
+def test_the_weight_of_an_int8_layer_can_be_read() -> None:
     plain = layer()
     torch.testing.assert_close(Int8Linear(plain).weight, plain.weight.detach(), atol=2e-3, rtol=0.0)
 

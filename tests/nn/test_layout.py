@@ -124,7 +124,7 @@ def test_only_equal_lengths_side_by_side_are_a_full_grid() -> None:
     assert not Layout.fixed([3, 3], n_rows=6, n_sequences=2, longest=3).is_full_grid
 
 
-def test_a_cache_with_one_full_sequence_is_no_full_grid() -> None:
+def test_a_cache_with_one_full_sequence_is_not_a_full_grid() -> None:
     assert not Layout.in_cache([3, 5], capacity=5).is_full_grid
 
 

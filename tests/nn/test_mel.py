@@ -62,7 +62,7 @@ def test_thirty_seconds_are_as_whisper_hears_them() -> None:
 @pytest.mark.parametrize(
     ("rate", "n_fft", "hop", "bands"), [(16_000, 400, 160, 80), (8000, 201, 90, 40)]
 )
-def test_a_flat_batch_gives_each_recording_what_it_gets_alone(
+def test_a_flat_batch_gives_each_recording_the_same_frames_as_alone(
     scale: LogMelScaling, rate: int, n_fft: int, hop: int, bands: int
 ) -> None:
     """Of any length: many windows, shorter than half of one, a single sample."""

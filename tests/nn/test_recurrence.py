@@ -44,7 +44,7 @@ def test_it_is_torchs_layer_with_copied_weights_forward_and_backward(
 
 @kinds
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_the_fixed_form_is_torchs_layer_too_and_asks_the_host_for_no_lengths(
+def test_the_fixed_form_equals_torch_and_reads_no_lengths_on_the_host(
     kind: str, bidirectional: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = Recurrence(8, kind, bidirectional=bidirectional).double().to(device)
@@ -111,7 +111,7 @@ def test_long_texts_are_continued_and_taken_back(kind: str) -> None:
         torch.testing.assert_close(got, want[n : n + len(got)])
 
 
-def test_a_decoder_begins_with_both_ends_of_what_was_read_both_ways() -> None:
+def test_a_decoder_starts_from_both_final_states_of_a_bidirectional_encoder() -> None:
     first = InitialState(4, 3, both_ends=True)
     x_MD, layout = torch.randn(5, 4), Layout.of([2, 3])
     ends = torch.cat([x_MD[[0, 2]], x_MD[[1, 4]]], dim=1)

@@ -93,7 +93,7 @@ def test_a_shared_position_bias_is_one_part_of_the_stack(make_stack: MakeStack) 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler has warnings of its own
-def test_compiled_blocks_give_what_they_gave(make_stack: MakeStack) -> None:
+def test_compiled_blocks_equal_eager_ones(make_stack: MakeStack) -> None:
     stack = make_stack(causal=True)
     layout = Layout.fixed([3, 5], n_rows=14, n_sequences=5, longest=5)
     x_ND = torch.randn(14, 16)

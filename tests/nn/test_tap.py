@@ -101,7 +101,7 @@ def test_only_this_model_is_affected(make_stack: MakeStack) -> None:
     assert seen == {"blocks.0.stream": [], "blocks.1.stream": []}
 
 
-def test_only_what_was_asked_for_is_recorded(make_stack: MakeStack) -> None:
+def test_only_requested_taps_are_recorded(make_stack: MakeStack) -> None:
     stack = make_stack()
     with record(stack, "blocks.0.attention.q") as seen:
         recording = [n for n, m in stack.named_modules() if isinstance(m, Tap) and m.is_recording]
@@ -131,7 +131,7 @@ def test_an_unknown_name_lists_the_kinds_there_are(make_stack: MakeStack) -> Non
         pass
 
 
-def test_gradients_are_kept_where_asked_for(make_stack: MakeStack) -> None:
+def test_gradients_are_kept_on_request(make_stack: MakeStack) -> None:
     stack = make_stack()
     x_ND, layout = torch.randn(6, 16), Layout.of([4, 2])
     with record(stack, "blocks.1.stream", "blocks.0.attention.weights", gradients=True) as seen:

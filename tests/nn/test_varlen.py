@@ -64,7 +64,7 @@ def test_its_operators_keep_torchs_contract(dropout: float, twin: None, make_qkv
     torch.library.opcheck(varlen_backward, given, test_utils=checks)
 
 
-def test_the_operators_of_this_torch_take_what_they_are_given() -> None:
+def test_the_operators_of_this_torch_have_the_expected_signature() -> None:
     """`flash_twin` has the arguments of torch's, by name and in order."""
     for operator, stand_in in (
         (back_end.FORWARD, flash_twin.forward), (back_end.BACKWARD, flash_twin.backward),

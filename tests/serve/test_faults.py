@@ -276,9 +276,7 @@ def test_a_short_request_comes_between_the_batches_of_a_long_one(
         assert settled(here)
 
 
-def test_a_text_that_grows_beside_a_beam_search_is_as_alone(
-    here: Here, runs: dict[str, Run]
-) -> None:
+def test_text_streamed_during_a_beam_search_is_unchanged(here: Here, runs: dict[str, Run]) -> None:
     worker = here.service.workers["stories"]
     much = {"model": "stories", "inputs": [PROMPTS[0]] * 8,
             "options": {"beam": 4, "max_len": 100}}  # fmt: skip
@@ -675,7 +673,7 @@ def test_an_input_that_breaks_a_batch_is_found(
 
 
 @pytest.mark.parametrize("place", ["member", "finished_answer", "predictor"])
-def test_a_request_that_breaks_beside_the_steps_breaks_no_other(
+def test_a_failing_request_does_not_fail_others(
     here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     from headway.serve.worker import InferenceWorker

@@ -35,7 +35,7 @@ def test_the_open_routes_are_these_and_no_others() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), TABLE)
-def test_every_route_asks_for_a_key(locked: Here, method: str, path: str) -> None:
+def test_every_route_requires_a_key(locked: Here, method: str, path: str) -> None:
     key = KEY.encode()
     ways: list[dict[bytes, bytes]] = [
         {}, {b"Authorization": b"Bearer wrong"}, {b"Authorization": b"Basic " + key},

@@ -206,7 +206,7 @@ def test_a_text_appears_while_it_is_written(here: Here, runs: dict[str, Run]) ->
     assert [*events(whole.text)[0]] == ["model", "answers"]
 
 
-def test_bodies_that_are_no_json_or_no_form(here: Here) -> None:
+def test_bodies_that_are_neither_json_nor_a_form(here: Here) -> None:
     for text in (
         "{",
         "[1]",

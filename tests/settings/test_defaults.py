@@ -161,7 +161,7 @@ def test_every_row_applies_to_some_run() -> None:
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-def test_a_row_applies_to_what_the_user_asked_for(name: str) -> None:
+def test_a_row_applies_to_settings_of_the_user(name: str) -> None:
     settings = load_run_settings(None, [], SPECIAL[name])
     parent = ParentRun(name="old", task="transcribe", model=preset("audio-seq2seq-test"))
     stats = replace(statistics(spec_of(settings), 40, "label", None),

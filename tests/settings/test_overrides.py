@@ -64,7 +64,7 @@ def test_merging_leaves_the_first_settings_unchanged() -> None:
         Overrides.from_arguments(["train.lr"])
 
 
-def test_settings_made_in_python_ask_for_what_they_set() -> None:
+def test_settings_made_in_python_count_as_set_by_the_user() -> None:
     settings = RunSettings(task="tag", train=TrainSettings(lr=1e-4, seed=1))
     assert dict(overrides_of(settings)) == {"task": "tag", "train.lr": 1e-4, "train.seed": 1}
     untouched = replace(settings, train=replace(TrainSettings(), lr=1e-4))  # gives every name

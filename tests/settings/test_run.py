@@ -159,7 +159,7 @@ def test_differences_name_the_keys_with_both_values() -> None:
 @pytest.mark.parametrize(
     ("a", "b"), [("train.lr=1e-3", "train.lr=0.001"), ("train.lr=1", "train.lr=1.0")]
 )
-def test_the_same_number_written_otherwise_is_no_difference(a: str, b: str) -> None:
+def test_the_same_number_in_other_notation_is_equal(a: str, b: str) -> None:
     one, other = (load_run_settings(None, [word]).asked for word in (a, b))
     assert differences(one, other) == []
 
@@ -319,7 +319,7 @@ def test_a_setting_without_effect_on_a_task_is_named(words: str, task: str) -> N
     assert not missing(caught.value, key, *why)
 
 
-def test_a_setting_as_it_would_be_anyway_is_no_mistake() -> None:
+def test_setting_the_default_value_is_not_an_error() -> None:
     """A run's own `config.toml`, which has every setting, serves as a recipe."""
     for task in SPECS:
         words = ["train.rdrop=0", "train.cooldown=0.2", "train.schedule=linear"]

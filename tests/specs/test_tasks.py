@@ -199,7 +199,7 @@ def test_only_images_have_a_teacher_of_their_token() -> None:
     assert load_run_settings(None, [], given).classify.teacher == "run"
 
 
-def test_settings_of_a_model_say_what_it_is_given() -> None:
+def test_settings_of_a_model_determine_its_inputs() -> None:
     media = {"task": "classify", "data.media": ["x"]}
     assert len(possible(load_run_settings(None, [], media))) == 3
     for word, what in (("audio.bands=40", "audio"), ("image.frames=4", "video"),

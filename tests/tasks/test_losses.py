@@ -173,7 +173,7 @@ def test_a_student_is_not_read_twice_as_well() -> None:
     assert load_run_settings(None, ["train.rdrop=1"], {"task": "translate", **given})
 
 
-def test_terms_without_a_teacher_or_beside_its_writing_are_an_error() -> None:
+def test_distillation_terms_without_a_teacher_or_with_its_texts_are_an_error() -> None:
     settings = load_run_settings(None, ["distil.soft=1"], {"task": "classify"})
     with pytest.raises(ConfigError, match=r"distil\.soft.*teacher="):
         check_training(settings)

@@ -77,7 +77,7 @@ def translated(
 
 
 @pytest.mark.skipif(not has_fast_int8(), reason="exact sums need products of small numbers")
-def test_what_is_said_does_not_depend_on_the_batch() -> None:
+def test_output_does_not_depend_on_the_batch() -> None:
     lines = [*LINES, *(f"Ich habe {n} Hunde und {n + 1} Katzen." for n in range(2, 8))]
     together = translated(lines, 4096)
     assert together == translated(lines, 1) == translated(lines, 60)

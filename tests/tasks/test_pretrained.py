@@ -102,7 +102,7 @@ def test_tagged_words_are_looked_at_too(tmp_path: Path) -> None:
     assert pretrained_for(settings) == ENGLISH
 
 
-def test_a_run_prints_what_it_starts_from_and_resumes_with_it(
+def test_a_run_prints_its_start_run_and_resumes_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = written(tmp_path, ENGLISH_TEXTS), tmp_path / "run"

@@ -327,7 +327,7 @@ def test_the_schedule_has_no_jump_and_ends_at_its_end() -> None:
     assert world.progress[-1] == pytest.approx(1.0, abs=0.02)
 
 
-def test_a_warmup_that_was_asked_for_is_no_share_of_the_way(tmp_path: Path) -> None:
+def test_a_set_warmup_is_not_scaled_with_the_run(tmp_path: Path) -> None:
     """Also where the first plan knows nothing, and where a run is taken up again."""
     words = {"rehearsed": False, "warmup": 80, "path": tmp_path / PLAN}
     World(120.0, 0.1, killed_at=30, **words).run()  # type: ignore[arg-type]
@@ -340,7 +340,7 @@ def test_a_warmup_that_was_asked_for_is_no_share_of_the_way(tmp_path: Path) -> N
     assert world.progress[-1] == pytest.approx(1.0)
 
 
-def test_evaluations_come_when_they_were_asked_for() -> None:
+def test_evaluations_happen_at_the_set_steps() -> None:
     world = World(120.0, 0.1, eval_every=50, save_every=20)
     assert kept(world)
     assert set(world.evaluations) == {*range(50, world.steps, 50), world.steps}

@@ -110,9 +110,7 @@ def test_a_run_that_ended_is_not_trained_further(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "noam", "trapezoid", "constant"])
-def test_a_warmup_that_was_asked_for_leads_to_the_peak_whatever_was_planned_at_first(
-    tmp_path: Path, schedule: str
-) -> None:
+def test_a_set_warmup_reaches_the_peak_despite_replanning(tmp_path: Path, schedule: str) -> None:
     """A first plan of 50 steps, because nobody knew; then 5,000, and at step 1,000 only 3,000."""
     loop = toy_loop(tmp_path, steps=50, warmup=400, schedule=schedule, lr=1.0)
     loop.lr_at = learning_rate(loop.settings, schedule_steps(loop.settings), 64)

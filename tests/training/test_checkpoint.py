@@ -194,7 +194,7 @@ def test_the_best_is_remembered_by_the_next_process(run: Path) -> None:
     assert Checkpoints(run, keep=1, log=quiet).best_path() == run / "checkpoints" / "step-1"
 
 
-def test_a_best_one_that_is_damaged_or_gone_is_no_error(run: Path) -> None:
+def test_a_damaged_or_missing_best_checkpoint_is_not_an_error(run: Path) -> None:
     best = run / "checkpoints" / "step-1"
     flip(best / "model.safetensors", 100)
     made = Checkpoints(run, keep=2, log=quiet)
@@ -359,7 +359,7 @@ def test_weights_of_a_damaged_checkpoint_are_an_error(run: Path) -> None:
         Checkpoints.weights(run / "checkpoints" / "step-77")
 
 
-def test_one_that_may_not_be_read_is_no_reason_to_fall_back(
+def test_an_unreadable_checkpoint_does_not_cause_a_fallback(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older work must not replace newer work because of a right that can be given back."""
@@ -474,7 +474,7 @@ def test_a_kill_at_any_operation_of_a_save_leaves_the_old_or_the_new(
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("case", SAVES)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_an_error_at_any_operation_loses_nothing_and_is_said_in_one_line(
+def test_an_error_at_any_operation_loses_nothing_and_is_reported_in_one_line(
     run: Path, tmp_path: Path, case: str, number: int
 ) -> None:
     new = SAVES[case][0]

@@ -57,7 +57,7 @@ def model_of(settings: RunSettings) -> Seq2SeqSettings:
     return settings.model
 
 
-def test_nothing_is_left_open() -> None:
+def test_every_setting_gets_a_value() -> None:
     train = planned().train
     for name in ("steps", "batch_tokens", "micro_tokens", "eval_every", "save_every"):
         assert getattr(train, name) is not None
@@ -176,7 +176,7 @@ def test_another_preset_has_the_papers_optimiser_but_steps_for_the_data() -> Non
         "train.precision=bf16",
     ],
 )
-def test_what_was_asked_for_stays(word: str, first: list[str]) -> None:
+def test_user_settings_are_kept(word: str, first: list[str]) -> None:
     name, value = word.removeprefix("train.").split("=")
     assert str(getattr(planned(*first, word).train, name)) == value
 
@@ -273,7 +273,7 @@ def test_where_few_steps_fit_they_become_smaller_and_then_the_model() -> None:
         ["train.batch_tokens=512", "model.preset=transformer-tiny"],
     ],
 )
-def test_what_was_asked_for_is_not_made_smaller(words: list[str]) -> None:
+def test_user_settings_are_not_reduced(words: list[str]) -> None:
     assert smaller_steps(planned(*words), 3) == planned(*words)
 
 

@@ -312,7 +312,7 @@ def test_a_run_starts_from_another_with_its_form_and_other_classes(
     assert "classes" in said[0]
 
 
-def test_images_of_what_is_confused() -> None:
+def test_confused_classes_show_images() -> None:
     draw = np.random.default_rng(0)
     sides = [SIDES[i % 3] for i in range(12)]
     store = ImageStore.of([image(side, draw)[None, None] for side in sides])

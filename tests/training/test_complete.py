@@ -252,14 +252,14 @@ def test_validation_is_the_same_in_batches_of_any_size(
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
-def test_an_evaluation_stops_when_asked_to(plain: Made) -> None:
+def test_an_evaluation_can_be_cancelled(plain: Made) -> None:
     with pytest.raises(Stopped), torch.no_grad():
         task_of(plain).evaluate(
             EvalPass(model_of(plain[0]).eval(), CPU, full=False, should_stop=lambda: True)
         )
 
 
-def test_a_context_shorter_than_a_sample_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_context_may_be_shorter_than_a_sample(tmp_path: Path) -> None:
     settings = settings_for(write_lines(tmp_path / "text"), model__max_len=8)
     settings, prepared = resolved(CausalLMTask(spec_of("complete")), settings, tmp_path)
     task = CausalLMObjective(settings, prepared)

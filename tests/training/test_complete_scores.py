@@ -148,7 +148,7 @@ def evaluated(folder: Path, text: Path, capsys: Output) -> dict[str, Any]:
     return found
 
 
-def test_plain_documents_beside_a_unigram_model(plain: Path, capsys: Output) -> None:
+def test_plain_documents_compared_with_a_unigram_model(plain: Path, capsys: Output) -> None:
     lines = ["the old red house", "never here never", "sees the tree sees the dog"]
     test = plain / "test"
     test.write_text("".join(f"{line}\n" for line in lines))
@@ -179,7 +179,7 @@ def test_plain_documents_beside_a_unigram_model(plain: Path, capsys: Output) -> 
     assert unigram["loss"] == pytest.approx(bits * math.log(2) / n)
 
 
-def test_n_grams_beside_the_model_on_the_same_tokens(plain: Path, capsys: Output) -> None:
+def test_n_grams_and_model_are_scored_on_the_same_tokens(plain: Path, capsys: Output) -> None:
     """Counted anew from the training lines, and asked line by line."""
     lines = ["the old red house", "never here never", "sees the tree sees the dog"]
     test = plain / "test-n-grams"

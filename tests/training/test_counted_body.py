@@ -46,7 +46,7 @@ def test_the_same_command_again_gives_the_same_bytes(counted: Path) -> None:
     assert (counted / "run" / "model.safetensors").read_bytes() == before
 
 
-def test_what_it_scores_is_the_baseline_of_another_model(
+def test_its_score_equals_the_baseline_of_another_model(
     counted: Path, tmp_path: Path, capsys: Output
 ) -> None:
     assert train(tmp_path / "run", str(counted / "text"), *SHAPE, "train.steps=2") == 0

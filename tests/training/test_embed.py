@@ -435,7 +435,7 @@ def test_contradicting_options_are_an_error(run: tuple[Path, RunSettings], tmp_p
         )
 
 
-def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) -> None:
+def test_the_evaluation_reports_a_baseline(run: tuple[Path, RunSettings]) -> None:
     files = run[1].data
     found = EMBED.evaluation(InferenceRequest(open_run(run[0], device="cpu"), run[1]), files)
     assert [row[0] for row in found.rows] == [

@@ -69,7 +69,7 @@ def test_ranks_share_the_parts_of_a_step_and_agree_on_its_targets(world: int) ->
         feed.close()
 
 
-def test_an_error_in_the_thread_is_raised_where_the_step_is_asked_for() -> None:
+def test_an_error_in_the_thread_is_raised_with_its_step() -> None:
     task, made = ToyTask(), 0
 
     def on_batch(part: Any) -> None:

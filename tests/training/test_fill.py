@@ -263,7 +263,7 @@ def test_the_scores_are_those_of_every_hidden_word(
     assert values["accuracy"] == pytest.approx(100 * right / n)
 
 
-def test_an_evaluation_stops_when_asked_to(
+def test_an_evaluation_can_be_cancelled(
     prepared: PreparedData, tmp_path: Path, filler: Encoder
 ) -> None:
     with pytest.raises(Stopped), torch.no_grad():

@@ -397,7 +397,7 @@ def test_an_imported_encoder_with_a_fresh_decoder_has_a_low_rate(tmp_path: Path)
     assert (train.optimizer, train.lr) == ("adamw", 3e-4)
 
 
-def test_the_decoder_may_be_asked_for_and_the_encoder_may_not(tmp_path: Path) -> None:
+def test_settings_may_change_the_decoder_and_not_the_encoder(tmp_path: Path) -> None:
     saved(tmp_path / "old", LOOKING, "fill")
     model = writing(
         tmp_path / "old", "caption", **{"model.decoder.n_layers": 1, "model.decoder.d_ff": 24}

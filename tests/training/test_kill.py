@@ -260,7 +260,7 @@ def test_a_full_disk_during_a_save_costs_that_save_only(
     assert_same(out, straight)
 
 
-def test_a_disk_that_is_full_to_the_end_keeps_the_last_step_and_says_what_is_lost(
+def test_a_full_disk_keeps_the_last_step_and_reports_the_loss(
     server: Server, command: list[str], straight: Path, out: Path
 ) -> None:
     """What is in memory is the best so far, and the last checkpoint is old."""

@@ -105,7 +105,7 @@ def test_a_rank_that_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_numbers_also_go_to_tensorboard_where_it_is_asked_for(
+def test_numbers_also_go_to_tensorboard_if_enabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []

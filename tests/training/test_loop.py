@@ -55,7 +55,7 @@ def test_it_learns(tmp_path: Path) -> None:
     assert (state.epoch, state.index) == (200 // PER_EPOCH, 0)
 
 
-def test_things_happen_in_this_order(tmp_path: Path) -> None:
+def test_events_of_a_training_happen_in_order(tmp_path: Path) -> None:
     """Train, look, keep; the last step is always looked at and kept."""
     loop = toy_loop(tmp_path, steps=7, eval_every=3, save_every=2, lr=0.001)
     loop.run()
@@ -71,7 +71,7 @@ def test_things_happen_in_this_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("eval_every", "save_every"), [(1, 1), (5, 2), (2, 5), (4, 4), (100, 100)])
-def test_evaluations_and_saves_come_as_often_as_asked(
+def test_evaluations_and_saves_follow_their_intervals(
     tmp_path: Path, eval_every: int, save_every: int
 ) -> None:
     task = ToyTask()

@@ -93,7 +93,7 @@ def test_what_is_hidden_follows_from_seed_epoch_and_item_alone() -> None:
     assert len({tuple(row) for row in whole.tolist()}) > 1
 
 
-def test_every_place_is_hidden_as_often_as_the_share_says() -> None:
+def test_every_position_is_masked_at_the_set_rate() -> None:
     hider = PatchMasker(mask=0.25, span=1)
     hidden = hider.mask_images(np.arange(4000), (1, 2, 4), CounterRandom(0, 0))
     shares = np.bincount(hidden.ravel(), minlength=8) / 4000
@@ -127,7 +127,7 @@ def given_to(
 
 @pytest.mark.parametrize("stem", ["patches", "conv"])
 @pytest.mark.parametrize("frames", [1, 4])
-def test_hidden_patches_change_nothing_that_the_model_says(stem: Any, frames: int) -> None:
+def test_masked_patches_do_not_change_the_output(stem: Any, frames: int) -> None:
     shape = replace(IMAGE, stem=stem, stem_width=8, frames=frames, tubelet=min(2, frames))
     model, items = seeing(shape), images(3, shape)
     batch = items.batch(np.arange(3), CPU)
@@ -162,7 +162,7 @@ def test_targets_are_the_pixels_of_hidden_patches_with_mean_0_and_variance_1() -
         )
 
 
-def test_hidden_frames_change_nothing_that_the_model_says() -> None:
+def test_masked_frames_do_not_change_the_output() -> None:
     model, items = hearing(), recordings(600, 350, mask=0.5, span=3)
     batch = items.batch(np.arange(2), CPU)
     [stream], gone, front = batch.streams, batch.targets, model.front

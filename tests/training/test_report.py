@@ -489,7 +489,7 @@ def test_baselines_are_reported_with_the_scores(browser: Any, tmp_path: Path) ->
     page.close()
 
 
-def test_the_final_score_is_drawn_beside_its_baselines(browser: Any, tmp_path: Path) -> None:
+def test_the_final_score_is_drawn_with_its_baselines(browser: Any, tmp_path: Path) -> None:
     rows = [
         {"name": "majority class", "value": 50.0, "low": None, "high": None},
         {"name": "<bag>", "value": 79.5, "low": 76.0, "high": 83.0},

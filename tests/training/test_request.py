@@ -105,7 +105,7 @@ def test_origins_survive_in_the_config_of_a_run(tmp_path: Path) -> None:
     assert (again.train.lr, again.train.seed, again.data.text_field) == (2e-3, 5, "review")
 
 
-def test_a_setting_beside_a_budget_is_an_error_but_that_of_a_recipe_is_not(
+def test_steps_with_a_budget_are_an_error_except_from_a_recipe(
     tmp_path: Path,
 ) -> None:
     recipe = tmp_path / "mine.toml"

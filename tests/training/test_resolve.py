@@ -80,14 +80,14 @@ def test_weight_decay_with_adam_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["mem_get_info", "is_bf16_supported", "is_available"])
-def test_choosing_asks_no_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choosing_settings_queries_no_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, name, lambda *_, **__: pytest.fail(name))
     found = resolve(RunSettings(task="translate"), PAIRS, GPU)
     assert found == resolve(RunSettings(task="translate"), PAIRS, GPU)
     assert found.train.precision == "bf16"
 
 
-def test_what_was_set_in_python_is_asked_for() -> None:
+def test_values_set_in_python_count_as_set_by_the_user() -> None:
     """A model and a rate, which a plan would have chosen otherwise."""
     model = replace(preset("transformer-test"), d_ff=96)
     settings = RunSettings(task="translate", model=model, train=TrainSettings(lr=1e-4, steps=7))

@@ -60,7 +60,7 @@ def test_the_threshold_is_fitted_kept_and_used(several: headway.Run) -> None:
         assert set(one.labels) == named
 
 
-def test_a_threshold_that_was_asked_for_stays(tmp_path: Path) -> None:
+def test_a_set_threshold_is_kept(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", "labels", **{"classify.threshold": 0.8, "train.steps": 15})
     assert "fitted" not in read_history(run.folder).last
     assert load_run(run.folder).classify.threshold == 0.8

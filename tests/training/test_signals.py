@@ -20,7 +20,7 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_asks_and_ends_nothing(number: signal.Signals) -> None:
+def test_the_first_signal_only_requests_a_stop(number: signal.Signals) -> None:
     with StopSignal() as stop:
         assert not stop.requested
         os.kill(os.getpid(), number)
@@ -74,7 +74,7 @@ def test_repetitions_within_the_pause_are_the_same_request(monkeypatch: pytest.M
         assert left == [128 + signal.SIGUSR1]
 
 
-def test_a_second_signal_to_a_program_that_calls_us_is_what_it_is_without_us() -> None:
+def test_a_second_signal_acts_as_without_headway() -> None:
     with StopSignal(pause=0.0, guest=True) as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.requested

@@ -47,7 +47,7 @@ def test_the_quickest_number_is_taken_and_all_where_others_gain_little(
     assert cores.taken[:6] == [4, 2, 1, 4, 2, 1]  # in turn
 
 
-def test_a_quiet_machine_and_what_was_asked_for_are_not_measured(
+def test_idle_machines_and_set_threads_are_not_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def never() -> float:

@@ -111,7 +111,7 @@ def test_with_a_running_average_that_is_what_is_compared(tmp_path: Path) -> None
     assert torch.equal(weights(loop), averages)
 
 
-def test_nothing_is_averaged_where_one_is_asked_for(tmp_path: Path) -> None:
+def test_nothing_is_averaged_with_one_checkpoint(tmp_path: Path) -> None:
     loop = trained(tmp_path)
     found = chosen(loop, 1.0, average=1)
     assert list(found["scores"]) == [found["kept"]]
@@ -316,7 +316,7 @@ def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [[], ["train.warmup=400"]])
-def test_a_budget_knows_of_a_warmup_that_was_asked_for(tmp_path: Path, asked: list[str]) -> None:
+def test_a_budget_respects_a_set_warmup(tmp_path: Path, asked: list[str]) -> None:
     prepared = made_of(tmp_path, kind="words")
     words = ["task=translate", "model.preset=transformer-test", "train.steps=50", "train.lr=1.0"]
     words += ["train.schedule=linear", *asked]

@@ -258,7 +258,7 @@ def test_a_ctc_weight_that_does_not_fit_the_model_is_an_error(
     assert not (tmp_path / "x/model.safetensors").exists()
 
 
-def test_texts_with_more_letters_than_rows_are_no_matter_for_ctc(
+def test_ctc_ignores_texts_with_more_letters_than_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_manifest(tmp_path, "short", texts(20, seed=3))

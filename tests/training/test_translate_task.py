@@ -303,7 +303,7 @@ def test_a_look_on_the_way_is_quick_and_the_last_one_is_careful(
     assert careful.beam == 4
 
 
-def test_an_evaluation_is_given_up_wherever_a_stop_is_asked_for(
+def test_an_evaluation_is_cancelled_at_any_stop_request(
     prepared: PreparedData, parrot: type[Parrot]
 ) -> None:
     task = task_of(prepared, batch_tokens=60, quick_size=5)

@@ -175,7 +175,7 @@ def test_a_recording_over_the_limit_is_an_error_but_streams(
     assert len(list(stream_windows(path, RATE, 5))) == 6
 
 
-def test_a_header_that_does_not_know_the_length_is_no_error(tmp_path: Path) -> None:
+def test_a_header_without_a_length_is_read(tmp_path: Path) -> None:
     for path in (
         claim_flac(write(tmp_path / "a.flac", tone(3)), 0),
         claim_wav(write(tmp_path / "a.wav", tone(3)), 0xFFFFFFFF),

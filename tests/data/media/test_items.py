@@ -162,7 +162,7 @@ def test_a_label_with_a_line_break_is_an_error_with_its_place(tmp_path: Path, la
         items(written(tmp_path / "m.jsonl", line))
 
 
-def test_a_folder_whose_name_breaks_lines_is_no_class(tmp_path: Path) -> None:
+def test_a_folder_name_with_a_line_break_is_not_a_class(tmp_path: Path) -> None:
     image(tmp_path / "media" / "ca\nt" / "a.png")
     with pytest.raises(DataError, match=naming(tmp_path / "media", repr("ca\nt"))):
         items(tmp_path / "media")

@@ -159,7 +159,7 @@ def test_prepared_media_depend_on_contents_not_paths(
     assert prepared(run(listed), tmp_path / "run").labels == ("cat", "cow")
 
 
-def test_files_that_are_what_they_were_are_not_read(
+def test_unchanged_files_are_not_read_again(
     images: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = run(images())

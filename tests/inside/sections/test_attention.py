@@ -208,7 +208,7 @@ def test_a_long_text_and_a_layer_without_heads_are_drawn(browser: Any, tmp_path:
     none.close()
 
 
-def test_a_block_is_named_by_its_places_and_lists_only_what_it_can_see(
+def test_a_block_is_named_by_its_positions_and_lists_only_visible_ones(
     browser: Any, tmp_path: Path
 ) -> None:
     found = invented(301)

@@ -66,7 +66,7 @@ def test_of_many_layers_six_are_searched_the_first_and_the_last_among_them(
         assert chosen(run, corpus) == [("self", layer) for layer in layers]
 
 
-def test_without_a_corpus_there_is_no_panel() -> None:
+def test_the_panel_needs_a_corpus() -> None:
     assert section(LookInputs(run=looked().run, trace=looked().trace)) is None
 
 

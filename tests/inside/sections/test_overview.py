@@ -143,7 +143,7 @@ def test_a_continued_text_shows_the_given_part_apart(browser: Any, tmp_path: Pat
     opened.close()
 
 
-def test_without_outputs_there_is_no_answer_to_show(browser: Any, tmp_path: Path) -> None:
+def test_no_answer_is_shown_without_outputs(browser: Any, tmp_path: Path) -> None:
     found = trace(open_plain("stories"), "Once upon a time", GenerationOptions(max_new_tokens=2))
     bare = replace(found, reading=replace(found.reading, outputs=()))
     for given in (bare, replace(bare, scores_RC=None)):
