@@ -1,4 +1,4 @@
-"""Images of the page about `headway serve`."""
+"""Images of `headway serve`: its page, its output and its measurements."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from headway.settings.folder import SHIPPED
 
 from .browser import ROOT, console, pixels_of
 from .curves import RESULTS, drawn
+from .panels import GERMAN
 
 SHOWN_AS = "http://127.0.0.1:8080"
 """Address in images. The server of an image listens on any free port."""
@@ -54,6 +55,20 @@ def page_of(
     pixels_YXC = pixels_of(blank, taken)
     blank.close()
     return pixels_YXC
+
+
+def translator(browser: Any, text: str = GERMAN) -> NDArray[np.uint8]:
+    """A translation with its alternatives."""
+
+    def act(page: Any) -> None:
+        page.fill("[data-serve=input]", text)
+        page.click("summary")
+        page.fill("[data-option=n_best]", "3")
+        page.click("[data-serve=go]")
+        page.wait_for_selector("[data-serve=text]")
+        page.click("summary >> nth=0")
+
+    return page_of(browser, ["tatoeba-de-en"], act, 900, 640)
 
 
 def transcriber(browser: Any) -> NDArray[np.uint8]:
@@ -181,6 +196,7 @@ def bars(title: str, servers: dict[str, Any]) -> str:
 
 
 FIGURES = {
+    "readme-serve": translator,
     "serve-start": started,
     "serve-transcribe": transcriber,
     "serve-api": api,

@@ -25,7 +25,7 @@ from .browser import ROOT, card
 from .life import COLOURS, bar, escape, heat, rows_table, shade, tokens
 from .panels import Panel, take
 from .panels import card as panel_card
-from .served import translator
+from .serving import translator
 
 MODEL, SENTENCE = "tatoeba-de-en", "Sie probierte ein neues Kleid an."
 FILE = ROOT / "examples" / "data" / "tatoeba-de-en.tsv.gz"
