@@ -16,7 +16,8 @@ from headway.tokens.tokenizer import SPACE_MARK, Tokenizer
 AlignmentLink = tuple[int, int]
 
 AttentionFunction = Callable[[Sequence[Any], Sequence[Sequence[int]], int], list[Tensor]]
-"""`cross_attention` for one model: sources, targets and the token that targets begin with."""
+"""Type of functions that compute cross-attention like `cross_attention`, for one model: from
+sources, targets and the token that targets begin with."""
 
 
 def cross_attention(
@@ -26,11 +27,9 @@ def cross_attention(
     bos: int,
     layer: int | None = None,
 ) -> list[Tensor]:
-    """Cross-attention from each target token and the end (T + 1) to each source position (S), per
-    pair.
-
-    It is averaged over the heads of one decoder layer, by default the one that aligns best.
-    """
+    """Cross-attention of each pair: one row per target token and one for the end (T + 1), one
+    column per source position (S). It is averaged over the heads of one decoder layer, by default
+    the one that aligns best."""
     layer = alignment_layer(model) if layer is None else layer
     found, _ = read_targets(model, sources, [[bos, *target] for target in targets], layer)
     return [weights_HTS.mean(0) for weights_HTS in found]
@@ -40,10 +39,9 @@ def cross_attention(
 def read_targets(
     model: Seq2Seq, sources: Sequence[Any], inputs: Sequence[Sequence[int]], layer: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Cross-attention of each head of a layer (H T S) and the logits of the first token (V).
-
-    There is one of each per source; `inputs` are the tokens that the decoder reads.
-    """
+    """Run the decoder on known targets. Returns, for each source, the cross-attention of each head
+    of a layer (H T S) and the logits of the first token (V). `inputs` are the tokens that the
+    decoder reads."""
     device = next(model.parameters()).device
     name = cross_attention_tap(model, layer)
     with record(model, name) as seen:
@@ -72,10 +70,8 @@ def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]
 
 
 def source_words(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
-    """The index of the word of `text` that each of its tokens belongs to.
-
-    Each word is encoded alone and its tokens are counted, which also works for unknown tokens.
-    """
+    """Index of the word of `text` that each of its tokens belongs to. Each word is tokenized alone
+    to count its tokens, which also works for unknown tokens."""
     sizes = [len(word) for word in tokenizer.encode_batch(text.split())]
     for gap in (0, 1):  # the space is part of a word's first token, or has a token of its own
         numbers = [n for n, size in enumerate(sizes) for _ in range(size + gap)]

@@ -1,4 +1,5 @@
-"""Windows of input lines: long enough to sort by length, short enough for quick answers."""
+"""Group input lines into windows: long enough to sort lines by length, short enough for quick
+answers."""
 
 from __future__ import annotations
 

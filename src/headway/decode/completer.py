@@ -23,10 +23,11 @@ Prompt = str | Sequence[int]
 """Text, or token ids that include the begin token."""
 
 MIN_SHARED_TOKENS = 16
-"""Least length in tokens of a shared prompt prefix that is computed once."""
+"""Least length in tokens of a common prompt prefix that is computed only once; shorter ones save
+too little."""
 
 USUAL = 128
-"""New tokens per prompt that batching assumes."""
+"""Assumed number of new tokens per prompt, by which prompts are grouped into batches."""
 
 
 class Completer:
@@ -54,8 +55,8 @@ class Completer:
         self.models, self.tokenizer, self.settings = models, tokenizer, settings
         self.summary = WritingSummary()
         self.asked = 0
-        """Number of prompts so far. A random draw depends on this number and the seed, not on the
-        batch."""
+        """Number of prompts so far. Random draws depend on it and on the seed, so that they do not
+        depend on the batch."""
 
         if "" in settings.stop:
             raise ConfigError(
@@ -184,7 +185,8 @@ class Completer:
         return self.searchers[end]
 
     def _shared(self, ids: Sequence[list[int]], common: list[int] | None) -> SharedPrefix | None:
-        """The computed prefix of all prompts; that of the previous batch is reused if it fits."""
+        """Computed prefix that all prompts share; that of the previous batch is reused if it
+        fits."""
         if self.engine is not None:
             return None
         known = self.prefix

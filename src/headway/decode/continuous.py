@@ -42,14 +42,14 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 MOST_ROWS = 64
-"""Most texts that are generated together. More of them would slow down every step."""
+"""Largest number of texts that are generated together; more would slow down every step."""
 
 READ_AT_ONCE = {"cpu": 512, "cuda": 4096}
 """Prompt tokens processed between two steps, while all running texts wait. On two cores, 512 take
 about a second with a model of GPT-2's size."""
 
 SPARED = 4
-"""One of this many rows is reserved for callers that have none yet."""
+"""Divisor for reserved rows: one of this many rows is free for callers that have none yet."""
 
 FIRST_ROOM = 64
 """Initial cache room, in tokens per text; it doubles when it is full."""
@@ -64,7 +64,7 @@ class BatchMember:
     job: Job
     assembler: OutputAssembler
     numbers: Sequence[int] = (0,)
-    """Numbers that random draws depend on, besides the seed."""
+    """Keys of the member's random draws, besides the seed."""
 
     on_piece: OnOutputPiece | None = None
     top: int = 0
@@ -76,32 +76,32 @@ class BatchMember:
     """Most likely tokens with their log-probabilities, for each output and step."""
 
     scores_prompt: bool = False
-    """Record the log-probabilities of the prompt's own tokens."""
+    """Whether to record the log-probabilities of the prompt's own tokens."""
 
     generates: bool = True
-    """Generate text. If False, the member is done when its prompt is processed."""
+    """Whether to generate text. If not, the member is done when its prompt is processed."""
 
     prompt_log_probs: list[float | None] = field(default_factory=list)
     """Log-probability of each token of the prompt; None for the first, which follows nothing."""
 
     prompt_top_log_probs: list[list[tuple[int, float]]] = field(default_factory=list)
-    """The likeliest tokens at each place of the prompt but the first, if `top` is not 0."""
+    """Most likely tokens at each position of the prompt except the first; empty if `top` is 0."""
 
     owner: object = None
-    """The caller: members of one caller take turns with those of other callers. None: a caller of
-    its own."""
+    """Caller that the member belongs to. Callers take turns, so that one with many members does not
+    block others. None: the member counts as a caller."""
 
     cancelled: bool = False
-    """Cancelled by its caller: it is removed at the next step."""
+    """Whether the caller cancelled the member; it is removed at the next step."""
 
     error: Exception | None = None
-    """The error that ended it, if any."""
+    """Error that ended the member; None without an error."""
 
     outputs: list[Output] | None = None
-    """Outputs from best to worst, once all are done."""
+    """Outputs from best to worst; None until all of them are done."""
 
     order: list[int] = field(default_factory=list)
-    """For each of `outputs`, its number while it was generated."""
+    """Index of each of `outputs` in the order of generation: `outputs` are sorted by score."""
 
     n_open: int = 0
     random_WT: Tensor | None = None
@@ -120,11 +120,12 @@ class BatchMember:
 
     @property
     def needs_all_states(self) -> bool:
-        """True if more is needed than the hidden state of the last prompt token."""
+        """Whether the hidden states of all prompt tokens are needed, not only that of the last."""
         return self.scores_prompt or not self.generates
 
     def record_prompt_scores(self, scores_NV: Tensor) -> None:
-        """Append the scores of the prompt's tokens; `scores_NV` follow the tokens just read."""
+        """Record the log-probabilities of prompt tokens. `scores_NV` are those of the tokens after
+        the ones that were just read."""
         if not self.prompt_log_probs:
             self.prompt_log_probs.append(None)
         first = len(self.prompt_log_probs)
@@ -140,7 +141,7 @@ class BatchMember:
             self.prompt_top_log_probs += [[*zip(ids, values, strict=True)] for ids, values in rows]
 
     def end_empty(self) -> None:
-        """End with empty, unfinished outputs."""
+        """Finish with empty outputs, marked as unfinished."""
         self.tokens = [[] for _ in range(self.width)]
         self.log_probs = [[] for _ in range(self.width)]
         self.top_log_probs = [[] for _ in range(self.width)]
@@ -157,7 +158,7 @@ class BatchMember:
             self.random_WT = make_random_numbers(self.settings, [self.numbers], self.limit)[0]
 
     def append_token(self, w: int, token: int, log_prob: float) -> bool:
-        """Append a token. Returns whether the output ends with it."""
+        """Append a token to an output. Returns whether it ends the output."""
         self.tokens[w].append(token)
         self.log_probs[w].append(log_prob)
         ended = token == self.job.specials.eos or len(self.tokens[w]) >= self.limit
@@ -179,16 +180,16 @@ class BatchMember:
 
 @dataclass(eq=False)
 class LongPrompt:
-    """A prompt that is read in parts, one per step."""
+    """Long prompt that is read in parts, one per step, so that running texts wait only briefly."""
 
     member: BatchMember
     caches: Sequence[Cache]
-    """KV cache of each model, with the tokens that were read so far."""
+    """KV cache of each model, filled with the part of the prompt that was read so far."""
 
 
 class ContinuousBatch:
-    """A running batch of texts: each step adds one token to each. Several models form an
-    ensemble."""
+    """Batch for continuous batching: each step adds one token to every text in it. Several models
+    form an ensemble."""
 
     def __init__(
         self,
@@ -210,7 +211,7 @@ class ContinuousBatch:
         self.long: LongPrompt | None = None
         self.read_at_once = READ_AT_ONCE.get(self.device.type, READ_AT_ONCE["cpu"])
         self.rows: list[tuple[BatchMember, int]] = []
-        """For each cache row: the member, and the number of its output."""
+        """Member that occupies each cache row, with the number of its output."""
 
         counts = any(model.is_counted for model in models)  # n-gram lookups need sizes on the host
         fixed = self.device.type == "cuda" if fixed is None else fixed
@@ -239,9 +240,8 @@ class ContinuousBatch:
         on_piece: OnOutputPiece | None = None,
         top: int = 0,
     ) -> BatchMember:
-        """A member that can join. Raises `UserError` for requests that cannot be answered.
-
-        `end`: the token that ends an output, instead of the end of text."""
+        """Create a member for a prompt. Raises `UserError` for requests that cannot be answered.
+        `end`: token that ends an output, instead of the end of text."""
         check_prompted(settings)
         assert settings.walks, "a beam search is not a matter of single steps"
         if self.context is not None and len(prompt) > self.context:
@@ -289,8 +289,8 @@ class ContinuousBatch:
             return gone + self._grow(self._scores([some for some in vectors if some]))
 
     def _evaluating(self) -> AbstractContextManager[None]:
-        """Switch to evaluation mode only if needed: checking all modules takes a tenth of a
-        step."""
+        """Context of evaluation mode, entered only if needed: checking all modules takes a tenth of
+        a step."""
         if self.compiled or any(model.training for model in self.models):
             return evaluating(self.models)
         return nullcontext()
@@ -375,7 +375,7 @@ class ContinuousBatch:
     def _admit(
         self, cache: RowCache, read: Cache, last_BD: Tensor, some: Sequence[BatchMember]
     ) -> Tensor:  # fmt: skip
-        """Add processed prompts to the cache of a model, one row per output."""
+        """Add processed prompts to the cache of a model, with one row per output."""
         repeats = [row for row, member in enumerate(some) for _ in range(member.width)]
         if len(repeats) > len(some):
             read.select(repeats)
@@ -389,10 +389,9 @@ class ContinuousBatch:
             self.rows += [(member, w) for w in range(member.width)]
 
     def _admitted(self) -> list[BatchMember]:
-        """Take as many waiting members as there is room for.
-
-        The caller with the fewest rows comes first. Callers that have rows leave some free for new
-        callers. Only one long prompt is started at a time."""
+        """Take waiting members from the queue, as many as there is room for. The caller with the
+        fewest rows comes first. Callers that have rows leave some free for new callers. Only one
+        long prompt is started at a time."""
         some: list[BatchMember] = []
         rows, tokens = len(self.rows), 0
         held = Counter(_caller(member) for member, _ in self.rows)
@@ -469,7 +468,7 @@ class ContinuousBatch:
         return done
 
     def _chosen(self, scores_RV: Tensor) -> Tensor:
-        """The chosen token of each row. Rows with equal settings are processed together."""
+        """Choose the next token of each row. Rows with equal settings are processed together."""
         groups: dict[Hashable, list[int]] = {}
         for row, (member, _) in enumerate(self.rows):
             groups.setdefault(_sampling_key(member), []).append(row)
@@ -520,7 +519,7 @@ def _caller(member: BatchMember) -> object:
 
 
 def _is_plain(member: BatchMember) -> bool:
-    """Whether the only rule is a fixed set of banned tokens."""
+    """Whether the settings ban only a fixed set of tokens and have no other rule."""
     settings = member.settings
     return not (
         settings.min_len
@@ -544,23 +543,26 @@ def _sampling_key(member: BatchMember) -> Hashable:
 
 
 class CacheBuffer(NamedTuple):
-    """A cache tensor of a layer, with room for more sequences than there are."""
+    """Cache tensor of a layer with spare rows, so that sequences can be added without moving it."""
 
     grid_BS: Tensor
     begins: int
-    """Cells before the first token: one for a recurrent state, none for keys and values."""
+    """Number of cells before those of tokens: one for a recurrent state, none for keys and
+    values."""
 
 
 class RowCache(Cache):
-    """A cache whose sequences come and go. Its rows belong to one tensor that is rarely moved."""
+    """Cache for continuous batching: sequences are added and removed while its tensors stay in
+    place as far as possible."""
 
     def __init__(self, n_layers: int, lasting: int = 0) -> None:
-        """`lasting`: number of rows kept at a fixed address, used or not, because CUDA graphs store
-        addresses. If 0, the memory is freed when the last sequence leaves."""
+        """`lasting`: number of rows that are always allocated, used or not, because CUDA graphs
+        store their addresses. 0: free the memory when the last sequence leaves."""
         super().__init__(n_layers, 0, FIRST_ROOM)
         self.lasting = lasting
         self.moves = 0
-        """Number of times a tensor was moved to a new address."""
+        """Number of times that a tensor was moved to a new address, which invalidates CUDA
+        graphs."""
 
         self.stores: list[dict[str, CacheBuffer]] = [{} for _ in range(n_layers)]
 
@@ -619,7 +621,7 @@ class RowCache(Cache):
         return CacheBuffer(larger_BS, store.begins)
 
     def _show(self) -> None:
-        """Update the views that layers see: the rows in use."""
+        """Update the views of the rows in use, which layers read."""
         self._keys = None
         for layer, stores in zip(self.layers, self.stores, strict=True):
             for name, store in stores.items():
@@ -645,7 +647,8 @@ class StaticStep:
     their results are ignored."""
 
     def __init__(self, model: Decoder, rows: RowCache, n_rows: int, used: int) -> None:
-        """`used` bounds the tokens of each row, this one included."""
+        """`used`: upper bound of the number of tokens of each row, including the one of this
+        step."""
         self.model, self.used, self.end = model, used, max_positions(model.front)
         device = next(model.parameters()).device
         self.cache = StaticRows(rows, n_rows, device)

@@ -29,15 +29,16 @@ from headway.tokens.tokenizer import Tokenizer
 TokenLists = Sequence[Sequence[int]]
 
 SearchedBatch = tuple[Sequence[int], list[list[Hypothesis]]]
-"""Indices of sources, and the outputs of each."""
+"""Indices of the sources in a batch, and the outputs of each of them."""
 
 
 class Search(Protocol):
-    """Called like `decode.search.searcher.Searcher`; an engine never gets a `prefix`."""
+    """Interface of a search, called like `decode.search.searcher.Searcher`. An engine never gets a
+    `prefix`."""
 
     @property
     def context(self) -> int | None:
-        """Maximum number of tokens of a prompt with its output."""
+        """Maximum number of tokens of a prompt together with its output; None: no limit."""
         ...
 
     def __call__(
@@ -64,15 +65,15 @@ class BackgroundSearch(Search, Protocol):
 
 
 class Engine:
-    """A runtime selected with `--engine`. It overrides what it supports; the rest raises
-    `UserError`."""
+    """Base class of the runtimes that `--engine` selects. Subclasses override the methods that they
+    support; all others raise `UserError`."""
 
     name = "this engine"
     reach: int | None = None
-    """Maximum number of source tokens, if positions are limited."""
+    """Maximum number of source tokens; None if positions are not limited."""
 
     notes: tuple[str, ...] = ()
-    """Notes to print once for the user."""
+    """Notes that are printed once for the user."""
 
     def searcher(
         self,
@@ -82,28 +83,30 @@ class Engine:
         context: int | None = None,
         detail: bool = False,
     ) -> Search:
-        """The search for writers and completers.
+        """Create the search for writers and completers.
 
         `context`: maximum number of tokens that a language model reads. `detail`: compute the exact
-        log-probability of every token, even if that takes longer."""
+        log-probability of every token, even if that takes longer.
+        """
         self._cannot("write text")
 
     def recognizer(
         self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float
     ) -> Recognizer:
-        """The recognizer for transcribers. `weight` is that of CTC in joint decoding."""
+        """Create the recognizer for transcribers. `weight`: weight of CTC in joint decoding."""
         self._cannot("transcribe")
 
     def attention(self, sources: Sequence[Any], targets: TokenLists, bos: int) -> list[Tensor]:
-        """Cross-attention as from `decode.align.cross_attention`, for alignments and unknown
-        words."""
+        """Cross-attention, as `decode.align.cross_attention` returns it. Alignments and the
+        replacement of unknown words need it."""
         self._cannot(
             f"return cross-attention, which {Option('alignments', True)} and decode.unknown=copy "
             "need"
         )
 
     def model(self) -> Encoder | Decoder:
-        """Adapter with the interface of our models, for tasks that read vectors or heads."""
+        """Model of the engine behind the interface of headway's models, for tasks that read vectors
+        or heads."""
         self._cannot("return a vector for each token")
 
     def _cannot(self, what: str) -> NoReturn:

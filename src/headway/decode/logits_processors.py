@@ -39,7 +39,8 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, end: int | None = None) -> SpecialTokens:
-        """`end`: the token that ends an output instead of the end of text."""
+        """Special tokens of a tokenizer. `end`: the token that ends an output, instead of the end
+        of text."""
         return cls(
             bos=tokenizer.bos,
             eos=tokenizer.eos if end is None else end,
@@ -113,7 +114,8 @@ def next_constraints(
 
 
 def banned_phrases(phrases: Sequence[str], target: Tokenizer) -> tuple[Phrase, ...]:
-    """The usual tokenization of each phrase. `violated_bans` finds others when they occur."""
+    """Usual tokenization of each banned phrase. `violated_bans` finds other tokenizations when they
+    occur."""
     found = [tuple(target.encode(phrase)) for phrase in phrases]
     return tuple(dict.fromkeys(tokens for tokens in found if tokens))
 
@@ -121,7 +123,7 @@ def banned_phrases(phrases: Sequence[str], target: Tokenizer) -> tuple[Phrase, .
 def violated_bans(
     tokens: Sequence[int], phrases: Sequence[str], target: Tokenizer
 ) -> tuple[Phrase, ...]:
-    """The token sequences in this output that write a banned phrase."""
+    """Token sequences in this output that spell a banned phrase, and that should be banned too."""
     return tuple(
         _span(tokens, way, target)
         for way in (_as_words(target.normalise(phrase)) for phrase in phrases if phrase.strip())
@@ -130,7 +132,7 @@ def violated_bans(
 
 
 def _as_words(phrase: str) -> re.Pattern[str]:
-    """A pattern that matches the phrase as whole words: "cat" does not match "category"."""
+    """Pattern that matches a phrase as whole words: "cat" does not match "category"."""
     words = r"\s+".join(re.escape(word) for word in phrase.split())
     return re.compile(rf"(?<!\w){words}(?!\w)")
 
@@ -153,8 +155,8 @@ def _writes(
 
 
 LogitsProcessor = Callable[[Tensor, Tensor, Sequence[int]], None]
-"""Changes log-probabilities (R V) in place, given the tokens so far (R T) and the numbers of the
-sources, whose hypotheses are R / B rows each."""
+"""Type of functions that change log-probabilities (R V) in place. They get the tokens so far (R T),
+and the numbers of the sources, each of which has R / B rows (its hypotheses)."""
 
 
 class LogitsProcessors:
@@ -167,7 +169,7 @@ class LogitsProcessors:
         wishes: Sequence[TokenConstraints],
         prompts: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """`prompts` precede the outputs; the rules against repetition count their tokens as
+        """`prompts`: texts before the outputs; the rules against repetition count their tokens as
         used."""
         self.processors = [ban_tokens(always_banned(settings, specials))]
         if settings.min_len:
@@ -189,7 +191,7 @@ class LogitsProcessors:
         self.longest_prefix = max(map(len, self.prefixes), default=0)
 
     def __call__(self, scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
-        """`LogitsProcessor`."""
+        """Apply all processors in place, as a `LogitsProcessor`."""
         forced = list(self._forced(scores_RV, tokens_RT, sources))
         for one in self.processors:
             one(scores_RV, tokens_RT, sources)
@@ -218,7 +220,7 @@ NO_TOKEN = -1
 
 
 class PromptHistory:
-    """Prepends the prompts to the tokens that a logits processor sees."""
+    """Logits processor that prepends the prompts to the tokens that another processor sees."""
 
     def __init__(self, prompts: Sequence[Sequence[int]] | None) -> None:
         self.prompts_BP: Tensor | None = None
@@ -261,7 +263,7 @@ def ban_tokens(tokens: Sequence[int]) -> LogitsProcessor:
 
 
 def only_at(place: int, inner: LogitsProcessor) -> LogitsProcessor:
-    """Apply a rule only to the token at this position, counted from 0."""
+    """Logits processor that applies a rule only to the token at one position, counted from 0."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] == place:
@@ -271,7 +273,7 @@ def only_at(place: int, inner: LogitsProcessor) -> LogitsProcessor:
 
 
 def min_length(length: int, eos: int) -> LogitsProcessor:
-    """Ban the end token before this many tokens."""
+    """Logits processor that bans the end token before this number of tokens."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] < length:
@@ -281,7 +283,8 @@ def min_length(length: int, eos: int) -> LogitsProcessor:
 
 
 def penalise_repetition(penalty: float) -> LogitsProcessor:
-    """Multiply the log-probability of every token that was used by the penalty."""
+    """Logits processor for a repetition penalty: the log-probability of every token that was
+    already used is multiplied by it."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         # Replace padding by the last token, which counts once however often it occurs.
@@ -293,7 +296,7 @@ def penalise_repetition(penalty: float) -> LogitsProcessor:
 
 
 def ban_repeated(length: int) -> LogitsProcessor:
-    """Ban tokens that would repeat an n-gram of this length."""
+    """Logits processor that bans tokens which would repeat an n-gram of this length."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] < length:
@@ -308,7 +311,8 @@ def ban_repeated(length: int) -> LogitsProcessor:
 
 
 def ban_phrases(phrases: Sequence[Sequence[Phrase]]) -> LogitsProcessor:
-    """Ban the last token of each phrase wherever the rest of it was just written, per source."""
+    """Logits processor that bans the last token of each banned phrase after the rest of the phrase.
+    Phrases differ by source."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         width, length = len(tokens_RT) // len(sources), tokens_RT.shape[1]

@@ -42,7 +42,7 @@ class Output:
     """Log P with the length penalty; outputs are ranked by it."""
 
     log_prob: float = 0.0
-    """Log P of all tokens under the model, without temperature or top-k."""
+    """Log P of all tokens under the model, before temperature, top-k and similar settings."""
 
     tokens: list[str] = field(default_factory=list)
     """Readable tokens, without the end token; a space is `▁`."""
@@ -51,20 +51,20 @@ class Output:
     """Log-probabilities of the tokens. Each finished part ends with that of its end token."""
 
     finished: bool = True
-    """True if the model wrote the end token; False if a limit or a stop string ended the text."""
+    """Whether the model wrote the end token; False if a limit or a stop string ended the text."""
 
     alignment: list[AlignmentLink] | None = None
     attended_regions: list[AttendedRegion] | None = None
     """Attended image regions of each word, if requested."""
 
     stopped_by: str | None = None
-    """The stop string that ended it."""
+    """Stop string that ended the text; None if none did."""
 
 
 @dataclass(frozen=True)
 class GenerationResult:
     source: str
-    """The line or prompt; empty for media."""
+    """Source line or prompt; empty for media."""
 
     outputs: list[Output]
     """Outputs from best to worst; fewer than requested if fewer were found."""
@@ -73,7 +73,7 @@ class GenerationResult:
     """Number of parts that a long line was split into."""
 
     cut: bool = False
-    """True if the end of the line was cut off."""
+    """Whether the end of a long line was cut off."""
 
     @property
     def text(self) -> str:

@@ -27,10 +27,10 @@ class SourcePart:
     """A source, or a part of one that was too long."""
 
     number: tuple[int, ...]
-    """Index of the source, and of the part within it, from 0. Random draws depend on it."""
+    """Index of the source and of the part within it, from 0. Random draws depend on both."""
 
     model_input: Any
-    """Input of the model's front."""
+    """Input for the model's front, such as token ids or an image."""
 
     text: str = ""
     ids: Sequence[int] = ()
@@ -38,7 +38,7 @@ class SourcePart:
 
     constraints: TextConstraints = NO_TEXT_CONSTRAINTS
     cut: bool = False
-    """True if the end of the line was cut off."""
+    """Whether the end of the line was cut off."""
 
 
 class Sources(Protocol):
@@ -50,11 +50,11 @@ class Sources(Protocol):
     def parts(
         self, given: Sequence[Any], wishes: Sequence[TextConstraints], first: int
     ) -> list[list[SourcePart]]:
-        """The parts of each source. `first` is the index of the first source."""
+        """Split sources into parts that the model can read. `first`: index of the first source."""
         ...
 
     def model_inputs(self, sources: Sequence[Any]) -> list[Any]:
-        """Inputs of the model's front, without splitting."""
+        """Convert sources to inputs of the model's front, without splitting them."""
         ...
 
     def rows(self, given: Any) -> int:
@@ -65,7 +65,7 @@ class Sources(Protocol):
         self, output: Output, part: SourcePart, tokens: Sequence[int], attention_TS: Tensor,
         target: Tokenizer,
     ) -> Output:  # fmt: skip
-        """The output with the source words or image regions that its words attend to."""
+        """Add the source words or image regions that the words of an output attend to."""
         ...
 
     def merge_parts(
@@ -77,7 +77,7 @@ class Sources(Protocol):
 class TextSources:
     tokenizer: Tokenizer
     room: float
-    """Maximum number of tokens of a line."""
+    """Maximum number of tokens of a line that is not split."""
 
     on_long: OnLong = "split"
     summary: WritingSummary = field(default_factory=WritingSummary)
@@ -140,8 +140,8 @@ class TextSources:
         return [len(ids) for ids in self.tokenizer.encode_batch(texts)]
 
     def _words(self, part: SourcePart, attention_TS: Tensor) -> tuple[list[int], Tensor]:
-        """The word of each token, and the attention on these tokens, without that on the begin
-        token."""
+        """Word that each source token belongs to, and the attention on these tokens, without that
+        on the begin token."""
         begins = int(self.tokenizer.source_begin is not None)
         return source_words(part.text, part.ids, self.tokenizer), attention_TS[:, begins:]
 
@@ -154,7 +154,8 @@ class TextSources:
         return replace(output, alignment=align_words(attention_TS, read, written))
 
     def copied(self, part: SourcePart, n_tokens: int, attention_TS: Tensor) -> list[str]:
-        """The source word that each target token attends to most."""
+        """Source word that each target token attends to most, with which unknown tokens are
+        replaced."""
         read, attention_TS = self._words(part, attention_TS)
         words = part.text.split()
         best_T = attention_TS[:n_tokens, : len(part.ids)].argmax(1).tolist()
@@ -176,13 +177,13 @@ class TextSources:
 
 
 ByteArray = NDArray[np.uint8]
-"""T C Y X."""
+"""Pixels (T C Y X)."""
 
 
 @dataclass(frozen=True)
 class ImageSources:
-    """Images and videos. `shapes` are the input shapes of the models; the first defines the map of
-    attended regions."""
+    """Images and videos as sources. `shapes`: input shapes of the models; the first defines the map
+    of attended regions."""
 
     shapes: Sequence[ImageSettings]
     at_once: int = 256
@@ -197,7 +198,7 @@ class ImageSources:
         return list(sources)
 
     def rows(self, given: ByteArray) -> int:
-        """Number of encoder positions; for an ensemble, the largest."""
+        """Number of encoder positions of an input; for an ensemble, the largest."""
         n_frames, _, height, width = given.shape
         return max(shape.rows_of(n_frames, height, width) for shape in self.shapes)
 
@@ -228,7 +229,7 @@ class ImageSources:
 def _look(
     word: str, seen_S: NDArray[Any], image: ByteArray, shape: ImageSettings
 ) -> AttendedRegion:
-    """The attention of a word as a map over the image."""
+    """Map of the attention of one word over the image."""
     n_frames, _, height, width = image.shape
     grid = shape.grid_of(n_frames, height, width)
     grid_TYX = seen_S[shape.extra :].reshape(grid).astype(np.float32)
@@ -242,7 +243,7 @@ def _look(
 
 
 def _cell(shape: ImageSettings, y: int, x: int, height: int, width: int) -> PixelBox:
-    """The pixel box of a grid cell."""
+    """Pixel box of a cell of the attention grid."""
     step, size = (GRID_STRIDE, GRID_STRIDE) if shape.stem == "grid" else (shape.step, shape.patch)
     left, top = x * step, y * step
     return left, top, min(left + size, width), min(top + size, height)

@@ -22,13 +22,15 @@ FIRST_ROOM = 32
 
 
 class DecodingSteps(Protocol):
-    """W hypotheses for each of B sources, all with the same number of tokens."""
+    """Interface of models in a search: W hypotheses for each of B sources, all with the same number
+    of tokens."""
 
     @property
     def device(self) -> torch.device: ...
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """Add a token to each and return the log-probabilities of the next (B·W rows by V).
+        """Append a token to each hypothesis. Returns the log-probabilities of the next token (B·W
+        rows by V).
 
         The caller may modify the tensor; the next step may reuse it.
         """
@@ -134,7 +136,8 @@ class DecoderSteps:
         *,
         apart: bool = False,
     ) -> None:
-        """`capacity`: maximum number of new tokens. `prefix`: as in `prefill_prompts`."""
+        """`capacity`: maximum number of new tokens. `prefix`: cache of a prefix that all prompts
+        share."""
         self.model = model
         self.device = next(model.parameters()).device
         self.copies, self.width = (width, 1) if apart else (1, width)
@@ -156,7 +159,8 @@ class DecoderSteps:
         self._lay_out()
 
     def _tree(self, capacity: int) -> tuple[Tensor, Tensor]:
-        """The initial attention mask of each hypothesis, and the position of every key."""
+        """Initial mask of the keys that each hypothesis may attend to, and the position of every
+        key."""
         size = self.front + capacity * self.width
         offset_B1 = torch.tensor(self.offsets, device=self.device)[:, None]
         cell_S = torch.arange(size, device=self.device)
@@ -173,8 +177,8 @@ class DecoderSteps:
         self.reach = max(self.offsets, default=0)
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """As `DecodingSteps.step`. The first call ignores its tokens: the prompts were already
-        processed."""
+        """Append tokens, as `DecodingSteps.step` does. The first call ignores its tokens: the
+        prompts were already processed."""
         if self.last_BD is not None:
             scores_BV = self.model.scores(self.last_BD).float().log_softmax(-1)
             self.last_BD = None
@@ -217,7 +221,7 @@ class DecoderSteps:
 
 
 class EnsembleSteps:
-    """An ensemble of models: the mean of their probabilities."""
+    """Decoding steps of an ensemble, which predicts the mean of the models' probabilities."""
 
     def __init__(self, members: Sequence[DecodingSteps]) -> None:
         self.members = members
@@ -304,11 +308,9 @@ def encode_sources(
     device: torch.device,
     room: int | None = None,
 ) -> Memory:
-    """Encode sources to a padded grid with one row per source.
-
-    A source is whatever the model's front accepts: tokens, an image, audio. A row is as long as the
-    longest source, or `room`.
-    """
+    """Encode sources into a padded grid with one row per source. A source is whatever the
+    model's front accepts: tokens, an image or audio. Rows have the length of the longest source,
+    or `room`."""
     given, layout = model.source_front.collate(sources, device)
     lengths = layout.known_lengths()
     room = max(lengths) if room is None else room
@@ -326,7 +328,7 @@ def _rows_of(x_M: Tensor, stride: int, index: Tensor, longest: int) -> Tensor:
 
 
 def _side_by_side(weights: list[Tensor], longest: int) -> Tensor:
-    """The weights (H W S) of each source, averaged over heads, in one grid."""
+    """Arrange the weights of each source (H W S), averaged over heads, as one grid."""
     means = [weights_HWS.mean(0) for weights_HWS in weights]
     padded = [torch.nn.functional.pad(mean, (0, longest - mean.shape[1])) for mean in means]
     return torch.stack(padded)

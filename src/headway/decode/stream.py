@@ -15,14 +15,17 @@ BROKEN = "\ufffd"
 """Replacement character of bytes that are not a (complete) UTF-8 character."""
 
 HELD = 3
-"""Most replacement characters that may still become a character, which has at most four bytes."""
+"""Largest number of trailing replacement characters that may still become one character: UTF-8
+characters have at most four bytes."""
 
 WINDOW, TAIL = 32, 4
-"""Most tokens decoded together, and how many of them are kept when decoding restarts."""
+"""Largest number of tokens that are decoded together, and number of tokens that are kept when
+decoding restarts."""
 
 
 class TextStream:
-    """The text after a prompt. `push` returns the new final text for each token, `finish` the rest.
+    """Text after a prompt, decoded while it is generated. `push` returns the new final text for
+    each token, `finish` the rest.
 
     Text that may still change is held back: incomplete characters, and a possible start of a stop
     string. A stop string ends the text and is not part of it.
@@ -33,7 +36,7 @@ class TextStream:
     ) -> None:
         self.tokenizer, self.stops = tokenizer, stops
         self.text = ""
-        """The text emitted so far."""
+        """Text emitted so far."""
 
         self.stopped_by: str | None = None
         self.n_tokens = 0
@@ -60,7 +63,7 @@ class TextStream:
         return self._give(held_back=True)
 
     def finish(self) -> str:
-        """Return the text that was held back; there are no more tokens."""
+        """Return the text that was held back, because no more tokens follow."""
         if self.stopped_by is not None:
             return ""
         self._waiting += self.tokenizer.decode(self._ids)[self._done :]
@@ -77,7 +80,7 @@ class TextStream:
         return piece
 
     def _may_stop(self) -> int:
-        """The number of trailing characters that may be the start of a stop string."""
+        """Number of trailing characters that may be the start of a stop string."""
         waiting, longest = self._waiting, max(map(len, self.stops), default=1) - 1
         for size in range(min(longest, len(waiting)), 0, -1):
             if any(stop.startswith(waiting[-size:]) for stop in self.stops):
@@ -89,11 +92,11 @@ OnToken = Callable[[str], None]
 """Callback for text that is final."""
 
 OnOutputPiece = Callable[[int, str], None]
-"""Callback for the index of an output and its new final text, for several parallel outputs."""
+"""Callback that gets the index of an output and its new final text, for parallel outputs."""
 
 
 class OutputAssembler:
-    """Turns the tokens of a batch into outputs while they are generated."""
+    """Converts the tokens of a batch to output texts while they are generated."""
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class OutputAssembler:
         on_token: OnToken | None,
         on_piece: OnOutputPiece | None = None,
     ) -> None:
-        """`end`: the token that ends an output. `on_piece` receives all outputs of a single
+        """`end`: token that ends an output. `on_piece`: callback for all outputs of a single
         prompt."""
         self.tokenizer, self.stops, self.prompts = tokenizer, settings.stop, prompts
         self.end, self.on_token, self.on_piece = end, on_token, on_piece
@@ -117,7 +120,7 @@ class OutputAssembler:
         self.watch: TokenCallback | None = self._watch if watches else None
 
     def _watch(self, place: int, w: int, token: int) -> bool:
-        """`TokenCallback`."""
+        """Receive a token, as a `TokenCallback`."""
         if token == self.end:
             return False
         if token in self.more_ends:
@@ -132,7 +135,8 @@ class OutputAssembler:
         return stream.stopped_by is not None
 
     def flush(self, w: int) -> None:
-        """Emit the held-back text of an output of the first prompt, which gets no more tokens."""
+        """Emit the text that is held back for an output of the first prompt, which gets no more
+        tokens."""
         stream = self.streams.get((0, w))
         if self.on_piece is not None and stream is not None and (piece := stream.finish()):
             self.on_piece(w, piece)
@@ -160,7 +164,7 @@ class OutputAssembler:
         return 0 if stream is None else len(stream.text)
 
     def _ended(self, h: Hypothesis) -> Hypothesis:
-        """Cut a hypothesis at an additional end token; a beam search may have continued after
+        """Truncate a hypothesis at an additional end token. A beam search may have continued after
         it."""
         n = next((i for i, token in enumerate(h.tokens) if token in self.more_ends), None)
         if n is None:

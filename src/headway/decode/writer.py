@@ -44,7 +44,8 @@ MAX_LEN = 256
 """Default maximum number of source tokens of a line that is not split."""
 
 TRIES = 20
-"""Most searches for an output without banned phrases; each bans one more tokenization."""
+"""Largest number of searches for an output without banned phrases. Each search bans one more
+tokenization."""
 
 # A vocabulary of bytes can write line ends; a line must stay a line.
 LINE_END = re.compile(r"[\r\n]+")
@@ -52,11 +53,11 @@ LINE_END = re.compile(r"[\r\n]+")
 
 @dataclass
 class SourceWindow:
-    """A window of sources in progress."""
+    """Window of sources while they are decoded."""
 
     sources: list[Any]
     parts: list[list[SourcePart]]
-    """The parts of each source."""
+    """Parts of each source: a long source is split."""
 
     pending_results: Iterator[SearchedBatch] | None = None
     """Pending results of a search that runs in the background."""
@@ -99,8 +100,8 @@ class Writer:
         specials = SpecialTokens.of(vocab.target)
         self.searcher: Search
         self.attention: AttentionFunction
-        """Cross-attention of target tokens on the source; for an ensemble that of the first
-        model."""
+        """Function that returns the cross-attention of target tokens on the source; for an
+        ensemble, that of the first model."""
 
         if engine is None:
             kept = SearchCache() if recent is None else recent
@@ -162,7 +163,7 @@ class Writer:
         self.summary.seconds += time.perf_counter() - start
 
     def score(self, pairs: Iterable[tuple[Any, str]]) -> Iterator[TargetScore]:
-        """The log-probability of each text given its source, in order."""
+        """Log-probability of each text given its source, in order."""
         if isinstance(pairs, tuple) and len(pairs) == 2 and isinstance(pairs[0], str):
             pairs = [pairs]  # a single pair, not two strings of two letters
         target, room = self.target, self.settings.batch_tokens
@@ -178,7 +179,7 @@ class Writer:
     def _all_work(
         self, all_sources: Iterable[list[Any]], wishes: Iterable[TextConstraints] | None, first: int
     ) -> Iterator[SourceWindow]:
-        """Yield windows of parts; background searches are started here."""
+        """Yield windows of source parts. Background searches are started here."""
         wanted = None if wishes is None else iter(wishes)
         for sources in all_sources:
             with self._timed():
@@ -243,7 +244,8 @@ class Writer:
         return [[next(outputs) for _ in of_part] for of_part in found]
 
     def _without_banned(self, part: SourcePart, found: list[Hypothesis]) -> list[Hypothesis]:
-        """Search again while an output contains a banned phrase in an unforeseen tokenization."""
+        """Repeat the search while an output spells a banned phrase with tokens that are not banned
+        yet."""
         wish = part.constraints.tokenize(self.target)
         for _ in range(TRIES):
             more = [violated_bans(h.tokens, part.constraints.banned, self.target) for h in found]
@@ -297,7 +299,8 @@ class Writer:
 
 
 def with_unknown(tokens: Sequence[int], unknown: Sequence[str], target: Tokenizer) -> str:
-    """The text of the tokens, with each unknown token replaced by the word at its index."""
+    """Text of the tokens, in which each unknown token is replaced by the source word at its
+    index."""
     if target.unk not in tokens:
         return target.decode(tokens)
     texts: list[str] = []
@@ -313,7 +316,7 @@ def with_unknown(tokens: Sequence[int], unknown: Sequence[str], target: Tokenize
 
 
 ROWS = 1024
-"""Tokens whose logits over the vocabulary are held at a time."""
+"""Largest number of tokens whose logits over the vocabulary are in memory at a time."""
 
 
 def target_scores(

@@ -98,7 +98,7 @@ def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) ->
 
 
 def _take(groups: list[Beams], leaving: list[int], job: Job) -> list[list[Hypothesis]]:
-    """The best outputs of the sources that leave."""
+    """Remove finished sources from the batch, and return their best outputs."""
     index = torch.tensor(leaving, device=groups[0].done_B.device)
     taken = [beams.keep(index).cpu() for beams in groups]
     n_best = job.settings.n_best
@@ -112,7 +112,7 @@ def _take(groups: list[Beams], leaving: list[int], job: Job) -> list[list[Hypoth
 
 
 def _different(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Remove duplicates, which several groups may find."""
+    """Remove duplicate outputs, which several groups of diverse beam search may find."""
     first: dict[tuple[int, ...], Hypothesis] = {}
     for h in found:
         first.setdefault((*h.tokens, h.finished), h)
@@ -173,7 +173,7 @@ class Beams:
     """Lengths of finished hypotheses, including the end token."""
 
     limit_B: Tensor
-    """Maximum number of tokens of an output, including the end token."""
+    """Maximum number of tokens of an output of each source, including the end token."""
 
     done_B: Tensor
     length_B: Tensor
@@ -295,7 +295,7 @@ def _ended(
     beams: Beams, found: BeamCandidates, ends_BC: Tensor, at_1: Tensor, penalty: Penalty,
     bonus_BC: Tensor | None,
 ) -> Beams:  # fmt: skip
-    """Add the continuations that end now to the finished set."""
+    """Add the continuations that end at this step to the set of finished hypotheses."""
     if not ends_BC.is_cuda and not ends_BC.any():  # on a GPU this check would synchronise
         return beams
     score_BC = found.log_prob_BC / penalty(at_1 + 1)
@@ -339,7 +339,7 @@ def _first_alive(found: BeamCandidates, eos: int, width: int) -> Tensor:
 
 
 def _extended(past_BWT: Tensor, parent_BC: Tensor, new_BC: Tensor, at_1: Tensor) -> Tensor:
-    """Copy the values of each parent and append one more."""
+    """Copy the values of each hypothesis' parent and append one more."""
     index_BCT = parent_BC[:, :, None].expand(-1, -1, past_BWT.shape[2])
     return past_BWT.gather(1, index_BCT).index_copy_(2, at_1, new_BC[:, :, None])
 

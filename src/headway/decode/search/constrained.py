@@ -32,12 +32,12 @@ class PhraseProgress:
 
     @property
     def need(self) -> int:
-        """Number of required tokens that are still missing."""
+        """Number of required tokens that are not yet in the hypothesis."""
         return sum(map(len, self.missing)) - len(self.tail)
 
     @property
     def wanted(self) -> set[int]:
-        """Tokens that continue a started phrase or start one."""
+        """Tokens that continue a started phrase, or start one that is missing."""
         size = len(self.tail)
         begun = {p[size] for p in self.missing if p[:size] == self.tail}
         return begun | {p[0] for p in self.missing}

@@ -45,27 +45,29 @@ SOURCE_LENGTHS = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096)
 more."""
 
 FEWEST = 8
-"""Smallest batch to which remaining sources are moved; smaller ones take as long."""
+"""Smallest batch size to which a search shrinks when sources are finished; steps of smaller batches
+take as long."""
 
 LOOK_EVERY = 8
-"""Steps between checks for finished sources."""
+"""Number of steps between checks for finished sources; each check waits for the device."""
 
 WARM_UPS = 2
 """Calls before capturing a graph, in which libraries allocate persistent memory."""
 
 
 class CudaGraphSearcher:
-    """Searches of one model with one set of decoding settings. On a CPU no graphs are used."""
+    """Searcher for one model and one set of decoding settings, with CUDA graphs on a GPU."""
 
     def __init__(self, model: Seq2Seq | Decoder) -> None:
         self.model = model
         self.front = model.front if isinstance(model, Decoder) else model.source_front
         self.weights: tuple[int, ...] = ()
-        """Addresses of the weights, which the graphs contain."""
+        """Memory addresses of the weights. Graphs contain them, so changed addresses invalidate the
+        graphs."""
 
         self.free = True
-        """False while a search runs. Its state is shared, so a search started from its `watch`
-        callback must not use CUDA graphs."""
+        """Whether no search is running. Searches share their state, so a search that is started
+        from a `watch` callback must not use CUDA graphs."""
 
         self.searches: dict[StaticShape, StaticSearch] = {}
         self.graphs: dict[tuple[StaticShape, int], torch.cuda.CUDAGraph] = {}
@@ -80,7 +82,7 @@ class CudaGraphSearcher:
         prefix: Cache | None = None,
         watch: TokenCallback | None = None,
     ) -> list[list[Hypothesis]]:
-        """Decode a batch; `numbers`, `prefix` and `watch` are those of `Searcher`."""
+        """Decode a batch. `numbers`, `prefix` and `watch`: as in `Searcher`."""
         self.free = False
         try:
             return self._searched(sources, job, numbers, prefix, watch)
@@ -186,8 +188,8 @@ def new_graph_pool() -> Any:
 def notify_callback(
     search: StaticSearch, numbers: Sequence[int], seen: int, watch: TokenCallback
 ) -> None:
-    """Call `watch` for the tokens after `seen`; a hypothesis that it stops is truncated and
-    done."""
+    """Call `watch` for the tokens after the first `seen` ones. A hypothesis that it stops is
+    truncated and marked as done."""
     state = search.state
     assert isinstance(state, Paths), "a beam search cannot be watched: its outputs may change"
     tokens, lengths = state.tokens_BWT[:, :, seen:].tolist(), state.length_BW.tolist()
@@ -201,7 +203,7 @@ def notify_callback(
 
 
 def _taken(search: StaticSearch, numbers: Sequence[int], job: Job) -> dict[int, list[Hypothesis]]:
-    """Current outputs; those of sources that continue are replaced later."""
+    """Read the current outputs of all sources. Those of unfinished sources are replaced later."""
     state = search.state.cpu()
     if isinstance(state, Beams):
         n_best, penalty = job.settings.n_best, job.penalty
@@ -219,8 +221,8 @@ def round_up_to_size(sizes: Sequence[int], wanted: int) -> int:
 
 
 class StaticCache(Cache):
-    """Cache of fixed size. A tensor determines where new keys are written; the mask is in the
-    tree."""
+    """KV cache of fixed size for CUDA graphs: tensors determine where new keys are written and
+    which keys attention sees."""
 
     def __init__(self, n_layers: int, n_sources: int, capacity: int, device: torch.device) -> None:
         super().__init__(n_layers, n_sources, capacity)
@@ -258,8 +260,8 @@ class StaticCache(Cache):
 
 
 class StaticSearch:
-    """Greedy search, sampling or beam search with fixed shapes: call `begin`, then `advance` until
-    all sources are done."""
+    """Greedy search, sampling or beam search on tensors of fixed shape, for CUDA graphs. Call
+    `begin`, then `advance` until all sources are done."""
 
     def __init__(self, model: Seq2Seq | Decoder, shape: StaticShape, job: Job) -> None:
         self.model, self.shape, self.job = model, shape, job
@@ -307,7 +309,7 @@ class StaticSearch:
     ) -> None:
         """Load a batch, whose number of sources and lengths must fit the shape.
 
-        `numbers` identifies sources for sampling; `prefix` is the shared prefix of prompts.
+        `numbers`: keys of the sources for random draws. `prefix`: shared prefix of the prompts.
         """
         lack = self.shape.n_sources - len(sources)
         start = self.body.load(sources, self.cache, prefix)
@@ -411,8 +413,8 @@ class StaticSearch:
             scores_RV[:, begin].masked_fill_(begins_1, 0.0)
 
     def changing(self) -> list[Tensor]:
-        """All tensors with one row per source that a step changes, except keys and values, to which
-        a step only appends."""
+        """Tensors with one row per source that a step changes. Keys and values are not among them:
+        steps only append to them."""
         state = [getattr(self.state, field.name) for field in fields(self.state)]
         return [*state, self.tokens_BW, self.may_BWS, self.used_BWV]
 
@@ -420,7 +422,8 @@ class StaticSearch:
         return [self.offset_B, self.position_B1S, self.chances_BWT, *self.body.per_source()]
 
     def take_over(self, other: StaticSearch, places: Sequence[int]) -> None:
-        """Continue some sources of another search, which differs only in its number of sources."""
+        """Continue some sources of another search that has the same shape except for the number of
+        sources."""
         lack = self.shape.n_sources - len(places)
         index_B = torch.tensor([*places, *[places[0]] * lack], device=self.device)
         ours = self.changing() + self._lasting()
@@ -435,7 +438,7 @@ class StaticSearch:
 
 
 def supports_static_search(job: Job) -> bool:
-    """Whether a job can run with fixed shapes, as a search of one model."""
+    """Whether a search of one model can do this job with fixed shapes."""
     settings = job.settings
     plain = settings.sample or (settings.groups == 1 and not settings.coverage)
     begin = begin_of(job)
@@ -457,8 +460,8 @@ def width_of(job: Job) -> int:
 
 
 def _into(old: Tensor | None, new: Tensor) -> Tensor:
-    """Copy new values to the old tensor, if there is one, because CUDA graphs contain its
-    address."""
+    """Copy new values into an existing tensor: CUDA graphs contain its address. Without one, return
+    a copy."""
     return new.clone() if old is None else old.copy_(new)
 
 
@@ -476,27 +479,27 @@ class StaticShape:
     n_sources: int
     width: int
     source_room: int
-    """Positions of the longest encoded source, or tokens of the longest prompt."""
+    """Number of positions of the longest encoded source, or of tokens of the longest prompt."""
 
     room: int
-    """Tokens of the longest output, including the end token."""
+    """Number of tokens of the longest output, including the end token."""
 
 
 @dataclass(frozen=True)
 class FirstTokens:
-    """First tokens of a batch and their positions, by source."""
+    """First token of each source to process in a search, with its position."""
 
     tokens: list[int]
-    """First token to process."""
+    """First token to process, for each source."""
 
     offsets: list[int]
-    """Position of that token: the number of tokens already processed."""
+    """Position of the first token, for each source: the number of tokens already processed."""
 
 
 class StaticModel(Protocol):
     blocks: list[Any]
     front: int
-    """Number of cache entries before those of the outputs."""
+    """Number of cache entries that come before those of the outputs."""
 
     reach: int | None
     """Maximum number of positions, or None if there is no limit."""
@@ -507,11 +510,12 @@ class StaticModel(Protocol):
     def hidden_states(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor: ...
 
     def per_source(self) -> list[Tensor]:
-        """Tensors with one row per source, apart from the cache."""
+        """Tensors with one row per source, except those of the cache."""
 
 
 class StaticSeq2Seq:
-    """Encoder-decoder: sources are encoded, and their keys for cross-attention are cached."""
+    """Encoder-decoder in a search with fixed shapes. Sources are encoded, and their keys for
+    cross-attention are cached."""
 
     def __init__(self, model: Seq2Seq, shape: StaticShape, bos: int, device: torch.device) -> None:
         self.model, self.shape, self.bos, self.device = model, shape, bos, device
@@ -551,8 +555,8 @@ class StaticSeq2Seq:
 
 
 class StaticDecoder:
-    """Language model: the keys of a prompt come first in the cache; its last token is the first to
-    be processed."""
+    """Language model in a search with fixed shapes. The keys of a prompt come first in the cache;
+    its last token is the first to be processed."""
 
     def __init__(self, model: Decoder, shape: StaticShape, device: torch.device) -> None:
         self.model, self.shape, self.device = model, shape, device

@@ -12,8 +12,8 @@ from headway.decode.search.job import Hypothesis, Job, TokenChooser, top_k
 from headway.decode.steps import DecodingSteps
 
 TokenCallback = Callable[[int, int, int], bool]
-"""Function from a source, the number of its hypothesis and the chosen token to whether to stop
-it."""
+"""Type of callbacks for new tokens. They get the source, the number of its hypothesis and the
+token, and return whether to stop the hypothesis."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Paths:
     def watched(
         self, before: Paths, token_BW: Tensor, sources: Sequence[int], watch: TokenCallback
     ) -> Paths:
-        """Call `watch` for the new tokens, except of hypotheses that were already done."""
+        """Call `watch` for the new tokens, except those of hypotheses that were already done."""
         rows = zip(sources, token_BW.tolist(), before.done_BW.tolist(), strict=True)
         stop = [
             [not done[w] and watch(source, w, token) for w, token in enumerate(tokens)]

@@ -22,21 +22,23 @@ if TYPE_CHECKING:  # beam search reports its steps to observers
     from headway.decode.search.beam import BeamCandidates, Beams
 
 LEAVE_AT = 1 / 8
-"""Share of finished sources at which they are removed from the batch; moving the others has a
+"""Share of finished sources in a batch from which they are removed. Moving the remaining ones has a
 cost."""
 
 LOOK_EVERY = 4
-"""Steps between checks for finished sources on a GPU, because each check synchronises."""
+"""Number of steps between checks for finished sources on a GPU: each check waits for the device."""
 
 NEW_TOKENS = 256
 """Maximum number of output tokens if neither a setting nor the model limits it."""
 
 
 IsCancelled = Callable[[int], bool]
-"""Function from the number of a source to whether its request was cancelled."""
+"""Type of callbacks that return whether the request of a source, given by its number, was
+cancelled."""
 
 UNNUMBERED = -1
-"""Number of sources without one: `IsCancelled` then returns whether all requests were cancelled."""
+"""Placeholder for sources without a number. For it, `IsCancelled` returns whether all requests were
+cancelled."""
 
 
 def do_nothing() -> None:
@@ -55,12 +57,13 @@ class Interruption:
 
 
 INTERRUPTION: ContextVar[Interruption | None] = ContextVar("interruption", default=None)
-"""Applies to all searches in this context."""
+"""Callbacks of the current context (thread or task), which all searches in it use."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output. `tokens` excludes the end token; `token_log_probs` includes it last."""
+    """One output of a search. `tokens` excludes the end token; `token_log_probs` includes it
+    last."""
 
     tokens: list[int]
     log_prob: float
@@ -69,7 +72,7 @@ class Hypothesis:
 
     token_log_probs: list[float]
     finished: bool
-    """False if the length limit was reached before the end token."""
+    """Whether the hypothesis has an end token; False if the length limit cut it off."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,10 @@ class Job:
     """Prompts that the outputs continue, for language models."""
 
     is_cancelled: IsCancelled | None = None
-    """Whether a source was cancelled; it is removed at the next step."""
+    """Callback that returns whether a source was cancelled; it is then removed at the next step."""
 
     between_steps: Callable[[], None] = do_nothing
-    """As in `Interruption`; every search calls it once per step."""
+    """Callback between two steps of a search, as in `Interruption`."""
 
     @classmethod
     def completing(
@@ -134,7 +137,7 @@ class Job:
         return cls(settings, specials, limits, wishes, filters, length_penalty(settings))
 
     def pick(self, places: Sequence[int]) -> Job:
-        """The job restricted to these sources."""
+        """Part of the job for these sources."""
         wishes = [self.constraints[place] for place in places]
         return replace(
             self,
@@ -149,8 +152,8 @@ class Job:
         return None if given_up is None else lambda place: given_up(places[place])
 
     def finished_sources(self, done_B: Tensor, at: int, sources: Sequence[int]) -> list[int]:
-        """Indices of the sources to remove now, if it is worth it. `sources`: those in the
-        batch."""
+        """Indices of the finished sources, if enough are finished to remove them from the batch;
+        otherwise none. `sources`: those in the batch."""
         last, n_sources = at + 1 >= max(self.limits), len(sources)
         gone: set[int] = set()
         if self.is_cancelled is not None:
@@ -165,7 +168,8 @@ class Job:
 
 
 Penalty = Callable[[Tensor], Tensor]
-"""Function from numbers of tokens, including the end token, to the divisors of log P."""
+"""Type of length penalties: functions from the number of tokens, including the end token, to the
+divisor of log P."""
 
 
 def length_penalty(settings: DecodeSettings) -> Penalty:
@@ -178,8 +182,8 @@ def length_penalty(settings: DecodeSettings) -> Penalty:
 
 
 TokenChooser = Callable[[Tensor, int, Sequence[int]], Tensor]
-"""Function from log-probabilities (R V), the number of tokens so far and the sources to one token
-per row."""
+"""Type of functions that choose the next tokens. They get log-probabilities (R V), the number of
+tokens so far and the sources, and return one token per row."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,8 @@ class BeamStep:
 
 
 class Observer(Protocol):
-    """Interface of observers. A search without one does no extra work."""
+    """Interface for recording the steps of a search, as the inspection pages do. A search without
+    an observer does no extra work."""
 
     def on_beam_step(self, growth: BeamStep) -> None:
         """Receive a step of beam search."""
@@ -234,6 +239,8 @@ def observe_choices(observer: Observer | None, pick: TokenChooser) -> TokenChoos
 
 
 TOP_K_BLOCK = 128
+"""Scores per block of `top_k`: with blocks of 128, a vocabulary of 32,000 has 250 maxima, about as
+many as values in the blocks of a small k."""
 
 
 def top_k(scores_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,8 @@ from headway.decode.search.job import TokenChooser, top_k
 from headway.settings.decode import DecodeSettings
 
 FEW = 512
-"""Largest `top_k` for which probabilities of other tokens are not computed."""
+"""Largest `top_k` at which only the k best tokens are considered, without the probabilities of all
+others."""
 
 NUCLEUS = 1024
 """Number of most probable tokens that top-p examines before it sorts the whole vocabulary."""
@@ -68,11 +69,8 @@ def make_token_drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Te
 
 
 def nucleus(scores_RV: Tensor, settings: DecodeSettings) -> tuple[Tensor, Tensor] | None:
-    """Scores and tokens that top-p keeps, found without sorting the whole vocabulary.
-
-    None if more than `NUCLEUS` tokens may be needed, and on a GPU, where the check would
-    synchronise.
-    """
+    """Scores and tokens that top-p keeps, without sorting the whole vocabulary. None if more than
+    `NUCLEUS` tokens may be needed, and on a GPU, where checking that would synchronise."""
     if scores_RV.is_cuda or scores_RV.shape[1] <= 4 * NUCLEUS:
         return None
     values_RC, tokens_RC = top_k(scores_RV, NUCLEUS)

@@ -73,7 +73,7 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class StepsConfig:
-    """Parameters of the `DecodingSteps` of a search."""
+    """Parameters with which a search creates its `DecodingSteps`."""
 
     width: int
     """Number of hypotheses of each source."""
@@ -88,7 +88,8 @@ class StepsConfig:
     """Whether to record cross-attention."""
 
     apart: bool = False
-    """Whether hypotheses are independent: none replaces another, unlike in beam search."""
+    """Whether hypotheses are independent, as in sampling: none replaces another, unlike in beam
+    search."""
 
 
 class Searcher:
@@ -190,7 +191,8 @@ class Searcher:
         return members[0] if len(members) == 1 else EnsembleSteps(members)
 
     def rows(self, source: Any) -> int:
-        """Positions of the encoded source, from which the limit of the output length is derived."""
+        """Number of encoder positions of a source, from which the limit of the output length is
+        derived."""
         return max(cast(Seq2Seq, model).source_front.rows(source) for model in self.models)
 
     def _search(
@@ -226,7 +228,8 @@ class Searcher:
         numbers: Sequence[Sequence[int]],
         required: Sequence[int],
     ) -> list[list[Hypothesis]]:
-        """Decode sources with required phrases and the others as two batches."""
+        """Decode sources with required phrases and all others as two batches: both use different
+        searches."""
         results: dict[int, list[Hypothesis]] = {}
         others = sorted(set(range(len(sources))) - set(required))
         for places in (required, others):
@@ -254,7 +257,8 @@ class SearchCache:
 
 
 def with_begin(wishes: Sequence[TokenConstraints], begin: int | None) -> Sequence[TokenConstraints]:
-    """Add the token that starts every output, if there is one, to the constraints."""
+    """Constraints whose prefix begins with the token that starts every output, if the model has
+    one."""
     if begin is None:
         return wishes
     return [replace(wish, prefix=(begin, *wish.prefix)) for wish in wishes]

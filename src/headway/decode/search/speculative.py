@@ -27,11 +27,13 @@ from headway.nn.positions import max_positions
 from headway.settings.decode import DecodeSettings
 
 AHEAD = 4
-"""Number of draft tokens per pass of the model."""
+"""Number of tokens that the draft model proposes per pass of the model. More are rejected too
+often, fewer save less."""
 
 
 class CachedModel:
-    """A model with the cache of one text, which grows and is truncated when drafts are rejected."""
+    """Model with the KV cache of one text. The cache is truncated when draft tokens are
+    rejected."""
 
     def __init__(self, model: Decoder, cache: Cache) -> None:
         self.model, self.cache = model, cache
@@ -113,7 +115,7 @@ class SpeculativeSearcher(Searcher):
         return results
 
     def _starts(self, prompt: Sequence[int], prefix: Cache | None) -> list[tuple[Decoder, Cache]]:
-        """Each model with its cache of the prompt, without the last token."""
+        """Each model with a cache that contains the prompt without its last token."""
         starts = []
         for model, known in ((self.model, prefix), (self.draft, None)):
             if len(prompt) == 1:
@@ -129,7 +131,7 @@ class SpeculativeSearcher(Searcher):
 
 @dataclass
 class _Text:
-    """Output that is being generated."""
+    """State of the output that is being generated."""
 
     owner: SpeculativeSearcher
     job: Job
@@ -160,7 +162,8 @@ class _Text:
     def _guesses(
         self, draft: CachedModel, text: list[int], room: int
     ) -> tuple[list[int], list[Tensor]]:
-        """Draft tokens, and the probabilities from which they were sampled."""
+        """Propose draft tokens. Returns them with the probabilities from which they were
+        sampled."""
         if self.owner.context is not None:
             room = min(room, self.owner.context - len(text))
         assert self.job.prompts is not None
@@ -180,8 +183,8 @@ class _Text:
     def _checked(
         self, scores_TV: Tensor, guesses: list[int], guessed: list[Tensor], written: WrittenTokens
     ) -> list[tuple[int, float]]:
-        """Return the accepted draft tokens and one more token: in place of the first rejected one,
-        or after the last."""
+        """Verify draft tokens. Returns the accepted ones and one more token: in place of the first
+        rejected one, or after the last."""
         found: list[tuple[int, float]] = []
         past = list(written.tokens)
         for at in range(len(guesses) + 1):
@@ -211,7 +214,8 @@ class _Text:
         return bool(self.dice.random() * guessed_V[guess] < probs_V[guess])
 
     def _probabilities(self, scores_1V: Tensor) -> Tensor:
-        """Probabilities to sample from; without sampling, 1 for the most probable token."""
+        """Probabilities to sample from. Without sampling, the most probable token has probability
+        1."""
         if self.job.settings.sample:
             return probabilities(scores_1V, self.job.settings)[0]
         best_V = torch.zeros_like(scores_1V[0], dtype=torch.double)

@@ -40,7 +40,7 @@ class CtcSteps:
         every_B = torch.arange(n_sources, device=self.device)
         self.state = scorer.start(every_B.repeat_interleave(width))
         self.from_H = torch.arange(n_sources * width, device=self.device)
-        """Index of the state that each prefix extends."""
+        """Index of the state that each prefix extends; beam search reorders it."""
 
         self.begun = False
 
@@ -49,7 +49,8 @@ class CtcSteps:
         raise NotImplementedError("CTC decoding has no cross-attention")
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """As `DecodingSteps.step`. The first tokens are start tokens, which CTC does not score."""
+        """Score the next tokens, as `DecodingSteps.step` does. The first tokens are start tokens,
+        which CTC does not score."""
         if self.begun:
             self.state = self.scorer.advance(self.state, self.from_H, tokens_BW.flatten())
         else:
@@ -86,10 +87,10 @@ class CtcSteps:
 
 
 class JointSteps:
-    """Weighted sum of two `DecodingSteps`: (1 − weight) · log P + weight · log P of the other.
+    """Weighted sum of two `DecodingSteps`: (1 − weight) · log P + weight · log P of `other`.
 
-    `skip`: number of first tokens that the other does not score, such as the start of every output
-    of an imported model.
+    `skip`: number of first tokens that `other` does not score, such as the start of every output of
+    an imported model.
     """
 
     def __init__(
@@ -151,7 +152,8 @@ def join_ctc_steps(
     weight: float,
     width: int,
 ) -> JointSteps:
-    """Combine the steps of a decoder with CTC, given its scores of each position."""
+    """Combine the steps of a decoder with CTC, given the log-probabilities of CTC at each
+    position."""
     scorer = PrefixScorer(scores_MV, rows, scores_MV.shape[1] - 1, specials.eos)
     other = CtcSteps(scorer, rows.n_sequences, width)
     return JointSteps(steps, other, weight, 0 if specials.target_begin is None else 1)

@@ -1,4 +1,4 @@
-"""Recognise the tokens of a window of audio, and the encoder positions of each.
+"""Speech recognition of one window of audio: its tokens, and the encoder positions of each token.
 
 A model with a decoder generates them, jointly with CTC if it has a CTC head. An encoder with CTC
 alone is decoded position by position.
@@ -32,17 +32,18 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 DRAWS = 5
-"""Number of outputs sampled at a temperature, of which the most probable is kept."""
+"""Number of outputs that are sampled at a temperature; the most probable one is kept."""
 
 TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Temperatures tried in order if the output of the search is doubtful."""
 
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
-"""Tokens of Whisper for a window without speech, whose probability as the first token is used."""
+"""Names of Whisper's token for a window without speech. Its probability as the first token is
+used."""
 
 
 class WindowAlignment(NamedTuple):
-    """Result of a second pass over a window and its transcript."""
+    """Alignment of a window with its transcript, from a second pass over both."""
 
     rows: RowRanges
     """Positions of each token."""
@@ -64,7 +65,7 @@ class Recognizer(ABC):
         """Log-probabilities of CTC for each symbol at each position, for models with a CTC head."""
 
     def retry(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
-        """Transcribe in another way: with CTC alone, which cannot loop."""
+        """Transcribe a doubtful window in another way: here with CTC alone, which cannot loop."""
         return [best_path(logs_SV) for logs_SV in self.ctc_log_probs(waves)]
 
     def align(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[WindowAlignment]:
@@ -172,7 +173,7 @@ class DecoderRecognizer(Recognizer):
         return readings
 
     def real_rows(self, wave: Any) -> int:
-        """Number of positions without the padding of a window."""
+        """Number of encoder positions of the audio itself, without the padding of its window."""
         return replace(self.shape, pad_s=0.0).rows_of(len(wave))
 
     def attention(
@@ -222,7 +223,8 @@ class DecoderRecognizer(Recognizer):
 
     @torch.no_grad()
     def ctc(self, waves: Sequence[Any]) -> list[Tensor]:
-        """As `ctc_log_probs`, including the padding of windows."""
+        """Log-probabilities of CTC at each position (see `ctc_log_probs`), including the padding of
+        windows."""
         head = self.model.ctc
         assert head is not None
         device = next(self.model.parameters()).device

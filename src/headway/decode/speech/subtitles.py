@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from headway.decode.speech.word_times import WordTiming
 
 MOST_CHARACTERS = 42
+"""Longest subtitle line in characters, as in the style guides of broadcasters and Netflix."""
+
 MOST_S = 6.0
+"""Longest duration of a subtitle in seconds: the six-second rule of subtitling."""
+
 PAUSE_S = 0.8
-"""Length of a pause that starts a new subtitle. Too long a line or duration also starts one."""
+"""Length of a pause, in seconds, at which a new subtitle starts even if the current one has
+room."""
 
 
 def lines_of(words: Sequence[WordTiming]) -> list[list[WordTiming]]:

@@ -28,17 +28,22 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 FULL_SCALE = 32768.0
-"""Full scale of 16-bit samples."""
+"""Largest magnitude of 16-bit samples, which scaling maps to 1."""
 
 NO_SPEECH = 0.6
-"""Probability of the no-speech token above which a doubtful window counts as silent."""
+"""Probability of the no-speech token above which a doubtful window counts as silent; Whisper's
+value."""
 
 MOST_RATIO = 2.4
+"""Compression ratio above which a transcript counts as repetitive; Whisper's value (Radford et al.
+2022, §4.5)."""
+
 LEAST_LOG_PROB = -1.0
+"""Mean log-probability below which a transcript is doubtful; Whisper's value."""
 
 SPEECH_LEVEL = 10 ** (-60 / 20)
-"""RMS level of the loudest tenth of a second, relative to full scale, below which there is no
-speech."""
+"""Speech threshold of −60 dB relative to full scale: if the loudest tenth of a second is below it,
+there is no speech."""
 
 
 def compression_ratio(text: str) -> float:
@@ -49,7 +54,7 @@ def compression_ratio(text: str) -> float:
 
 @dataclass(frozen=True)
 class TranscriptCheck:
-    """Evidence against the transcript of a window."""
+    """Signs that the transcript of a window is wrong: repetition, low probability, or no end."""
 
     ratio: float
     log_prob: float
@@ -91,7 +96,7 @@ class WindowTranscript:
     """Log-probabilities of the tokens, and of the end token if there is one."""
 
     temperature: float = 0.0
-    """Sampling temperature."""
+    """Temperature at which the transcript was sampled; 0: not sampled."""
 
     no_speech: float | None = None
     """Probability of the no-speech token, for models with one. Only computed with times or for a
@@ -103,7 +108,7 @@ class WindowTranscript:
     n_attempts: int = 1
     is_silent: bool = False
     is_doubtful: bool = False
-    """Whether all attempts to transcribe it looped or had a low probability."""
+    """Whether all attempts at the window gave a repetitive or improbable transcript."""
 
     @property
     def log_prob(self) -> float | None:
@@ -358,8 +363,8 @@ class Transcriber:
         return results
 
     def _words(self, found: Hypothesis, numbers: Sequence[int]) -> list[str]:
-        """Texts of the words; decoded from the tokens if they do not match the words of the
-        text."""
+        """Texts of the words. They are decoded from the tokens if these do not match the words of
+        the text."""
         words = self._text(found).split()
         n_words = max(numbers, default=-1) + 1
         if len(words) == n_words:
@@ -383,14 +388,14 @@ SEARCHED = 1 / 3
 """Fraction of a window, at its end, that is searched for the quietest place."""
 
 QUIET_S = 0.2
-"""A window ends in the middle of the quietest stretch of this length, but at most a quarter of the
-searched part."""
+"""Length in seconds of the quietest stretch, in whose middle a window ends. It is limited to a
+quarter of the searched part."""
 
 
 @dataclass(frozen=True)
 class AudioWindow:
     start: float
-    """Seconds from the start of the recording."""
+    """Start of the window, in seconds from the start of the recording."""
 
     samples: AnyFloatArray
 
@@ -430,7 +435,8 @@ def _first(longest: int) -> int:
 
 
 def quiet_place(samples: AnyFloatArray, first: int, last: int, rate: int) -> int:
-    """Return where to cut: the middle of the quietest stretch between two samples."""
+    """Index of the sample at which to cut: the middle of the quietest stretch between two
+    samples."""
     stretch = max(1, min(int(QUIET_S * rate), (last - first) // 4))
     power = np.cumsum(samples[first:last].astype(np.float64) ** 2)
     power = np.concatenate([[0.0], power])

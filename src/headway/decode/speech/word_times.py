@@ -20,16 +20,18 @@ from headway.tokens.tokenizer import SPACE_MARK
 AnyFloatArray = NDArray[np.floating[Any]]
 
 MOST_HEADS = 6
+"""Largest number of alignment heads: OpenAI lists six for the models tiny and medium of Whisper."""
+
 GOOD_SHARE = 0.7
-"""Least share on the path of an alignment head, relative to the best head."""
+"""Least score of an alignment head, as a fraction of the score of the best head."""
 
 FOLLOWS = 0.5
-"""Heads follow the audio if their attention within the words exceeds chance by at least this
-fraction of the possible excess."""
+"""Least attention within the words, between chance (0) and all attention (1), at which heads count
+as following the audio."""
 
 MOST_CHANCE = 0.6
-"""Largest chance level at which heads can be judged. With a single word that fills the audio, all
-attention to the audio is attention to the word."""
+"""Largest chance level at which heads can be judged. For example, with a single word that fills the
+audio, all attention to the audio is attention to the word."""
 
 SMOOTH = 5
 """Width of the median filter over positions, which removes isolated peaks of attention."""
@@ -40,10 +42,10 @@ class WordTiming:
     text: str
     start: float
     end: float
-    """Start and end in seconds."""
+    """End of the word; like `start`, in seconds from the start of the audio."""
 
     confidence: float
-    """Geometric mean of the probabilities of its tokens."""
+    """Geometric mean of the probabilities of the word's tokens."""
 
 
 def monotone_path(worth_TS: AnyFloatArray) -> NDArray[np.int64]:
@@ -58,7 +60,7 @@ def monotone_path(worth_TS: AnyFloatArray) -> NDArray[np.int64]:
     best_T = np.full(n_tokens, -np.inf)
     best_T[0] = worth_TS[0, 0]
     came_ST = np.zeros((n_rows, n_tokens), np.bool_)
-    """Whether the best path to a token at a position comes from the token before it."""
+    """Whether the best path to a token at a position comes from the previous token."""
     for row in range(1, n_rows):
         before_T = np.concatenate([[-np.inf], best_T[:-1]])
         came_ST[row] = before_T > best_T
@@ -120,14 +122,14 @@ def token_rows(attention_HTS: AnyFloatArray) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class AttentionCoverage:
-    """Share of attention at the positions that were found for tokens and words."""
+    """Share of cross-attention on the positions that tokens and words are assigned to."""
 
     on_path: float
-    """Share on the positions of the attending token."""
+    """Share of each token's attention on its own positions."""
 
     in_words: float
-    """Share on the positions of the word that contains the token. For words of single letters, the
-    position of a letter means little."""
+    """Share of each token's attention on the positions of its word. It says more than `on_path` if
+    tokens are single letters, whose positions within a word mean little."""
 
     chance: float
     """Value of `in_words` for uniform attention."""
@@ -144,7 +146,8 @@ class AttentionCoverage:
 def measure_coverage(
     rows: Sequence[tuple[int, int]], attention_TS: AnyFloatArray, numbers: Sequence[int]
 ) -> AttentionCoverage:
-    """Measure the attention within tokens and words. `numbers`: the word of each token, or -1."""
+    """Measure how much attention is on the assigned positions. `numbers`: index of the word of each
+    token, or -1."""
     spans: dict[int, tuple[int, int]] = {}
     for number, (first, last) in zip(numbers, rows, strict=True):
         a, b = spans.get(number, (first, last))
@@ -197,30 +200,33 @@ def is_space(piece: str) -> bool:
 
 
 FRAME_S = 0.01
+"""Seconds per frame of the level: 10 ms, the hop of the mel frames."""
+
 QUIET_SHARE = 0.05
-"""Level of a pause, relative to the loudest frame nearby."""
+"""Largest level of a pause, relative to the loudest frame nearby."""
 
 NEAR_FRAMES = 15
-"""Largest distance of a pause from the border of the model, in frames."""
+"""Largest distance, in frames, between a pause and the word border that the model predicts."""
 
 
 CLEAR_SHARE = 0.02
-"""Level of a clear pause, which has at least two frames, relative to the loudest frame within a
-second."""
+"""Largest level of a clear pause, relative to the loudest frame within a second. A clear pause has
+at least two frames."""
 
 DISTANCE = 0.1
-"""Penalty of a pause, in frames of its length, per frame of distance from the border of the model.
-It is small, because CTC may place tokens far from the words."""
+"""Cost of choosing a pause away from the predicted word border, per frame of distance. A pause
+scores one per frame of its length. The cost is small, because CTC may place tokens far from the
+words."""
 
 MOST_WORTH = 20
-"""Largest score of a pause, in frames of its length."""
+"""Largest score of a pause, in frames: longer pauses are not better."""
 
 SHORTEST = 15
 """Least length of a word between two pauses, in frames."""
 
 
 def loudness(samples: AnyFloatArray, rate: int) -> AnyFloatArray:
-    """RMS level of every hundredth of a second."""
+    """RMS level of each frame of 10 ms."""
     step = max(1, round(FRAME_S * rate))
     n_frames = len(samples) // step
     frames = samples[: n_frames * step].reshape(n_frames, step).astype(np.float32)
@@ -233,11 +239,11 @@ def snap_to_pauses(
 ) -> list[WordTiming]:
     """Move the borders of words to the pauses between them.
 
-    Positions of the model are coarse, may assign a pause to either neighbour, and CTC may place
-    tokens far from where they are spoken. If the audio has enough clear pauses for all borders
-    between words, words are placed between the pauses that are long and near the borders of the
-    model. Otherwise each border moves to the nearest pause if it is close: the first word ends and
-    the second starts at the edges of the pause. Without a close pause the border stays.
+    The model's positions are coarse and may assign a pause to either neighbour, and CTC may place
+    tokens far from where they are spoken. If the audio has a clear pause for every border, the
+    words are placed between pauses that are long and near the borders of the model. Otherwise each
+    border moves to the nearest pause, if that is close: the first word ends where the pause starts,
+    and the second starts where it ends. Without a close pause the border stays.
     """
     level_A = loudness(samples, rate)
     if not words or not len(level_A) or not level_A.max():
@@ -265,8 +271,8 @@ def snap_to_pauses(
 
 
 def _clear(level_A: AnyFloatArray, words: Sequence[WordTiming]) -> list[tuple[int, int]] | None:
-    """Find the silence before the first word, a clear pause for each border, and the silence after
-    the last word. None if there are too few pauses."""
+    """Silence before the first word, a clear pause for each border, and the silence after the last
+    word. None if there are too few clear pauses."""
     n = len(level_A)
     reach = round(1 / FRAME_S)
     padded = np.pad(level_A, reach)
@@ -284,7 +290,8 @@ def _clear(level_A: AnyFloatArray, words: Sequence[WordTiming]) -> list[tuple[in
 
 
 def _chosen(runs_P2: NDArray[np.int64], borders: Sequence[int]) -> list[int] | None:
-    """Indices of the pauses, one for each border and in order, with the highest total score."""
+    """Choose one pause for each border, in order, with the highest total score. Returns their
+    indices, or None if there are too few."""
     if len(runs_P2) < len(borders):
         return None
     length_P, middle_P = np.minimum(runs_P2[:, 1] - runs_P2[:, 0], MOST_WORTH), runs_P2.mean(1)
