@@ -16,7 +16,7 @@ from headway.settings.model import AudioEncoderSettings, AudioSeq2SeqSettings
 
 
 class AudioEncoder(Encoder):
-    """Audio encoder. `forward` returns one vector per position, which covers a few frames."""
+    """Audio encoder. `forward` returns one vector per position; a position covers a few frames."""
 
     @property
     def ctc(self) -> LMHead:

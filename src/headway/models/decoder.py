@@ -57,7 +57,7 @@ class Decoder(EncoderWithHeads):
 
     @property
     def is_counted(self) -> bool:
-        """Whether the model is a table of n-grams instead of a neural network."""
+        """Whether the model is a table of counted n-grams instead of a neural network."""
         return isinstance(self.head, NgramLMHead)
 
     @property

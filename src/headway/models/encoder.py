@@ -51,7 +51,7 @@ class Encoder(EncoderWithHeads):
 
     @property
     def neural(self) -> Encoder:
-        """This model without its n-gram member; layers and heads are shared."""
+        """The same encoder without its n-gram member; layers and heads are shared."""
         if self.ngrams is None:
             return self
         alone = Encoder(self.front, self.stack, self.heads, self.pooling)
@@ -60,8 +60,8 @@ class Encoder(EncoderWithHeads):
     def for_classes(
         self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None
     ) -> tuple[Tensor, Layout]:
-        """Return vectors that give the same `classes` as all vectors, and their layout. If classes
-        are read from the first tokens, the last layer computes only those."""
+        """Vectors that suffice to compute `classes`, and their layout. If classes are read from the
+        first tokens, the last layer computes only those."""
         n_first = self.n_first
         whole = n_first is None or not layout.has_all(n_first)
         if whole or not isinstance(self.stack, Stack) or not self.stack.can_end_early:
@@ -81,11 +81,12 @@ class Encoder(EncoderWithHeads):
 
     @property
     def n_first(self) -> int | None:
-        """Number of first tokens that classes are read from; None if they are read from others."""
+        """Number of first tokens that classes are read from; None if other tokens are read, too."""
         return 1 if self.pooling == "first" else None
 
     def scores(self, x_ND: Tensor) -> Tensor:
-        """Logits of the vocabulary for the given tokens; in masked training only masked ones."""
+        """Logits over the vocabulary for the given hidden states; in masked training only those of
+        masked tokens."""
         return self.lm_head(x_ND)
 
     @property

@@ -98,7 +98,7 @@ def load_model(
 
 
 def model_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors of a model by name; a shared tensor appears once."""
+    """Tensors of a model by name; a shared tensor is listed once."""
     return {names[0]: tensor.detach() for names, tensor in _tensors_with_names(model)}
 
 
@@ -169,6 +169,7 @@ def _tensors_with_names(model: nn.Module) -> list[tuple[list[str], Tensor]]:
 
 
 def _name_in(file: Iterable[str], names: list[str]) -> str:
-    """The one of these names that a file uses for a tensor; the first if it has none of them."""
+    """Name that a file uses for a shared tensor: one of its names, or the first of them if the file
+    has none."""
     known = set(file)
     return next((name for name in names if name in known), names[0])

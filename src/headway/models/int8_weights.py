@@ -13,7 +13,7 @@ from torch import Tensor
 from headway.nn.int8 import QuantizedMatrix
 
 SCALE = ".row_scale"
-"""Suffix of the name of the scales, after the name of their matrix."""
+"""Suffix that names the scales of a matrix: they are stored under its name with this suffix."""
 
 
 def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

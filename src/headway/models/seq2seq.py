@@ -36,7 +36,8 @@ class Seq2Seq(Model):
         self.ctc = ctc
 
     def encode(self, source_M: Any, layout: Layout) -> Memory:
-        """`source_M`: the input of the source front: token numbers, images or audio."""
+        """Encode sources. `source_M`: input of the source front, such as token numbers, images or
+        audio."""
         x_MD = self.source_front(source_M, layout)
         return Memory(self.encoder(x_MD, layout), layout)
 
@@ -86,7 +87,8 @@ def compose_seq2seq(
     source: Embedding | None = None,
     ctc: LMHead | None = None,
 ) -> Seq2Seq:
-    """Build both stacks, the target front and the output head, for any kind of source."""
+    """Build an encoder-decoder for any kind of source: both stacks, the target front and the output
+    head."""
     softmax = {"all": target, "target-softmax": target, "source-softmax": source}
     return Seq2Seq(
         source_front,

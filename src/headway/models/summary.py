@@ -39,7 +39,7 @@ class ParameterCount:
     kind: str
     parameters: int
     shared_with: str = ""
-    """The part in which a tied weight is counted; empty if the part shares none."""
+    """Part in which a tied weight is counted; empty for parts whose weights are not tied."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,10 @@ class Activations:
     sequences: int
     length: int
     fused_bytes: int
-    """Bytes with fused attention, used on GPUs, and on CPUs without attention dropout."""
+    """Size in bytes with fused attention, which GPUs use, and CPUs without attention dropout."""
 
     written_out_bytes: int
-    """Bytes if attention weights are kept, as on CPUs with attention dropout."""
+    """Size in bytes if attention weights are stored, as on CPUs with attention dropout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +61,12 @@ class Summary:
     parts: list[ParameterCount]
     activations: Activations
     cache_numbers: int
-    """Numbers that the decoding cache keeps per token, in all layers. 0: no decoder."""
+    """Number of values that the decoding cache stores per token, over all layers; 0 without a
+    decoder."""
 
     memory_numbers: int
-    """Numbers that the decoding cache keeps per source token, in all layers. 0: no source."""
+    """Number of values that the decoding cache stores per source token, over all layers; 0 without
+    a source."""
 
     @property
     def training_bytes(self) -> int:
@@ -116,7 +118,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def parts(model: nn.Module) -> list[ParameterCount]:
-    """Parts in the order of the model, including those that have only shared parameters."""
+    """Parts of the model in order, including parts whose parameters are all tied to others."""
     owner: dict[int, tuple[str, str]] = {}
     sizes: dict[tuple[str, str], int] = {}
     shared: dict[tuple[str, str], str] = {}
@@ -137,8 +139,8 @@ def parts(model: nn.Module) -> list[ParameterCount]:
 
 
 def _part_of(name: str) -> tuple[str, str]:
-    """Child and kind of a parameter: `encoder.blocks.3.attention.to_out.weight` is of the child
-    `encoder` and the kind `attention`."""
+    """Child module and kind of a parameter: `encoder.blocks.3.attention.to_out.weight` has the
+    child `encoder` and the kind `attention`."""
     child, *inner = name.split(".")
     kind = inner[2] if inner[0] == "blocks" else inner[0]
     if kind.startswith(("norm_", "final_norm")):
@@ -187,7 +189,8 @@ def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) ->
 
 @contextmanager
 def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
-    """Collect the memory that autograd keeps, other than the weights of the model."""
+    """Context that collects the memory that autograd keeps for the backward pass, other than
+    weights."""
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -202,7 +205,8 @@ def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
 
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
-"""A private operation of torch. Without it, attention is counted as if its weights were kept."""
+"""Name of a private operation of torch. Without it, attention is counted as if its weights were
+stored."""
 
 
 class _FusedAttention(TorchFunctionMode):

@@ -19,8 +19,8 @@ class ImageEncoder(Encoder):
     then the patches."""
 
     def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """Input of each classification head, without ViT's pooler. DeiT has a second head, which
-        was distilled from a teacher and reads the token after the class token."""
+        """Input of each classification head: the class token, without ViT's pooler. DeiT has a
+        second head, distilled from a teacher, which reads the token after the class token."""
         rows = {"classes": layout.pooled(x_ND, self.pooling)}
         if "distilled" in self.heads:
             rows["distilled"] = layout.nth(x_ND, 1)

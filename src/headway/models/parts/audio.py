@@ -40,18 +40,19 @@ class AudioBatch:
     """Samples of all recordings, between -1 and 1."""
 
     centre_A: Tensor
-    """Index of the middle sample of each frame."""
+    """Index of the middle sample of each frame in `samples_S`."""
 
     low_A: Tensor
     high_A: Tensor
-    """Sample indices of the begin (`low_A`) and end (`high_A`) of the recording of each frame."""
+    """Index after the last sample of each frame's recording in `samples_S`; `low_A` is the index of
+    its first sample."""
 
     number_A: Tensor
-    """Number of the recording of each frame."""
+    """Index of the recording that each frame belongs to."""
 
     taps: tuple[Tensor, ...]
-    """For each convolution the input rows of each output (N 3). The index after the last row is
-    silence, for the ends of a recording."""
+    """Input rows that each convolution reads for each output (N 3). The index after the last row
+    means silence, at the ends of a recording."""
 
     n_recordings: int
     speed_A: Tensor | None = None
@@ -125,7 +126,8 @@ def _taps(lengths: NDArray[np.int64], stride: int) -> tuple[NDArray[np.int64], N
 
 
 class FlatConv(nn.Module):
-    """Convolution over time within each recording: a matrix over three rows, then GELU."""
+    """Convolution over time within each recording of a flat batch: a matrix over three rows, then
+    GELU."""
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()

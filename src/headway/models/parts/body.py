@@ -109,7 +109,7 @@ def stack(
 
 
 class StackPlace(NamedTuple):
-    """Place of a stack in its model."""
+    """Place of a stack in its model, such as the encoder or the decoder."""
 
     kind: str
     causal: bool
@@ -117,7 +117,8 @@ class StackPlace(NamedTuple):
 
 
 StackParts = tuple[Callable[[int], Layer], nn.Module | None]
-"""A function that builds the layer with a number, and the attention bias that all layers share."""
+"""Parts of a stack: a function that builds the layer with a number, and the attention bias that all
+layers share."""
 
 NormFactory = Callable[[], nn.Module]
 

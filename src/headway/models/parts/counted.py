@@ -1,5 +1,8 @@
-"""Parts of an n-gram language model: the front passes token numbers through, the only layer
-collects the last tokens, and the head looks up their n-grams. It is built by counting."""
+"""Parts of an n-gram language model, which is built by counting.
+
+The front passes token numbers through, the only layer collects the last tokens, and the head looks
+up their n-grams.
+"""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ class Parts:
     `model.block_layout`, which still determines whether the stack ends with a norm."""
 
     positions: Callable[[TextSettings, int], nn.Module | None] | None = None
-    """Builds the positional encoding from the settings and the width of the embeddings. The module
-    receives embeddings (N D) and their layout, and returns the encoded embeddings. Replaces
-    positional encodings that are added."""
+    """Builds the positional encoding that is added to embeddings, from the settings and the width
+    of the embeddings. The module receives embeddings (N D) and their layout, and returns the sum.
+    It replaces those of the settings."""
 
     scope: Callable[[AttentionSpec, str, int], AttentionSpec] | None = None
     """Returns the attention scope of a layer (scale, window, bias), given the default scope, the
@@ -63,9 +63,8 @@ REGISTERED: dict[str, Parts] = {}
 
 
 def register_parts(parts: Parts | None, recorded: str | None = None, of: str = "") -> None:
-    """Register custom parts for models that are built under their name from now on.
-
-    `of`: the run that they are for, whose settings record the name `recorded`."""
+    """Register custom parts under their name, for models that are built from now on. `of`: name of
+    a run to load, whose settings record the parts `recorded`; other parts raise an error."""
     if parts is None:
         return
     if not isinstance(parts, Parts):

@@ -21,14 +21,14 @@ class Front(nn.Module):
     """
 
     reads: ClassVar[Literal["text", "image", "audio"]] = "text"
-    """Modality of its input."""
+    """Modality of the front's input."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dtype: torch.dtype | None = None
 
     def rows(self, item: Any) -> int:
-        """Number of positions of one raw item."""
+        """Number of positions that one raw item takes."""
         raise NotImplementedError
 
     def collate(
@@ -38,7 +38,8 @@ class Front(nn.Module):
         raise NotImplementedError
 
     def blanks(self, n_rows: int) -> list[Any]:
-        """Return empty items of typical size that fill about `n_rows` positions."""
+        """Empty items of typical size that fill about `n_rows` positions, for measurements without
+        data."""
         raise NotImplementedError
 
     def cast(self, x_ND: Tensor) -> Tensor:
@@ -46,7 +47,7 @@ class Front(nn.Module):
 
 
 def on_device(batch: BatchT, device: torch.device | str) -> BatchT:
-    """Move the tensors of a front's input, a dataclass, to a device."""
+    """Move the input of a front, a dataclass of tensors, to a device."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, tuple):

@@ -23,17 +23,18 @@ from headway.nn.layout import Layout
 
 
 class TokenView(IntEnum):
-    """Features of a token. The value 0 means that there is no token."""
+    """Features of a token, as columns of a table. The value 0 means that there is no token."""
 
     PIECE = 0
     FOLDED = 1
-    """The token in lower case."""
+    """Number of the token in lower case."""
 
     SHAPE = 2
-    """Capitals, digits, symbols, whether the token begins a word, and its segment."""
+    """Number of the token's shape: capitals, digits, symbols, whether it begins a word, and its
+    segment."""
 
     ENDING = 3
-    """The last three letters, in lower case."""
+    """Number of the token's last three letters, in lower case."""
 
     BEGINS = 4
     """1 if the token begins a word, 0 if it continues one."""
@@ -42,7 +43,7 @@ class TokenView(IntEnum):
 class NgramFeature(NamedTuple):
     view: TokenView
     offsets: tuple[int, ...]
-    """Positions of its tokens, relative to the current token."""
+    """Positions of the n-gram's tokens, relative to the current token."""
 
 
 TEXT_NGRAMS = (NgramFeature(TokenView.FOLDED, (0,)), NgramFeature(TokenView.FOLDED, (0, 1)))
@@ -60,12 +61,15 @@ TOKEN_NGRAMS = tuple(
 """N-grams around a token that is tagged, in addition to its whole word."""
 
 LONGEST_WORD = 4
-"""Number of tokens of a word that are used."""
+"""Number of tokens that identify a word; of longer words only the first ones count."""
 
 SHAPES = 1 << 8
-"""Upper limit of the shapes in a vocabulary; the segment is added as a multiple of it."""
+"""Upper limit of the number of shapes in a vocabulary. The segment is added to a shape as a
+multiple of it."""
 
 PRIME = (1 << 31) - 1
+"""Modulus of the n-gram hash: the largest prime below 2³¹ (a Mersenne prime), so that products fit
+into 64 bits."""
 
 SHARE = 0.6
 """Weight of the n-grams until it is fitted on validation data. For classifiers trained from
@@ -80,13 +84,13 @@ class NgramScores:
     """One row per text (classes) or per token (tags)."""
 
     ngram_weight: Tensor
-    """Weight of these scores between 0 and 1; a scalar."""
+    """Weight of the n-gram scores between 0 and 1; a scalar tensor."""
 
     def rows(self, rows_R: Tensor) -> NgramScores:
         return NgramScores(self.scores_RC[rows_R], self.ngram_weight)
 
     def blend(self, neural_RC: Tensor) -> Tensor:
-        """Weighted mean with the scores of the neural head."""
+        """Weighted mean of these scores and those of the neural head."""
         scores_RC = self.scores_RC.to(neural_RC.dtype)
         return torch.lerp(neural_RC, scores_RC, self.ngram_weight.to(neural_RC.dtype))
 
@@ -125,8 +129,8 @@ class Ngrams(nn.Module):
         return sums_BC[:-1] + self.bias_C
 
     def unique_per_text(self, tokens_N: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Return the bucket and the text of each n-gram. Padding and repetitions within a text get
-        the number after the last text."""
+        """Table row and text of each n-gram. Padding and repetitions within a text get the number
+        after the last text, so that they are ignored."""
         n_buckets, nobody = len(self.weight_GC), layout.starts_B.shape[0]
         owner_N = torch.where(layout.real_N(), layout.numbers_N(), nobody)
         keys = (owner_N[:, None] * n_buckets + self.buckets(tokens_N, layout)).flatten()
@@ -136,7 +140,7 @@ class Ngrams(nn.Module):
         return keys % n_buckets, owner
 
     def buckets(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        """Table rows of the n-grams of each token (N, grams)."""
+        """Table rows (hash buckets) of the n-grams at each token (N, grams)."""
         views_KN = self.views_KV[:, tokens_N].long()
         if segments_N is not None:
             of_shapes = torch.arange(len(TokenView), device=tokens_N.device) == TokenView.SHAPE
@@ -149,7 +153,7 @@ class Ngrams(nn.Module):
         return mixed % len(self.weight_GC)
 
     def spans(self, tokens_T: Tensor) -> list[list[tuple[int, ...]]]:
-        """Token positions covered by each n-gram in `buckets`, for one text."""
+        """Token positions that each n-gram in `buckets` covers, for one text."""
         n, begins_T = len(tokens_T), (self.views_KV[TokenView.BEGINS, tokens_T] > 0).tolist()
         found = []
         for t in range(n):

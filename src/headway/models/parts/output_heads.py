@@ -32,7 +32,7 @@ class LMHead(nn.Module):
         bias: bool,
         scale: float = 1.0,
     ) -> None:
-        """`scale`: factor that vectors are multiplied by before the matrix."""
+        """`scale`: factor by which vectors are multiplied before the matrix."""
         super().__init__()
         self.linear = Linear(d_model, vocab_size, bias=bias)
         if tied is not None:
@@ -135,8 +135,8 @@ def set_class_prior(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
 
 @torch.no_grad()
 def apply_temperature(model: nn.Module, temperature: float, share: float | None = None) -> None:
-    """Divide all label scores by a temperature, in the weights themselves, so that every runtime
-    computes the same probabilities. `share`: new weight of the n-grams."""
+    """Divide all label scores by a temperature. The weights themselves are changed, so that every
+    runtime computes the same probabilities. `share`: new weight of the n-grams."""
     for part in model.modules():
         if isinstance(part, LabelHead):
             for weight in part.parameters():
@@ -190,11 +190,11 @@ class ModelInput:
 
 class HiddenStates(NamedTuple):
     x_ND: Tensor
-    """Final hidden states, which heads read."""
+    """Final hidden states, which the heads read."""
 
     layout: Layout
     memory: Memory | None = None
-    """Encoder output, in an encoder-decoder."""
+    """Encoder output of an encoder-decoder; None for other models."""
 
     ngrams: NgramScores | None = None
     """Label scores of the n-gram member; None without one, and during training."""
@@ -213,7 +213,7 @@ class Model(nn.Module):
 
 
 class EncoderWithHeads(Model):
-    """A model with named `heads`, such as `classes` for texts and `tags` for tokens."""
+    """Model with named output heads, such as `classes` for texts and `tags` for tokens."""
 
     heads: nn.ModuleDict
     pooling: str
@@ -223,7 +223,8 @@ class EncoderWithHeads(Model):
         return layout.pooled(x_ND, self.pooling)
 
     def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """Input of each classification head, one row per text. Their scores are averaged."""
+        """Input of each classification head, one row per text. The scores of several heads are
+        averaged."""
         return {"classes": self.pooled(x_ND, layout)}
 
     def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
@@ -232,7 +233,7 @@ class EncoderWithHeads(Model):
         return read[0] if len(read) == 1 else torch.stack(read).mean(0)
 
     def cosine_head(self, scale: float) -> Callable[[Tensor], Tensor]:
-        """Return a function that scores classes by cosines instead of dot products."""
+        """Function that scores classes by scaled cosines instead of dot products."""
         head = self.head_named("classes")
         assert isinstance(head, LabelHead)
         return CosineHead(head, scale)

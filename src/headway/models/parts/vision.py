@@ -31,10 +31,10 @@ class ImageBatch:
 
     order_N: Tensor | None = None
     """Index of each position of the batch among the positions of the concatenated groups. None:
-    both have the same order."""
+    both orders are equal."""
 
     masked_N: Tensor | None = None
-    """True for positions that are replaced by the mask vector, never for class tokens."""
+    """True for positions that are replaced by the mask vector; never true for class tokens."""
 
 
 def collate_images(
@@ -66,15 +66,15 @@ def _tensor(item: Any) -> Tensor:
 
 
 def _order(places: Sequence[int], lengths: Sequence[int]) -> Tensor:
-    """Indices that bring positions back into the order of the images, when the images are stored in
-    the order `places`."""
+    """Permutation that brings the positions of images stored in the order `places` back into the
+    order of the batch."""
     starts = dict(zip(places, np.cumsum([0, *(lengths[p] for p in places)]).tolist(), strict=False))
     rows = [np.arange(length) + starts[number] for number, length in enumerate(lengths)]
     return torch.from_numpy(np.concatenate(rows).astype(np.int64))
 
 
 class Conv(nn.Conv2d):
-    """Convolution that computes in the type of its input, as `nn.linear.Linear` does."""
+    """Convolution that computes in the data type of its input, as `nn.linear.Linear` does."""
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -197,7 +197,7 @@ class ImageFront(Front):
         return cut.permute(0, 1, 3, 4, 2, 5, 6, 7).flatten(4).flatten(1, 3)
 
     def _rows(self, group: Tensor) -> Tensor:
-        """Vectors of all positions of images of one size, without positional encoding (B R D)."""
+        """Vectors of all positions of images with one size (B R D), without positional encoding."""
         n_images, n_frames = group.shape[:2]
         x_BTCYX = self.cast(self.pixels(group))
         if self.stem is not None:
@@ -212,7 +212,7 @@ class ImageFront(Front):
         return torch.cat([first_BED, x_BRD], dim=1)
 
     def _code(self, group: Tensor) -> Tensor:
-        """Positional encodings of images of one size (B R D)."""
+        """Positional encodings for images with one size (B R D)."""
         assert self.places is not None
         n_times, n_lines, n_columns = self.shape.grid_of(*(group.shape[i] for i in (1, 3, 4)))
         place_PD = self.places.code(n_lines, n_columns)
