@@ -41,7 +41,8 @@ class LayerCache:
         return k_BSGK.flatten(0, 1), v_BSGK.flatten(0, 1), keys
 
     def grids(self, k_NGK: Tensor, v_NGK: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cells for such keys and values, at the current capacity of the cache."""
+        """Return the cells for keys and values of this kind, at the current capacity of the
+        cache."""
         capacity = self.cache.capacity
         return self._room(KEYS, k_NGK, capacity), self._room(VALUES, v_NGK, capacity)
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from headway.nn.layout import Layout
 
 NEVER = -1e5
-"""Log-probability of impossible events. It is finite, so that differences of it are not NaN."""
+"""Log-probability of impossible events: finite, so that differences between two of them are not
+NaN."""
 
 
 class CtcLoss(NamedTuple):
@@ -89,10 +90,10 @@ class PrefixState:
     """Log-probability that the rows up to here emit the hypothesis and end with a blank."""
 
     last_H: Tensor
-    """Last symbol of each hypothesis; −1 if it is empty."""
+    """Last symbol of each hypothesis; −1 for an empty hypothesis."""
 
     number_H: Tensor
-    """Number of the row sequence that each hypothesis belongs to."""
+    """Index of the row sequence (recording) that each hypothesis belongs to."""
 
     score_H: Tensor
     """Log-probability that the text starts with the hypothesis."""

@@ -1,4 +1,4 @@
-"""How far a student's outputs are from a teacher's: distillation and R-Drop."""
+"""Divergences between the outputs of two models or passes, for distillation and R-Drop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Divergence = Callable[[Tensor, Tensor, float], Tensor]
-"""Divergence of outputs (R C) from a teacher's (R C) at a temperature, for each position."""
+"""Type of functions that return the divergence of outputs (R C) from a teacher's (R C) at a
+temperature, one value per row."""
 
 
 def softmax_divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:

@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 NONE = -1
+"""Placeholder for "no backward pass"; torch numbers them from 0."""
+
 CAN_DEFER = hasattr(torch._C, "_current_graph_task_id")
 
 

@@ -24,6 +24,8 @@ from headway.nn.feedforward import FeedForward
 from headway.nn.positions import Grid2d
 
 STD = 0.02
+"""Standard deviation of weights in BERT and GPT-2."""
+
 SCHEMES = ("paper", "bert", "gpt2", "small")
 
 

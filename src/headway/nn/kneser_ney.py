@@ -36,7 +36,7 @@ That is so if no n-gram occurs once, twice or three times, or if an estimate is 
 """
 
 NONE = -1
-"""Placeholder for a missing node: the context does not occur in the counted text."""
+"""Placeholder for a node that does not exist: the context does not occur in the counted text."""
 
 
 class NgramTables(NamedTuple):

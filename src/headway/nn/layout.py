@@ -41,7 +41,7 @@ class Layout:
     Empty for the keys of a cache, which are not embedded again."""
 
     longest: int
-    """Upper bound of the sequence lengths. It is exact except in the fixed-size form."""
+    """Upper bound of the sequence lengths; exact unless the layout has fixed shapes."""
 
     reach: int
     """Upper bound of the positions: all are smaller."""
@@ -50,11 +50,12 @@ class Layout:
     """Starts of the sequences and, last, the number of rows; None if they are not contiguous."""
 
     stride: int | None = None
-    """Number of rows from one start to the next, if it is constant: the rows are a grid."""
+    """Number of rows between the starts of consecutive sequences, if it is constant; the rows then
+    form a grid."""
 
     lengths: tuple[int, ...] | None = None
-    """`lengths_B` on the host, if known: attention can then group by length without waiting for the
-    device. None in the fixed-size form, whose compiled steps must not depend on the lengths."""
+    """Copy of `lengths_B` on the host, if known: attention can then group by length without waiting
+    for the device. None with fixed shapes, whose compiled steps must not depend on the lengths."""
 
     tree: Tree | None = None
     """Mask of a cache's keys per query, if the hypotheses of a beam share them."""

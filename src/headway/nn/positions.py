@@ -229,7 +229,7 @@ class Relative(nn.Module):
 
 
 class PrunedBias(nn.Module):
-    """Position bias of the heads that remain in a pruned attention."""
+    """Attention position bias for the heads that remain after pruning."""
 
     kept_H: Tensor
 
@@ -244,7 +244,7 @@ class PrunedBias(nn.Module):
 
 
 def max_positions(front: nn.Module) -> int | None:
-    """Return the most positions that a front supports, or None if there is no limit."""
+    """Return the maximum number of positions that a front supports, or None without a limit."""
     tables = [part.table for part in front.modules() if isinstance(part, Learned)]
     return min((table.num_embeddings for table in tables), default=None)
 

@@ -32,7 +32,7 @@ CELLS: dict[str, tuple[type[nn.LSTM] | type[nn.GRU], int]] = {
 """torch's layer of each kind, and its number of gates. Its weights fuse one matrix per gate."""
 
 LATEST = 32
-"""Number of last tokens whose states are kept after a prompt, and so can be undone."""
+"""Number of last tokens of a prompt whose states are kept, so that up to as many can be undone."""
 
 STATE = "state"
 

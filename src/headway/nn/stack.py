@@ -28,7 +28,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = final_norm
         self.bias = bias
-        """Position bias that the attention of all blocks shares. The stack owns it."""
+        """Position bias that all blocks share in attention. It is registered here, once."""
 
         self.given = Tap()
         """Tap on the input of each block."""

@@ -85,7 +85,7 @@ def _keys(keys: Layout) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _queries(queries: Layout) -> tuple[Tensor, Tensor]:
-    """Row numbers of each sequence in a grid (B T), and the cell of each row in that grid."""
+    """Indices of the rows of each sequence in a grid (B T), and the grid cell of each row."""
     step_T = torch.arange(queries.longest, device=queries.starts_B.device)
     row_BT = queries.starts_B.long()[:, None] + step_T
     number_N = queries.numbers_N()

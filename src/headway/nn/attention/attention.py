@@ -33,7 +33,7 @@ def attend_recorded(
     scope: AttentionSpec,
     weights: Tap,
 ) -> Tensor:
-    """Call `attend`, or an explicit implementation if the attention weights are recorded."""
+    """Compute attention, with an explicit implementation if the attention weights are recorded."""
     if not weights.is_recording:
         return attend(q_NHK, k_MGK, v_MGK, queries, keys, scope)
     explicit = attend_padded if isinstance(keys, PaddedLayout) else attend_explicit
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Rows of `to_qkv` for queries, keys and values."""
+        """Numbers of rows of `to_qkv` for queries, keys and values."""
         n_kv = self.n_kv_heads * self.d_head
         return self.n_heads * self.d_head, n_kv, n_kv
 
@@ -136,7 +136,8 @@ class Attention(nn.Module):
         return self._normed(self._heads(q_NE), self.norm_q)
 
     def _project_memory(self, memory: Memory, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the memory; with a cache, only the first call computes them."""
+        """Keys and values of the encoder output. With a cache, only the first call computes
+        them."""
         if cache is None:
             return self.keys_of(memory)
         if cache.memory is None:

@@ -18,10 +18,11 @@ from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout, Tree
 
 WASTE = 1.25
-"""Most cells per real token in the grids of a group."""
+"""Largest number of grid cells per real token in a group of sequences."""
 
 SMALL = 512
-"""Groups with fewer cells than this may have more padding, because another call would cost more."""
+"""Groups with fewer cells than this may have more padding: splitting them would cost one more call,
+which takes longer than the padding."""
 
 
 def attend_dense(
@@ -103,7 +104,7 @@ def _tree_mask(q_BTHK: Tensor, queries: Layout, tree: Tree, scope: AttentionSpec
 
 
 def tree_distance(tree: Tree, queries: Layout) -> Tensor:
-    """Key position minus query position (B T S)."""
+    """Position of each key minus that of each query (B T S), for the hypotheses of a beam."""
     return tree.position_S - queries.positions_N.view(*tree.may_BTS.shape[:2], 1)
 
 
@@ -151,7 +152,7 @@ class _Group:
 
     @classmethod
     def over(cls, queries: Layout, keys: Layout, chosen: Sequence[int] | None) -> _Group:
-        """Group of the `chosen` sequences, or of all in order."""
+        """Build the group of the `chosen` sequences, or of all sequences in order."""
         index = slice(None) if chosen is None else torch.tensor(chosen).to(queries.starts_B.device)
         q_lengths_B, k_lengths_B = queries.lengths_B[index], keys.lengths_B[index]
         if queries.lengths is None or keys.lengths is None:  # fixed-size form: lengths unknown
@@ -180,7 +181,7 @@ class _Cells:
 
     row_of_cell_C: Tensor
     empty_C: Tensor
-    """Cells without a row, as indices, or as a mask in the fixed-size form."""
+    """Grid cells without a row, as indices; as a mask in batches of fixed size."""
 
     cell_of_row_N: Tensor
     lost_N: Tensor

@@ -37,7 +37,8 @@ class AttentionSpec:
 
     @staticmethod
     def distance_TS(scores_HTS: Tensor) -> Tensor:
-        """Key position minus query position. The last query has the position of the last key."""
+        """Position of each key minus that of each query. The last query has the position of the
+        last key."""
         n_queries, n_keys = scores_HTS.shape[-2:]
         q_T1 = torch.arange(n_keys - n_queries, n_keys, device=scores_HTS.device)[:, None]
         return torch.arange(n_keys, device=scores_HTS.device) - q_T1

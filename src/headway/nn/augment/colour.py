@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LEVELS = 256
+"""Levels of an 8-bit colour channel, in which the operations are defined."""
+
 LUMA = (0.299, 0.587, 0.114)
 """Luma weights of red, green and blue (ITU-R BT.601)."""
 
@@ -29,7 +31,7 @@ def grey(x_BTCYX: Tensor) -> Tensor:
 
 
 def mean_grey(grey_BTCYX: Tensor) -> Tensor:
-    """Uniform grey with the mean brightness."""
+    """Uniform grey image with the mean brightness of each image."""
     return grey_BTCYX.mean((1, 2, 3, 4), keepdim=True).expand_as(grey_BTCYX)
 
 

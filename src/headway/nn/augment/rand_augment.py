@@ -22,10 +22,10 @@ OPERATIONS = ("same", *MOVES, *BLENDS, "posterize", "solarize", "stretch", "equa
 FULL = 10.0
 """Highest magnitude, at which operations have the strengths below."""
 
-SHEAR = 0.3
+SHEAR = 0.3  # slope; shear, turn and blend as in AutoAugment (Cubuk et al. 2019)
 MOVE = 0.6  # of half an image
 TURN = pi / 6
-BLEND = 0.9
+BLEND = 0.9  # deviation of the factor from 1
 BITS = 4  # removed out of 8
 
 

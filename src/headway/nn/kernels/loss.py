@@ -12,6 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 8192
+"""Number of logits per row that a program holds at a time; a larger vocabulary takes several
+blocks."""
 
 
 @triton.jit
