@@ -196,7 +196,6 @@ def bars(title: str, servers: dict[str, Any]) -> str:
 
 
 FIGURES = {
-    "readme-serve": translator,
     "serve-start": started,
     "serve-transcribe": transcriber,
     "serve-api": api,
