@@ -105,8 +105,8 @@ class Engine:
         )
 
     def model(self) -> Encoder | Decoder:
-        """Model of the engine behind the interface of headway's models, for tasks that read vectors
-        or heads."""
+        """Adapter that gives the engine the interface of headway's models, for tasks that read
+        vectors or heads."""
         self._cannot("return a vector for each token")
 
     def _cannot(self, what: str) -> NoReturn:

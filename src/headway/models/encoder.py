@@ -51,7 +51,7 @@ class Encoder(EncoderWithHeads):
 
     @property
     def neural(self) -> Encoder:
-        """The same encoder without its n-gram member; layers and heads are shared."""
+        """A copy of this encoder without its n-gram member; it shares the layers and heads."""
         if self.ngrams is None:
             return self
         alone = Encoder(self.front, self.stack, self.heads, self.pooling)

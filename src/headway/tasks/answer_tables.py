@@ -188,8 +188,9 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[RowCells])
 
 
 def save_table(answers: Sequence[Answer], path: Path) -> None:
-    """Write a table with one row per answer: the input columns if the inputs were rows of a table,
-    otherwise `id` and `place` if known, and then the answer."""
+    """Write a table with one row per answer. Its first columns are those of the input if the inputs
+    were rows of a table, otherwise `id` and `place` if they are known. The columns of the answer
+    follow."""
     rows = [dict(_given(one)) for one in answers]
     cells = [to_cells(one) for one in answers]
     given = dict.fromkeys(name for row in rows for name in row)

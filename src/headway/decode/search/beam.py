@@ -157,8 +157,8 @@ def coverage_penalty(attention_S: Tensor, real_S: Tensor, weight: float) -> Tens
 
 @dataclass(frozen=True)
 class Beams:
-    """State of B sources with W hypotheses of up to T tokens. Unused slots have log-probability
-    -inf."""
+    """State of a beam search: B sources with W hypotheses each, of up to T tokens. Unused slots
+    have log-probability -inf."""
 
     tokens_BWT: Tensor
     token_log_probs_BWT: Tensor
@@ -244,10 +244,12 @@ def grow(
     beams: Beams, found: BeamCandidates, at_1: Tensor, *, eos: int, penalty: Penalty,
     bonus_BC: Tensor | None = None, stop_at: int = 1,
 ) -> tuple[Beams, Tensor]:  # fmt: skip
-    """Return the beams after one step, and the parent of each alive hypothesis.
+    """Advance the beams by one step. Returns the new beams, and the parent of each alive
+    hypothesis.
 
     `at_1` is the number of tokens so far, on the device. `bonus_BC` is added to the score of a
-    continuation that ends. A source stops when its `stop_at` best finished ones cannot be beaten.
+    continuation that ends. A source stops when its `stop_at` best finished hypotheses cannot be
+    beaten.
     """
     going_B = ~beams.done_B
     ends_BC = (found.token_BC == eos) & found.log_prob_BC.isfinite() & going_B[:, None]

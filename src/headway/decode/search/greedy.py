@@ -18,7 +18,7 @@ token, and return whether to stop the hypothesis."""
 
 @dataclass(frozen=True)
 class Paths:
-    """State of B sources with W hypotheses of up to T tokens."""
+    """State of greedy decoding or sampling: B sources with W hypotheses each, of up to T tokens."""
 
     tokens_BWT: Tensor
     log_probs_BWT: Tensor
