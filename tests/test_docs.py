@@ -38,7 +38,7 @@ SESSIONS = [
     for path in PAGES
     for match in SESSION.finditer(path.read_text())
 ]
-SPEED = re.compile(r"[\d,]+ \w+ second\b")
+SPEED = re.compile(r"[\d,.]+ \w+ second\b")
 NUMBER = re.compile(r"-?\d+\.\d+")
 WAITED = re.compile(r"^\S.*  (?:\?|\d+[dhms])(?: \d+[dhms])*(?: [a-z]+)*\n", re.MULTILINE)
 """Lines of progress, which only a slow machine prints: they end with a time."""
