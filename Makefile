@@ -11,7 +11,7 @@ HEADWAY := $(VENV)/bin/headway
 INSTALL := $(PY) -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser lint check test-processors test-slow test-gpu bench docs clean
+.PHONY: help setup demo test browser lint web check test-processors test-slow test-gpu bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -60,6 +60,22 @@ lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) docs/wording.py
+	@if $(MAKE) --silent node_modules/installed 2>/dev/null; then $(MAKE) --no-print-directory web; \
+		else echo "!!! npm is missing or cannot install Prettier and tsc: THE JAVASCRIPT OF PAGES IS NOT" \
+		"CHECKED. Install Node.js, then try: make web" >&2; fi
+
+# Panels and the page of `headway serve` have a project each, which uses the types of the core.
+NPM := npm
+WEB := src/headway/web
+web: node_modules/installed ## check the JavaScript of pages: format (Prettier) and types (tsc); needs Node.js
+	node_modules/.bin/prettier --check --log-level warn "$(WEB)/**/*.{js,ts,css,json}"
+	node_modules/.bin/tsc --build $(WEB)/panels $(WEB)/serve
+
+node_modules/installed: package.json package-lock.json
+	@command -v $(NPM) >/dev/null || { echo "make web needs Node.js 18 or newer, with npm." >&2; exit 1; }
+	@echo "Installing Prettier and tsc into node_modules"
+	@$(NPM) ci --loglevel error --fetch-retries=1 --fetch-retry-mintimeout=1000 >/dev/null
+	@touch $@
 
 check: lint ## lint, formatting, wording, counts of the structure, and types
 	$(PY) docs/structure.py

@@ -91,6 +91,33 @@ def test_make_test_fails_when_a_part_of_it_does(tmp_path: Path, types: int, test
 
 
 @pytest.mark.parametrize(
+    ("npm", "prettier", "tsc", "passes"),
+    [("absent", 0, 0, True), ("false", 0, 0, True), ("true", 0, 0, True), ("true", 1, 0, False),
+     ("true", 0, 1, False)],
+)  # fmt: skip
+def test_make_lint_checks_javascript_where_npm_can_install(
+    tmp_path: Path, npm: str, prettier: int, tsc: int, passes: bool
+) -> None:
+    """With stand-ins for Python and the tools; `npm` does nothing and succeeds, or fails."""
+    codes = {".venv/bin/python": 0, "node_modules/.bin/prettier": prettier,
+             "node_modules/.bin/tsc": tsc}  # fmt: skip
+    for name, code in codes.items():
+        tool = tmp_path / name
+        tool.parent.mkdir(parents=True, exist_ok=True)
+        tool.write_text(f"#!/bin/sh\necho asked: {tool.name}\nexit {code}\n")
+        tool.chmod(0o755)
+    files = ("pyproject.toml", "constraints.txt", ".venv/installed", "package.json")
+    for name in (*files, "package-lock.json"):
+        (tmp_path / name).touch()
+    done = make(tmp_path, "lint", f"NPM={npm}")
+    assert (done.returncode == 0) == passes
+    asked = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("asked")]
+    tools = [] if npm != "true" else ["prettier", "tsc"][: 1 if prettier else 2]
+    assert asked == ["python"] * 3 + tools
+    assert ("make web" in done.stderr) == (npm != "true")
+
+
+@pytest.mark.parametrize(
     ("flags", "taken"),
     [
         ("fpu avx avx2 avx512f avx512vl", "default avx2 avx512"),
