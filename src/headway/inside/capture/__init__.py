@@ -1,2 +1,1 @@
-"""Record what a model reads and computes: readings, traces, interventions and corpora for
-studies."""
+"""Record what a model reads and computes: inputs and outputs, traces, interventions and corpora."""

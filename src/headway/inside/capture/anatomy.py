@@ -1,8 +1,9 @@
-"""The parts of a model under the names that this package uses for all families.
+"""Parts of a model (stacks, layers, attention heads) under names that are common to all model
+families.
 
 A sequence-to-sequence model has three kinds of attention: `encoder` (source to source), `decoder`
 (target to target) and `cross` (target to source). Every other model has one kind, `self` (text to
-text, or patch to patch). A stack has the name of its own attention.
+text, or patch to patch). A stack has the name of its self-attention.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from headway.nn.stack import Stack
 class AttentionKind:
     name: str
     rows: str
-    """Stream of the queries."""
+    """Name of the token stream that the queries come from, such as `target`."""
 
     columns: str
-    """Stream of the keys and values."""
+    """Name of the token stream that the keys and values come from, such as `source`."""
 
     layers: list[Attention]
-    """One module per layer; layers that share their weights are the same module."""
+    """One attention module per layer. Layers that share their weights are the same module."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class StackPart:
 @dataclass(frozen=True)
 class Anatomy:
     stacks: list[StackPart]
-    """In the order of reading; the last stack computes the outputs."""
+    """Stacks of layers in the order of computation; the last one computes the outputs."""
 
     kinds: list[AttentionKind]
 
@@ -70,7 +71,7 @@ class Anatomy:
 
     @classmethod
     def of_stacks(cls, stacks: list[StackPart]) -> Anatomy:
-        """Collect the kinds of attention that the layers of these stacks have."""
+        """Make the anatomy of these stacks, with all kinds of attention that their layers have."""
         own = {part.name: [x.attention for x in part.blocks if x.attention] for part in stacks}
         kinds = [
             AttentionKind(part.name, part.stream, part.stream, own[part.name])
@@ -83,14 +84,14 @@ class Anatomy:
 
     @property
     def by_attention(self) -> bool:
-        """Whether tokens interact by attention only, so that attention maps are complete and tokens
-        can be hidden."""
+        """Whether tokens interact through attention only. Only then attention maps are complete and
+        tokens can be hidden."""
         return all(isinstance(block, Block) for part in self.stacks for block in part.blocks)
 
     def check_by_attention(self, what: str) -> None:
-        """Raise an error if a recurrence or convolutions mix the tokens.
+        """Raise an error if recurrent or convolutional layers mix the tokens.
 
-        `what` begins the message: "pruning needs".
+        `what` is the beginning of the message, such as "pruning needs".
         """
         if not self.by_attention:
             raise UserError(
@@ -100,7 +101,8 @@ class Anatomy:
 
     @property
     def is_pair(self) -> bool:
-        """Whether one stream is generated from another."""
+        """Whether the model is an encoder-decoder, which generates a target stream from a source
+        stream."""
         return len(self.stacks) > 1
 
     def kind(self, name: str) -> AttentionKind:
@@ -132,7 +134,8 @@ class Anatomy:
 
 
 class RecordedTaps:
-    """Recorded tap values in the order of the calls; shared layers call the same tap repeatedly."""
+    """Recorded values of taps, in the order of the calls. Layers that share weights call the same
+    tap repeatedly."""
 
     def __init__(self, model: nn.Module, got: Mapping[str, list[Any]]) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
@@ -142,7 +145,7 @@ class RecordedTaps:
         return next(self.calls[self.names[id(tap)]])
 
     def weights(self, anatomy: Anatomy) -> dict[str, list[Tensor]]:
-        """Attention weights by kind (H T S)."""
+        """Attention weights by kind, one tensor per layer (heads, queries, keys)."""
         return {k.name: [self.next(one.weights)[0] for one in k.layers] for k in anatomy.kinds}
 
 

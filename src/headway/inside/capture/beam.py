@@ -1,4 +1,4 @@
-"""Search with a record: the tree of a beam search, and its hypotheses as readings."""
+"""Run a beam search and record its tree; convert its hypotheses to readings."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from headway.tasks.readout import EachRow, readout_of
 __all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "has_search", "rerun", "search"]
 
 BEAM = 4
-"""Beam for the tree of a run that samples by default."""
+"""Beam width for the search tree of a run that samples by default."""
 
 
 def has_search(run: LoadedRun) -> bool:
-    """Whether this run generates its answer token by token with a search."""
+    """Whether the outputs of this run are generated token by token by a search."""
     return run.spec.writes and readout_of(run.settings) != EachRow("ctc")
 
 
 def searcher_for(run: LoadedRun, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
-    """Make the searcher of the run, with joint CTC scoring if the run has it."""
+    """Make the searcher of the run, with joint CTC and attention scoring if the run uses it."""
     specials = SpecialTokens.of(run.vocab.target)
     if model.ctc is None:
         return Searcher([model], decode, specials)
@@ -53,7 +53,7 @@ def beam_tree(
     wish: TokenConstraints = NO_CONSTRAINTS,
     new: int = 24,
 ) -> BeamTree:
-    """Search and return the tree: for the output of a source, or for the continuation of a text.
+    """Search for the output of a source or the continuation of a text, and return the search tree.
 
     `text` may be tokens as the model reads them, with special tokens. `decode` are the run's own
     settings if None; a run that samples is searched with a beam of 4. `wish` has a prefix and
@@ -86,10 +86,9 @@ def search(
     *,
     record: bool = False,
 ) -> tuple[list[Hypothesis], BeamTree | None]:
-    """Search the output for a source, or the continuation of a prompt; the best hypothesis is
-    first.
+    """Find the best outputs for a source, or continuations of a prompt, best first.
 
-    With `record` the tree of the search is returned, too; this excludes sampling.
+    With `record`, also return the search tree; this excludes sampling.
     """
     target, specials = run.vocab.target, SpecialTokens.of(run.vocab.target)
     if run.spec.continues:
@@ -106,10 +105,10 @@ def search(
 
 
 def rerun(run: LoadedRun, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:
-    """Convert a hypothesis of the search, kept or not, to a reading of its own.
+    """Convert a hypothesis of a beam search, kept or pruned, to a reading.
 
-    Its tokens are given, so that `trace` shows what the model computes for exactly these tokens.
-    The reading ends where the hypothesis ended.
+    The tokens of the hypothesis are fixed, so `trace` shows what the model computes for exactly
+    these tokens. The reading ends where the hypothesis ended.
     """
     node = tree.nodes[node] if isinstance(node, int) else node
     if not node.tokens:
@@ -136,12 +135,12 @@ def cross_rows(
     wanted: Collection[int] | None = None,
     layer: int | None = None,
 ) -> dict[int, Tensor]:
-    """Attention to the source (S) at every expanded node, where its next tokens were predicted.
+    """Cross-attention over the source tokens at every expanded node of a search tree.
 
-    `wanted` limits this to these nodes and their ancestors. All continuations of a node share the
-    attention of that node. The attention of a hypothesis is therefore that of the nodes before each
-    of its tokens. It comes from teacher-forced passes over the longest hypotheses: the mean over
-    the heads of a layer, by default of the second to last.
+    `wanted` limits the result to these nodes and their ancestors. All continuations of a node share
+    the attention with which they were predicted. The attention of a hypothesis is therefore that of
+    the nodes before each of its tokens. It is computed by teacher forcing on the longest
+    hypotheses, and averaged over the heads of a layer, by default the second to last.
     """
     if not Anatomy.of(run.model).is_pair:
         return {}
@@ -160,7 +159,8 @@ def cross_rows(
 
 
 def tree_settings(run: LoadedRun, decode: DecodeSettings | None, new: int) -> DecodeSettings:
-    """Settings of a search that is recorded as a tree: without sampling."""
+    """Return the decoding settings with which a search can be recorded as a tree: without
+    sampling."""
     own = run.settings.decode
     settings = decode or (replace(own, beam=max(own.beam, BEAM)) if own.sample else own)
     if run.spec.continues:

@@ -1,4 +1,4 @@
-"""Observer that records every hypothesis of one search, and the reason why it was dropped."""
+"""Observer of a beam search that records every hypothesis and why it was pruned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.decode.search.job import BeamStep, Hypothesis, Job
 from headway.inside.capture.beam_tree import FATES, BeamTree, Node, StepCounts, TokenCandidate
 
 OPTIONS = 6
-"""Number of next tokens that are stored for a node."""
+"""Most probable next tokens that are stored for each node."""
 
 PiecesFunction = Callable[[Sequence[int]], list[str]]
 """Function that converts tokens to readable pieces."""
@@ -20,7 +20,7 @@ PiecesFunction = Callable[[Sequence[int]], list[str]]
 
 @dataclass
 class BeamGroup:
-    """State of one group of the beam, as numbers of nodes."""
+    """State of one group of a diverse beam search; hypotheses are numbers of nodes."""
 
     alive: list[int] = field(default_factory=lambda: [0])
     finished: list[int] = field(default_factory=list)
@@ -28,7 +28,7 @@ class BeamGroup:
 
 
 class BeamRecorder:
-    """Observer of the search for one source."""
+    """Observer that records the search tree for one source."""
 
     def __init__(self, job: Job, spell: PiecesFunction) -> None:
         self.job, self.spell = job, spell
@@ -87,7 +87,8 @@ class BeamRecorder:
             group.finished, group.stopped = [node.id], "the end token was generated"
 
     def tree(self, results: Sequence[Hypothesis]) -> BeamTree:
-        """Return the tree when the search is over and has returned these results."""
+        """Return the search tree. `results` are the hypotheses that the finished search
+        returned."""
         for group in self.groups.values():
             if group.alive and self.nodes[group.alive[0]].fate == "kept":  # greedy decoding
                 self._limit(group)
@@ -140,7 +141,8 @@ class BeamRecorder:
                 self.nodes[number] = replace(self.nodes[number], next=options)
 
     def _listed(self, growth: BeamStep, group: BeamGroup) -> tuple[list[int], list[int]]:
-        """Add the new nodes, the best first; return them and those that end."""
+        """Add nodes for the new hypotheses of a step, best first. Return their numbers, and those
+        that ended."""
         found = growth.found
         new: list[int] = []
         ends: list[int] = []
@@ -187,8 +189,8 @@ class BeamRecorder:
                                          f"beam {self.width}")  # fmt: skip
 
     def _lose(self, before: Sequence[int], finished: Sequence[int], step: int) -> None:
-        """Mark the finished hypotheses that were replaced; `before` are earlier ones and those of
-        this step."""
+        """Mark finished hypotheses that better ones have replaced. `before` are the earlier ones
+        and those of this step."""
         for number in before:
             node = self.nodes[number]
             if number in finished:
@@ -207,7 +209,7 @@ class BeamRecorder:
                                      f"{n_best} best")  # fmt: skip
 
     def _stop(self, growth: BeamStep, group: BeamGroup) -> None:
-        """Set the fates of the open hypotheses when the search of this group has stopped."""
+        """Set the fate of every open hypothesis after the search of this group has stopped."""
         group.stopped = "no hypothesis could be continued"
         if not group.alive:
             return
@@ -241,7 +243,7 @@ class BeamRecorder:
 def _places(
     known: dict[tuple[int, ...], int], tokens_WT: Tensor, value_W: Tensor, lengths: Sequence[int]
 ) -> list[int]:
-    """Nodes in the places of a beam, the best first; free places are left out."""
+    """Numbers of the nodes in a beam, best first; unused places are left out."""
     rows = zip(tokens_WT.tolist(), value_W.tolist(), lengths, strict=True)
     return [known[tuple(tokens[:n])] for tokens, value, n in rows if value > -torch.inf]
 

@@ -1,4 +1,4 @@
-"""Search tree: every continuation that a search considered, and its fate."""
+"""Tree of a beam search: every continuation that was considered, and its fate."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FATES = {
     "overtaken": "open when the search stopped: it could not beat a finished hypothesis",
     "limit": "not finished at the length limit",
 }
-"""Fates of nodes with a description of each."""
+"""Possible fates of a node, each with an explanation for the user."""
 
 PLACED = frozenset({"kept", "starved", "ended", "overtaken", "limit"})
-"""Fates of nodes that got a place in the beam or among the finished hypotheses."""
+"""Fates of the nodes that entered the beam or the finished hypotheses."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TokenCandidate:
 
 @dataclass(frozen=True)
 class Node:
-    """A hypothesis: the text up to one token. Node 0 is the root."""
+    """Node of a search tree: the hypothesis up to one token. Node 0 is the root."""
 
     id: int
     parent: int
@@ -54,18 +54,18 @@ class Node:
     bonus."""
 
     step: int
-    """Number of tokens."""
+    """Number of tokens in the hypothesis."""
 
     rank: int
-    """Rank among all continuations of its step and group, from 1."""
+    """Rank among all continuations of the same step and beam group, from 1."""
 
     group: int
     fate: str
     why: str
-    """Reason for its fate, with the numbers that decided."""
+    """Reason for the fate of the node, with the numbers that decided."""
 
     place: int | None = None
-    """Final place among the finished hypotheses of its group, from 1."""
+    """Final place among the finished hypotheses of its beam group, from 1."""
 
     next: tuple[TokenCandidate, ...] = ()
     """Most probable next tokens, the best first; empty if the node was never expanded."""
@@ -77,9 +77,10 @@ class Node:
 
 @dataclass(frozen=True)
 class StepCounts:
-    """Counts for one step of one group: every possible next token of every hypothesis.
+    """Numbers of continuations in one step of one beam group.
 
-    `scored` = `ruled_out` + `listed` + `rest`.
+    A continuation is a hypothesis with any token of the vocabulary added. `scored` = `ruled_out` +
+    `listed` + `rest`.
     """
 
     step: int
@@ -88,43 +89,43 @@ class StepCounts:
     """Open hypotheses before the step."""
 
     scored: int
-    """`alive` times the vocabulary."""
+    """Number of scored continuations: `alive` times the vocabulary size."""
 
     ruled_out: int
-    """Continuations excluded by rules: an early end, a repeated sequence, a prefix, or tokens that
-    no output can have."""
+    """Continuations with probability 0 because of decoding rules: an early end, a repeated n-gram,
+    a forced prefix, or tokens that no output can contain."""
 
     listed: int
     """Continuations that became nodes of the tree."""
 
     rest: int
-    """Possible continuations that were not among the best of the step."""
+    """Allowed continuations that were not among the best of the step."""
 
     rest_best: float | None
-    """Log-probability of the best of the rest, as a whole hypothesis."""
+    """Log-probability of the most probable continuation in `rest`, summed over its tokens."""
 
 
 @dataclass(frozen=True)
 class BeamTree:
     nodes: tuple[Node, ...]
-    """In the order of creation: parents first."""
+    """Nodes in the order of creation, parents before children."""
 
     counts: tuple[StepCounts, ...]
     outputs: tuple[int, ...]
-    """Nodes that the search returned, the best first."""
+    """Numbers of the nodes that the search returned, best first."""
 
     beam: int
     groups: int
     penalty: str
     alpha: float
     limit: int
-    """Most tokens of an output, with the end token."""
+    """Largest number of tokens in an output, including the end token."""
 
     stopped: str
-    """Why the search stopped, as the end of a sentence."""
+    """Reason why the search stopped, as a clause such as "the end token was generated"."""
 
     kind: str = "source"
-    """`source`: output for a source; `prompt`: continuation of a text."""
+    """`source`: the search generated an output for a source; `prompt`: it continued a text."""
 
     given: tuple[int, ...] = ()
     """Tokens of the source, or of the prompt, as the model reads them."""
@@ -140,7 +141,7 @@ class BeamTree:
 
     @property
     def expanded(self) -> int:
-        """Number of nodes, without node 0."""
+        """Number of nodes without the root."""
         return len(self.nodes) - 1
 
     @property
@@ -163,14 +164,14 @@ class BeamTree:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Children of each node, by group and rank."""
+        """Numbers of the children of each node, sorted by beam group and rank."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for node in self.nodes[1:]:
             found[node.parent].append(node.id)
         return tuple(tuple(of_one) for of_one in found)
 
     def path(self, node: Node | int) -> list[Node]:
-        """Nodes from the first token to this node, without node 0."""
+        """Nodes on the path from the first token to this node, without the root."""
         number = node if isinstance(node, int) else node.id
         found = []
         while number > 0:
@@ -179,14 +180,15 @@ class BeamTree:
         return found[::-1]
 
     def text(self, node: Node | int) -> str:
-        """Text of a hypothesis, without its end token."""
+        """Text of the hypothesis of a node, without its end token."""
         path = self.path(node)
         if path and path[-1].fate in ("ended", "lost"):
             path = path[:-1]
         return "".join(node.piece for node in path).replace(SPACE_MARK, " ").strip()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values. A node stores only its last token; the others are those of its ancestors."""
+        """JSON values of the tree. Each node stores only its last token, because its ancestors have
+        the others."""
         values = asdict(self)
         for node in values["nodes"]:
             node["token"] = node.pop("tokens")[-1:]
@@ -211,5 +213,5 @@ class BeamTree:
 
 
 def readable_pieces(pieces: Sequence[str]) -> list[str]:
-    """Pieces as displayed in a chart: the space mark becomes a space."""
+    """Tokens as a chart displays them: with a space in place of the mark `▁`."""
     return [piece.replace(SPACE_MARK, " ").strip() or piece for piece in pieces]

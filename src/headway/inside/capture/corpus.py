@@ -1,7 +1,7 @@
-"""Corpora for studies of a model: texts, images, videos or recordings.
+"""Corpora for studies of a model: texts, images, videos or audio recordings.
 
-The examples come from files, from memory, or from the validation data that a run keeps, with their
-targets or labels where these are known.
+The examples come from files, from memory, or from the validation data that a run keeps, with
+reference outputs or labels if these are known.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from headway.tasks.preprocess.preprocessor import media_settings_of
 from headway.tasks.preprocess.text import texts_of
 
 MAX_CHARACTERS = 8_000_000
-"""Most characters of a corpus; the rest is left out, and `Corpus.cut` is set."""
+"""Limit on the characters of a corpus. Later lines are left out, and `Corpus.cut` is set."""
 
 MAX_BYTES = 256_000_000
-"""Most bytes of pixels or samples of a corpus."""
+"""Limit on the bytes of pixels or audio samples in a corpus."""
 
 MAX_LINES = 50_000
-"""Most lines of the validation data of a run."""
+"""Limit on the lines that are read from a run's own validation data."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Examples of texts or media, with their targets or labels where these are known."""
+    """Examples of texts or media, with reference outputs or labels if these are known."""
 
     name: str
     examples: tuple[str | MediaInput, ...]
@@ -57,17 +57,17 @@ class Corpus:
     """Reference outputs for a model that generates text."""
 
     labels: tuple[int, ...] | None = None
-    """Numbers of the labels."""
+    """Class index of each example."""
 
     cut: bool = False
-    """Whether examples were left out because of a limit."""
+    """Whether examples were left out because the corpus was too large."""
 
     @classmethod
     def of(cls, paths: str | Path | Sequence[str | Path], run: LoadedRun) -> Corpus:
         """Read a corpus from files: text files with one text per line, JSONL, or labelled tables.
 
-        For a translator a line may be `source<TAB>target`. A run that reads media takes folders,
-        manifests and files; labels and texts are read if these have them.
+        For a translator, a line may be `source<TAB>target`. A run that reads media accepts folders,
+        manifests and media files, with their labels or texts if they have any.
         """
         names = [str(path) for path in ensure_list(paths)]
         if media_settings(run.settings) is not None:
@@ -100,7 +100,7 @@ class Corpus:
 
     @classmethod
     def of_test_set(cls, files: DataSettings, run: LoadedRun) -> Corpus:
-        """Read test data in the form that `headway evaluate` takes."""
+        """Read test data from the arguments that `headway evaluate` accepts."""
         spec, name = run.spec, "the test set"
         if spec.is_media:
             return _of_media(run, files, _target(run), name)
@@ -117,7 +117,7 @@ class Corpus:
 
     @classmethod
     def own(cls, run: LoadedRun) -> Corpus:
-        """Load the validation data that a run keeps in its folder."""
+        """Load the validation data that is stored in the run's folder."""
         name = "the validation data of the run"
         if not keeps_data(run):
             raise FolderError(
@@ -178,7 +178,7 @@ def keeps_data(run: LoadedRun) -> bool:
 
 
 def _texts_in(files: DataSettings, run: LoadedRun) -> Iterator[str]:
-    """Yield texts only; for pairs of texts the first one."""
+    """Yield the text of each example; for a pair of texts the first one."""
     if files.pairs:
         yield from (first for first, _ in read_pairs((), (), files.pairs, files))
         return
@@ -197,7 +197,7 @@ def _of_pairs(pairs: Sequence[tuple[str, str]], name: str) -> Corpus:
 
 
 def _labels(columns: Columns, names: Sequence[str], run: LoadedRun) -> tuple[int, ...] | None:
-    """Numbers of the labels in the order of the model."""
+    """Class index of each label, in the order of the model's classes."""
     if "label" not in columns:
         return None
     numbers = {name: number for number, name in enumerate(run.settings.labels)}
@@ -205,7 +205,8 @@ def _labels(columns: Columns, names: Sequence[str], run: LoadedRun) -> tuple[int
 
 
 def _target(run: LoadedRun) -> Need | None:
-    """What media examples of this run come with, if all of it is known."""
+    """Kind of reference that media examples of this run have (label or text); None if they may lack
+    it."""
     return run.spec.target if run.spec.is_single_label or run.spec.writes else None
 
 
@@ -223,7 +224,7 @@ def _of_media_files(run: LoadedRun, paths: Sequence[str]) -> Corpus:
 
 
 def _of_media(run: LoadedRun, data: DataSettings, target: Need | None, name: str) -> Corpus:
-    """Read media as a test set is read."""
+    """Read media files like the test set of `headway evaluate`."""
     settings = media_settings_of(run.settings)
     media = MediaSpec.of(what_of(settings), settings, target)
     asked = replace(run.settings, data=data)
@@ -299,7 +300,8 @@ def _join(texts: Sequence[str]) -> str:
 
 
 def _refuse_tables(path: str, head: list[str]) -> None:
-    """Raise an error for a table in place of text, whose tabs and labels would be read as words."""
+    """Raise an error for a table given as plain text, because its tabs and labels would be read as
+    words."""
     full = [line for line in head if line.strip()]
     if full and all("\t" in line for line in full):
         raise DataError(

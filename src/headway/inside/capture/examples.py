@@ -1,7 +1,7 @@
-"""Examples of a corpus as a model reads them, with targets or labels where these are known.
+"""Examples of a corpus as a model reads them, with reference outputs or labels if these are known.
 
-Long texts are cut into parts that do not overlap, unlike the windows of training: every token is
-counted once, and published figures stay valid.
+Long texts are cut into parts that do not overlap, unlike the windows of training. So every token is
+counted once, and results are comparable with published ones.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from headway.tasks.thumbnails import data_uri
 from headway.tokens.tokenizer import Tokenizer
 
 N_EXAMPLES = 200
-"""Default number of examples for measuring heads."""
+"""Default number of examples for measuring attention heads."""
 
 GAP_EVERY = 7
-"""Distance between hidden tokens of a text: close to the 15 % of training."""
+"""Distance between masked tokens of a text: one in seven is close to the 15 % of BERT's
+training."""
 
 LONGEST = 128
 """Most tokens of a passage: longer lines are cut."""
 
 AT_ONCE = 256
-"""Number of lines that are tokenized together."""
+"""Number of lines that are tokenized in one call."""
 
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
@@ -54,7 +55,7 @@ class TokenContext(TypedDict):
 
     at: int
     pieces: list[str]
-    """Tokens; for media the name of the position, and the name of the file."""
+    """Tokens of the context; for media the name of the position and the file name."""
 
     image: NotRequired[str]
     """Image as a `data:` address."""
@@ -64,16 +65,19 @@ class TokenContext(TypedDict):
 class Passage(Reading):
     """An example, or a part of one, as the model reads it.
 
-    The outputs are the tokens or labels of the text. Where the text has none, their id is -1, and
-    the model's own prediction is used.
+    Its outputs are the reference tokens or labels. Without references, their id is -1 and the
+    model's own predictions are used.
     """
 
     line: int = 0
-    """Number of the example."""
+    """Index of the example in the corpus."""
 
     def token_context(self, stream: str, place: int, first: int, end: int) -> TokenContext:
-        """Format a place with its context from `first` to before `end`. For media it is the name of
-        the position and of the file and, for an image, the patch with its surroundings."""
+        """Format a token with its context, from position `first` up to but not including `end`.
+
+        For media the context is the name of the position, the file name and, for an image, the
+        patch with its surroundings.
+        """
         if self.media is None or not self.is_media(stream):
             return {"at": place - first, "pieces": display_tokens(self.streams[stream])[first:end]}
         name = self.streams[stream].pieces[place]
@@ -83,11 +87,11 @@ class Passage(Reading):
 
 
 def examples(run: LoadedRun, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
-    """Return the first `n` examples, each with the outputs that its loss is computed from.
+    """Return the first `n` examples, each with the outputs on which its loss is computed.
 
-    Sequence-to-sequence: the given targets, otherwise the model's own. Language models: the text
-    itself. Masked models: hidden tokens, patches or moments. Other models: the given labels,
-    otherwise the model's own predictions. Inputs that are too long are left out or cut.
+    Sequence-to-sequence models: the given targets, otherwise the model's own. Language models: the
+    text itself. Masked models: masked tokens, patches or audio frames. Other models: the given
+    labels, otherwise the model's own predictions. Inputs that are too long are left out or cut.
     """
     corpus = corpus.first(n)
     found: list[Reading]
@@ -144,7 +148,7 @@ def _answer_texts(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
 
 
 def _right(run: LoadedRun, reading: Reading, corpus: Corpus, number: int) -> Reading:
-    """Replace the model's label by the correct one, if that is known."""
+    """Replace the model's label by the correct one if it is known."""
     if corpus.labels is None or not run.spec.is_single_label or reading.direction:
         return reading
     label = corpus.labels[number]
@@ -158,7 +162,7 @@ def _answer_media(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
         if run.spec.fills_masks:
             yield read_masked(run, media, number)
         elif run.spec.labelled or corpus.targets is None:
-            # Without a beam, which takes long and changes little.
+            # Greedily, because a beam search takes long and changes little.
             plainly = GenerationOptions(decode=replace(run.settings.decode, beam=1, n_best=1))
             yield _right(run, read(run, media, plainly), corpus, number)
         elif Anatomy.of(run.model).is_pair:
@@ -169,7 +173,8 @@ def _answer_media(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
 
 
 def _media(run: LoadedRun, corpus: Corpus) -> Iterator[tuple[int, MediaInput]]:
-    """Yield the media that the model can read whole, with their numbers."""
+    """Yield the index and the input of each media example that the model can read without cutting
+    it."""
     for number, media in enumerate(corpus.examples):
         assert isinstance(media, MediaInput)
         if not is_too_long(run, media):
@@ -179,10 +184,10 @@ def _media(run: LoadedRun, corpus: Corpus) -> Iterator[tuple[int, MediaInput]]:
 def passages(
     run: LoadedRun, corpus: Corpus, max_tokens: int, *, write: bool = True
 ) -> list[Passage]:
-    """Return the beginning of the corpus, up to about `max_tokens`, as the model reads it.
+    """Return the beginning of the corpus as the model reads it, up to about `max_tokens`.
 
-    A sequence-to-sequence model without targets generates them greedily; with `write=False` its
-    passages have only a source.
+    A sequence-to-sequence model without given targets generates them greedily. With `write=False`
+    such a passage has only a source.
     """
     found: list[Passage] = []
     total = 0
@@ -236,7 +241,7 @@ def _block(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
 
 
 def _pairs(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
-    """Yield sources with their targets, which are given or generated greedily by the run."""
+    """Yield each source with its target, which is given or generated greedily by the run."""
     source, target = run.vocab.source if corpus.lines else None, run.vocab.target
     media: dict[int, MediaInput] = {}
     items: list[Any]
@@ -278,8 +283,8 @@ def _room(run: LoadedRun) -> int:
 def _passage(
     run: LoadedRun, number: int, streams: dict[str, TokenStream], media: MediaInput | None = None
 ) -> Passage:
-    """Make a passage with the outputs of this task: the next token for generation, the token itself
-    for masked models, labels for taggers, or one vector for the whole text."""
+    """Make a passage with the outputs of this task: the next tokens for generation, the tokens
+    themselves for masked models, labels for taggers, or one vector for the whole text."""
     stream, spec = list(streams.values())[-1], run.spec
     found = Passage("", run.settings.task, streams, (), media=media, line=number)
     if readout_of(run.settings).pools:
@@ -308,7 +313,8 @@ def _tokenizer(run: LoadedRun, stream: TokenStream) -> Tokenizer:
 
 
 def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Yield parts of at most `room` tokens; words stay whole unless they are very long."""
+    """Split a text into parts of at most `room` tokens, between words unless a word is longer than
+    that."""
     while len(ids) > room:
         starts = tokenizer.word_starts(ids[: room + 1])
         end = next((place for place in range(room, room // 2, -1) if starts[place]), room)
@@ -319,7 +325,7 @@ def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]
 
 
 def display_tokens(stream: TokenStream) -> list[str]:
-    """Tokens for display: with a space where a word begins, so that they can be joined."""
+    """Tokens for display, with a space before each word, so that they can be joined to a text."""
     pieces, last = [], -2
     for piece, word, special in zip(stream.pieces, stream.words, stream.special, strict=True):
         goes_on = word == last and not special

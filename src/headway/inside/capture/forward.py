@@ -1,4 +1,4 @@
-"""Run readings through the model: hidden states, and scores of all outputs."""
+"""Run readings through the model and return hidden states and the scores of all outputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from headway.tasks.preprocess.preprocessor import MaskedDataset, MaskTargets, pr
 from headway.tasks.readout import OneVector, Read, as_model, readout_of
 
 TOGETHER = 2048
-"""Tokens per batch when copies of one reading pass through the model together."""
+"""Tokens per batch when variants of one reading, such as with different hidden tokens, are computed
+together."""
 
 __all__ = [
     "NO_INTERVENTION",
@@ -57,14 +58,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ReadingBatch:
-    """Readings in one flat batch, as the model takes them."""
+    """Batch of readings in the flat layout that models take."""
 
     readings: Sequence[Reading]
     streams: dict[str, ModelInput]
-    """In the order of reading."""
+    """Model inputs by stream, in the order of computation."""
 
     hidden: tasks.Batch[MaskTargets] | None = None
-    """Hidden positions of media and their true values."""
+    """For a model that reconstructs media: the batch with masked positions and their true
+    values."""
 
     @classmethod
     def of(cls, run: LoadedRun, readings: Sequence[Reading]) -> ReadingBatch:
@@ -98,11 +100,12 @@ class ReadingBatch:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the last stream."""
+        """Layout (sequence boundaries) of the last stream."""
         return self.streams[self.last].layout
 
     def rows(self) -> Tensor:
-        """Positions of the last stream that outputs are read from, or that are hidden."""
+        """Indices of the positions in the last stream that outputs are read from, or that are
+        masked."""
         if self.hidden is not None:
             assert self.hidden.rows_R is not None
             return self.hidden.rows_R
@@ -118,8 +121,8 @@ class ReadingBatch:
     def ordinary(self, run: LoadedRun, stream: str) -> Tensor:
         """Mask of the positions that are words, patches or audio.
 
-        Excluded are special tokens at the ends of a text, on which some models park huge states,
-        positions before the patches of an image, and the padding of a recording.
+        It excludes special tokens, on which some models have huge states, the class tokens before
+        the patches of an image, and the padding of a recording.
         """
         device = self.layout.starts_B.device
         if self.readings[0].is_media(stream):
@@ -131,7 +134,8 @@ class ReadingBatch:
         return ~torch.isin(self.streams[stream].values, torch.tensor(apart, device=device))
 
     def places(self, stream: str) -> Iterator[tuple[int, int]]:
-        """Yield for each position of a stream the number of its reading and the place in it."""
+        """Yield for each position of a stream the index of its reading and the position within
+        it."""
         for number, one in enumerate(self.readings):
             for place in range(len(one.streams[stream])):
                 yield number, place
@@ -140,8 +144,10 @@ class ReadingBatch:
 def mask_positions(
     run: LoadedRun, media: Sequence[MediaInput], seed: int
 ) -> tasks.Batch[MaskTargets]:
-    """Hide some positions of images or recordings, and return the batch with their true values. The
-    same seed hides the same positions, also in copies."""
+    """Mask random positions of images or recordings, and return the batch with their true values.
+
+    The same seed masks the same positions, also in copies of one input.
+    """
     intake, model = preprocessor_of(run.settings), run.model
     each = {id(one): one for one in media}
     number = {key: place for place, key in enumerate(each)}
@@ -156,8 +162,10 @@ def mask_positions(
 def last_hidden_states(
     model: nn.Module, batch: ReadingBatch, changes: Sequence[Intervention] = ()
 ) -> Tensor:
-    """Hidden states of the last stream in the batch, after the final norm. `changes`: hidden tokens
-    for each copy of one reading."""
+    """Hidden states of the last stream in the batch, after the final norm.
+
+    `changes` has the hidden tokens of each copy of one reading.
+    """
     return final_states(model, batch, changes).x_ND
 
 
@@ -167,9 +175,9 @@ def final_states(
     changes: Sequence[Intervention] = (),
     added_ND: Tensor | None = None,
 ) -> HiddenStates:
-    """Hidden states of the last stream, and the scores of the n-gram member if the model has one.
+    """Final hidden states of the last stream, and the scores of the n-gram model if there is one.
 
-    `added_ND`: contributions of the tokens to these scores, in place of those of the text.
+    `added_ND` replaces the contributions of the tokens to the n-gram scores.
     """
     found = _states(model, batch, changes)
     return found._replace(ngrams=ngram_vote(model, batch, changes, added_ND))
@@ -181,7 +189,7 @@ def ngram_vote(
     changes: Sequence[Intervention] = (),
     added_ND: Tensor | None = None,
 ) -> NgramScores | None:
-    """Scores of the n-gram member on a batch; None if the model has none."""
+    """Scores of the n-gram model on a batch; None if the model has none."""
     table = ngram_table(model)
     if table is None:
         return None
@@ -227,7 +235,7 @@ def _with_tree(
     causal: bool = False,
     own: bool = False,
 ) -> ModelInput:  # fmt: skip
-    """Restrict the attention of an input if anything is hidden."""
+    """Return the input with an attention mask if any tokens are hidden."""
     if not any(hidden):
         return given
     tree = hiding_mask(n_rows, n_columns, hidden, causal=causal, own=own)
@@ -240,29 +248,29 @@ def log_softmax(scores_RC: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ForwardResult:
-    """Result of one reading after a pass through the model."""
+    """Outputs of one forward pass over a reading."""
 
     x_ND: Tensor
     """Hidden states of the last stream, after the final norm."""
 
     scores_RC: Tensor
-    """One row per output of the reading: scores of words, classes or tags, or the vector of the
-    text without normalization."""
+    """One row per output: scores of words, classes or tags, or the unnormalized embedding of the
+    text."""
 
     reading: Reading
     targets_RE: Tensor | None = None
-    """True values of hidden positions of media."""
+    """True values of the masked positions of media."""
 
     to_log_probs: Callable[[Tensor], Tensor] = log_softmax
     """Function that converts scores to log-probabilities."""
 
     @property
     def log_probs_R(self) -> Tensor:
-        """Log-probability of each chosen output.
+        """Log-probability of each output's chosen token or label.
 
-        For a vector it is the component along the direction of the reading, so that gradients and
-        changes show what the vector depends on. For reconstructions it is minus the mean squared
-        error.
+        For an embedding it is the component along the direction of the reading, so that gradients
+        and changes show what the embedding depends on. For reconstructions it is minus the mean
+        squared error.
         """
         if self.targets_RE is not None:
             return -mean_square(self.scores_RC, self.targets_RE, 1.0)
@@ -281,8 +289,8 @@ def run_reading(
 ) -> ForwardResult:
     """Run the model on a reading; gradients are recorded if they are enabled.
 
-    `fronts` replaces the output of the front of a stack (one row per token), by the stack's name;
-    `NGRAMS` the contributions of tokens to the scores of the n-gram member.
+    `fronts` replaces the embeddings of a stack (one row per token), by the stack's name. Its key
+    `NGRAMS` replaces the contributions of tokens to the n-gram scores.
     """
     [found] = run_interventions(run, reading, [change], fronts=fronts)
     return found
@@ -295,9 +303,9 @@ def run_interventions(
     *,
     fronts: Mapping[str, Tensor] | None = None,
 ) -> list[ForwardResult]:
-    """Run the model with each of these changes: copies of the reading in one batch.
+    """Run the model with each of these changes, as copies of the reading in one batch.
 
-    The changes may differ in hidden tokens, but not in heads that are off. `fronts` has the rows
+    The changes may differ in hidden tokens, but not in disabled heads. `fronts` has the embeddings
     of all copies, one copy after another.
     """
     lengths = {name: len(stream.ids) for name, stream in reading.streams.items()}
@@ -327,7 +335,7 @@ def run_interventions(
 def read_out(
     run: LoadedRun, batch: ReadingBatch, states: HiddenStates, changes: Sequence[Intervention] = ()
 ) -> Read:
-    """Read one row per output from states of the last stream, whichever layer they come from.
+    """Apply the output head to hidden states of any layer of the last stream; one row per output.
 
     Tokens that are hidden in one of the `changes` are left out of the mean over a text.
     """
@@ -349,17 +357,19 @@ def _without(states: HiddenStates, hidden: Sequence[Sequence[int]]) -> HiddenSta
 
 
 def output_scores(run: LoadedRun, read: Read) -> Tensor:
-    """Scores of words, classes or tags, reconstructions, or vectors without normalization."""
+    """Output scores: logits of words, classes or tags, reconstructions, or unnormalized
+    embeddings."""
     return read.x_RD if gives_vector(run) else read.averaged_logits()
 
 
 def log_prob_function(read: Read) -> Callable[[Tensor], Tensor]:
-    """Function from scores to log-probabilities: softmax, or independent labels."""
+    """Function that converts scores to log-probabilities: softmax, or sigmoid for independent
+    labels."""
     return F.logsigmoid if read.divergence is sigmoid_divergence else log_softmax
 
 
 def gives_vector(run: LoadedRun) -> bool:
-    """Whether the output is a vector (an embedding), without scores of words or labels."""
+    """Whether the output is an embedding, without scores of words or labels."""
     return isinstance(readout_of(run.settings), OneVector)
 
 

@@ -1,4 +1,5 @@
-"""Changes to a model while it reads: tokens hidden from other tokens, heads switched off."""
+"""Interventions: changes to a model's computation, such as hidden tokens and disabled attention
+heads."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from headway.nn.layout import Tree
 
 @dataclass(frozen=True)
 class Intervention:
-    """Change of a model while it reads: hidden tokens and disabled heads.
+    """Change to a model's computation: hidden tokens and disabled attention heads.
 
     Example:
         >>> from headway.inside import Intervention, load, read
@@ -28,14 +29,14 @@ class Intervention:
     """
 
     hidden: frozenset[tuple[str, int]] = frozenset()
-    """Stream and place of tokens that no other token may attend to, in any layer."""
+    """Stream and position of tokens that no other token may attend to, in any layer."""
 
     disabled_heads: frozenset[tuple[str, int, int]] = frozenset()
-    """Kind, layer and head whose output is set to zero; layers with shared weights share the
+    """Kind, layer and head whose output is set to zero. Layers that share weights share the
     change."""
 
     def places(self, stream: str) -> list[int]:
-        """Return the places of hidden tokens of one stream.
+        """Return the positions of the hidden tokens of one stream.
 
         Args:
             stream: Name of the stream.
@@ -65,7 +66,7 @@ NO_INTERVENTION = Intervention()
 
 @contextmanager
 def disable_heads(model: nn.Module, change: Intervention) -> Iterator[None]:
-    """Switch heads off within the context; their gates are restored afterwards."""
+    """Disable attention heads within the context; their gates are restored afterwards."""
     anatomy, gates = Anatomy.of(model), dict[Attention, Tensor]()
     for kind, layer, head in change.disabled_heads:
         attention = anatomy.head(kind, layer, head)
@@ -87,8 +88,8 @@ def disable_heads(model: nn.Module, change: Intervention) -> Iterator[None]:
 def hiding_mask(
     n_rows: int, n_columns: int, places: Sequence[list[int]], *, causal: bool, own: bool
 ) -> Tree:
-    """Mask of sequences of equal length, each with its own hidden columns; with `own` every token
-    attends to itself."""
+    """Attention mask for sequences of equal length, each with its own hidden keys. With `own`,
+    every token may still attend to itself."""
     may_BTS = torch.ones(len(places), n_rows, n_columns, dtype=torch.bool)
     for may_TS, hidden in zip(may_BTS, places, strict=True):
         may_TS[:, hidden] = False

@@ -1,7 +1,7 @@
 """An image, a video or a recording as a model reads it, and the names of its positions.
 
-A position of an image is a patch, named by its place: "row 3, column 5". A position of a recording
-is a stretch of time, named by its beginning: "0.24 s".
+A position of an image is a patch, named by its row and column: "row 3, column 5". A position of a
+recording is a time interval, named by its start: "0.24 s".
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ MediaKind = Literal["image", "audio"]
 NAMES = {"image": "an image", "video": "a video", "audio": "a recording"}
 
 MAX_ROWS = 4096
-"""Most positions of an example, because every head has a square matrix of attention weights."""
+"""Limit on the positions of an example, because every attention head stores a square matrix of
+weights."""
 
 FIRST_ROWS = ("class", "distil")
-"""Names of the positions before the patches of an image."""
+"""Names of the special tokens before the patches of an image (the distillation token is that of
+DeiT)."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +45,23 @@ class MediaInput:
     """Name of the file, without its folder."""
 
     item: NDArray[Any] = field(compare=False, repr=False)
-    """Input of the front: frames (T C Y X, uint8) or samples (float32)."""
+    """Input of the embedding layer: frames (time, channel, height, width; uint8) or audio samples
+    (float32)."""
 
     grid: tuple[int, int, int] = (1, 0, 0)
     """Image: number of patches in time, height and width."""
 
     extra: int = 0
-    """Image: number of positions before the patches."""
+    """Image: number of special tokens before the patches."""
 
     tubelet: int = 1
     """Video: number of frames in a patch."""
 
     rate: int = 0
-    """Recording: samples per second."""
+    """Recording: sampling rate in hertz."""
 
     row_s: float = 0.0
-    """Recording: seconds per position."""
+    """Recording: duration of a position in seconds."""
 
     n_rows: int = 0
 
@@ -66,7 +69,8 @@ class MediaInput:
     def of(
         cls, name: str, item: NDArray[Any], settings: ImageSettings | AudioSettings
     ) -> MediaInput:
-        """Make media from an item as a front with these settings divides it into positions."""
+        """Make the input from pixels or samples; `settings` of the model determine how it is
+        divided into positions."""
         if isinstance(settings, AudioSettings):
             n_rows = settings.rows_of(len(item))
             return cls("audio", name, item, rate=settings.rate, row_s=settings.row_seconds,
@@ -89,17 +93,18 @@ class MediaInput:
 
     @property
     def n_unpadded_rows(self) -> int:
-        """Number of positions of a recording without those that contain only padding."""
+        """Number of positions of a recording that contain audio, not only padding."""
         return min(self.n_rows, max(1, round(np.ceil(self.seconds / self.row_s - 1e-6))))
 
     @property
     def content_mask(self) -> list[bool]:
-        """For each position, whether it is part of the image or recording."""
+        """Boolean mask of the positions that are part of the image or recording, not special tokens
+        or padding."""
         n = self.n_unpadded_rows if self.kind == "audio" else self.n_rows
         return [self.extra <= row < n for row in range(self.n_rows)]
 
     def stream(self, name: str) -> TokenStream:
-        """Positions as the tokens of a stream, each a separate word."""
+        """Return the positions as a token stream in which each position is a word of its own."""
         pieces = [*FIRST_ROWS[: self.extra], *self._places()]
         special = tuple(place < self.extra for place in range(len(pieces)))
         words = tuple(-1 if apart else at - self.extra for at, apart in enumerate(special))
@@ -119,8 +124,8 @@ class MediaInput:
         ]
 
     def patch_surroundings(self, row: int) -> NDArray[np.uint8] | None:
-        """Pixels of a patch and its neighbours (T C Y X); None for positions that are not
-        patches."""
+        """Pixels of a patch and its neighbours (time, channel, height, width); None for positions
+        that are not patches."""
         place = row - self.extra
         if self.kind == "audio" or place < 0:
             return None
@@ -141,7 +146,7 @@ class MediaInput:
         return [name.replace(", ", "·") for name in names]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, without the pixels or samples."""
+        """JSON values of the input, without the pixels or samples."""
         kept = ("kind", "name", "grid", "extra", "tubelet", "rate", "row_s", "n_rows")
         return {name: getattr(self, name) for name in kept}
 
@@ -151,20 +156,23 @@ class MediaInput:
 
 
 def input_description(run: LoadedRun) -> str:
-    """Name of the input of a run with its article: text, an image, a video or a recording."""
+    """Kind of the input with its article: "text", "an image", "a video" or "a recording"."""
     settings = media_settings(run.settings)
     return "text" if settings is None else NAMES[what_of(settings)]
 
 
 def is_too_long(run: LoadedRun, media: MediaInput) -> bool:
-    """Whether the item has more positions than the model supports or than can be inspected."""
+    """Whether an item has more positions than the model supports or than can be inspected."""
     most = getattr(media_settings(run.settings), "most_rows", None)
     return media.n_rows > (MAX_ROWS if most is None else most)
 
 
 def open_media(run: LoadedRun, path: Path | str) -> MediaInput:
-    """Open a file in the format that the run was trained on. `NAME:12` selects an item of a list:
-    line 12 of a manifest, or item 12 (from 0) of an `.npy` stack."""
+    """Open a media file in the format that the run was trained on.
+
+    `NAME:12` selects an item of a list: line 12 of a manifest, or item 12 (from 0) of an `.npy`
+    array.
+    """
     settings = media_settings(run.settings)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text, not media files.")
@@ -186,7 +194,8 @@ def open_media(run: LoadedRun, path: Path | str) -> MediaInput:
 
 
 def example_input(run: LoadedRun) -> str | MediaInput | None:
-    """The example that comes with the model: the text of example.txt, or the media file, opened."""
+    """Example input that comes with the model: the text of `example.txt`, or a media file,
+    opened."""
     path = example_of(run.folder)
     if path is None:
         return None
@@ -196,7 +205,7 @@ def example_input(run: LoadedRun) -> str | MediaInput | None:
 
 
 def check_input_kind(run: LoadedRun, text: str | None, file: Path | str | None) -> None:
-    """Raise an error if the input is not of the kind that the run reads."""
+    """Raise an error if the run does not read this kind of input (text, image, video or audio)."""
     reads, is_text = input_description(run), run.spec.is_text
     if is_text and file is not None:
         raise UserError(

@@ -1,4 +1,5 @@
-"""The n-gram member of a model: scores with hidden tokens, and what each token contributes."""
+"""N-gram model inside a neural model: its scores with hidden tokens, and the contribution of each
+token."""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ from headway.models.parts.ngrams import Ngrams, TokenView
 from headway.nn.layout import Layout
 
 NGRAMS = "ngrams"
-"""Name of this member among the fronts of a model. Its rows are not vectors, but contributions of
-tokens to the scores (`token_contributions`)."""
+"""Key of the n-gram model among the embeddings (fronts) of a model. Its rows are not embeddings,
+but contributions of tokens to the scores (`token_contributions`)."""
 
 
 @dataclass(frozen=True)
 class NgramOccurrence:
-    """One n-gram of a text."""
+    """An n-gram of a text with all its occurrences."""
 
     view: TokenView | None
-    """None: a whole word."""
+    """Form of the tokens that was matched (`TokenView`); None: a whole word."""
 
     places: tuple[tuple[int, ...], ...]
-    """The tokens of each of its occurrences."""
+    """Token positions of each occurrence."""
 
     scores_C: Tensor
 
@@ -41,17 +42,18 @@ def ngram_table(model: nn.Module) -> Ngrams | None:
 def ngram_occurrences(
     table: Ngrams, reading: Reading, change: Intervention = NO_INTERVENTION
 ) -> list[list[NgramOccurrence]]:
-    """The n-grams that vote on each output; none has a hidden token."""
+    """N-grams that contribute to each output, without those that contain a hidden token."""
     return [_grams(table, reading, kept, row) for kept, row in _texts(table, reading, change)]
 
 
 def _texts(
     table: Ngrams, reading: Reading, change: Intervention
 ) -> list[tuple[tuple[int, ...], int | None]]:
-    """Positions that the n-grams of each output may see, and the position of the output."""
+    """For each output, the positions that its n-grams may use, and the position of the output
+    itself."""
     hidden = set(change.places(reading.last.name))
     every = range(len(reading.last))
-    # A token is hidden from the others, not from itself.
+    # A token is hidden from other tokens, not from itself.
     return [
         (tuple(place for place in every if place not in hidden or place == row), row)
         for row in (output.row for output in reading.outputs)
@@ -85,10 +87,10 @@ def _segments(reading: Reading, kept: Sequence[int]) -> Tensor | None:
 def token_contributions(
     table: Ngrams, reading: Reading, change: Intervention = NO_INTERVENTION
 ) -> Tensor:
-    """Contribution of each token to the scores of each output (T R C).
+    """Contribution of each token to the scores of each output (tokens, outputs, labels).
 
     The scores of an n-gram are divided evenly among its occurrences and their tokens. The sum over
-    the tokens and `bias_C` are the member's scores.
+    the tokens plus `bias_C` gives the scores of the n-gram model.
     """
     sizes = len(reading.last), len(reading.outputs), len(table.bias_C)
     found_TRC = table.weight_GC.new_zeros(sizes)
@@ -105,9 +107,12 @@ def token_contributions(
 def scores_with_hidden(
     table: Ngrams, readings: Sequence[Reading], layout: Layout, changes: Sequence[Intervention]
 ) -> Tensor:
-    """The member's scores for several readings, each with tokens hidden: the same as if these
-    tokens were not in the text. A row per text, or per row of the layout (zero where nothing is
-    read out)."""
+    """Scores of the n-gram model for readings with hidden tokens, as if these tokens were not in
+    the text.
+
+    The result has one row per text, or one row per position of the layout (zero at positions
+    without an output).
+    """
     texts, rows_R, picked_R, n = list[tuple[Reading, Sequence[int]]](), [], list[int](), 0
     starts = accumulate((len(one.last) for one in readings), initial=0)
     for one, change, start in zip(readings, changes, starts, strict=False):
@@ -135,8 +140,8 @@ def scores_with_hidden(
 def scores_from_contributions(
     table: Ngrams, x_ND: Tensor, readings: Sequence[Reading], layout: Layout
 ) -> Tensor:
-    """The member's scores from the contributions of tokens (`token_contributions`), a row per
-    token."""
+    """Sum the contributions of tokens (`token_contributions`) to the scores of the n-gram model,
+    one row per token."""
     n_outputs, n_labels = len(readings[0].outputs), len(table.bias_C)
     each_BRC = x_ND.unflatten(0, (len(readings), -1)).sum(1).unflatten(1, (n_outputs, n_labels))
     scores_RC = each_BRC.flatten(0, 1) + table.bias_C

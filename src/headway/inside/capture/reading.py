@@ -1,5 +1,5 @@
-"""Convert a text, an image, a video or a recording to a reading: its tokens as the run's task reads
-them, and the outputs of the run."""
+"""Convert a text, an image, a video or a recording to a `Reading`: its tokens as the task of the
+run reads them, and the outputs of the run."""
 
 from __future__ import annotations
 
@@ -61,10 +61,11 @@ NEW_TOKENS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
-    """Settings for generating an answer."""
+    """Options for generating an output: given text, forced prefix, decoding settings and length."""
 
     output: str | Sequence[int] | None = None
-    """Given output, which the model only reads: text, or ids without special tokens."""
+    """Output that the model only reads instead of generating it: text, or token ids without special
+    tokens."""
 
     prefix: str = ""
     """Text that the output must begin with."""
@@ -73,15 +74,15 @@ class GenerationOptions:
     """Decoding settings; None: those of the run (greedy for a language model)."""
 
     max_new_tokens: int = NEW_TOKENS
-    """Most tokens that a language model adds."""
+    """Maximum number of tokens that a language model adds."""
 
 
 DEFAULT_OPTIONS = GenerationOptions()
 
 
 def greedy_by_default(named: Collection[str], decode: DecodeSettings) -> DecodeSettings:
-    """Decode greedily, as is the default for inspecting language models, unless a beam or sampling
-    was requested."""
+    """Return the settings with greedy decoding, the default for inspecting language models, unless
+    a beam or sampling was requested."""
     return decode if {"beam", "sample"} & {*named} else replace(decode, sample=False, beam=1)
 
 
@@ -91,7 +92,7 @@ def read(
     ask: GenerationOptions = DEFAULT_OPTIONS,
     change: Intervention = NO_INTERVENTION,
 ) -> Reading:
-    """Read a text as the run's task reads it.
+    """Tokenize an input as the run's task does, and compute the outputs of the run.
 
     Args:
         run: The run, opened by `load`.
@@ -119,10 +120,10 @@ def read_with_beam(
     *,
     beam: bool = False,
 ) -> tuple[Reading, BeamTree | None]:
-    """Read as in `read`; with `beam` also return the tree of the search that found the output.
+    """Read an input like `read`; with `beam`, also return the tree of the search that found the
+    output.
 
-    The tree is None if there was no search, or if its settings differ from those of a recorded
-    search.
+    The tree is None if there was no search, or if its settings do not allow recording it.
     """
     given = _open(run, text)
     if Anatomy.of(run.model).is_pair:
@@ -151,7 +152,7 @@ def _open(run: LoadedRun, text: str | Path | MediaInput) -> str | MediaInput:
 
 
 def max_input_tokens(run: LoadedRun) -> int:
-    """Most tokens of a text that the run reads, with special tokens."""
+    """Maximum number of tokens of an input text, with special tokens."""
     if Anatomy.of(run.model).is_pair:
         ends = [max_positions(part.front) for part in Anatomy.of(run.model).stacks]
         more = len(run.vocab.source.as_source([]))
@@ -171,7 +172,8 @@ def _write(
     change: Intervention,
     beam: bool,
 ) -> tuple[Reading, BeamTree | None]:
-    """The source, and the output that the model generates from it."""
+    """Make the reading of an encoder-decoder: the source, and the output that is generated from
+    it."""
     target = run.vocab.target
     item: Any
     if isinstance(given, MediaInput):
@@ -237,7 +239,7 @@ def _find(
 
 
 def _most_written(run: LoadedRun) -> int:
-    """Length in tokens of the longest output to the longest source."""
+    """Largest possible number of output tokens, which the longest source has."""
     decode, longest = run.settings.decode, run.settings.data.max_len
     return max(decode.max_len or 0, longest + decode.extra_len)
 
@@ -284,8 +286,11 @@ def _continue(
 
 
 def _prompt(run: LoadedRun, text: str) -> list[int]:
-    """Tokens of a prompt. If the run has fields, a line of JSON is a document that is continued at
-    its first missing field."""
+    """Tokens of a prompt.
+
+    If the run has fields, a line of JSON is a document that is continued at its first missing
+    field.
+    """
     tokenizer, fields = run.vocab.source, run.settings.data.fields
     if not fields or not text.lstrip().startswith("{"):
         return tokenizer.as_prompt(tokenizer.encode(text))
@@ -301,8 +306,11 @@ def _prompt(run: LoadedRun, text: str) -> list[int]:
 def write_uncached(
     run: LoadedRun, reading: Reading, start: Sequence[int], change: Intervention, limit: int
 ) -> tuple[list[int], bool]:
-    """Decode greedily after `start` without a cache, because caches do not support hidden tokens;
-    return the tokens and whether the end was reached."""
+    """Decode greedily after the tokens `start`, without a cache because caches do not support
+    hidden tokens.
+
+    Return the new tokens and whether the end token was reached.
+    """
     tokenizer, name = run.vocab.target, Anatomy.of(run.model).stacks[-1].stream
     never = sorted(tokenizer.specials - {tokenizer.eos})
     tokens: list[int] = []
@@ -322,7 +330,7 @@ def write_uncached(
 def next_outputs(
     tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0
 ) -> tuple[TracedOutput, ...]:
-    """Outputs in which row t predicts token t."""
+    """Outputs of a decoder, in which position t predicts token t."""
     names = tokenizer.tokens(tokens)
     pairs = enumerate(zip(tokens, names, strict=True))
     return tuple(TracedOutput(first + row, id, name) for row, (id, name) in pairs)
@@ -340,7 +348,8 @@ def _given_tokens(ask: GenerationOptions, tokenizer: Tokenizer) -> list[int] | N
 
 
 def _only(change: Intervention, stream: str, length: int) -> Intervention:
-    """Keep only the hidden tokens of the input; the output does not exist yet."""
+    """Keep only the hidden tokens that are in the input, because the output is not generated
+    yet."""
     for name, place in change.hidden:
         if name == stream and place < 0:
             raise UserError(f"cannot hide token {place + 1}: tokens are counted from 1.")
@@ -350,8 +359,11 @@ def _only(change: Intervention, stream: str, length: int) -> Intervention:
 
 
 def _label(run: LoadedRun, given: str | MediaInput, change: Intervention) -> Reading:
-    """Read classes, tags, filled gaps, a number or a vector. The positions of the outputs are known
-    beforehand, except for text by CTC."""
+    """Make the reading of a model that does not decode: classes, tags, filled gaps, a number or an
+    embedding.
+
+    The positions of the outputs are known in advance, except for CTC.
+    """
     reading = _unanswered(run, given)
     if gives_vector(run):
         vector_D = F.normalize(_scores(run, reading, NO_INTERVENTION)[0], dim=-1)
@@ -373,7 +385,7 @@ def _label(run: LoadedRun, given: str | MediaInput, change: Intervention) -> Rea
 
 
 def _unanswered(run: LoadedRun, given: str | MediaInput) -> Reading:
-    """Make the reading before the outputs are known."""
+    """Make the reading of an input without its outputs."""
     name = Anatomy.of(run.model).stacks[0].stream
     if isinstance(given, MediaInput):
         vector = (TracedOutput(None, -1, "vector"),)
@@ -396,8 +408,8 @@ def _unanswered(run: LoadedRun, given: str | MediaInput) -> Reading:
 
 
 def read_masked(run: LoadedRun, media: MediaInput, number: int = 0) -> Reading:
-    """Hide some positions of an image or a recording, selected by a number; the outputs are these
-    positions."""
+    """Mask some positions of an image or a recording, chosen by the seed `number`. The outputs of
+    the reading are these positions."""
     reading = _unanswered(run, media)
     rows_R = mask_positions(run, [media], number).rows_R
     assert rows_R is not None
@@ -425,20 +437,23 @@ def _name(run: LoadedRun, id: int) -> str:
 
 
 def align_by_ctc(run: LoadedRun, media: MediaInput, tokens: list[int]) -> Reading:
-    """Align a recording with known text: the most probable position of each of these tokens."""
+    """Align a recording with known text by CTC: the most probable position of each token."""
     reading = _unanswered(run, media)
     return _place_symbols(run, reading, _symbols(run, reading, NO_INTERVENTION), tokens)
 
 
 def _symbols(run: LoadedRun, reading: Reading, change: Intervention) -> Tensor:
-    """Log-probabilities of all symbols at every position."""
+    """Log-probabilities of all CTC symbols at every position."""
     every = tuple(TracedOutput(row, -1, "") for row in range(len(reading.last)))
     return _scores(run, replace(reading, outputs=every), change).log_softmax(-1)
 
 
 def _read_ctc(run: LoadedRun, reading: Reading, change: Intervention) -> Reading:
-    """Read each symbol from the position in its segment where it is most probable. With hidden
-    positions the best CTC path is used, because no search supports them."""
+    """Read the output of a CTC model. Each symbol is read at the position of its segment where it
+    is most probable.
+
+    With hidden positions the best CTC path is used, because the beam search does not support them.
+    """
     logs_SV = _symbols(run, reading, change)
     if change.hidden:
         tokens = best_path(logs_SV).tokens

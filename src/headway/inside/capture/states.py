@@ -1,7 +1,7 @@
 """Run many readings through the model, and read or edit the hidden states of every layer.
 
-A *site* is a stack and a layer of it: layer 0 is the output of the front, layer n the output of the
-nth block, before any final norm.
+A *site* is a stack and a layer of it. Layer 0 is the output of the embedding, layer n that of block
+n, before any final norm.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from headway.tasks.loaded_run import LoadedRun
 
 Site = tuple[str, int]
 StateEdit = Callable[[Site, Tensor], Tensor | None]
-"""Function that receives the states of a site and may return others to replace them."""
+"""Function of a site and its hidden states that may return states to replace them."""
 
 READ_AT_ONCE = 2048
-"""Tokens per batch."""
+"""Number of tokens per batch."""
 
 
 def batches(
     run: LoadedRun, readings: Sequence[Reading], tokens: int = READ_AT_ONCE
 ) -> Iterator[ReadingBatch]:
-    """Yield batches in order, of about `tokens` each."""
+    """Yield batches of readings in order, of about `tokens` tokens each."""
     held: list[Reading] = []
     for reading in readings:
         if held and sum(one.n_tokens for one in [*held, reading]) > tokens:
@@ -49,7 +49,7 @@ def stream_of(model: nn.Module, site: Site) -> str:
 
 
 def states_of(model: nn.Module, batch: ReadingBatch) -> dict[Site, Tensor]:
-    """States of every site, one row per token."""
+    """Hidden states of every site, one row per token."""
     with record_states(model) as found:
         last_hidden_states(model, batch)
     return found
@@ -57,7 +57,7 @@ def states_of(model: nn.Module, batch: ReadingBatch) -> dict[Site, Tensor]:
 
 @contextmanager
 def record_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
-    """Record the states of every site during a pass within the context."""
+    """Context manager that records the hidden states of every site during a forward pass."""
     found: dict[Site, Tensor] = {}
 
     def keep(site: Site, x_ND: Tensor) -> None:
@@ -69,8 +69,8 @@ def record_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
 
 @contextmanager
 def edit_states(model: nn.Module, edit: StateEdit) -> Iterator[None]:
-    """Call `edit` with the states of every site, in the order of computation, within the
-    context."""
+    """Context manager that calls `edit` with the hidden states of every site, in the order of
+    computation."""
     hooks: list[Any] = []
     try:
         for part in Anatomy.of(model).stacks:
@@ -82,7 +82,7 @@ def edit_states(model: nn.Module, edit: StateEdit) -> Iterator[None]:
 
 
 def _hooks(part: StackPart, edit: StateEdit) -> list[Any]:
-    # Layers with shared weights are one module that is called repeatedly, so calls are counted.
+    # Layers that share weights are one module that is called repeatedly, so calls are counted.
     layer = 0
 
     def before(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:

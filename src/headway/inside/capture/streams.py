@@ -1,4 +1,4 @@
-"""A text as a model reads it: its tokens by stream, and the outputs of the model."""
+"""Token streams of an input, and the outputs of a model for it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SIDES = {
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
-"""Streams of the queries and of the keys for each kind of attention of a sequence-to-sequence
-model. Every other model has one kind, `self`, in its only stream."""
+"""Streams of the queries and of the keys for each kind of attention in an encoder-decoder. Every
+other model has one kind, `self`, and a single stream."""
 
 
 @dataclass(frozen=True)
 class TokenStream:
-    """Tokens that are read together.
+    """Sequence of tokens that one stack of the model processes.
 
     The name is `source` or `target` for a sequence-to-sequence model, `image` or `audio` for an
     encoder of media, otherwise `text`.
@@ -36,10 +36,10 @@ class TokenStream:
     name: str
     ids: tuple[int, ...]
     pieces: tuple[str, ...]
-    """Readable pieces; `▁` is a space."""
+    """Readable tokens, in which `▁` marks a space."""
 
     words: tuple[int, ...]
-    """Number of the word that each token is part of; -1 for special tokens."""
+    """Index of the word that each token is part of; -1 for special tokens."""
 
     special: tuple[bool, ...]
 
@@ -57,13 +57,13 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class TracedOutput:
-    """One output of the model."""
+    """One output of the model: a token, a label, a tag, a number or an embedding."""
 
     row: int | None
-    """Position of the last stream that it is read from; None: the whole stream."""
+    """Position in the last stream that the output is read from; None: the whole stream."""
 
     id: int
-    """Token or label that was chosen; -1 for a vector."""
+    """Id of the token or label; -1 for an embedding."""
 
     name: str
 
@@ -73,31 +73,32 @@ class Reading:
     text: str
     task: str
     streams: dict[str, TokenStream]
-    """In the order of reading."""
+    """Token streams by name, in the order of computation."""
 
     outputs: tuple[TracedOutput, ...]
     segments: tuple[int, ...] = ()
-    """Segment of each token: 1 for the second text of a pair; for a tagger the shape of the
-    token."""
+    """Segment id of each token: 1 for the second text of a pair; for a tagger the shape of the
+    token (such as capitalized)."""
 
     n_given: int = 0
-    """Number of given tokens in a text that the model continued."""
+    """Number of prompt tokens, if the model continued a text."""
 
     direction: tuple[float, ...] = ()
-    """Unit vector of an embedding without changes; effects of changes are measured along it."""
+    """Unit vector of the embedding without interventions; effects of interventions are measured
+    along it."""
 
     finished: bool = True
     """Whether a generated output ended with an end token."""
 
     media: MediaInput | None = None
-    """The image, video or recording, if the input is not a text."""
+    """The image, video or recording, if the input is not text."""
 
     hides: int | None = None
-    """Seed of the hidden positions of media, for a model that reconstructs them."""
+    """Seed that selects the masked positions, for a model that reconstructs media."""
 
     @property
     def answers(self) -> OutputKind | None:
-        """Kind of the outputs; None for a trace of an unknown task."""
+        """Kind of the outputs (label, text and others); None for a trace of an unknown task."""
         return None if self.row is None else self.row.answers
 
     @property
@@ -107,7 +108,7 @@ class Reading:
 
     @property
     def row(self) -> Spec | None:
-        """Row of the task table; None for a trace of an unknown task."""
+        """Task specification; None for a trace of an unknown task."""
         return spec_of(self.task) if self.task in SPECS else None
 
     @property
@@ -116,7 +117,7 @@ class Reading:
 
     @property
     def labelled(self) -> bool:
-        """Whether each output is one label: that of the input, or of a word."""
+        """Whether each output is a single label, of the whole input or of a word."""
         return self.row is not None and (self.row.is_single_label or self.row.is_tagging)
 
     @property
@@ -130,17 +131,18 @@ class Reading:
 
     @property
     def continues(self) -> bool:
-        """Whether the output follows the input in the same stream."""
+        """Whether the output continues the input in the same stream, as in a language model."""
         return self.row is not None and self.row.continues
 
     @property
     def writes(self) -> bool:
-        """Whether the model generated its output token by token, so that row t predicts token t +
+        """Whether the output was generated token by token, so that position t predicts token t +
         1."""
         return self.continues or "target" in self.streams
 
     def sides(self, kind: str) -> tuple[str, str]:
-        """Streams of the rows and columns of a kind of attention; for a stack its stream, twice."""
+        """Streams of the queries and the keys for a kind of attention; for the name of a stack its
+        stream, twice."""
         return SIDES.get(kind, (self.first.name, self.first.name))
 
     @property
@@ -148,7 +150,7 @@ class Reading:
         return sum(map(len, self.streams.values()))
 
     def is_media(self, stream: str) -> bool:
-        """Whether a stream is the image or recording."""
+        """Whether a stream consists of image patches or audio frames."""
         return self.media is not None and stream == self.first.name
 
     @property
@@ -160,7 +162,8 @@ class Reading:
         return list(self.streams.values())[-1]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, without the pixels of an image or the samples of a recording."""
+        """JSON values of the reading, without the pixels of an image or the samples of a
+        recording."""
         found = asdict(replace(self, media=None))
         del found["media"], found["hides"]
         return found if self.media is None else {**found, "media": self.media.to_dict()}
@@ -190,5 +193,5 @@ def _words(ids: list[int], tokenizer: Tokenizer) -> list[int]:
 
 
 def display_piece(piece: str) -> str:
-    """A token for display: without the mark of the space before it."""
+    """Token for display, without the mark for a preceding space."""
     return piece.replace(SPACE_MARK, " ").strip(" ") or "␣"

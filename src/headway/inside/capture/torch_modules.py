@@ -1,6 +1,6 @@
-"""Inspect modules of `torch.nn` by copying their weights into blocks of this package.
+"""Inspect Transformer modules of `torch.nn` by copying their weights into blocks of this package.
 
-Traces are exact: before a trace is returned, its output is compared with that of the module itself.
+Traces are exact: before a trace is returned, its output is compared with that of the module.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from headway.nn.norms import LayerNorm, RMSNorm
 from headway.nn.stack import Stack
 
 TOLERANCE = 1e-5
-"""Largest allowed difference from the module's output, relative to its largest value if that is
-above 1."""
+"""Largest allowed difference from the module's output. It is relative to the largest output value
+if that is above 1."""
 
 TASK = "vectors"
-"""The `task` of a reading that ends in one vector per token, without words or labels."""
+"""The `task` of a reading whose outputs are one vector per token, without words or labels."""
 
 TokenLabels = Sequence[str] | Sequence[Sequence[str]]
 
@@ -42,7 +42,7 @@ INPUTS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.TransformerDecoder: ("target", "source"),
     nn.Transformer: ("source", "target"),
 }
-"""Streams of the inputs, in torch's order."""
+"""Names of the input streams of each torch module, in the order of its arguments."""
 
 
 ACTIVATIONS: dict[object, str] = {
@@ -51,10 +51,10 @@ ACTIVATIONS: dict[object, str] = {
     F.gelu: "gelu",
     F.silu: "silu",
 }
-"""Our names of the activation functions that torch's layers can have."""
+"""Our name of each activation function that torch's layers support."""
 
 ParameterPair = tuple[Tensor | None, Tensor | None]
-"""Our weight and torch's. Where torch has None, ours is set to zero."""
+"""Our parameter and torch's. Our parameter is set to zero if torch's is None."""
 
 
 @torch.no_grad()
@@ -93,7 +93,8 @@ def from_torch(
 
 
 def _run(anatomy: Anatomy, xs: dict[str, Tensor]) -> Tensor:
-    """Run the stacks and return the output of the last one. A decoder alone gets its memory."""
+    """Run the copied stacks and return the output of the last one. A decoder alone gets its memory
+    as an input."""
     memory, out_TD = None, torch.empty(0)
     if anatomy.stacks[0].name != "encoder" and "source" in xs:
         memory = Memory(xs["source"], Layout.of([len(xs["source"])]))
@@ -140,7 +141,7 @@ def _stacks(module: nn.Module, *, causal: bool) -> list[StackPart]:
 def _sequences(
     module: nn.Module, names: Sequence[str], inputs: Sequence[Tensor]
 ) -> dict[str, Tensor]:
-    """Each input as a tensor of tokens by width, in fp32."""
+    """Return each input as a float32 tensor (tokens, width)."""
     if len(inputs) != len(names):
         raise UserError(
             f"wrong number of inputs for {type(module).__name__}: expected {len(names)} "
@@ -172,7 +173,7 @@ def _attentions(module: nn.Module) -> list[nn.MultiheadAttention]:
 
 
 def _prove(module: nn.Module, xs: list[Tensor], ours_TD: Tensor, *, causal: bool) -> None:
-    """Check our output against the module itself: a subclass or a hook may change what it
+    """Compare our output with that of the module, because a subclass or a hook may change what it
     computes."""
     batched = _attentions(module)[0].batch_first
     # Batches of one, because torch's fast paths for encoders support fewer cases.
@@ -221,7 +222,7 @@ def _reading(xs: dict[str, Tensor], labels: dict[str, tuple[str, ...]]) -> Readi
 
 
 def _stream(name: str, pieces: tuple[str, ...]) -> TokenStream:
-    """Make a stream in which every token is a separate word."""
+    """Make a token stream in which every token is a separate word."""
     n = len(pieces)
     return TokenStream(
         name=name,
@@ -234,7 +235,7 @@ def _stream(name: str, pieces: tuple[str, ...]) -> TokenStream:
 
 @torch.no_grad()
 def _copy_stack(layers: Iterable[nn.Module], norm: nn.Module | None, *, causal: bool) -> Stack:
-    """Copy torch's encoder or decoder layers and their last norm into a stack."""
+    """Copy torch's encoder or decoder layers and their final norm into our stack."""
     blocks = [_block(layer, f"layer {n}", causal) for n, layer in enumerate(layers, 1)]
     if not blocks:
         raise UserError("this module has no layers.")
@@ -251,7 +252,7 @@ def _block(layer: nn.Module, where: str, causal: bool) -> Block:
     if isinstance(layer, nn.TransformerDecoderLayer):
         theirs.append(layer.norm3)
         cross = _attention(layer.multihead_attn, where, AttentionSpec())
-    # A block takes its norms in this order: attention, cross attention, feed-forward.
+    # A block has its norms in this order: self-attention, cross-attention, feed-forward.
     norms = iter([_norm(norm, where) for norm in theirs])
     block = block_class(
         _attention(layer.self_attn, where, AttentionSpec(causal=causal)),

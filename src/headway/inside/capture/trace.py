@@ -1,6 +1,6 @@
-"""Trace of one reading: what a model computes for a text, in one schema for all families.
+"""Trace: tensors that a model computed for one input, in one schema for all model families.
 
-A trace consists of tensors and JSON values, saved as `trace.safetensors` and `trace.json`, so that
+A trace consists of tensors and JSON values, stored as `trace.safetensors` and `trace.json`, so that
 other programs can write traces, too.
 """
 
@@ -41,47 +41,54 @@ T = TypeVar("T")
 
 TENSORS, FACTS = "trace.safetensors", "trace.json"
 VERSION = 1
+"""Version of the file format, for programs that read traces."""
+
 GROUPS = ("attention", "values", "states", "hidden", "gradients")
 """Fields of a trace that hold lists of tensors by name, one tensor per layer."""
 
 MOST_WEIGHTS = 1 << 28
-"""Limit of the recorded attention weights: 1 GiB, and several times as much for a page."""
+"""Limit on the recorded attention weights: 1 GiB in float32. A page needs several times as much
+memory."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that a model computed for one reading. Tensors have the axes of their names."""
+    """Tensors that a model computed for one reading. The letters in their names and comments are
+    their axes."""
 
     reading: Reading
-    """Tokens and outputs."""
+    """Input tokens and outputs."""
 
     attention: dict[str, list[Tensor]]
-    """Attention weights (H T S) by kind and layer; rows sum to 1."""
+    """Attention weights (heads, queries, keys) by kind of attention, one tensor per layer; rows sum
+    to 1."""
 
     values: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Value vectors (S G K) by kind and layer."""
+    """Value vectors (keys, key-value heads, head width) by kind of attention, one tensor per
+    layer."""
 
     states: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Residual stream (T D) by stack: output of the front, then of every layer."""
+    """Residual stream (tokens, width) by stack: the embedding, then the output of every layer."""
 
     hidden: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Feed-forward activations (T F) by stack and layer."""
+    """Feed-forward activations (tokens, feed-forward width) by stack, one tensor per layer."""
 
     scores_RC: Tensor | None = None
-    """Scores before the softmax, one row per output of the reading."""
+    """Logits or other scores before the softmax, one row per output of the reading."""
 
     gradients: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Gradients of all outputs' log-probabilities by the attention weights (H T S)."""
+    """Gradients of the summed log-probabilities of all outputs by the attention weights (heads,
+    queries, keys)."""
 
     beam: BeamTree | None = None
-    """Beam search that found the output, if requested."""
+    """Tree of the beam search that found the output, if requested."""
 
     meta: dict[str, Any] = field(default_factory=dict)
-    """Facts about the run and the change."""
+    """Information about the run and the intervention."""
 
     @property
     def change(self) -> Intervention:
-        """Hidden tokens and switched-off heads of this pass."""
+        """Intervention of this pass: hidden tokens and disabled heads."""
         off = (head.split(".") for head in self.meta.get("off", ()))
         return Intervention(
             frozenset((name, place) for name, place in self.meta.get("hidden", ())),
@@ -89,7 +96,7 @@ class Trace:
         )
 
     def save(self, folder: Path) -> None:
-        """Write `trace.safetensors` and `trace.json`.
+        """Write the trace to `trace.safetensors` and `trace.json`.
 
         Args:
             folder: Folder of the files.
@@ -120,7 +127,7 @@ class Trace:
 
     @classmethod
     def load(cls, folder: Path) -> Trace:
-        """Read a trace that `save`, or another program, has written.
+        """Read a trace that was written by `save` or by another program.
 
         Args:
             folder: Folder of the files.
@@ -220,7 +227,7 @@ def _record(run: LoadedRun, reading: Reading, change: Intervention, *, gradients
 def record_layers(
     model: nn.Module, anatomy: Anatomy, forward: Callable[[], T], *, gradients: bool = False
 ) -> tuple[T, dict[str, Any]]:
-    """Run `forward`, and return its result and the recorded `GROUPS` of a trace."""
+    """Run `forward`, and return its result with the recorded tensors of each group in `GROUPS`."""
     into: dict[str, Tensor] = {}
     hooks = [part.stack.register_forward_pre_hook(_keep(into, part.name))
              for part in anatomy.stacks]  # fmt: skip
@@ -254,7 +261,8 @@ def record_layers(
 
 
 def _check_size(anatomy: Anatomy, reading: Reading) -> None:
-    """Raise an error before the computation if the attention weights would not fit into memory."""
+    """Raise an error before the computation if the attention weights would exceed
+    `MOST_WEIGHTS`."""
     sizes = {name: len(stream) for name, stream in reading.streams.items()}
     n = sum(layer.n_heads * sizes[kind.rows] * sizes[kind.columns]
             for kind in anatomy.kinds for layer in kind.layers)  # fmt: skip
@@ -289,7 +297,8 @@ def _meta(run: LoadedRun, change: Intervention) -> dict[str, Any]:
 
 
 def _error(said: ForwardResult) -> dict[str, float]:
-    """Mean squared error of reconstructed positions, if there are any."""
+    """Mean squared error of the reconstructed positions; empty if the model does not
+    reconstruct."""
     hides = said.targets_RE is not None
     return {"error": -float(said.log_probs_R.detach().mean())} if hides else {}
 
@@ -306,7 +315,7 @@ def _layers(tensors: Mapping[str, Tensor], group: str) -> dict[str, list[Tensor]
 KINDS = (*SIDES, "self")
 STACKS = ("encoder", "decoder", "self")
 ONLY = (["text"], ["image"], ["audio"])
-"""Streams of a model with a single stream."""
+"""Possible streams of a model with a single stream."""
 
 
 def check(trace: Trace) -> None:
@@ -378,7 +387,7 @@ def _check_shapes(name: str, layers: Sequence[Tensor], expected: tuple[int | Non
 
 
 def _lengths(reading: Reading, kind: str, known: Sequence[str], group: str) -> tuple[int, int]:
-    """Number of rows and columns."""
+    """Number of queries and of keys, or of tokens twice for the name of a stack."""
     if kind not in known:
         raise DataError(f"unknown name {group}.{kind}: the kinds are {', '.join(known)}.")
     rows, columns = reading.sides(kind)

@@ -1,2 +1,2 @@
-"""Measurements of recorded passes: maps, heads, lenses, positional encodings, factors and
-accuracy."""
+"""Measurements on recorded forward passes: attribution maps, attention heads, logit lens,
+positional encodings, dictionary learning and map accuracy."""

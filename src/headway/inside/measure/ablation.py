@@ -1,4 +1,4 @@
-"""Outputs of a model on many passages, and their losses when hidden states change."""
+"""Outputs of a model on many passages, and the change of its loss when hidden states are edited."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import Read, readout_of
 
 AT_ONCE = 512
-"""Rows whose scores are held at a time."""
+"""Number of rows whose scores are in memory at a time; a row has one score per word of the
+vocabulary."""
 
 
 @dataclass(frozen=True)
 class BatchOutputs:
-    """Outputs of one pass. A row is a token, or a text for classes and vectors."""
+    """Outputs of one forward pass. Each row is a token, or a whole text for classes and
+    embeddings."""
 
     owner_R: Tensor
-    """Number of the reading in the batch for each row."""
+    """Index of the reading in the batch that each row belongs to."""
 
     place_R: Tensor
-    """Position in the last stream that each row is read from; -1: the whole text."""
+    """Position in the last stream that each row is read from; -1 means the whole text."""
 
     readout: Read
     target_R: Tensor | None
@@ -33,11 +35,11 @@ class BatchOutputs:
     is the target."""
 
     is_vector: bool = False
-    """Whether the output is a vector without scores."""
+    """Whether the output is an embedding without scores."""
 
 
 def batch_outputs(run: LoadedRun, batch: ReadingBatch) -> BatchOutputs:
-    """Run one pass of a batch, within any active change of the model."""
+    """Run one forward pass of a batch, including any intervention that is active."""
     states = final_states(run.model, batch)
     read, layout, x_ND = read_out(run, batch, states), batch.layout, states.x_ND
     lengths = torch.tensor(layout.known_lengths(), device=x_ND.device)
@@ -54,7 +56,7 @@ def batch_outputs(run: LoadedRun, batch: ReadingBatch) -> BatchOutputs:
 
 
 def unit(run: LoadedRun) -> str:
-    """Unit of losses: nats, 1 − cosine for vectors, or mean square."""
+    """Unit of the losses: nats, 1 − cosine for embeddings, or mean square."""
     if gives_vector(run):
         return "1 − cosine"
     numbers = run.spec.is_regression or not run.spec.has_probabilities
@@ -63,10 +65,11 @@ def unit(run: LoadedRun) -> str:
 
 @torch.no_grad()
 def losses(clean: BatchOutputs, changed: BatchOutputs) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each row the loss before and after the change, and the change of the output.
+    """Return three values per row: the loss before and after a change, and the change of the
+    output.
 
-    The change is the KL divergence in nats. For vectors all three are 1 − cosine with the vector
-    before the change; for reconstructions and numbers they are mean squares.
+    The change of the output is the KL divergence in nats. For embeddings, all three are 1 − cosine
+    with the embedding before the change; for reconstructions and numbers they are mean squares.
     """
     old, new = clean.readout, changed.readout
     if not old.has_probabilities and not clean.is_vector:

@@ -1,4 +1,5 @@
-"""Word alignments: convert maps to Pharaoh format (`0-0 1-2`) and back, and compare alignments."""
+"""Word alignments from attribution maps, the Pharaoh format (`0-0 1-2`), and the alignment error
+rate."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ __all__ = ["AlignmentLink", "aer", "aligning_layer", "alignment", "pharaoh", "re
 
 
 def alignment(map_: Map, reading: Reading) -> list[AlignmentLink]:
-    """Align every output word with the source word that gets most weight from its tokens.
+    """Align every output word with the source word whose tokens have the largest weight for it.
 
-    Pairs are (source, target). Special tokens are left out, and absolute weights are used.
+    Returns pairs of word numbers (source, target). Special tokens are left out, and absolute
+    weights are used.
     """
     parts = map_.parts()
     if "source" not in parts:
@@ -33,10 +35,11 @@ def alignment(map_: Map, reading: Reading) -> list[AlignmentLink]:
 
 
 def aligning_layer(n_layers: int, truth: dict[str, Any] | None) -> tuple[int, str]:
-    """Select the layer whose cross attention (mean over heads) aligns words best, and describe it.
+    """Select the layer whose cross-attention, averaged over heads, aligns words best, and describe
+    the choice.
 
     It is the layer with the highest measured accuracy. Without measurements it is the second to
-    last, because the last may already attend to the next word (Garg et al. 2019).
+    last layer, because the last may already attend to the next word (Garg et al. 2019).
     """
     measured = (truth or {}).get("maps", {})
     right = {
@@ -52,7 +55,8 @@ def aligning_layer(n_layers: int, truth: dict[str, Any] | None) -> tuple[int, st
 
 
 def read_pharaoh(line: str, where: str = "the alignment") -> list[AlignmentLink]:
-    """Parse pairs of word numbers such as `0-0 1-2`, source first, counted from 0."""
+    """Parse word alignments in Pharaoh format such as `0-0 1-2`: pairs of word numbers from 0,
+    source first."""
     pairs = []
     for entry in line.split():
         source, dash, target = entry.partition("-")
@@ -70,9 +74,10 @@ def aer(
     sure: Iterable[AlignmentLink],
     possible: Iterable[AlignmentLink] = (),
 ) -> float:
-    """Alignment error rate of Och and Ney (2003): 0 is perfect, 1 is all wrong.
+    """Alignment error rate of Och and Ney (2003), from 0 (perfect) to 1 (all wrong).
 
-    Sure pairs count as possible, too. The rate is 0 if nothing is sure and nothing was found.
+    Sure pairs also count as possible. The rate is 0 if there are no sure pairs and nothing was
+    found.
     """
     links, certain = set(found), set(sure)
     allowed = certain | set(possible)

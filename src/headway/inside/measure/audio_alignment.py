@@ -1,4 +1,4 @@
-"""Word times of a transcript, by attention heads that follow the audio and by CTC."""
+"""Word timestamps of a transcript, from cross-attention heads that follow the audio or from CTC."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import as_model
 
 RowRanges = list[tuple[int, int]]
-"""First audio frame of each output, and the end of its range (exclusive)."""
+"""For each output, its first audio frame and the end of its frames (exclusive)."""
 
 
 @dataclass(frozen=True)
 class AudioAlignment:
-    """Alignment of outputs with the audio, by the heads that follow it best."""
+    """Alignment of outputs with audio frames, by the cross-attention heads that follow the audio
+    best."""
 
     heads: list[tuple[int, int]]
-    """Layer and head of the aligning heads, the best first."""
+    """Layer and head of each aligning head, best first."""
 
     shares: list[list[float]]
-    """Fraction of the attention of every head of every layer that is on a single path through
-    time."""
+    """For every head of every layer, the fraction of its attention on a single monotonic path
+    through time."""
 
     rows: RowRanges
 
     coverage: AttentionCoverage
-    """Measured share of the attention of these heads on their path."""
+    """Measured fraction of the aligning heads' attention that is on their path."""
 
     def describe(self) -> str:
         """Describe how well the heads follow the audio, from the measurements."""
@@ -63,7 +64,10 @@ class AudioAlignment:
 
 
 def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> AudioAlignment | None:
-    """Align by cross attention; None without it. `given` are heads that are known to align."""
+    """Align by cross-attention; None for a model without it.
+
+    `given` are heads that are known to align. By default they are selected on this input.
+    """
     media = trace.reading.media
     layers = trace.attention.get("cross")
     if media is None or not layers or not trace.reading.outputs:
@@ -89,8 +93,8 @@ def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> AudioA
 
 
 def _n_begin(reading: Reading) -> int:
-    """Number of outputs before the first word with which every answer begins, such as language
-    tokens."""
+    """Number of special tokens, such as language tokens, at the start of an output before its first
+    word."""
     special = reading.last.special
     n = 0
     while n + 1 < len(special) and special[n + 1]:
@@ -100,8 +104,11 @@ def _n_begin(reading: Reading) -> int:
 
 @torch.no_grad()
 def ctc_log_probs(run: LoadedRun, trace: Trace) -> Tensor | None:
-    """Log-probabilities of all symbols and, last, of the blank, for each audio frame without
-    padding (S V); None if the model has no CTC head."""
+    """CTC log-probabilities of all symbols and, last, of the blank, for each audio frame (frames,
+    symbols).
+
+    Frames of padding are left out. None if the model has no CTC head.
+    """
     model, media = run.model, trace.reading.media
     has = getattr(run.shape, "ctc", False) or "ctc" in getattr(run.shape, "heads", ())
     if media is None or not has:
@@ -114,7 +121,8 @@ def ctc_log_probs(run: LoadedRun, trace: Trace) -> Tensor | None:
 
 
 def by_ctc(logs_SV: Tensor, reading: Reading) -> RowRanges | None:
-    """Align each output that is a word by CTC; None if the text does not fit into the audio."""
+    """Align each word token of the output by CTC; None if the text has too many symbols for the
+    audio."""
     numbers = written_words(reading)
     spoken = [place for place, number in enumerate(numbers) if number >= 0]
     if not reading.writes:
@@ -132,7 +140,7 @@ def by_ctc(logs_SV: Tensor, reading: Reading) -> RowRanges | None:
 def find_word_timings(
     reading: Reading, rows: RowRanges, scores_RC: Tensor | None
 ) -> list[WordTiming]:
-    """Words of the output with their start and end in seconds, from the ranges of frames."""
+    """Start and end in seconds of each word of the output, from the frames of its tokens."""
     media = reading.media
     assert media is not None
     numbers = word_of_each(reading)
@@ -149,13 +157,12 @@ def find_word_timings(
 
 
 def at_pauses(media: MediaInput, words: Sequence[WordTiming]) -> list[WordTiming]:
-    """Move the boundaries of words to pauses. Clear pauses determine the times, so that two methods
-    then agree."""
+    """Move word boundaries to pauses in the audio, where there is a clear pause nearby."""
     return snap_to_pauses(words, waveform_of(media), media.rate)
 
 
 def word_of_each(reading: Reading) -> list[int]:
-    """Number of the word that each output is part of; -1 for special tokens."""
+    """Index of the word that each output is part of; -1 for special tokens."""
     if reading.writes:
         return written_words(reading)
     from headway.decode.align import word_numbers
@@ -172,7 +179,7 @@ def _log_probs(reading: Reading, scores_RC: Tensor | None) -> list[float]:
 
 
 def waveform_of(media: MediaInput) -> np.ndarray:
-    """Samples of a recording between -1 and 1."""
+    """Waveform of a recording, with samples between -1 and 1."""
     samples = media.item
     if samples.dtype == np.int16:
         return samples.astype(np.float32) / 32768.0

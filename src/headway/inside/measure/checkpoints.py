@@ -1,4 +1,4 @@
-"""Run the same input through all kept checkpoints of a run, and measure what changes."""
+"""Measurements of the same input at every kept checkpoint of a training run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from headway.training.checkpoint import Checkpoints
 FINAL = "final"
 
 Measures = dict[str, dict[str, float]]
-"""One number for each figure and each line in it."""
+"""Measured values by figure, then by line within the figure."""
 
 
 @dataclass(frozen=True)
 class CheckpointStage:
-    """A run at one moment of its training."""
+    """A run with the weights of one moment of its training."""
 
     label: str
     step: int
@@ -36,7 +36,8 @@ class CheckpointStage:
 
 
 def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
-    """Kept checkpoints of a run, oldest first; raise an error without any if `asked`."""
+    """Kept checkpoints of a run, oldest first. If `asked`, a run without checkpoints is an
+    error."""
     paths = Checkpoints(run.folder, 1, lambda line: None, owner=False).paths()
     if not paths and asked:
         made = "an imported model" if run.imported else f"{run.folder}"
@@ -51,9 +52,10 @@ def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
 def stages(
     run: LoadedRun, note: Callable[[str], None] = lambda line: None, *, asked: bool = False
 ) -> Iterator[CheckpointStage]:
-    """Yield the run at each intact checkpoint, then as it is. Only one model is built at a time.
+    """Yield the run with the weights of each checkpoint, then with its final weights.
 
-    Damaged checkpoints are skipped, with a message to `note`.
+    Only one model is in memory at a time. Damaged checkpoints are skipped, with a message to
+    `note`.
     """
     last_step = 0
     for path in checkpoints_of(run, asked=asked):
@@ -68,14 +70,15 @@ def stages(
 
 
 def describe_kept(run: LoadedRun) -> str | None:
-    """Description of the final weights from the log of the run, such as `average of the last 5`."""
+    """Origin of the final weights according to the training log, such as `average of the last
+    5`."""
     ended = history(run).end
     said = ended[-1].get("kept") if ended else None
     return said if isinstance(said, str) else None
 
 
 def _final_step(run: LoadedRun, last: int) -> int:
-    """Step of the checkpoint that was kept as the best, otherwise of the end of the training."""
+    """Training step of the final weights: that of the best checkpoint, or the last step."""
     named = re.search(r"step-(\d+)", describe_kept(run) or "")
     if named:
         return int(named[1])
@@ -84,7 +87,7 @@ def _final_step(run: LoadedRun, last: int) -> int:
 
 
 def stage_at(run: LoadedRun, checkpoint: Path) -> CheckpointStage:
-    """Load the weights of a checkpoint into a separate model."""
+    """Load the weights of a checkpoint into a copy of the model."""
     weights = merge_tensors(Checkpoints.weights(checkpoint), run.settings.lora.alpha)
     model = build_model(run.shape, device=run.device).eval()
     load_weights(model, weights, f"{checkpoint} does not fit the model of {run.folder}.")
@@ -106,7 +109,8 @@ def trace_stages(
     *,
     asked: bool = False,
 ) -> list[tuple[str, int, Trace]]:
-    """Label, step and trace of every stage; all stages read the output of the final model."""
+    """Label, training step and trace of every stage. All stages read the output of the final
+    model."""
     return [
         (stage.label, stage.step, trace(stage.run, reading))
         for stage in stages(run, note, asked=asked)
@@ -119,7 +123,7 @@ def history(run: LoadedRun) -> History:
 
 
 def measures(now: Trace, final: Trace) -> Measures:
-    """Measure one stage on this input; `final` is the trace of the finished model."""
+    """Measure one stage on this input. `final` is the trace of the final model."""
     found: Measures = {"loss": _loss(now, final), "entropy": {}, "pattern": {}}
     for kind, layers in now.attention.items():
         weights_HTS = torch.cat([layer.float() for layer in layers])
@@ -138,19 +142,20 @@ def measures(now: Trace, final: Trace) -> Measures:
 
 
 def entropy(weights_HTS: Tensor) -> float:
-    """Mean entropy over heads and rows, in nats: 0 for one token, ln S for uniform attention."""
+    """Entropy of attention in nats, averaged over heads and queries: 0 for a single token, ln S for
+    uniform attention over S tokens."""
     return float(-(weights_HTS * weights_HTS.clamp_min(1e-12).log()).sum(-1).mean())
 
 
 def previous_H(weights_HTS: Tensor) -> Tensor:
-    """Mean weight that each head gives to the previous token; zero for a text of one token."""
+    """Mean attention weight of each head on the previous token; zero for a text of one token."""
     if weights_HTS.shape[1] < 2:
         return weights_HTS.new_zeros(len(weights_HTS))
     return weights_HTS.diagonal(-1, dim1=1, dim2=2).mean(-1)
 
 
 def diagonal_H(weights_HTS: Tensor) -> Tensor:
-    """Mean weight within one token of the diagonal."""
+    """Mean attention weight of each head within one token of the diagonal."""
     _, n_rows, n_columns = weights_HTS.shape
     steps_T = torch.arange(n_rows) * ((n_columns - 1) / max(n_rows - 1, 1))
     near_TS = (torch.arange(n_columns) - steps_T[:, None]).abs() <= 1.0
@@ -158,15 +163,16 @@ def diagonal_H(weights_HTS: Tensor) -> Tensor:
 
 
 def rank_residual(x_TD: Tensor) -> float:
-    """‖X − mean‖ / ‖X‖: how much tokens differ; 0 if all have the same vector."""
+    """Spread of the token vectors, ‖X − mean‖ / ‖X‖: 0 if all tokens have the same vector."""
     x_TD = x_TD.double()
     return float((x_TD - x_TD.mean(0)).norm() / x_TD.norm().clamp_min(1e-30))
 
 
 def linear_cka(x_TD: Tensor, y_TD: Tensor) -> float:
-    """Similarity of two sets of states, invariant to rotation and scale: 1 is the same."""
+    """Linear CKA: similarity of two sets of states, invariant to rotation and scale; 1 if they are
+    equal up to these."""
     x_TD, y_TD = x_TD.double() - x_TD.double().mean(0), y_TD.double() - y_TD.double().mean(0)
-    # Gram matrices of tokens are smaller than those of dimensions.
+    # The Gram matrix over tokens is smaller than that over dimensions.
     x_TT, y_TT = x_TD @ x_TD.T, y_TD @ y_TD.T
     size = x_TT.norm() * y_TT.norm()
     return float((x_TT * y_TT).sum() / size) if size > 0 else 1.0
@@ -179,7 +185,7 @@ def _pattern(kind: str, weights_HTS: Tensor) -> tuple[str, Tensor]:
 
 
 def _loss(now: Trace, final: Trace) -> dict[str, float]:
-    """Mean loss of the final model's output in nats per token; for vectors 1 − cosine."""
+    """Mean loss in nats per token of the final model's output; 1 − cosine for embeddings."""
     ids = torch.tensor([output.id for output in now.reading.outputs])
     if not len(ids) or now.scores_RC is None or final.scores_RC is None:
         return {}

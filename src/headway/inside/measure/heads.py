@@ -1,11 +1,11 @@
-"""Importance, entropy, distance and roles of each attention head.
+"""Importance, entropy, attention distance and roles of each attention head.
 
 Importance is that of Michel et al. 2019: every head has a gate g = 1, and its importance is the
-mean over texts of |dL/dg|, where L is the mean loss of the outputs of a text in nats (for a vector:
-its length along its own direction). It takes one backward pass per text and no training.
+mean over texts of |dL/dg|. L is the mean loss of the outputs of a text in nats (for an embedding:
+its length along its own direction). This takes one backward pass per text and no training.
 
 Roles follow from where the attention of a head goes: previous token, first token, rare word and
-others. A score is a fraction of attention (or of rows) between 0 and 1. A head has a role if its
+others. A score is a fraction of attention (or of queries) between 0 and 1. A head has a role if its
 score reaches the threshold of the role in `ROLES` and is at least `LIFT` times the score of uniform
 attention over the same tokens.
 """
@@ -33,10 +33,11 @@ from headway.tasks.loaded_run import LoadedRun
 __all__ = ["HeadAnalysis", "HeadMetrics", "heads"]
 
 ALIGNED = 40
-"""Texts on which alignment is measured, which takes one backward pass per output."""
+"""Number of texts on which the alignment role is measured. It is low because every output needs a
+backward pass."""
 
 REPEATS, PERIOD = 8, 24
-"""Number of texts of random tokens, and the number of tokens that are repeated in each."""
+"""Random texts for the induction role: their number, and the tokens that each of them repeats."""
 
 
 @dataclass(frozen=True)
@@ -46,28 +47,29 @@ class HeadMetrics:
     kind: str
     layer: int
     head: int
-    """Number of the head among those that the model has, from 0."""
+    """Index of the head among the remaining heads of its layer, from 0."""
 
     number: int
-    """Number of the head in the unpruned model."""
+    """Index of the head in the unpruned model."""
 
     importance: float
-    """E|dL/dg|, in nats."""
+    """Importance of Michel et al.: the mean of |dL/dg| over texts, in nats."""
 
     entropy: float
-    """Mean entropy of its attention over rows, in nats."""
+    """Entropy of its attention in nats, averaged over queries."""
 
     evenness: float
-    """Entropy relative to uniform attention: 1 is uniform, 0 is a single token."""
+    """Entropy relative to that of uniform attention: 1 is uniform, 0 is a single token."""
 
     distance: float
-    """Mean distance of the tokens that it attends to; for cross attention, from the diagonal."""
+    """Mean distance in tokens between a query and the keys that it attends to; for cross-attention,
+    from the diagonal."""
 
     scores: dict[str, float]
-    """Score of every role that can be measured for this head."""
+    """Score of every role that can be measured for this kind of attention."""
 
     roles: tuple[str, ...]
-    """Roles of the head, the clearest first."""
+    """Roles of the head, highest score relative to its threshold first."""
 
     @property
     def name(self) -> str:
@@ -76,19 +78,19 @@ class HeadMetrics:
 
 @dataclass(frozen=True)
 class HeadAnalysis:
-    """Measurements of all heads; `found["cross.0.1"]` is one head."""
+    """Measurements of all heads of a model; `found["cross.0.1"]` is one head."""
 
     heads: tuple[HeadMetrics, ...]
     n_texts: int
     n_outputs: int
     loss: float
-    """Mean loss over texts, in nats, from which importance is computed."""
+    """Mean loss of the texts in nats, the quantity whose gradients give the importance."""
 
     source: str = ""
-    """Origin of the texts."""
+    """Description of where the texts come from."""
 
     unit: str = "texts"
-    """Plural name of the inputs, for messages."""
+    """Plural name of the inputs in messages, such as "texts" or "images"."""
 
     def __getitem__(self, name: str) -> HeadMetrics:
         return next(head for head in self.heads if head.name == name)
@@ -97,7 +99,8 @@ class HeadAnalysis:
         return list(dict.fromkeys(head.kind for head in self.heads))
 
     def grid(self, kind: str) -> list[list[float]]:
-        """Importance by layer and head; layers may have different numbers of heads."""
+        """Importance by layer and head, as nested lists because layers may have different numbers
+        of heads."""
         rows: dict[int, list[float]] = {}
         for head in self.heads:
             if head.kind == kind:
@@ -105,8 +108,8 @@ class HeadAnalysis:
         return list(rows.values())
 
     def importance(self, *, normalised: bool = False) -> dict[HeadId, float]:
-        """Importance by head; with `normalised` divided by the norm over its layer, as in Michel et
-        al."""
+        """Importance by head. With `normalised` it is divided by the L2 norm over the layer, as in
+        Michel et al."""
         found = {(h.kind, h.layer, h.head): h.importance for h in self.heads}
         if not normalised:
             return found
@@ -116,7 +119,7 @@ class HeadAnalysis:
         return {h: value / max(squares[h[:2]] ** 0.5, 1e-30) for h, value in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """JSON values of all measurements."""
         return asdict(self)
 
     @classmethod
@@ -201,10 +204,10 @@ class _Passed:
 
 
 def _pass(run: LoadedRun, reading: Reading, change: Intervention, *, gradients: bool) -> _Passed:
-    """Run one text forward and backward.
+    """Run one text forward and backward, and return measurements of its heads.
 
-    dL/dg of a head is the sum of output × gradient over its output, which also separates the calls
-    of layers with shared weights.
+    dL/dg of a head is the sum of output × gradient over its output. Unlike the gradient of the gate
+    itself, it separates the calls of layers that share weights.
     """
     with (
         torch.set_grad_enabled(gradients),
@@ -232,7 +235,7 @@ def _pass(run: LoadedRun, reading: Reading, change: Intervention, *, gradients: 
 
 
 class _Layer:
-    """Accumulated measurements of the heads of one layer."""
+    """Accumulated measurements of the attention heads in one layer."""
 
     def __init__(self) -> None:
         self.means, self.even = RunningMeans(), RunningMeans()
@@ -255,7 +258,7 @@ class _Layer:
             sees_T = sees_T.minimum(torch.arange(n_rows) + 1.0)
         most_T = sees_T.log()
         means.add("evenness", entropy_HT[:, most_T > 0].sum(1), float(most_T.sum()))
-        # In self-attention the own position is the diagonal.
+        # In self-attention the diagonal is the token itself.
         own_T = torch.arange(n_rows) * (1.0 if kind.name != "cross" else n_columns / n_rows)
         distance_TS = (torch.arange(n_columns) - own_T[:, None]).abs()
         means.add("distance", (weights_HTS * distance_TS).sum((1, 2)), n_rows)
@@ -285,10 +288,11 @@ class _Layer:
 
 
 def _align(run: LoadedRun, reading: Reading, change: Intervention) -> tuple[list[int], list[int]]:
-    """For each output that is a word, return its row and the source token that it depends on most.
+    """For each output that is a word, return its position and the source token on which it depends
+    most.
 
     That is the token with the largest |gradient × input| of the log-probability, summed over the
-    vector.
+    embedding.
     """
     if "source" not in reading.streams:
         return [], []
@@ -317,7 +321,7 @@ def _is_apart(run: LoadedRun, output: TracedOutput) -> bool:
 
 @torch.no_grad()
 def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Intervention) -> None:
-    """Measure the roles that need random tokens that are repeated."""
+    """Measure the induction and duplicate roles on random tokens that are repeated."""
     tokenizer = run.vocab.target
     random = torch.Generator().manual_seed(0)
     ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
@@ -338,6 +342,8 @@ def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Interve
 
 
 LIFT = 2.0
+"""Least ratio to uniform attention: in a short text even uniform attention can reach a
+threshold."""
 
 
 @dataclass(frozen=True)
@@ -346,7 +352,7 @@ class Role:
     threshold: float
     meaning: str
     mark: str
-    """Abbreviation of one or two letters."""
+    """Abbreviation of one or two letters for charts."""
 
 
 ROLES = {
@@ -366,11 +372,11 @@ ROLES = {
              "tokens", "D"),
     )
 }  # fmt: skip
-"""All roles with their thresholds and what they measure."""
+"""Roles of attention heads by name, with the score threshold of each and its meaning."""
 
 
 def roles_of(scores: Mapping[str, float], even: Mapping[str, float]) -> tuple[str, ...]:
-    """Roles of a head, the clearest first; `even` are the scores of uniform attention."""
+    """Roles of a head, the clearest first. `even` has the scores of uniform attention."""
     found = [
         (score / ROLES[name].threshold, name)
         for name, score in scores.items()
@@ -380,7 +386,7 @@ def roles_of(scores: Mapping[str, float], even: Mapping[str, float]) -> tuple[st
 
 
 class RunningMeans:
-    """Running means of numbers per head, by name."""
+    """Running means of values per head, by the name of the measurement."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -396,7 +402,7 @@ class RunningMeans:
 
 
 class TokenFrequencies:
-    """Counts of tokens in the texts; of equally frequent tokens the one with the higher id is
+    """Token counts in the measured texts. Of equally frequent tokens, the one with the higher id is
     rarer."""
 
     def __init__(self, readings: Iterable[Reading]) -> None:
@@ -406,7 +412,8 @@ class TokenFrequencies:
                 self.counts[name].update(stream.ids)
 
     def rarest(self, stream: TokenStream) -> int | None:
-        """Position of the rarest token; None for media, whose positions have no token ids."""
+        """Position of the rarest token of a text; None for media, whose positions have no token
+        ids."""
         places = [
             place
             for place, (piece, apart) in enumerate(zip(stream.pieces, stream.special, strict=True))
@@ -425,8 +432,10 @@ def is_punctuation(piece: str) -> bool:
 def add_places(
     means: RunningMeans, even: RunningMeans, weights_HTS: Tensor, *, causal: bool
 ) -> None:
-    """Add scores of the previous, next, same and first token for self-attention, over rows in which
-    these tokens differ."""
+    """Add scores of self-attention on the previous, the next, the same and the first token.
+
+    Only queries for which these tokens differ are counted.
+    """
     n_rows = weights_HTS.shape[1]
     rows_R = torch.arange(min(2, n_rows), n_rows)
     if not causal:
@@ -451,7 +460,7 @@ def add_columns(
     *,
     causal: bool,
 ) -> None:
-    """Add scores of end tokens and punctuation, and of the rarest token."""
+    """Add scores of attention on end tokens and punctuation, and on the rarest token."""
     n_rows, n_columns = weights_HTS.shape[1:]
     ends = [
         place
@@ -480,7 +489,7 @@ def add_alignment(
     rows: Sequence[int],
     columns: Sequence[int],
 ) -> None:
-    """Add the fraction of rows whose strongest column is the correct one."""
+    """Add the fraction of queries whose strongest key is the correct one."""
     if rows:
         best_HR = weights_HTS[:, torch.tensor(rows)].argmax(-1)
         hits_HR = best_HR == torch.tensor(columns)
@@ -491,7 +500,8 @@ def add_alignment(
 def add_repeats(
     means: RunningMeans, even: RunningMeans, weights_HTS: Tensor, start: int, period: int
 ) -> None:
-    """Add scores of the second copy of `period` tokens that are repeated from `start` on."""
+    """Add scores for the second of two copies of `period` random tokens; the first copy begins at
+    `start`."""
     rows_R = torch.arange(start + period, start + 2 * period - 1)
     means.add("duplicate", weights_HTS[:, rows_R, rows_R - period].sum(1), len(rows_R))
     means.add("induction", weights_HTS[:, rows_R, rows_R - period + 1].sum(1), len(rows_R))

@@ -1,11 +1,12 @@
 """Logit lens and tuned lens: the prediction that the model would make from each layer.
 
-The logit lens passes the vectors between two layers directly to the final norm and the task's own
-head. This shows how words (or classes, or tags) emerge, and from which layer the prediction no
-longer changes. The tuned lens passes them through an affine map per layer first, which predicts the
-state of the last layer. The maps are fitted to the predictions of the last layer (Belrose et al.
-2023). Each map starts as the plain logit lens, and stays so if the fit does not help on validation
-lines.
+The logit lens passes the hidden states after each layer directly to the final norm and the task's
+own head. This shows how words (or classes, or tags) emerge, and from which layer the prediction no
+longer changes.
+
+The tuned lens first passes them through an affine map per layer, which predicts the state of the
+last layer. The maps are fitted to the predictions of the last layer (Belrose et al. 2023). Each map
+starts as the plain logit lens, and remains so if the fit does not help on validation lines.
 """
 
 from __future__ import annotations
@@ -57,15 +58,14 @@ __all__ = ["LogitLens", "TunedLens", "lens", "tune"]
 WITH_NGRAMS = "with n-grams"
 
 TOP = 5
-"""Most probable candidates that are kept for each layer."""
+"""Number of most probable candidates that are stored for each layer."""
 
 
 @dataclass(frozen=True)
 class LogitLens:
-    """Predictions by layer: from the output of the front (0) to the last layer.
+    """Predictions by layer, from the embedding (0) to the last layer; rows of tensors are outputs.
 
-    A model with an n-gram member has one more row with the prediction of both members. Rows of
-    tensors are outputs.
+    A model with an n-gram model has one more layer with the combined prediction.
     """
 
     outputs: tuple[TracedOutput, ...]
@@ -73,13 +73,14 @@ class LogitLens:
     """Names of the layers."""
 
     how: str
-    """How the vectors of a layer are read, in a sentence."""
+    """Sentence for the user: how the hidden states of a layer are converted to a prediction."""
 
     scores_RC: Tensor
-    """Scores of the last of `layers`: the model's prediction."""
+    """Scores of the last layer, which are the prediction of the model."""
 
     top_LRK: Tensor
-    """Most probable words or labels of each layer; empty if the output is a vector."""
+    """Ids of the most probable words or labels at each layer; empty if the output is an
+    embedding."""
 
     probability_LRK: Tensor
     """Probabilities of `top_LRK`."""
@@ -88,17 +89,18 @@ class LogitLens:
     """Rank of the final output at each layer: 1 is the most probable."""
 
     chosen_LR: Tensor
-    """Probability of the final output; for a vector its cosine with the final one."""
+    """Probability of the final output at each layer; for an embedding its cosine with the final
+    embedding."""
 
     kl_LR: Tensor
-    """Kullback-Leibler divergence from the final prediction, in nats; for independent labels their
-    mean."""
+    """Kullback-Leibler divergence from the final prediction in nats; for independent labels the
+    mean over them."""
 
     @property
     def decided(self) -> tuple[int | None, ...]:
-        """For each output the first layer from which it stays the most probable.
+        """For each output, the first layer from which on it is the most probable.
 
-        None if it never does: a search or neighbouring tags may decide.
+        None if it never is, because a search or neighbouring tags decide.
         """
         first_R = []
         for rank_L in self.rank_LR.T.tolist():
@@ -114,7 +116,8 @@ class LogitLens:
 
 @torch.no_grad()
 def lens(run: LoadedRun, text: str | Reading | Trace, tuned: TunedLens | None = None) -> LogitLens:
-    """Read the prediction at each layer (logit lens). That of the last layer is the model's.
+    """Apply the logit lens: predict from each layer. The prediction at the last layer is the
+    model's.
 
     Args:
         run: The run, opened by `load`.
@@ -189,37 +192,42 @@ def _how(part: StackPart) -> str:
 
 
 FEWEST = 20
-"""Fewest lines of text from which some can be held out."""
+"""Minimum number of lines for fitting a tuned lens: with fewer, too few remain for validation and
+test."""
 
 MOST = 2000
-"""Most examples of a corpus; more change little."""
+"""Limit on the examples of a corpus; more change the fit little."""
 
 STEPS, LOOKS = 320, 16
-"""Steps of the fit, and the number of validations."""
+"""Steps of the fit, and how often it is validated."""
 
 ROWS = 128
-"""Approximate number of tokens per step."""
+"""Approximate number of tokens per step of the fit."""
 
 RATE = 5e-3
+"""Learning rate of AdamW for the maps, which start at zero; validation selects the best step."""
+
 SHRINK = 0.02
-"""Weight decay towards the plain lens, relative to a step."""
+"""Weight decay of the maps towards zero (the plain logit lens), as a factor of the learning
+rate."""
 
 HIDDEN = 0.15
-"""Fraction of the tokens that are masked for a masked language model, if a line has no gap."""
+"""Fraction of tokens that are masked to fit the lens of a masked language model, close to BERT's 15
+%."""
 
 
 @dataclass(frozen=True)
 class TunedLens:
-    """Fitted maps: layer l is read as x + x·matrix + shift; the last layer has no map."""
+    """Fitted affine maps: layer l is read as x + x·matrix + shift. The last layer has no map."""
 
     matrix_LDD: Tensor
     shift_LD: Tensor
     plain_L: Tensor
-    """Divergence of the plain lens from the last layer, in nats, on held-out lines; for
+    """KL divergence of the plain logit lens from the last layer in nats, on held-out lines; for
     reconstructions the mean squared difference."""
 
     tuned_L: Tensor
-    """Divergence of the tuned lens, measured in the same way."""
+    """KL divergence of the tuned lens, measured like `plain_L`."""
 
     n_lines: int
     n_held_out: int
@@ -228,7 +236,7 @@ class TunedLens:
         return x_ND + x_ND @ self.matrix_LDD[layer] + self.shift_LD[layer]
 
     def check(self, n_layers: int, width: int) -> None:
-        """Raise an error if the lens was fitted for another model."""
+        """Raise an error if this lens was fitted for another model."""
         if self.shift_LD.shape != (n_layers, width):
             mine = " × ".join(map(str, self.shift_LD.shape))
             raise UserError(
@@ -273,10 +281,10 @@ class TunedLens:
 
 
 LineStates = Tensor
-"""Vectors of one example that the head reads, for each layer (L T D)."""
+"""States of one example that the output head reads (layers, tokens, width)."""
 
 AffineMaps = tuple[Tensor, Tensor]
-"""Matrices and shifts of the maps."""
+"""Matrices and shifts of the affine maps of all layers."""
 
 
 def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> TunedLens:
@@ -346,7 +354,7 @@ def _fit(
 
 @torch.no_grad()
 def _divergence(run: LoadedRun, lines: list[LineStates], maps: AffineMaps | None) -> Tensor:
-    """Mean divergence of each layer but the last from the last one, over all outputs of the
+    """Mean divergence of each layer but the last from the last layer, over all outputs of the
     lines."""
     found = [_batch_divergence(run, batch, maps) for batch in _batches(lines)]
     return torch.cat(found, dim=1).mean(1)
@@ -369,7 +377,7 @@ def _map(x_ND: Tensor, maps: AffineMaps | None, layer: int) -> Tensor:
 
 
 def _read_out(run: LoadedRun, x_ND: Tensor, layout: Layout) -> Read:
-    """Read outputs from the given states, or from whole examples if the head pools."""
+    """Apply the final norm and the output head to states of any layer."""
     norm = Anatomy.of(run.model).stacks[-1].stack.final_norm
     x_ND = x_ND if norm is None else norm(x_ND)
     return readout_of(run.settings).of(run.model, HiddenStates(x_ND, layout))
@@ -412,7 +420,8 @@ def _line(
 
 
 def _with_gaps(reading: Reading, run: LoadedRun, rng: np.random.Generator) -> Reading:
-    """Mask some tokens, as in training; a text that has gaps keeps these."""
+    """Mask some tokens at random, as in training; gaps that the text already has are kept
+    instead."""
     tokenizer, text = run.vocab.source, reading.last
     if tokenizer.mask in text.ids:
         return reading

@@ -1,6 +1,7 @@
-"""Attention of each output to an image or a recording: every head, and maps over all layers.
+"""Attention of each output to the patches of an image or the frames of a recording.
 
-A row is an output, a column a patch or an audio frame.
+There are maps of every head and maps over all layers. Rows are outputs; columns are patches or
+audio frames.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from headway.inside.measure.maps.rollout import rollout
 from headway.tasks.loaded_run import LoadedRun
 
 SLOPE_WORK, HIDE_WORK, PATH_WORK = 6_000, 3_000, 400
-"""Limits of outputs times source positions for gradients, occlusion and integrated gradients
-without `slow`."""
+"""Limits on outputs times input positions, above which a map is made only with `slow`: for
+gradients, occlusion and integrated gradients."""
 
 STEPS = 64
+"""Limit on the steps of integrated gradients: images have many positions, so each step is
+expensive."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class MediaMapMethod:
     key: str
     label: str
     how: str
-    """Explanation in one sentence."""
+    """Explanation of the method in one sentence."""
 
 
 METHODS = {
@@ -67,13 +70,14 @@ METHODS = {
 
 
 def input_attention_kind(reading: Reading) -> str:
-    """Kind of attention that reads the input: cross attention, or that of the only stack."""
+    """Name of the attention that reads the input: cross-attention, or the self-attention of the
+    only stack."""
     return "cross" if "target" in reading.streams else "self"
 
 
 def head_weights(run: LoadedRun | None, trace: Trace) -> list[Tensor]:
-    """Weights by which each output is read from the input (H R S), for each layer; empty without
-    attention."""
+    """Attention weights from each output to the input positions (heads, outputs, positions), for
+    each layer; empty without attention."""
     reads_RT = readout_RT(run, trace.reading)
     layers = trace.attention.get(input_attention_kind(trace.reading), [])
     return [reads_RT @ layer.float() for layer in layers]
@@ -82,8 +86,11 @@ def head_weights(run: LoadedRun | None, trace: Trace) -> list[Tensor]:
 def all_layer_maps(
     run: LoadedRun | None, trace: Trace, change: Intervention, *, slow: bool
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Make the maps that cover all layers (R S), by key; also return what was left out, and why.
-    `slow` includes maps that take long."""
+    """Make the maps that cover all layers (outputs, positions) by key; also return which were left
+    out, and why.
+
+    `slow` includes expensive maps.
+    """
     source = trace.reading.sides(input_attention_kind(trace.reading))[1]
     by_attention = run is None or Anatomy.of(run.model).by_attention
     made = {"rollout": rollout(run, trace).parts()[source]} if by_attention else {}
@@ -115,8 +122,10 @@ def all_layer_maps(
 
 
 def word_groups(reading: Reading) -> list[dict[str, Any]]:
-    """Words of the output, each with the numbers of its outputs. A label is one word; special
-    tokens are separate words."""
+    """Words of the output, each with the indices of its outputs.
+
+    A label is one word; special tokens are separate words.
+    """
     numbers = written_words(reading)
     groups: list[dict[str, Any]] = []
     for row, (number, output) in enumerate(zip(numbers, reading.outputs, strict=True)):

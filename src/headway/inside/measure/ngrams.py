@@ -1,4 +1,4 @@
-"""Effects of the n-grams of a text and of the layers on the answer."""
+"""Effects of single n-grams and of the neural layers on the output, for a model that has both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VIEW_LABELS = {
     TokenView.ENDING: "ending of {}",
 }
 INSIDE = "(inside a word)"
-"""The n-gram of all tokens that do not begin a word, in place of a whole word."""
+"""Display name of the n-gram to which all tokens inside words are hashed."""
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,25 @@ class NgramEffects:
     """
 
     probs: dict[str, Tensor]
-    """Probabilities of all labels (C), or the number (1), by member; the whole model is last."""
+    """Probabilities of all labels (C), or the number (1), by part of the model; the whole model is
+    last."""
 
     grams: tuple[tuple[str, float], ...]
-    """Each n-gram and its effect, the strongest first."""
+    """N-grams with their effects, strongest first."""
 
     bias: float
-    """Effect of the n-gram member on a text without n-grams."""
+    """Effect of the n-gram model on a text without known n-grams (its bias)."""
 
     layers: float
-    """Effect of the layers."""
+    """Effect of the neural layers."""
 
     tokens_T: Tensor
-    """Effects of n-grams by token: those of an n-gram are shared out among its tokens."""
+    """Effects of n-grams by token: the effect of an n-gram is divided among its tokens."""
 
 
 @torch.no_grad()
 def ngram_effects(run: LoadedRun, trace: Trace) -> list[NgramEffects]:
-    """Effects on each output; an empty list for a model without n-grams."""
+    """Compute the effects of n-grams on each output; empty for a model without n-grams."""
     table, reading, change = ngram_table(run.model), trace.reading, trace.change
     if table is None:
         return []
@@ -115,7 +116,7 @@ def _margin(scores_XC: Tensor, label: int) -> Tensor:
 
 
 def name_of(gram: NgramOccurrence, reading: Reading) -> str:
-    """The tokens of an n-gram as people read them, and what is seen of them."""
+    """Text of an n-gram for display, and the form of the tokens that it matches."""
     stream, name, before = reading.last, "", -2
     if gram.view is None and reading.is_single_label and len(gram.places) > 1:
         firsts = {stream.pieces[seen[0]] for seen in gram.places}

@@ -1,5 +1,4 @@
-"""Non-negative matrix factorization: groups of activations (Lee and Seung 2001, multiplicative
-updates).
+"""Non-negative matrix factorization of activations (Lee and Seung 2001, multiplicative updates).
 
 Ecco introduced it for the feed-forward activations of one text. As there, negative activations are
 set to zero first, because gelu and similar functions are slightly negative when they are off.
@@ -13,6 +12,8 @@ import torch
 from torch import Tensor
 
 SMALL = 1e-12
+"""Added to divisors, so that a factor that is zero stays zero instead of becoming NaN."""
+
 STILL = 1e-5
 """Relative improvement over ten steps below which the iteration stops."""
 
@@ -22,10 +23,10 @@ class Nmf:
     """Factorization `x_TF` ≈ `weights_TK @ parts_KF`, with the strongest factor first."""
 
     weights_TK: Tensor
-    """Weight of each factor for each token."""
+    """Weight of each factor for each token (tokens, factors)."""
 
     parts_KF: Tensor
-    """Composition of each factor; every row has norm 1."""
+    """Composition of each factor (factors, features); every row has norm 1."""
 
     errors: tuple[float, ...]
     """Reconstruction error relative to |x|², before the first step and after each step."""
@@ -37,8 +38,10 @@ class Nmf:
 
 @torch.no_grad()
 def nmf(x_TF: Tensor, n: int, *, steps: int = 200, seed: int = 1) -> Nmf:
-    """Factorize the positive part of `x_TF` into `n` factors. The error never grows; the same seed
-    gives the same factors."""
+    """Factorize the positive part of `x_TF` into `n` factors.
+
+    The reconstruction error never increases. The same seed gives the same factors.
+    """
     x_TF = x_TF.detach().float().clamp(min=0).cpu()
     total = float(x_TF.square().sum())
     random = torch.Generator().manual_seed(seed)

@@ -18,35 +18,37 @@ from headway.models.parts.text import TextFront
 from headway.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal, sinusoids
 
 MOST_PLACES = 512
-"""Most positions of a table that are measured: enough to show its far end, and fast."""
+"""Limit on the positions of a table that are measured: enough to show the end of a usual table, and
+fast."""
 
 STILL = 0.1
-"""Smallest range of a dimension, for an encoding between -1 and 1, that distinguishes positions."""
+"""Smallest range of a dimension that distinguishes positions, for encodings with values between -1
+and 1."""
 
 
 @dataclass(frozen=True)
 class PositionCode:
-    """A positional encoding of one stack, or of several stacks with equal encodings."""
+    """Positional encoding of one stack, or of several stacks with equal encodings."""
 
     kind: str
-    """One of learned, sinusoidal, sinusoidal-halves, rotary, alibi and relative."""
+    """Kind of encoding: learned, sinusoidal, sinusoidal-halves, rotary, alibi or relative."""
 
     stacks: tuple[str, ...]
     table_PD: Tensor | None = None
     """One row per position; for a rotary encoding the cosines of its angles, then the sines."""
 
     rate_I: Tensor | None = None
-    """Radians per position for each rotating pair, of sinusoidal and rotary encodings."""
+    """Radians per position of each pair of dimensions, for sinusoidal and rotary encodings."""
 
     bias_HR: Tensor | None = None
-    """Bias added to the scores of each head at the `distances`."""
+    """Bias of each head at each of the `distances`, which is added to the attention scores."""
 
     distances: tuple[int, ...] = ()
-    """Key position minus query position."""
+    """Distances for which `bias_HR` is given: key position minus query position."""
 
     @property
     def pairs(self) -> tuple[list[int], list[int]]:
-        """Columns of the table with the sines and the cosines of the `rate_I`."""
+        """Columns of the table that hold sines and cosines, in the order of `rate_I`."""
         assert self.rate_I is not None
         half = len(self.rate_I)
         first, second = list(range(half)), list(range(half, 2 * half))
@@ -57,13 +59,13 @@ class PositionCode:
         return list(range(0, 2 * half, 2)), list(range(1, 2 * half, 2))
 
     def of_length(self, n_places: int) -> PositionCode:
-        """Keep only the first positions."""
+        """Return the encoding with only the first positions."""
         assert self.table_PD is not None
         return replace(self, table_PD=self.table_PD[:n_places])
 
 
 def codes(model: nn.Module, n_places: int = MOST_PLACES) -> list[PositionCode]:
-    """All positional encodings of the model; empty if it has none."""
+    """Collect all positional encodings of the model; empty if it has none."""
     found = [code for part in Anatomy.of(model).stacks for code in _codes_of(part, n_places)]
     merged: list[PositionCode] = []
     for code in found:
@@ -122,22 +124,24 @@ def _equal(one: PositionCode, other: PositionCode) -> bool:
 
 @dataclass(frozen=True)
 class PositionKernel:
-    """Similarity of the encodings of two positions by their distance."""
+    """Similarity of the encodings of two positions as a function of their distance."""
 
     value_R: Tensor
     """Mean cosine of two positions at each distance; 1 at distance 0."""
 
     spread_R: Tensor
-    """Standard deviation over positions: zero if only the distance matters."""
+    """Standard deviation of this cosine over positions; zero if only the distance matters."""
 
     twin: float
-    """Distance of the two most similar positions, as vectors of length 1."""
+    """Distance between the encodings of the two most similar positions, scaled to length 1."""
 
     twin_apart: int
-    """Difference of these two positions; a large value means that the encoding repeats."""
+    """Number of positions between the two most similar ones; a large value means that the encoding
+    repeats."""
 
     spearman: float
-    """Rank correlation of the distance of the vectors with the distance of the positions."""
+    """Rank correlation between the distance of two encodings and the distance of their
+    positions."""
 
 
 def kernel(table_PD: Tensor) -> PositionKernel:
@@ -159,34 +163,38 @@ def kernel(table_PD: Tensor) -> PositionKernel:
 
 
 def slow_share(code: PositionCode, n_places: int) -> float:
-    """Fraction of the dimensions that hardly change over `n_places` positions and are free for
-    meaning."""
+    """Fraction of the dimensions that hardly change over `n_places` positions, so that embeddings
+    can use them."""
     assert code.table_PD is not None
     table_PD = code.table_PD[:n_places]
     range_D = table_PD.amax(0) - table_PD.amin(0)
-    # Trained encodings have any scale: a tenth of the dimensions have a larger range than this.
+    # Trained encodings have any scale. Half the range that a tenth of the dimensions exceed takes
+    # the place of 1.
     size = float(range_D.quantile(0.9)) / 2 if code.rate_I is None else 1.0
     return float((range_D < STILL * size).float().mean())
 
 
 @dataclass(frozen=True)
 class PositionUse:
-    """Use of the dimensions of an encoding by the trained weights."""
+    """How much the trained weights use each dimension, compared with the positional encoding."""
 
     code_D: Tensor
-    """Variance of the encoding over the positions; for a rotary encoding its rates."""
+    """Variance of each dimension of the encoding over positions; for a rotary encoding its
+    rates."""
 
     use_D: Tensor
-    """Variance of the token embeddings; for a rotary encoding the norms of queries times keys."""
+    """Variance of each dimension of the token embeddings; for a rotary encoding the norms of query
+    times key weights."""
 
     spearman: float
-    """Rank correlation of both; negative: embeddings use the dimensions where the encoding is
-    quiet."""
+    """Rank correlation of `code_D` and `use_D`. Negative: embeddings use the dimensions in which
+    the encoding changes little."""
 
 
 @torch.no_grad()
 def position_use(model: nn.Module, code: PositionCode, n_places: int) -> PositionUse | None:
-    """Measure the first stack with this encoding; None for encodings without dimensions."""
+    """Measure the use of dimensions in the first stack with this encoding; None for encodings
+    without dimensions."""
     part = Anatomy.of(model).stack(code.stacks[0])
     if code.table_PD is None:
         return None
@@ -201,7 +209,8 @@ def position_use(model: nn.Module, code: PositionCode, n_places: int) -> Positio
 
 
 def _pair_sizes(part: StackPart) -> Tensor:
-    """Norm of the query weights times that of the key weights, for each rotating pair."""
+    """Norm of the query weights times that of the key weights, for each rotating pair of
+    dimensions."""
     sizes = []
     for block in part.blocks:
         n_q, n_k, _ = block.attention.sizes
@@ -215,28 +224,29 @@ def _pair_sizes(part: StackPart) -> Tensor:
 
 
 def _spearman(one: Tensor, other: Tensor) -> float:
-    """Rank correlation, or 0 if it is undefined."""
+    """Spearman's rank correlation, or 0 if it is undefined."""
     return spearman(one.double().numpy(), other.double().numpy()) or 0.0
 
 
 @dataclass(frozen=True)
 class ShiftTest:
-    """Test whether the encoding of position p + k is a matrix times that of p, the same for all
+    """Test whether a matrix maps the encoding of position p to that of p + k, the same one for all
     p."""
 
     k: int
     exact: float | None
-    """Largest error of the rotation by the known frequencies, in fp32; None without frequencies."""
+    """Largest error of the rotation matrix with the known frequencies, in fp32; None without
+    frequencies."""
 
     fitted: float
-    """Relative error of a matrix fitted by least squares, on the positions of the fit."""
+    """Relative error of a matrix fitted by least squares, on the positions that it was fitted
+    to."""
 
     tested: float
-    """Relative error of the fitted matrix on later positions, which shows whether it
-    generalizes."""
+    """Relative error of the fitted matrix on later positions: whether it generalizes."""
 
     blocks: float | None
-    """Relative error on later positions of a map fitted in 2×2 blocks, one per frequency; None
+    """Relative error on later positions of a matrix fitted in 2×2 blocks, one per frequency; None
     without frequencies."""
 
 
@@ -248,7 +258,7 @@ def shift(code: PositionCode, k: int = 1) -> ShiftTest:
     wide_PD = table_PD.double()
     before_PD, after_PD = wide_PD[: half - k], wide_PD[k:half]
     new_PD, new_after_PD = wide_PD[half:-k], wide_PD[half + k :]
-    # numpy's solver, because it cuts off directions that consist of rounding errors.
+    # numpy's solver is used because it cuts off directions that consist of rounding errors.
     map_DD = torch.from_numpy(np.linalg.lstsq(before_PD.numpy(), after_PD.numpy(), rcond=None)[0])
     exact = blocks = None
     if code.rate_I is not None:
@@ -265,7 +275,8 @@ def shift(code: PositionCode, k: int = 1) -> ShiftTest:
 
 
 def rotation(code: PositionCode, k: int) -> Tensor:
-    """Matrix R_k with code(p + k) = R_k · code(p): each pair is rotated by k times its rate."""
+    """Rotation matrix R_k with code(p + k) = R_k · code(p): each pair is rotated by k times its
+    rate."""
     assert code.table_PD is not None
     assert code.rate_I is not None
     sines, cosines = code.pairs

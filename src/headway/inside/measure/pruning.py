@@ -1,4 +1,5 @@
-"""Prune attention heads: the smaller model computes the same as with these heads set to zero."""
+"""Physical pruning of attention heads: the smaller model computes the same as with these heads set
+to zero."""
 
 from __future__ import annotations
 
@@ -28,16 +29,17 @@ from headway.storage import replace_file
 from headway.tasks.loaded_run import LoadedRun
 
 HeadId = tuple[str, int, int]
-"""Kind of attention, layer and head, counted from 0 among the heads that the model has."""
+"""Identity of a head: kind of attention, layer and head. Heads are counted from 0 among the
+remaining ones."""
 
 
 def name_of(head: HeadId) -> str:
-    """Name of a head as in data files, such as `cross.1.3`, counted from 0."""
+    """Name of a head in data files, such as `cross.1.3`, counted from 0."""
     return ".".join(map(str, head))
 
 
 def all_heads(settings: ModelSettings) -> list[HeadId]:
-    """All heads of a model; shared layers count once."""
+    """List all attention heads of a model; those of layers that share weights are listed once."""
     return [
         (kind, layer, head)
         for kind, n_layers in settings.attention_layers.items()
@@ -47,8 +49,10 @@ def all_heads(settings: ModelSettings) -> list[HeadId]:
 
 
 def removable_groups(settings: ModelSettings) -> list[tuple[HeadId, ...]]:
-    """Groups of heads that can only be removed together because they share keys and values. With a
-    single key head for all, each head is a group."""
+    """Group the heads that can only be removed together, because they share keys and values.
+
+    If all heads share a single key head, each query head is a group of its own.
+    """
     found: list[tuple[HeadId, ...]] = []
     for kind, of_kind in groupby(all_heads(settings), key=itemgetter(0)):
         side, heads = settings.stack(kind), list(of_kind)
@@ -58,8 +62,10 @@ def removable_groups(settings: ModelSettings) -> list[tuple[HeadId, ...]]:
 
 
 def remaining_heads(settings: ModelSettings, gone: Collection[HeadId]) -> KeptHeads:
-    """Return the remaining heads; raise an error for an unknown head or an attention layer without
-    heads."""
+    """Return the heads that remain after pruning.
+
+    An unknown head, or an attention layer that would have no heads left, is an error.
+    """
     known = set(all_heads(settings))
     for head in gone:
         if head not in known:
@@ -89,7 +95,7 @@ def _numbers(settings: ModelSettings, kind: str, layer: int) -> tuple[int, ...]:
 
 
 def _no_head(settings: ModelSettings, head: HeadId) -> str:
-    """Message for an unknown head, which lists the existing ones, counted from 1."""
+    """Error message for an unknown head, which lists the existing heads, counted from 1."""
     kind, layer, number = head
     layers = settings.attention_layers
     gone = f"there is no head {number + 1} in layer {layer + 1} of {kind} attention. "
@@ -108,7 +114,7 @@ def select_heads(
     """Select at most `n_heads` heads from the front of `order`, but never all heads of an attention
     layer.
 
-    Units that do not fit are skipped, so the result may be smaller if heads are grouped.
+    A group of heads that does not fit is skipped, so the result may be smaller.
     """
     left: dict[tuple[str, int], int] = {}
     for kind, layer, _ in all_heads(settings):
@@ -123,14 +129,17 @@ def select_heads(
 
 
 def prunable(settings: ModelSettings, kind: str | None = None) -> int:
-    """Largest number of heads that can be removed, of one kind or all: every layer keeps a unit."""
+    """Largest number of heads that can be removed, of one kind of attention or of all.
+
+    Every attention layer keeps at least one group of heads.
+    """
     queue = [unit for unit in removable_groups(settings) if kind in (None, unit[0][0])]
     return len(select_heads(queue, settings.n_kept_heads, settings))
 
 
 def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[HeadId]) -> nn.Module:
-    """Build a new model without these heads, on the same device; `settings` are those of the old
-    model."""
+    """Build a new model without these heads on the same device. `settings` are those of the
+    original model."""
     kept = remaining_heads(settings, frozenset(gone))
     small = build_model(replace(settings, kept_heads=kept), device=next(model.parameters()).device)
     names = {part: name for name, part in model.named_modules() if isinstance(part, Attention)}
@@ -147,7 +156,7 @@ def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[HeadId
 
 
 def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: list[int]) -> None:
-    """Keep only these heads of one attention layer in the weights."""
+    """Keep the weights of only these heads in one attention layer."""
     sharing, width = attention.n_heads // attention.n_kv_heads, attention.d_head
     groups = list(dict.fromkeys(head // sharing for head in heads))
     chosen = dict(zip("qkv", (heads, groups, groups), strict=True))
@@ -170,7 +179,7 @@ def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: li
 def save_pruned(run: LoadedRun, gone: Iterable[HeadId], out: Path, *, compact: bool = True) -> None:
     """Write a run folder with the remaining heads, the same settings and the tokenizer.
 
-    With `compact` a run in 8 bits stays in 8 bits. The settings are written last, so that a folder
+    With `compact`, a run in 8 bits stays in 8 bits. The settings are written last, so that a folder
     with settings is complete.
     """
     gone = frozenset(gone)

@@ -1,4 +1,5 @@
-"""Pruning step by step: remove heads, measure the task's metric each time, compare the runs."""
+"""Pruning curves: the task's metric after removing more and more attention heads, and a comparison
+of two runs."""
 
 from __future__ import annotations
 
@@ -35,8 +36,11 @@ from headway.tasks.scores import Scores
 from headway.tasks.task import InferenceRequest, find_task
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
+"""Default fractions of heads to remove: six show the shape of the curve, and each needs an
+evaluation."""
+
 CURVE = "heads.json"
-"""File in a run folder with the measurements of its heads."""
+"""File in a run folder with the measurements of its attention heads and its pruning curve."""
 
 ORDERS = ("importance", "random", "most important first")
 
@@ -44,17 +48,18 @@ ORDERS = ("importance", "random", "most important first")
 @dataclass(frozen=True)
 class PruningPoint:
     order: str
-    """One of `ORDERS`."""
+    """Order in which heads were removed, one of `ORDERS`."""
 
     kind: str
-    """Kind of attention from which heads were removed; `all`: any kind."""
+    """Kind of attention from which heads were removed; `all` for every kind."""
 
     share: float
-    """Requested fraction; at least one head of each attention layer is kept."""
+    """Fraction of heads to remove as requested. At least one head of each attention layer is
+    kept."""
 
     gone: int
     score: float
-    """Score in the unit of the task's metric."""
+    """Score of the task's metric, in its own unit."""
 
     loss: float | None = None
 
@@ -68,7 +73,7 @@ class PruningCurve:
     higher_is_better: bool
     n_heads: int
     data: str = ""
-    """Data that it was measured on."""
+    """Description of the test data."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,7 +86,10 @@ class PruningCurve:
 def order_units(
     settings: ModelSettings, worth: Mapping[HeadId, float], kind: str = "all"
 ) -> list[tuple[HeadId, ...]]:
-    """Sort units of heads, the least important first. The importance of shared layers is summed."""
+    """Sort groups of heads by their summed importance, least important first.
+
+    Layers that share weights count with the sum of their importances.
+    """
     total: dict[tuple[HeadId, ...], float] = {}
     for heads in removable_groups(settings):
         if kind in ("all", heads[0][0]):
@@ -92,7 +100,7 @@ def order_units(
 def least_important(
     settings: ModelSettings, found: HeadAnalysis, n_heads: int, kind: str | None = None
 ) -> frozenset[HeadId]:
-    """Select the `n_heads` least important heads, of one kind of attention or of all."""
+    """Select the `n_heads` least important heads, of one kind of attention or of all kinds."""
     return select_heads(order_units(settings, found.importance(), kind or "all"), n_heads, settings)
 
 
@@ -112,10 +120,12 @@ def curve(
     orders: Sequence[str] = ("importance", "random"),
     note: Callable[[str], None] = lambda line: None,
 ) -> PruningCurve:
-    """Score physically pruned runs on test data in the form that `headway evaluate` takes.
+    """Measure the task's metric of physically pruned runs, on test data as `headway evaluate` reads
+    it.
 
     `kinds` limits pruning to one kind of attention at a time. By default a translator is measured
-    for each of its three kinds and for `all`. Orders other than importance are measured for `all`.
+    for each of its three kinds and for `all`. Orders other than importance are measured only for
+    `all`.
     """
     layers = run.shape.attention_layers
     chosen = ["all", *(layers if len(layers) > 1 else ())] if kinds is None else list(kinds)
@@ -157,7 +167,7 @@ def _queue(
 def measure_without(
     run: LoadedRun, files: DataSettings, gone: Collection[HeadId]
 ) -> tuple[float, float | None]:
-    """The task's metric, and the loss if available, of the run without these heads."""
+    """Score of the task's metric and, if available, the loss of the run without these heads."""
     with work_folder() as folder:
         save_pruned(run, gone, folder, compact=False)
         found = evaluate_quietly(folder, files)
@@ -165,7 +175,7 @@ def measure_without(
 
 
 def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores:
-    """Score a run as `headway evaluate` does, without output; `decode` overrides decoding
+    """Evaluate a run like `headway evaluate`, without printing. `decode` overrides decoding
     settings."""
     opened = open_run(folder, device="cpu")
     settings = replace(opened.settings, decode=replace(opened.settings.decode, **decode))
@@ -179,7 +189,7 @@ def main_score(spec: Spec, found: Scores) -> float:
 
 
 def save_head_analysis(folder: Path, found: HeadAnalysis, measured: PruningCurve | None) -> None:
-    """Write the measurements next to the model, where `headway look` finds them."""
+    """Write the measurements to the run folder, where `headway look` finds them."""
     facts = {"heads": found.to_dict(), "curve": None if measured is None else measured.to_dict()}
     replace_text(folder / CURVE, seal_json(json.dumps(facts, ensure_ascii=False, indent=1)))
 
@@ -202,18 +212,18 @@ def load_head_analysis(folder: Path) -> tuple[HeadAnalysis, PruningCurve | None]
 
 
 ROUNDS = 5
-"""Alternating timing rounds, so that other load on the machine affects both runs."""
+"""Timing rounds, in which the two runs alternate so that other load on the machine affects both."""
 
 TIMED = 32
-"""Texts per round."""
+"""Number of texts in a timing round."""
 
 PROMPT, WRITTEN = 8, 32
-"""Tokens of the prompt and of the continuation for timing a language model."""
+"""Number of prompt tokens and of generated tokens when timing a language model."""
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One measurement of both runs."""
+    """One measurement of two compared runs."""
 
     name: str
     before: float
@@ -225,8 +235,11 @@ class ComparisonRow:
 def find_examples(
     run: LoadedRun, given: Sequence[str] | None, files: DataSettings | None, *, needed: bool
 ) -> tuple[list[Reading], str]:
-    """Find examples to measure heads on, and describe their origin: given files, else the run's own
-    data, else a test set. The test set comes last because the score is also measured on it."""
+    """Find examples for measuring heads, and describe their origin.
+
+    They come from the given files, else from the run's own data, else from a test set. The test set
+    is the last resort because the score is also measured on it.
+    """
     if given:
         where = ", ".join(given)
         if run.spec.reads_documents:
@@ -254,7 +267,7 @@ def prune_run(
     run: LoadedRun, gone: Collection[HeadId], out: Path, readings: Sequence[Reading],
     files: DataSettings | None,
 ) -> list[ComparisonRow]:  # fmt: skip
-    """Write the run without these heads to a new folder, and compare both."""
+    """Write the run without these heads to a new folder, and compare it with the original."""
     with new_folder(out) as folder:
         save_pruned(run, gone, folder)
     return compare(run, open_plain(out), readings, files)
@@ -263,7 +276,7 @@ def prune_run(
 def compare(
     before: LoadedRun, after: LoadedRun, readings: Sequence[Reading], files: DataSettings | None
 ) -> list[ComparisonRow]:
-    """Compare two runs; `readings` are for loss and speed, `files` are test data for the task's
+    """Compare two runs. `readings` are for loss and speed, `files` are test data for the task's
     metric."""
     lines = [
         ComparisonRow("parameters", count_parameters(before.model), count_parameters(after.model)),
@@ -287,7 +300,7 @@ def compare(
 
 @torch.no_grad()
 def mean_loss(run: LoadedRun, readings: Sequence[Reading]) -> float:
-    """Mean over texts of the mean loss of their outputs."""
+    """Mean over texts of the mean loss of each text's outputs."""
     losses = [-float(run_reading(run, reading).log_probs_R.mean()) for reading in readings]
     return sum(losses) / len(losses)
 
@@ -313,7 +326,8 @@ def _speeds(
 
 
 def _in_turns(*jobs: Callable[[], float]) -> list[float]:
-    """Tokens per second of each job; a job returns its number of tokens."""
+    """Measure the speed of each job in tokens per second, in alternating rounds. A job returns its
+    number of tokens."""
     for job in jobs:
         job()  # the first time is slower
     speeds: list[list[float]] = [[] for _ in jobs]
@@ -358,7 +372,7 @@ def _predicting(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], flo
 
 
 def _question(reading: Reading) -> str | LoadedInput:
-    """Input of a reading in the form that predictors take."""
+    """Input of a reading in the form that predictors accept."""
     if reading.media is not None:
         return LoadedInput(reading.media.name, reading.media.item)
     return " ".join(reading.text.split())

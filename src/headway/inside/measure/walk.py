@@ -1,4 +1,4 @@
-"""Walkthrough of one token through one layer with all numbers, on your own model.
+"""Walkthrough of one token through one layer, with all numbers of your own model.
 
 A walkthrough is a list of steps with input vectors, an output vector and the weights between them,
 so that a reader or a page can recompute each step. The block layouts of `nn/block.py` are repeated
@@ -25,10 +25,11 @@ from headway.nn.norms import LayerNorm
 from headway.tasks.loaded_run import LoadedRun
 
 WEIGHTS = 48_000
-"""Weights that a walkthrough stores: about 100 kB of a page."""
+"""Limit on the weights that a walkthrough stores: about 100 kB of a page."""
 
 WalkRequest = tuple[str, int | None, int | None, int | None]
-"""Kind of attention, layer, head and row, counted from 0; None: select one."""
+"""Token to follow: kind of attention, layer, head and position, counted from 0. None selects the
+default."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,16 @@ class LayerWalk:
     at: WalkPosition
     stack: str
     heads: dict[str, int]
-    """Head that is followed, for each kind of attention in the layer."""
+    """Index of the head that is followed, for each kind of attention in the layer."""
 
     focus: dict[str, int]
-    """Column with the largest attention weight, by kind."""
+    """Position with the largest attention weight, for each kind of attention."""
 
     vectors: dict[str, Tensor]
-    """Vectors by name, as the model computed them."""
+    """Vectors by name, with the values that the model computed."""
 
     labels: dict[str, str]
-    """Symbols of the vectors in formulas."""
+    """Symbol of each vector in formulas."""
 
     steps: list[WalkStep]
 
@@ -103,7 +104,8 @@ def _place(anatomy: Anatomy, found: Trace, at: WalkRequest | None) -> WalkPositi
 
 
 def _last_word(found: Trace) -> int:
-    """Row of the last output token before the end token; otherwise the last word of the text."""
+    """Position of the last output token before the end token, otherwise of the last word in the
+    text."""
     reading = found.reading
     rows = [output.row for output in reading.outputs if output.row is not None]
     if rows:
@@ -114,7 +116,7 @@ def _last_word(found: Trace) -> int:
 
 
 def _sharpest(anatomy: Anatomy, found: Trace, kind: str, place: WalkPosition) -> int:
-    """Head with the largest weight on a word other than the token itself."""
+    """Head with the largest attention weight on a word other than the token itself."""
     columns = anatomy.kind(kind).columns
     weights_HS = found.attention[kind][place.layer][:, place.row].clone()
     weights_HS[:, list(found.reading.streams[columns].special)] = 0
@@ -131,7 +133,7 @@ def _memory(anatomy: Anatomy, found: Trace, block: Block) -> Tensor | None:
 
 
 class _LayerTour:
-    """The three block layouts of a layer, step by step."""
+    """Steps through a layer in its block layout (pre-norm, post-norm or parallel)."""
 
     def __init__(
         self,
@@ -215,15 +217,16 @@ class _LayerTour:
 
 
 TOKENS = 24
-"""Tokens whose keys and values are stored; for the others only scores and weights are."""
+"""Number of tokens whose keys and values are stored. For the others only attention scores and
+weights are."""
 
 NEURONS = 8
-"""Neurons of the feed-forward layer that are shown, those that add most; the others are summed."""
+"""Number of feed-forward neurons that are shown, those that add most; the others are summed."""
 
 
 @dataclass(frozen=True)
 class HeadAtToken:
-    """One head of an attention layer at one token, with its values from the trace."""
+    """One attention head at one token, with its values from the trace."""
 
     kind: str
     attention: Attention
@@ -231,7 +234,8 @@ class HeadAtToken:
     row: int
 
     read_SD: Tensor
-    """Input of the keys and values: the same stream, or the memory."""
+    """Input of the keys and values: the stream of the token, or the encoder output in
+    cross-attention."""
 
     weights_HS: Tensor
     """Attention weights of all heads at this token."""
@@ -242,16 +246,17 @@ class HeadAtToken:
 
     @property
     def group(self) -> int:
-        """Index of the key and value head, which several query heads may share."""
+        """Index of the key-value head, which several query heads may share."""
         return self.head // (self.attention.n_heads // self.attention.n_kv_heads)
 
     @property
     def focus(self) -> int:
-        """Column with the largest attention weight."""
+        """Position with the largest attention weight."""
         return int(self.weights_HS[self.head].argmax())
 
     def matrix(self, part: str) -> tuple[Tensor, Tensor | None]:
-        """Rows of the weights, and of the bias if any, that compute `q`, `k` or `v`."""
+        """Rows of the weights, and of the bias if there is one, that compute `q`, `k` or `v` of
+        this head."""
         attention, number = self.attention, "qkv".index(part)
         first = attention.d_head * (self.head if part == "q" else self.group)
         here = slice(first, first + attention.d_head)
@@ -264,7 +269,8 @@ class HeadAtToken:
 
 
 def attention_steps(story: WalkBuilder, at: HeadAtToken, source: str) -> str:
-    """Add the steps from the vector `source` of a token to the sum of all heads."""
+    """Add the steps of an attention layer, from the vector `source` of a token to the sum of all
+    heads."""
     kind, number = at.kind, at.focus + 1
     q = _project(story, at, "q", source, (f"{kind}.q", "q"), f"Query of head {at.head + 1}",
                    "The token's vector times the query matrix of this head.")  # fmt: skip
@@ -297,7 +303,7 @@ def _project(
 def _normed_and_rotated(
     story: WalkBuilder, at: HeadAtToken, name: str, label: str, place: int
 ) -> str:
-    """Add norm and rotation of a query or a key, where the model has them."""
+    """Add the norm and the rotation of a query or a key, if the model has them."""
     norm = at.attention.norm_q if label == "q" else at.attention.norm_k
     if norm is not None:
         words = "This model normalizes queries and keys."
@@ -324,7 +330,7 @@ def _keys(at: HeadAtToken) -> Tensor:
 
 
 def _attend(story: WalkBuilder, at: HeadAtToken, q: str) -> str:
-    """Add scores, weights, and the weighted sum of the values."""
+    """Add the attention scores, the softmax weights, and the weighted sum of the values."""
     kind, weights_S = at.kind, at.weights_HS[at.head]
     seen_S = weights_S.nonzero().squeeze(1)
     shown_S = seen_S[strongest(weights_S[seen_S], TOKENS)]
@@ -360,7 +366,7 @@ def _attend(story: WalkBuilder, at: HeadAtToken, q: str) -> str:
 
 
 def _bias(at: HeadAtToken, order_S: Tensor) -> Tensor:
-    """Bias of the scores of this head by distance."""
+    """Relative position bias of the attention scores of this head."""
     bias = at.attention.scope.bias
     if bias is None or at.kind == "cross":
         return torch.zeros(len(order_S))
@@ -427,7 +433,8 @@ def subscript(number: int) -> str:
 
 
 ROUGH = 3e-4
-"""Largest error that 16-bit weights may cause, relative to the largest value of a vector."""
+"""Largest error that weights stored in 16 bits may cause, relative to the largest value of a
+vector."""
 
 VectorName = tuple[str, str]
 """Name of a vector, and its symbol in formulas."""
@@ -436,7 +443,7 @@ VectorName = tuple[str, str]
 @dataclass(frozen=True)
 class WalkStep:
     kind: str
-    """One of start, norm, linear, rotary, scores, softmax, mix, activation and add."""
+    """Kind of the step: start, norm, linear, rotary, scores, softmax, mix, activation or add."""
 
     title: str
     words: str
@@ -445,15 +452,18 @@ class WalkStep:
     inputs: tuple[str, ...]
     out: str
     numbers: dict[str, Any] = field(default_factory=dict)
-    """Tensors and plain values by name. Weights may have 16 bits."""
+    """Tensors and plain values by name, from which the page recomputes the step. Weights may have
+    16 bits."""
 
 
 @dataclass
 class WalkBuilder:
-    """Vectors by name, as the model computed them, and the steps between them."""
+    """Collects the vectors of a walkthrough, as the model computed them, and the steps between
+    them."""
 
     room: int
-    """Most weights of a matrix that are stored; of larger matrices some rows are stored."""
+    """Limit on the weights of a matrix that are stored. Of larger matrices only the strongest rows
+    are."""
 
     vectors: dict[str, Tensor] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
@@ -471,7 +481,7 @@ class WalkBuilder:
         return step.out
 
     def norm(self, norm: nn.Module, source: str, out: VectorName, words: str) -> str:
-        """Add a step for a norm, of a layer or of a head's queries."""
+        """Add a step for a norm: of a layer, or of a head's queries or keys."""
         made = self.vector(out, norm(self.vectors[source][None])[0])
         parts = {name: value.detach() for name, value in norm.named_parameters()}
         centred = isinstance(norm, LayerNorm)
@@ -483,8 +493,10 @@ class WalkBuilder:
         self, source: str, matrix: tuple[Tensor, Tensor | None], out: VectorName, true_E: Tensor,
         title: str, words: str,
     ) -> str:  # fmt: skip
-        """Add a step for a matrix with an optional bias that leads to `true_E`. Of a large matrix
-        the strongest rows are stored; the other outputs are taken as given."""
+        """Add a step for a matrix with an optional bias, whose result is `true_E`.
+
+        Of a large matrix only the strongest rows are stored; the other outputs are taken as given.
+        """
         weight_ED, bias_E = (None if part is None else part.detach().float() for part in matrix)
         assert weight_ED is not None
         made, x_D = self.vector(out, true_E), self.vectors[source]
@@ -500,7 +512,8 @@ class WalkBuilder:
 
     def mix(self, shares: str, vectors_SD: Tensor, rest_D: Tensor, out: VectorName, true_D: Tensor,
             about: tuple[str, str], **numbers: Any) -> str:  # fmt: skip
-        """Add a step for a weighted sum of vectors, with one more vector for the rest."""
+        """Add a step for a weighted sum of vectors; `rest_D` is the sum of those that are not
+        stored."""
         made, shares_S = self.vector(out, true_D), self.vectors[shares]
         kept_SD = vectors_SD.detach().half()
         if not _fine(shares_S @ kept_SD.float(), shares_S @ vectors_SD, true_D):
@@ -514,7 +527,7 @@ class WalkBuilder:
 
 
 def strongest(values_E: Tensor, most: int) -> Tensor:
-    """Indices of the largest values, in order; all if there is room."""
+    """Indices of the largest values, in order; all indices if there is room."""
     if len(values_E) <= most:
         return torch.arange(len(values_E))
     return values_E.abs().topk(most).indices.sort().values

@@ -1,1 +1,2 @@
-"""Show measurements: the page and its sections, the server and the terminal."""
+"""Present measurements: the HTML page and its sections, the live page, and text for the
+terminal."""

@@ -1,4 +1,4 @@
-"""Compare two looks: what can be subtracted number by number, and the reason where it cannot."""
+"""Comparison of two looks: which values can be subtracted, and the reason where they cannot."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 TOP = 3
-"""Most probable candidates that are kept for each output."""
+"""Number of most probable candidates that are stored for each output."""
 
 Fits = dict[str, str | None]
-"""Why values cannot be subtracted, for each kind of attention and for `outputs`; None if they
-can."""
+"""Reason why values cannot be subtracted, for each kind of attention and for `outputs`; None if
+they can."""
 
 
 def check_pair(first: LookInputs, second: LookInputs) -> dict[str, Any]:
-    """Return the data that the page needs to compare two looks; raise an error if they share no
-    kind of attention."""
+    """Return the data with which the page compares two looks.
+
+    Looks that share no kind of attention are an error.
+    """
     one, other = first.trace, second.trace
     if not set(one.attention) & set(other.attention):
         raise UserError(
@@ -38,16 +40,16 @@ def check_pair(first: LookInputs, second: LookInputs) -> dict[str, Any]:
 
 
 def compare_checkpoints(stages: Sequence[tuple[LoadedRun, Trace]]) -> dict[str, Any]:
-    """Return the data to compare any two checkpoints of one training; all of them read the same
-    tokens."""
+    """Return the data with which the page compares any two checkpoints of one training run. All of
+    them read the same tokens."""
     found = [output_data(run, trace) for run, trace in stages]
     first = stages[0][1]
     return {"pair": False, "fits": fits(first, first), "sides": found}
 
 
 def fits(one: Trace, other: Trace) -> Fits:
-    """Check what can be subtracted: differences need the same heads and the same number of
-    tokens."""
+    """Determine which values can be subtracted: both looks need the same heads and the same number
+    of tokens."""
     found: Fits = {}
     for kind in dict.fromkeys([*one.attention, *other.attention]):
         if kind not in one.attention or kind not in other.attention:
@@ -68,7 +70,7 @@ def fits(one: Trace, other: Trace) -> Fits:
 
 
 def output_data(run: LoadedRun | None, trace: Trace) -> dict[str, Any]:
-    """The outputs of one look with their log-probabilities and their most probable alternatives."""
+    """Outputs of one look with their log-probabilities and most probable alternatives."""
     scores_RC, outputs = trace.scores_RC, trace.reading.outputs
     if scores_RC is None or not outputs or any(output.id < 0 for output in outputs):
         return {"outputs": []}

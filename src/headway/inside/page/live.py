@@ -1,4 +1,5 @@
-"""The served page: requests from the browser, data of the page, and the state of its controls.
+"""Live page of `headway look --serve`: requests from the browser, page data, and the state of the
+controls.
 
 JSON from the browser becomes a text, a `GenerationOptions` and an `Intervention`.
 """
@@ -26,16 +27,16 @@ from headway.settings.decode import DecodeSettings
 from headway.tasks.loaded_run import LoadedRun
 
 MOST_TEXT = 20_000
-"""Most characters of a text; for nearly all models their own limit is lower."""
+"""Limit on the characters of a text; for nearly all models their own limit is lower."""
 
 MOST_BEAM, MOST_NEW = 32, 512
-"""Limits of the beam and of new tokens, so that one request does not hold the server for
+"""Limits on the beam width and on new tokens, so that no request occupies the server for
 minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookRequest:
-    """A request as the page sends it. Positions, layers and heads count from 0."""
+    """Request that the page sends. Positions, layers and heads count from 0."""
 
     text: str
     output: str | None = None
@@ -48,28 +49,27 @@ class LookRequest:
     """Stream and position of tokens that no other token may attend to."""
 
     off: tuple[str, ...] = ()
-    """Heads that are switched off, such as `cross.2.5`."""
+    """Heads that are disabled, such as `cross.2.5`."""
 
     beam: int | None = None
     length_penalty_alpha: float | None = None
     temperature: float | None = None
-    """Temperature for sampling; None: search."""
+    """Temperature for sampling; None: no sampling."""
 
     seed: int = 1
     new: int = NEW_TOKENS
     checkpoint: str | None = None
-    """Label of a stage of the training; None: the final weights."""
+    """Label of a checkpoint of the training run; None: the final weights."""
 
     walk: tuple[str, int, int, int] | None = None
-    """Kind, layer, head and position of the token that the walkthrough follows; None: the
-    default."""
+    """Kind, layer, head and position that the walkthrough follows; None: the default."""
 
     maps: bool = False
-    """Whether to make saliency maps, which run the model about a hundred times."""
+    """Whether to compute saliency maps, which need about a hundred runs of the model."""
 
     def ask(self, usual: DecodeSettings) -> GenerationOptions:
-        """Convert the request to a `GenerationOptions`; `usual` are the decoding settings where it
-        has none."""
+        """Convert the request to `GenerationOptions`. `usual` has the decoding settings that the
+        request omits."""
         given: dict[str, Any] = {
             "beam": self.beam,
             "length_penalty_alpha": self.length_penalty_alpha,
@@ -91,7 +91,8 @@ class LookRequest:
 
 
 def parse(values: Mapping[str, object]) -> LookRequest:
-    """Parse and check a request; raise a `UserError` with a short message if a value is wrong."""
+    """Parse and validate a request; raise a `UserError` with a short message if a value is
+    wrong."""
     known = {field.name for field in fields(LookRequest)}
     for name in values:
         if name not in known:
@@ -200,28 +201,28 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "walk": _maybe(_walk),
     "maps": _yes,
 }
-"""Parser of each key of a request."""
+"""Function that parses the value of each key in a request."""
 
 
 SLOW = "saliency"
-"""Section that takes longer than all others together; requests must ask for it."""
+"""Name of the section that takes longer than all others together; it is computed only on
+request."""
 
 GREEDY = "While tokens are hidden, the output is decoded greedily and the beam setting is ignored."
 
 
 @dataclass(frozen=True)
 class LivePage:
-    """One run that answers requests; `usual` are its decoding settings where a request leaves them
-    open."""
+    """Live page of one run. `usual` has the decoding settings that requests omit."""
 
     run: LoadedRun
     usual: DecodeSettings
     extras: LookOptions
     media: MediaInput | None = None
-    """Input of a run that reads media: requests cannot name files."""
+    """Media input of a run that reads media; requests cannot name files."""
 
     asked: Mapping[str, str] = field(default_factory=dict)
-    """Address for further requests (`post`), and values that are sent with each of them."""
+    """URL for further requests (`post`), and values that are sent with each of them."""
 
     @classmethod
     def of(
@@ -259,8 +260,8 @@ class LivePage:
         return stage_at(self.run, paths[label]).run
 
     def _strip(self, request: LookRequest, reading: Reading) -> dict[str, Any]:
-        """Data for `web/live.js`: the request, the available choices, and the defaults of empty
-        fields."""
+        """Data for the controls (`web/live.js`): the request, the available choices, and the
+        defaults of empty fields."""
         plain = asdict(LookRequest(text=""))
         del plain["text"]
         return {
@@ -285,7 +286,7 @@ class LivePage:
         }
 
     def _answer(self, reading: Reading) -> str:
-        """The output of the model as plain text; empty for a vector."""
+        """Output of the model as plain text; empty for an embedding."""
         if "target" in reading.streams:
             target = self.run.vocab.target
             return target.decode([i for i in reading.last.ids[1:] if i not in target.specials])
@@ -295,7 +296,8 @@ class LivePage:
 
 
 def _within(looked: LookInputs) -> tuple[str, int, int, int] | None:
-    """The token to follow; None if the new output is too short to contain it."""
+    """The requested position for the walkthrough; None if the new output is too short to contain
+    it."""
     if looked.walk is None:
         return None
     kind, *_, row = looked.walk
@@ -304,7 +306,7 @@ def _within(looked: LookInputs) -> tuple[str, int, int, int] | None:
 
 
 def initial_request(text: str, ask: GenerationOptions, change: Intervention) -> LookRequest:
-    """Convert the options of the command line to the first request."""
+    """Convert command-line options to the first request of a live page."""
     output = ask.output
     if output is not None and not isinstance(output, str):
         raise UserError("the output of a served page must be a string, not token ids.")

@@ -1,4 +1,4 @@
-"""Make one page from a run and a text: trace the text once, then fill each section from the
+"""Make the page of `headway look`: trace the input once, then compute each section from the
 trace."""
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from headway.web.html import page_data, page_html
 from headway.web.pack import pack
 
 TRUTH = "truth.json"
-"""File in a run folder with the measured accuracy of each map; `headway truth` writes it."""
+"""File in a run folder with the measured accuracy of each attribution map; `headway truth` writes
+it."""
 
 LIGHT = ("overview", "image", "audio", "attention", "lens")
-"""Sections of a look at a checkpoint; only the look at the final weights has all sections."""
+"""Sections of a look at a checkpoint. Only the look at the final weights has all sections."""
 
 HEIGHT = 760
-"""Height of a page in a notebook, in pixels."""
+"""Height in pixels of a page in a notebook."""
 
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookOptions:
-    """Optional inputs of a page: files and choices of the user."""
+    """Optional inputs of a page, chosen by the user."""
 
     corpus: Corpus | str | Path | Sequence[str] | None = None
-    """Texts similar to the training data, for head studies and for the search of neighbours."""
+    """Texts similar to the training data, for measuring heads and for the search of neighbours."""
 
     factors: Path | None = None
     """Folder written by `headway factors`."""
@@ -53,31 +54,33 @@ class LookOptions:
     """File of a tuned lens, written by `TunedLens.save`."""
 
     truth: Path | None = None
-    """File written by `headway truth`; None: the one in the run folder, if any."""
+    """File of map accuracies, written by `headway truth`. None: the one in the run folder, if it
+    exists."""
 
     walk: tuple[str, int, int, int] | None = None
-    """Kind, layer, head and position of the token that the walkthrough follows."""
+    """Kind, layer, head and position that the walkthrough follows."""
 
     pins: tuple[int, ...] = ()
-    """Rows that maps of more than 256 tokens show exactly."""
+    """Tokens whose attention is stored exactly in texts of more than 256 tokens, where maps are
+    otherwise pooled."""
 
     slow: bool = False
-    """Also make the maps that take long."""
+    """Whether to compute the slow maps, too."""
 
     checkpoints: bool | None = None
-    """Whether to show the training; None: if the run has kept checkpoints."""
+    """Whether to show the course of the training. None: if the run has kept checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookInputs:
-    """Inputs of the sections of one look."""
+    """Run, trace and options from which the sections of one look are computed."""
 
     trace: Trace
     run: LoadedRun | None = None
-    """None if the trace comes from elsewhere."""
+    """The run; None if the trace comes from another program."""
 
     final: bool = True
-    """Whether these are the final weights of the run, not those of a checkpoint."""
+    """Whether the run has its final weights, not those of a checkpoint."""
 
     ask: GenerationOptions = DEFAULT_OPTIONS
     change: Intervention = NO_INTERVENTION
@@ -92,7 +95,7 @@ class LookInputs:
 
 @dataclass(frozen=True)
 class Page:
-    """A page with its data; `html` contains everything in one file."""
+    """HTML page with its data; `html` is one self-contained file."""
 
     title: str
     looks: list[dict[str, Any]] = field(repr=False)
@@ -101,7 +104,7 @@ class Page:
 
     @cached_property
     def packed(self) -> str:
-        """The packed data alone, which a served page receives as an update."""
+        """Packed data without the page, which a live page receives as an update."""
         return pack(page_data(self.title, self.looks, self.shared, self.run, SECTIONS))
 
     @cached_property
@@ -110,8 +113,11 @@ class Page:
 
     @property
     def live_html(self) -> str:
-        """HTML for a page that is served. It also has the panels that later answers may need: for a
-        text all that a single look can have, for media also the beam search."""
+        """HTML for a live page.
+
+        It also contains the panels that later answers may need: for a text all that a single look
+        can have, for media also the beam search.
+        """
         panels = self._panels
         media = panels.intersection(MEDIA_SECTIONS)
         panels |= (
@@ -121,7 +127,7 @@ class Page:
 
     @property
     def _panels(self) -> set[str]:
-        """Names of the panels whose sections this page has."""
+        """Names of the JavaScript panels for the sections of this page."""
         found = (self.shared, *(look["sections"] for look in self.looks))
         return {name for part in found for name in part}
 
@@ -138,7 +144,7 @@ class Page:
             raise UserError(f"cannot write {path}: {error.strerror}.") from error
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: a frame that can only run the scripts of the page."""
+        """HTML for notebooks: a sandboxed frame that can only run the scripts of the page."""
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
             f'style="width:100%;height:{HEIGHT}px;border:0" title="{html.escape(self.title)}">'
@@ -211,7 +217,7 @@ def prepare_look(
     change: Intervention = NO_INTERVENTION,
     extras: LookOptions = LookOptions(),  # noqa: B008 (it is frozen)
 ) -> LookInputs:  # fmt: skip
-    """Trace one text or file in one run, and add the files that sections need."""
+    """Trace one input in one run, and load the files that the sections need."""
     found = trace(run, text, ask, change, beam=True)
     longest = max(map(len, found.reading.streams.values()))
     for row in extras.pins:
@@ -228,7 +234,7 @@ def prepare_look(
         corpus=_corpus(extras.corpus, run),
         factors=extras.factors,
         tuned=extras.tuned,
-        # Accuracies were measured on the unchanged model.
+        # Map accuracies were measured on the unchanged model.
         truth=load_map_accuracy(run, extras.truth) if change == NO_INTERVENTION else None,
         walk=extras.walk,
         pins=extras.pins,
@@ -237,7 +243,7 @@ def prepare_look(
 
 
 def load_map_accuracy(run: LoadedRun, path: Path | None = None) -> dict[str, Any] | None:
-    """Return the measured accuracy of the maps of this run; None if it was never measured."""
+    """Load the measured accuracy of this run's attribution maps; None if it was never measured."""
     place = run.folder / TRUTH if path is None else path
     if path is None and not place.is_file():
         return None
@@ -267,8 +273,8 @@ def run_facts(run: LoadedRun) -> dict[str, Any]:
 def _along(
     run: LoadedRun, first: LookInputs, extras: LookOptions, note: Note
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the looks of all stages of the training, the final one last, and their shared
-    sections."""
+    """Looks at all checkpoints of the training run, the final weights last, and the sections that
+    they share."""
     asked = bool(extras.checkpoints)
     if extras.checkpoints is False or not checkpoints_of(run, asked=asked):
         return [look_data("final", first)], {}
@@ -279,7 +285,7 @@ def _along(
             found, sections = first, None
         else:
             then = trace(stage.run, first.trace.reading, change=first.change)
-            # Accuracies and tuned lenses were measured on the final weights.
+            # Map accuracies and tuned lenses were measured on the final weights.
             found = replace(first, run=stage.run, trace=then, final=False, truth=None, tuned=None)
             sections = LIGHT
         traces.append((stage, found.trace))
@@ -296,7 +302,7 @@ def _along(
 
 
 def _of_trace(found: Trace) -> Page:
-    """Make a page of a trace from elsewhere, with the panels that need no model."""
+    """Make a page from a trace without its run, with the panels that need no model."""
     looked = LookInputs(trace=found)
     title = str(found.meta.get("run", "trace"))
     facts = [str(found.meta[name]) for name in ("task", "family") if name in found.meta]

@@ -1,4 +1,5 @@
-"""Show a trace as text for a terminal: attention map, alignment, beam search and logit lens."""
+"""Format a trace as text for a terminal: attention map, word alignment, beam search and logit
+lens."""
 
 from __future__ import annotations
 
@@ -29,15 +30,19 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 LABEL = 12
-"""Most cells of a token beside and above a heatmap."""
+"""Maximum width in terminal cells of a token beside or above a heatmap."""
 
 MOST_ROWS = 40
+"""Rows of a heatmap: about the height of a terminal window."""
+
 RUNNERS_UP = 4
+"""Finished hypotheses listed for a beam search."""
+
 BESIDE = 4
-"""Most alternatives that are named for each step of the best path."""
+"""Limit on the alternatives that are listed for each step of the best path."""
 
 GRAMS = 6
-"""Most n-grams that are named."""
+"""Limit on the n-grams that are listed."""
 
 
 def format_trace(
@@ -47,8 +52,11 @@ def format_trace(
     width: int | None = None,
     ink: str | None = None,
 ) -> str:
-    """Format everything that fits a terminal. Colours and width follow the capabilities of `stream`
-    unless given; `ink` is `colour`, `blocks` or `ascii`."""
+    """Format all parts of a trace that fit a terminal.
+
+    Colours and width follow the capabilities of `stream` unless given; `ink` is `colour`, `blocks`
+    or `ascii`.
+    """
     hand = style_for(stream) if ink is None else STYLES[ink]
     room = width_of(stream) if width is None else width
     trace = found if isinstance(found, Trace) else found.trace
@@ -93,8 +101,11 @@ def _head(trace: Trace, ink: TerminalStyle, width: int) -> list[str]:
 
 
 def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str, str]:
-    """Kind of attention and name of the default map: for cross attention the layer that aligns best
-    where measured, otherwise the last layer."""
+    """Kind of attention and name of the map that is shown by default.
+
+    For cross-attention it is the layer that aligns best where this was measured, otherwise the last
+    layer.
+    """
     kind = "cross" if "cross" in trace.attention else list(trace.attention)[-1]
     n_layers = len(trace.attention[kind])
     layer = aligning_layer(n_layers, truth)[0] if kind == "cross" else n_layers - 1
@@ -104,7 +115,8 @@ def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str,
 def heatmap(
     trace: Trace, ink: TerminalStyle, width: int, truth: dict[str, Any] | None = None
 ) -> list[str]:
-    """Attention map: the mean over the heads of a layer. Rows are queries, columns are keys."""
+    """Format an attention map: the mean over the heads of a layer. Rows are queries, columns are
+    keys."""
     kind, name = default_map(trace, truth)
     layer = int(name.split(".")[1])
     weights_TS = trace.attention[kind][layer].mean(0)
@@ -139,7 +151,8 @@ def heatmap(
 
 
 def _sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
-    """Names of rows and columns. Rows of a decoder are named by the output, not by the input."""
+    """Names of the rows and columns of a map. Rows of a decoder are named by the output token, not
+    by the input token."""
     reading = trace.reading
     asking, asked = reading.last, reading.last
     if kind == "encoder":
@@ -153,8 +166,11 @@ def _sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
 
 
 def _fitted(weights_TS: Tensor, room: int) -> tuple[Tensor, int]:
-    """Pool the columns to the available width. Return the map and the width of a column: 2 or 1, or
-    1 with the largest of neighbours."""
+    """Pool the columns of a map to the available width.
+
+    Returns the map and the width of a column in cells: 2 or 1. If even 1 is too wide, neighbouring
+    columns are pooled by their maximum.
+    """
     n_columns = weights_TS.shape[1]
     if n_columns <= room:
         return weights_TS, 2 if 2 * n_columns <= room else 1
@@ -164,9 +180,9 @@ def _fitted(weights_TS: Tensor, room: int) -> tuple[Tensor, int]:
 
 
 def _upright(pieces: Sequence[str], cell: int, ink: TerminalStyle) -> list[str]:
-    """Tokens written from top to bottom, aligned at the bottom."""
+    """Format tokens as column headings, written from top to bottom and aligned at the bottom."""
     words = [ink.word(piece) for piece in pieces]
-    # A wide character would shift all columns after it.
+    # A double-width character would shift all columns after it.
     words = ["".join(c if cell_len(c) == 1 else "?" for c in word) for word in words]
     cut = [w if len(w) <= LABEL else w[: LABEL - len(ink.dots)] + ink.dots for w in words]
     height = max(map(len, cut), default=0)
@@ -177,7 +193,7 @@ def _upright(pieces: Sequence[str], cell: int, ink: TerminalStyle) -> list[str]:
 def alignment(
     trace: Trace, ink: TerminalStyle, width: int, truth: dict[str, Any] | None = None
 ) -> list[str]:
-    """Table of the target words and the source word that each attends to most."""
+    """Format a table of the target words, each with the source word that it attends to most."""
     source, target = trace.reading.first, trace.reading.last
     _, name = default_map(trace, truth)
     weights_TS = trace.attention["cross"][int(name.split(".")[1])].mean(0)
@@ -208,8 +224,11 @@ def alignment(
 
 
 def _words(stream: TokenStream) -> tuple[list[int], list[str]]:
-    """The number of each token's word, and the words. Punctuation is a separate word, because a
-    full stop attends elsewhere than the word before it. Special tokens have the number -1."""
+    """Word index of each token, and the words.
+
+    Punctuation is a separate word, because a full stop attends elsewhere than the word before it.
+    Special tokens have the index -1.
+    """
     numbers: list[int] = []
     words: list[str] = []
     before: tuple[int, bool] | None = None
@@ -233,7 +252,7 @@ def _banded(
     width: int,
     most: int = 14,
 ) -> list[str]:
-    """Format a table of words in bands that fit the width."""
+    """Format a wide table in several bands that fit the width."""
     first = max(map(cell_len, heads)) + 1
     widths = [2 + min(most, max(map(cell_len, column))) for column in zip(*table, strict=True)]
     lines: list[str] = []
@@ -246,7 +265,7 @@ def _banded(
 
 
 def search(tree: BeamTree, ink: TerminalStyle, width: int) -> list[str]:
-    """Finished hypotheses, then the best path with kept and cut alternatives."""
+    """Format finished hypotheses, then the best path with kept and pruned alternatives."""
     lines = [_title("beam", ink.safe(tree.summary), ink, width)]
     ends = sorted((n for n in tree.nodes if n.place), key=lambda n: (n.place or 0, n.group))
     ends = ends or [tree.nodes[number] for number in tree.outputs]
@@ -275,7 +294,8 @@ def _beside(tree: BeamTree, node: Node, ink: TerminalStyle) -> str:
 
 
 def layers(seen: LogitLens, words: dict[int, str], ink: TerminalStyle, width: int) -> list[str]:
-    """Logit lens: the prediction at each layer, and the layer from which it stays."""
+    """Format the logit lens: the prediction at each layer, and the layer from which it no longer
+    changes."""
     heads = list(seen.layers)
     if seen.is_vector:
         lines = [_title("logit lens", "similarity of each layer's vector to the last", ink, width)]
@@ -296,8 +316,8 @@ def layers(seen: LogitLens, words: dict[int, str], ink: TerminalStyle, width: in
 def ngrams(
     found: Sequence[NgramEffects], labels: Sequence[str], ink: TerminalStyle, width: int
 ) -> list[str]:
-    """Predictions of the layers and of the n-grams, and the strongest n-grams if there is one
-    output."""
+    """Format the predictions of the layers and of the n-grams, and the strongest n-grams if there
+    is one output."""
     if not found:
         return []
     lines = [_title("n-grams", "prediction of each member of the model", ink, width)]
@@ -320,10 +340,11 @@ NOTES = {
     "audio": "each column is a moment of the recording",
 }
 EVERY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+"""Distances between marks on a time axis in seconds: round numbers that are easy to add."""
 
 
 def pieces_of(reading: Reading, stream: TokenStream) -> list[str]:
-    """The tokens of a stream; patches are "3,5" (row, column), moments stay "0.24 s"."""
+    """Tokens of a stream as short names; patches are "3,5" (row, column), audio frames "0.24 s"."""
     media = reading.media
     if media is None or media.kind == "audio" or stream != reading.first:
         return list(stream.pieces)
@@ -331,8 +352,10 @@ def pieces_of(reading: Reading, stream: TokenStream) -> list[str]:
 
 
 def ticks(media: MediaInput, size: int, cell: int, room: int) -> list[str]:
-    """Column headings of a heatmap of media: the first patch of each row, or the seconds. `size` is
-    the number of positions per column, `cell` the width of a column."""
+    """Column headings for a heatmap of media: the first patch of each row, or the seconds.
+
+    `size` is the number of positions per column, `cell` the width of a column in cells.
+    """
     marks = _times(media, size, cell) if media.kind == "audio" else _patches(media)
     line = ""
     for row, name in marks:
@@ -351,7 +374,7 @@ def _patches(media: MediaInput) -> list[tuple[int, str]]:
 
 
 def _times(media: MediaInput, size: int, cell: int) -> list[tuple[int, str]]:
-    """Marks at round seconds, far enough apart for their labels."""
+    """Format marks at round seconds, far enough apart for their labels."""
     a_cell = media.row_s * size / cell
     step = next((s for s in EVERY_S if s >= 8 * a_cell), EVERY_S[-1])
     n_marks = int(media.n_rows * media.row_s / step) + 1
@@ -360,21 +383,25 @@ def _times(media: MediaInput, size: int, cell: int) -> list[tuple[int, str]]:
 
 
 BLUE = 33
-"""A colour of the 256-colour palette that is readable on black and on white."""
+"""Blue of the 256-colour palette that is readable on black and on white."""
 
 SPELLED = str.maketrans({"−": "-", "·": "|", "α": "alpha", "…": "..."})
 """ASCII spelling of special characters."""
 
 USUAL_WIDTH = 80
+"""Width of a classic terminal, used for files and pipes."""
+
 NARROWEST = 40
+"""Least width that is assumed: in narrower terminals lines wrap, because a map needs room for its
+labels."""
 
 
 @dataclass(frozen=True)
 class TerminalStyle:
-    """Signs and colours that a terminal can show."""
+    """Characters and colours that a terminal can show."""
 
     shades: str
-    """Signs from the lowest to the highest value."""
+    """Characters for the shades of a heatmap, from the lowest to the highest value."""
 
     is_colour: bool = False
     is_ascii: bool = False
@@ -385,7 +412,7 @@ class TerminalStyle:
     dot: str = "·"
 
     def cell(self, value: float, width: int) -> str:
-        """Format a value from 0 to 1 as a cell of a heatmap."""
+        """Format a value from 0 to 1 as one or more cells of a heatmap."""
         share = min(max(value, 0.0), 1.0)
         cell = self.shades[round(share * (len(self.shades) - 1))] * width
         return f"\x1b[38;5;{BLUE}m{cell}\x1b[0m" if self.is_colour and cell.strip() else cell
@@ -397,7 +424,7 @@ class TerminalStyle:
         return f"\x1b[2m{text}\x1b[0m" if self.is_colour else text
 
     def safe(self, text: str) -> str:
-        """Text of a model on one line, with control characters escaped."""
+        """Text of a model on a single line, with control characters escaped."""
         text = text.replace(SPACE_MARK, " ")
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
         if not self.is_ascii:
@@ -407,11 +434,11 @@ class TerminalStyle:
         return kept.encode("ascii", "replace").decode()
 
     def word(self, piece: str) -> str:
-        """A token as one word; a single space is shown as a mark."""
+        """Token as one word; a single space is shown as a mark."""
         return self.safe(piece).strip() or ("_" if self.is_ascii else "␣")
 
     def fit(self, text: str, width: int) -> str:
-        """Pad or cut a text to exactly `width` cells."""
+        """Pad or truncate a text to exactly `width` cells."""
         if cell_len(text) > width:
             text = set_cell_size(text, max(0, width - len(self.dots))) + self.dots
             text = text if cell_len(text) <= width else self.dots[:width]
@@ -427,7 +454,7 @@ STYLES = {"ascii": ASCII, "blocks": BLOCKS, "colour": COLOUR}
 
 
 def style_for(stream: Any) -> TerminalStyle:
-    """Select colours for a terminal that has them, blocks for UTF-8, otherwise ASCII."""
+    """Select the style of a terminal: colours if it has them, blocks for UTF-8, otherwise ASCII."""
     name = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
     if name != "utf8":
         return ASCII
@@ -437,14 +464,15 @@ def style_for(stream: Any) -> TerminalStyle:
 
 
 def width_of(stream: Any) -> int:
-    """Columns of the terminal; 80 for a file or a pipe."""
+    """Width of the terminal in columns; 80 for a file or a pipe."""
     if not bool(getattr(stream, "isatty", lambda: False)()):
         return USUAL_WIDTH
     return max(NARROWEST, shutil.get_terminal_size((USUAL_WIDTH, 24)).columns)
 
 
 def bands(widths: Sequence[int], room: int) -> list[range]:
-    """Group columns of these widths into as few bands as fit, each with at least one column."""
+    """Group columns of these widths into as few bands as possible, each with at least one
+    column."""
     found, first, used = [], 0, 0
     for place, width in enumerate(widths):
         if place > first and used + width > room:

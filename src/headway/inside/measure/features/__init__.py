@@ -1,1 +1,2 @@
-"""Transformer factors: dictionaries of directions whose sparse sums are the hidden states."""
+"""Dictionary learning: features (transformer factors) whose sparse sums approximate the hidden
+states."""

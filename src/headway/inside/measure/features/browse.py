@@ -1,7 +1,8 @@
-"""Browsable data of each factor: where it is active, in which layers, and its effect on the output.
+"""Browsable data of each feature: contexts where it is active, activation by layer, effect on the
+output.
 
-The activation of a factor at a token is the largest of its codes over the layers. Its frequency is
-counted in the layer where it is strongest on average. States have a mean norm of one, so that
+The activation of a feature at a token is its largest code over the layers. Its frequency is counted
+in the layer where it is strongest on average. States are scaled to a mean norm of one, so that
 activations can be compared across layers.
 """
 
@@ -24,9 +25,10 @@ from headway.inside.measure.features.recovery import measure_fidelity
 from headway.tasks.loaded_run import LoadedRun
 
 BEFORE, BEHIND = 10, 6
-"""Tokens of a context before and after the strongest token."""
+"""Tokens of context that are shown before and after the token with the strongest activation."""
 
 CONTEXTS = 8
+"""Contexts per feature: enough to see what they have in common, few enough for a small file."""
 
 
 @dataclass(frozen=True)
@@ -34,33 +36,33 @@ class ActivationContext:
     """A place where a factor is active."""
 
     passage: int
-    """Number of the passage among those that were searched."""
+    """Index of the passage among the searched ones."""
 
     stream: str
     place: int
     first: int
     values: tuple[float, ...]
-    """Activations of the tokens from `first` on."""
+    """Activations of the tokens in the context, which begins at position `first`."""
 
 
 @dataclass(frozen=True)
 class FeatureActivations:
-    """All activations in the searched text, as a table sorted by factor, then by row."""
+    """All activations in the searched text, as a table sorted by feature, then by row."""
 
     factor_E: NDArray[np.int64]
     row_E: NDArray[np.int64]
     value_E: NDArray[np.float32]
     passage_N: NDArray[np.int64]
-    """Number of the passage of each row."""
+    """Index of the passage of each row."""
 
     place_N: NDArray[np.int64]
     stream_N: NDArray[np.int64]
-    """Number of the stream of each row; `place_N` has the position in it."""
+    """Index of the stream of each row; `place_N` is the position in that stream."""
 
     totals: _Totals
 
     def of(self, factor: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the rows and activations of a factor."""
+        """Return the rows in which a feature is active, and its activations there."""
         first, last = np.searchsorted(self.factor_E, [factor, factor + 1])
         return self.row_E[first:last], self.value_E[first:last]
 
@@ -72,7 +74,7 @@ def browse(
     test: Sequence[Passage],
     note: Callable[[str], None],
 ) -> FeatureDictionary:
-    """Return the factors with measured figures and browsable entries."""
+    """Return the dictionary with measured figures, and with browsable data of every feature."""
     note("finding where the factors are active")
     looked = _some(texts, found.settings.n_browse)
     fired = collect_activations(run, found, looked)
@@ -98,7 +100,7 @@ def browse(
 
 
 def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
-    """Select passages evenly from the whole text, with about `tokens` in total."""
+    """Select passages evenly spaced over the whole text, with about `tokens` tokens in total."""
     total = sum(text.n_tokens for text in texts)
     every = max(1, round(total / tokens))
     return list(texts[::every])
@@ -108,7 +110,11 @@ def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
 def collect_activations(
     run: LoadedRun, found: FeatureDictionary, texts: Sequence[Passage]
 ) -> FeatureActivations:
-    """Run the texts and collect every activation. Memory grows with the activations, not with n."""
+    """Run the texts through the model and collect every activation.
+
+    The table holds only positive activations, so its memory does not grow with the number of
+    features.
+    """
     device = next(run.model.parameters()).device
     totals = _Totals(len(found.sites), found.n)
     parts: list[tuple[NDArray[Any], ...]] = []
@@ -141,7 +147,7 @@ def collect_activations(
 
 
 class _Totals:
-    """Sum of the codes and number of positive codes, for each site and factor."""
+    """Sum of the codes, and number of positive codes, by site and feature."""
 
     def __init__(self, n_sites: int, n: int) -> None:
         self.sum_SA = np.zeros((n_sites, n))
@@ -159,8 +165,8 @@ class _Totals:
 
     @property
     def fires_A(self) -> NDArray[np.float64]:
-        """Fraction of the tokens on which a factor is active, in the layer where it is strongest on
-        average."""
+        """Fraction of the tokens on which each feature is active, in the layer where it is
+        strongest on average."""
         site_1A = self.profile_SA.argmax(0)[None]
         share_SA = self.fired_SA / np.maximum(self.words_S1, 1)
         return np.take_along_axis(share_SA, site_1A, 0)[0]
@@ -169,7 +175,7 @@ class _Totals:
 def contexts_of(
     fired: FeatureActivations, factor: int, streams: Sequence[str]
 ) -> list[ActivationContext]:
-    """Places where a factor is strongest, at most one per passage."""
+    """Contexts with the strongest activations of a feature, at most one per passage."""
     rows, values = fired.of(factor)
     found: list[ActivationContext] = []
     taken = set[tuple[int, int]]()
@@ -199,9 +205,12 @@ def _entry(
     profile_S: NDArray[np.float64],
     fires: float,
 ) -> dict[str, Any]:
-    """Make the entry of a factor: `fires` (fraction of tokens), `strength` (largest activation),
-    `profile` (mean activation by site), `site` (number of the strongest site) and `contexts`
-    (pieces with activations)."""
+    """Make the browsable data of a feature.
+
+    `fires` is the fraction of tokens on which it is active, `strength` the largest activation,
+    `profile` the mean activation by site, `site` the index of the strongest site, and `contexts`
+    the tokens with their activations.
+    """
     return {
         "fires": round(fires, 6),
         "strength": round(max((max(c.values) for c in contexts), default=0.0), 4),

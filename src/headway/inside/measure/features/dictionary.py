@@ -1,7 +1,8 @@
-"""Transformer factors: a dictionary of directions whose sparse sums are the states of all layers.
+"""Dictionary of features (transformer factors): directions whose sparse sums approximate the states
+of all layers.
 
-The states of each layer are centred and scaled to a mean norm of one with separate statistics, so
-that one dictionary serves all layers and no layer dominates.
+The states of each layer are centred and scaled to a mean norm of one, with statistics of that
+layer. So one dictionary serves all layers, and no layer dominates.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from headway.tasks.loaded_run import LoadedRun
 
 TENSORS, FACTS = "factors.safetensors", "factors.json"
 VERSION = 1
+"""Version of the file format."""
+
 HELD_OUT = 10
 """Every tenth passage is held out for measurements."""
 
@@ -47,19 +50,20 @@ Note = Callable[[str], None]
 class FeatureDictionary:
     settings: DictionaryLearning
     sites: tuple[Site, ...]
-    """Sites from which states were taken; profiles have one number for each."""
+    """Sites (stack and layer) whose states were learned; profiles have one number for each."""
 
     coder: Coder
     mean_SD: Tensor
     scale_S: Tensor
     figures: dict[str, Any] = field(default_factory=dict)
-    """Explained variance, active factors, dead factors and recovered loss, on held-out text."""
+    """Explained variance, active features per token, dead features and recovered loss, on held-out
+    text."""
 
     entries: tuple[dict[str, Any], ...] = ()
-    """Browsable data of each factor; see `browse.py`."""
+    """Browsable data of each feature, made by `browse.py`."""
 
     run: dict[str, Any] = field(default_factory=dict)
-    """Identity of the model."""
+    """Identity of the model that the features belong to."""
 
     @property
     def atoms_AD(self) -> Tensor:
@@ -70,7 +74,7 @@ class FeatureDictionary:
         return len(self.coder.atoms_AD)
 
     def codes(self, x_ND: Tensor, site: Site) -> Tensor:
-        """Activation of each factor for states of a site."""
+        """Activations of all features for states of one site."""
         s = self.sites.index(site)
         return self.coder.codes((x_ND.float() - self.mean_SD[s]) / self.scale_S[s])
 
@@ -79,7 +83,7 @@ class FeatureDictionary:
         return self.coder.reconstruct(code_NA) * self.scale_S[s] + self.mean_SD[s]
 
     def contribution(self, factor: int, code_N: Tensor, site: Site) -> Tensor:
-        """Contribution of one factor to the states of a site."""
+        """Vector that one feature adds to the states of one site."""
         s = self.sites.index(site)
         return code_N[:, None] * self.atoms_AD[factor] * self.scale_S[s]
 
@@ -96,8 +100,11 @@ class FeatureDictionary:
             )
 
     def most_effective(self, n: int) -> list[int]:
-        """Factors with the largest effect on the output: the best of each layer, then the second of
-        each layer, and so on."""
+        """Features with the largest effect on the output.
+
+        They alternate between layers: the most effective feature of each layer, then the second of
+        each layer, and so on.
+        """
         strong = [a for a, entry in enumerate(self.entries) if entry["effect"] is not None]
         strong.sort(key=lambda a: -self.entries[a]["effect"]["kl"])
         seen: Counter[int] = Counter()
@@ -232,7 +239,7 @@ def learn_dictionary(
     learning: DictionaryLearning,
     note: Note = lambda text: None,
 ) -> FeatureDictionary:
-    """Learn only the dictionary, without figures and browsable entries."""
+    """Learn the dictionary without measured figures and browsable data."""
     rows_RD, site_R = sample_states(run, texts, sites, learning)
     mean_SD, scale_S = moments(rows_RD, site_R, len(sites))
     rows_RD.sub_(mean_SD[site_R]).div_(scale_S[site_R, None])
@@ -272,7 +279,7 @@ def learn_dictionary(
 
 
 def moments(rows_RD: Tensor, site_R: Tensor, n_sites: int) -> tuple[Tensor, Tensor]:
-    """Mean state of each site, and the mean norm of its centred states."""
+    """Mean state of each site, and mean norm of its centred states."""
     mean_SD = torch.zeros(n_sites, rows_RD.shape[1])
     scale_S = torch.ones(n_sites)
     for site in range(n_sites):

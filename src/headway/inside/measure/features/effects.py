@@ -1,4 +1,4 @@
-"""Effects of a factor on the output: the words it promotes, and the change when it is removed."""
+"""Effects of a feature on the output: words that it promotes, and the change when it is removed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from headway.inside.measure.features.dictionary import FeatureDictionary
 
 REMOVED = 3
-"""Contexts from which each factor is removed."""
+"""Contexts from which each feature is removed to measure its effect."""
 
 WORDS = 8
+"""Words listed per feature and direction, most promoted or suppressed first."""
 
 
 class FeatureRemoval(NamedTuple):
@@ -45,11 +46,11 @@ def effects(
     contexts: Sequence[Sequence[ActivationContext]],
     sites: Sequence[int],
 ) -> list[dict[str, float] | None]:
-    """Measure the effect of removing each factor from its best contexts, in the layer where it is
-    strongest.
+    """Measure the effect of removing each feature from its strongest contexts, in its strongest
+    layer.
 
-    `nats` is the increase of the loss and `kl` the change of the outputs in the contexts. None for
-    a factor that is never active.
+    `nats` is the increase of the loss in these contexts, and `kl` the KL divergence of the outputs.
+    The entry is None for a feature that is never active.
     """
     jobs = [
         FeatureRemoval(factor, found.sites[sites[factor]], context, texts[context.passage])
@@ -110,7 +111,7 @@ def _parts(
     site: Site,
     x_ND: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Rows of a site, and the contributions of the jobs' factors to them."""
+    """Row indices at a site, and the vectors that the features to remove add to these rows."""
     starts = batch.streams[stream_of(run.model, site)].layout.starts_B.tolist()
     rows, factor = [], []
     for number, job in enumerate(jobs):
@@ -126,8 +127,11 @@ def _parts(
 
 
 def _read_there(clean: BatchOutputs, number: int, job: FeatureRemoval, last: str) -> Tensor:
-    """Mask of the outputs in a context, or of the whole text if they are read from all of it or are
-    in another stream."""
+    """Boolean mask of the outputs in which the effect of a removal is measured.
+
+    These are the outputs within the context. They are all outputs of the text if an output is read
+    from the whole text, or if the context is in another stream.
+    """
     own_R = clean.owner_R == number
     if job.context.stream != last or (clean.place_R < 0).any():
         return own_R
@@ -137,9 +141,9 @@ def _read_there(clean: BatchOutputs, number: int, job: FeatureRemoval, last: str
 
 @torch.no_grad()
 def promoted_words(run: LoadedRun, found: FeatureDictionary) -> list[dict[str, Any]]:
-    """Words (or labels) whose score rises or falls most with each factor.
+    """Words (or labels) whose scores each feature raises or lowers most.
 
-    The factor is added with activation 1 to the mean state of the last layer. Empty if no head
+    The feature is added with activation 1 to the mean state of the last layer. Empty if no head
     reads these states.
     """
     part = Anatomy.of(run.model).stacks[-1]
@@ -161,7 +165,8 @@ def promoted_words(run: LoadedRun, found: FeatureDictionary) -> list[dict[str, A
         if readout.pools:  # each row counts as an example
             x_RD = x_RD.repeat_interleave(n_first, 0)
             each = Layout.of([n_first] * (len(x_RD) // n_first), x_RD.device)
-        # The n-gram member is constant here; the layers have their share of the logits.
+        # The scores of the n-gram model are constant here; only the share of the layers in the
+        # logits changes.
         return share * readout.of(run.model, HiddenStates(x_RD, each)).averaged_logits()
 
     middle_1C = read(found.mean_SD[s][None])
@@ -186,7 +191,7 @@ def promoted_words(run: LoadedRun, found: FeatureDictionary) -> list[dict[str, A
 
 
 class _Names:
-    """Function from the numbers of words or labels to their names."""
+    """Function that converts ids of words or labels to their names."""
 
     def __init__(self, run: LoadedRun) -> None:
         self.words = run.vocab.target if run.spec.in_words else None

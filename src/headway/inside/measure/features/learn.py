@@ -1,4 +1,4 @@
-"""Settings for learning a dictionary of factors, and a bounded sample of hidden states."""
+"""Settings of dictionary learning, and a random sample of hidden states of bounded size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.specs.values import check_values
 from headway.tasks.loaded_run import LoadedRun
 
 TOKENS_PER_FEATURE = 8
-"""Minimum number of corpus tokens per factor."""
+"""Minimum number of corpus tokens per feature."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,10 @@ class DictionaryLearning:
     """`sparse`: sparse coding as Yun et al. 2021. `topk`: a TopK sparse autoencoder."""
 
     n: int = 512
-    """Number of factors."""
+    """Number of features."""
 
     k: float = 16.0
-    """Active factors at a time: exactly (topk), or on average (sparse, unless l1 is given)."""
+    """Active features per state: exactly `k` (topk), or on average (sparse, unless l1 is given)."""
 
     l1: float | None = None
     """Weight of the L1 penalty of sparse coding; states have a mean norm of one."""
@@ -43,7 +43,8 @@ class DictionaryLearning:
     """Maximum number of states to learn from: a random sample over layers and tokens."""
 
     browse: int | None = None
-    """Tokens searched for contexts of the factors. None: 12,000 (sparse), 40,000 (topk)."""
+    """Tokens that are searched for contexts of the features. None: 12,000 (sparse), 40,000
+    (topk)."""
 
     steps: int | None = None
     """Steps of learning. None: 400 (sparse), 2,000 (topk)."""
@@ -80,12 +81,12 @@ class DictionaryLearning:
 
     @property
     def needed(self) -> int:
-        """Minimum number of tokens in a corpus."""
+        """Minimum number of corpus tokens for this number of features."""
         return TOKENS_PER_FEATURE * self.n
 
 
 def chosen_sites(run: LoadedRun, layers: str) -> list[Site]:
-    """Parse the selected layers: `all`, `last`, `0,3,5`, `decoder`, or `decoder,2`."""
+    """Parse the selection of layers: `all`, `last`, `0,3,5`, `decoder`, or `decoder,2`."""
     every = sites_of(run.model)
     stacks = list(dict.fromkeys(name for name, _ in every))
     top = {name: max(layer for stack, layer in every if stack == name) for name in stacks}
@@ -112,7 +113,7 @@ def chosen_sites(run: LoadedRun, layers: str) -> list[Site]:
 
 
 class Reservoir:
-    """Uniform sample of a stream of rows of unknown length."""
+    """Reservoir sampling: a uniform sample of rows from a stream of unknown length."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seen = size, 0
@@ -127,7 +128,8 @@ class Reservoir:
         if not len(self.rows_RD):
             self.rows_RD = torch.zeros(self.size, x_ND.shape[1])
             self.site_R = torch.zeros(self.size, dtype=torch.long)
-        # Row number t replaces a random one of the t rows so far, if that one is still held.
+        # Row number t replaces a random one of the t rows so far, if that row is still in the
+        # sample.
         number_N = self.seen + torch.arange(len(x_ND))
         drawn_N = torch.rand(len(x_ND), generator=self.random, dtype=torch.float64)
         place_N = (drawn_N * (number_N + 1)).long()
@@ -148,7 +150,8 @@ class Reservoir:
 def sample_states(
     run: LoadedRun, texts: Sequence[Passage], sites: Sequence[Site], learning: DictionaryLearning
 ) -> tuple[Tensor, Tensor]:
-    """Sample states of ordinary tokens at these sites, with the number of the site of each."""
+    """Sample states of ordinary tokens at these sites, and return them with the index of the site
+    of each."""
     reservoir = Reservoir(learning.rows, learning.seed)
     for batch in batches(run, texts):
         states = states_of(run.model, batch)

@@ -1,4 +1,4 @@
-"""Fidelity of a dictionary to a model's states, measured on held-out text."""
+"""Fidelity of a feature dictionary: explained variance and recovered loss on held-out text."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ if TYPE_CHECKING:
     from headway.inside.measure.features.dictionary import FeatureDictionary
 
 MAX_TOKENS = 4_000
+"""Limit on the tokens of the measurement, because every site needs three more forward passes."""
+
 MASKED = 0.15
+"""Fraction of masked tokens, as in the training of BERT."""
 
 
 @torch.no_grad()
 def measure_fidelity(
     run: LoadedRun, found: FeatureDictionary, texts: Sequence[Passage]
 ) -> dict[str, Any]:
-    """Measure how well states are reconstructed from factors, and the loss of the model with them.
+    """Measure how well features reconstruct the hidden states, and the loss of the model with
+    reconstructed states.
 
-    `explained` is the fraction of the variance and `l0` the number of active factors per token,
-    both over all layers. `layers` has these for each layer, and the loss of the model as it is
-    (`loss`) and with the layer's states replaced by reconstructions (`rebuilt`), by their mean
-    (`mean`) and by zero (`zero`). `recovered` is (zero − rebuilt) / (zero − loss), and
+    `explained` is the explained variance and `l0` the number of active features per token, both
+    over all layers. `layers` has these for each layer. It also has the loss of the unchanged model
+    (`loss`) and the losses with the layer's states replaced by reconstructions (`rebuilt`), by
+    their mean (`mean`) and by zero (`zero`). `recovered` is (zero − rebuilt) / (zero − loss), and
     `recovered_mean` uses the mean in place of zero.
     """
     texts = _first(_mask(run, texts, found.settings.seed), MAX_TOKENS)
@@ -110,8 +114,7 @@ def _instead(
 
 
 def _mask(run: LoadedRun, texts: Sequence[Passage], seed: int) -> list[Passage]:
-    """Mask tokens for a masked language model, because its loss is defined on hidden tokens
-    only."""
+    """Mask tokens for a masked language model, whose loss is defined only on masked tokens."""
     if not run.spec.fills_masks:
         return list(texts)
     if texts[0].media is not None:

@@ -1,9 +1,12 @@
-"""Two methods for learning a dictionary: directions such that every state is a sparse sum of them.
+"""Two methods of dictionary learning: sparse coding and TopK sparse autoencoders.
 
 `SparseCoder` is sparse coding as in Yun et al. 2021, "Transformer visualization via dictionary
 learning": non-negative codes found by FISTA, and atoms updated along the residual with a step
-divided by the diagonal of the Hessian. `TopKCoder` is a sparse autoencoder that keeps the k largest
-codes (Makhzani and Frey 2014; Gao et al. 2024), with an auxiliary loss that revives dead atoms.
+divided by the diagonal of the Hessian.
+
+`TopKCoder` is a sparse autoencoder that keeps the k largest codes (Makhzani and Frey 2014; Gao et
+al. 2024), with an auxiliary loss that revives dead atoms.
+
 Both take centred rows with a mean norm of about one, and keep atoms at norm one.
 """
 
@@ -17,14 +20,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ITERATIONS = 60
-"""Iterations of FISTA for each row; more iterations hardly change the codes."""
+"""Iterations of FISTA per row; more iterations hardly change the codes."""
 
 QUICK = 25
-"""Iterations during learning, where codes need not be exact."""
+"""Iterations of FISTA during learning, where codes need not be exact."""
 
 FIRST_L1 = 0.1
+"""L1 weight at the start, for rows of norm one. It adapts to the desired number of active codes."""
+
 AUX = 1 / 32
-"""Weight of the auxiliary loss of dead atoms."""
+"""Weight of the auxiliary loss that revives dead atoms, as in Gao et al. 2024."""
 
 
 @dataclass
@@ -56,7 +61,7 @@ class SparseCoder:
 
     @torch.no_grad()
     def learn(self, x_ND: Tensor, rate: float) -> Tensor:
-        """Take one step and return the codes before it. `rate` falls from 1 to 0."""
+        """Take one learning step and return the codes before it. `rate` decreases from 1 to 0."""
         code_NA = self.codes(x_ND, QUICK)
         left_ND = x_ND - self.reconstruct(code_NA)
         seen_A = code_NA.square().mean(0)
@@ -69,20 +74,21 @@ class SparseCoder:
         return code_NA
 
     def adjust_sparsity(self, n_active: float, wanted: float) -> None:
-        """Adjust the L1 weight slightly, so that rows approach `wanted` active codes."""
+        """Adjust the L1 weight slightly, so that the mean number of active codes approaches
+        `wanted`."""
         self.l1 *= min(1.1, max(0.9, (max(n_active, 0.1) / wanted) ** 0.1))
 
     def to(self, device: torch.device | str) -> SparseCoder:
         return SparseCoder(self.atoms_AD.to(device), self.l1)
 
     def restart_atoms(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
-        """Restart atoms that are never active at rows with a large reconstruction error."""
+        """Restart atoms that are never active, at rows with a large reconstruction error."""
         self.atoms_AD[numbers_R] = F.normalize(rows_RD, dim=1)
         self.hessian_A[numbers_R] = self.hessian_A.mean()
 
 
 class TopKCoder:
-    """TopK sparse autoencoder: the k largest of relu(x·reader + bias), each times its atom."""
+    """TopK sparse autoencoder: keeps the k largest values of relu(x·reader + bias) as codes."""
 
     method = "topk"
 
@@ -92,7 +98,7 @@ class TopKCoder:
         self.reader_AD = atoms_AD.clone().requires_grad_()
         self.bias_A = torch.zeros(len(atoms_AD), device=atoms_AD.device, requires_grad=True)
         self.idle_A = torch.zeros(len(atoms_AD), device=atoms_AD.device)
-        """Number of rows since each atom was active."""
+        """Number of rows since each atom was last active."""
         self.parts = [self.atoms_AD, self.reader_AD, self.bias_A]
         self.adam = torch.optim.Adam(self.parts, lr=1e-3, betas=(0.9, 0.99))
 
@@ -183,11 +189,11 @@ def fit_coder(
     batch: int = 512,
     note: Callable[[int, Coder, Tensor], bool] = lambda step, coder, codes: False,
 ) -> Coder:
-    """Learn a dictionary of `n` atoms for rows that are centred and have a norm of about one.
+    """Learn a dictionary of `n` atoms from rows that are centred and have a norm of about one.
 
     `k` is the desired number of active codes per row (None: no adjustment). `note` is called after
-    every step, and stops the learning if it returns True. The same seed gives the same dictionary
-    on the same machine.
+    every step; learning stops if it returns True. The same seed gives the same dictionary on the
+    same machine.
     """
     random = torch.Generator().manual_seed(seed)
     first = torch.randperm(len(rows_ND), generator=random)[:n]
@@ -213,7 +219,7 @@ def fit_coder(
 
 
 def _revive(made: Coder, x_BD: Tensor, code_BA: Tensor, dead_R: Tensor) -> None:
-    """Restart dead atoms at the rows with the largest reconstruction error, at most one per row."""
+    """Restart dead atoms at the rows with the largest reconstruction error, one atom per row."""
     if not len(dead_R):
         return
     left_BD = x_BD - made.reconstruct(code_BA)
@@ -224,8 +230,8 @@ def _revive(made: Coder, x_BD: Tensor, code_BA: Tensor, dead_R: Tensor) -> None:
 
 
 def largest_eigenvalue(gram_AA: Tensor, steps: int = 20) -> float:
-    """Largest eigenvalue by power iteration, rounded up slightly because FISTA diverges with too
-    large steps."""
+    """Largest eigenvalue by power iteration, rounded up slightly, because FISTA diverges if its
+    steps are too large."""
     vector_A = torch.ones(len(gram_AA), device=gram_AA.device)
     for _ in range(steps):
         vector_A = F.normalize(gram_AA @ vector_A, dim=0)

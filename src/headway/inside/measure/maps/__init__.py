@@ -1,4 +1,4 @@
-"""Attribution maps: for every output, the weight of each token that the model has read.
+"""Attribution maps: the weight of each input token for each output.
 
 `make(run, trace, ["rollout", "norm"])` makes maps by name; `METHODS` is the table of all methods.
 """
@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 STEPS = 64
-"""Most steps of integrated gradients when many maps are made; the facts of the map have the
-error."""
+"""Limit on the steps of integrated gradients when many maps are made. The `facts` of the map
+include the remaining error."""
 
 METHODS: dict[str, Callable[[LoadedRun, Trace], list[Map]]] = {
     "heads": head_maps,
@@ -62,7 +62,7 @@ METHODS: dict[str, Callable[[LoadedRun, Trace], list[Map]]] = {
 `gradxattention` and `gradxinput`, `heads` one for each head."""
 
 COSTLY = ("flow", "gradients", "integrated", "occlusion")
-"""Methods that run the model repeatedly, or take long in other ways."""
+"""Methods that run the model repeatedly or are slow for other reasons."""
 
 
 def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:

@@ -1,4 +1,4 @@
-"""Agreement of two maps: the rank correlation of their rows."""
+"""Agreement of two attribution maps: the rank correlation of their rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from headway.inside.measure.maps.map import Map
 
 
 def agreement(one: Map, other: Map, reading: Reading) -> float | None:
-    """Mean over outputs of Spearman's correlation of the absolute weights of visible tokens.
+    """Agreement of two attribution maps: Spearman's correlation of absolute weights, averaged over
+    outputs.
 
-    None if no row has three tokens with different weights.
+    Only tokens that the output may depend on count. None if no row has three tokens with different
+    weights.
     """
     streams = [name for name in one.streams if name in other.streams]
     if not streams:
@@ -32,14 +34,16 @@ def agreement(one: Map, other: Map, reading: Reading) -> float | None:
 
 
 def _seen(weights_S: Tensor, stream: str, row: int | None, reading: Reading) -> NDArray[np.float64]:
-    """Weights without later tokens of a text that is generated from left to right."""
+    """Weights of one output, without the later tokens if the text is generated from left to
+    right."""
     causal = reading.writes and stream == reading.last.name
     end = None if row is None or not causal else row + 1
     return weights_S[:end].abs().double().numpy()
 
 
 def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
-    """Spearman's rank correlation; None for fewer than three values, or if one side is constant."""
+    """Spearman's rank correlation; None for fewer than three values, or if either side is
+    constant."""
     if len(x) < 3:
         return None
     ranks = [_ranks(values) for values in (x, y)]
@@ -49,7 +53,7 @@ def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks of values; equal values share the mean of their ranks."""
+    """Ranks of values, in which equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[inverse]

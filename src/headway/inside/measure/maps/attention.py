@@ -1,4 +1,5 @@
-"""Maps taken directly from attention: each head, and the mean or maximum of a layer."""
+"""Attribution maps that are plain attention weights: of a single head, or the mean or maximum of a
+layer."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from headway.tasks.loaded_run import LoadedRun
 
 
 def head_maps(run: LoadedRun | None, trace: Trace) -> list[Map]:
-    """Make a map for each head whose rows are the output stream, such as `cross.2.5`."""
+    """Make a map for each attention head whose queries are the output stream, such as
+    `cross.2.5`."""
     return [
         Map.of(f"{name}.{head}", {columns: weights_HRS[head]})
         for name, columns, weights_HRS in _layers(run, trace)
@@ -29,7 +31,8 @@ def layer_maps(run: LoadedRun | None, trace: Trace, how: str) -> list[Map]:
 
 
 def _layers(run: LoadedRun | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
-    """Name, stream of the columns and weights for every layer, one row per output."""
+    """Yield for every attention layer its name, the stream of its keys, and its weights, one row
+    per output."""
     reads_RT = readout_RT(run, trace.reading)
     return [
         (f"{kind}.{layer}", trace.reading.sides(kind)[1], reads_RT @ weights_HTS.float())

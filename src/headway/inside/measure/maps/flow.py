@@ -16,13 +16,15 @@ from headway.inside.measure.maps.map import Map, readout_RT
 from headway.tasks.loaded_run import LoadedRun
 
 LONGEST = 64
-"""Most tokens of all streams together. Time grows with more than the cube of their number."""
+"""Limit on the tokens of all streams together, because time grows with more than the cube of their
+number."""
 
 AT_ONCE = LONGEST**3
-"""Edges of one layer that are processed together, over all problems."""
+"""Limit on the edges of one layer that are processed together, over all flow problems; it bounds
+memory."""
 
 TINY = 1e-6
-"""Edges with a smaller capacity are closed."""
+"""Capacity below which an edge counts as closed: above the rounding errors of fp32."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,17 @@ class LevelEdges:
 @dataclass(frozen=True)
 class FlowNetwork:
     levels: tuple[int, ...]
-    """Number of nodes of each level; the level of the outputs is the last."""
+    """Number of nodes at each level, from the tokens up; the last level has the outputs."""
 
     pipes: tuple[LevelEdges, ...]
-    """Edges between levels, the nearest to the tokens first."""
+    """Edges between levels, those nearest to the tokens first."""
 
     ends: dict[str, int]
-    """Level of the tokens of each stream."""
+    """Level at which the tokens of each stream are."""
 
 
 def flow(run: LoadedRun | None, trace: Trace) -> Map:
-    """Compute the maximum flow from every output to every token; raise an error for long texts."""
+    """Compute the maximum flow from every output to every token; long texts are an error."""
     check_length(trace.reading)
     network = _network(trace)
     reads_RT = readout_RT(run, trace.reading).float()
@@ -67,8 +69,10 @@ def check_length(reading: Reading) -> None:
 
 
 def _from_outputs(network: FlowNetwork, reads_RT: Tensor, level: int) -> Tensor:
-    """Flow from each output to each token of a level, in batches of problems. The inflow at the top
-    is the readout of the output."""
+    """Flow from each output to each token of a level, computed in batches.
+
+    The inflow at the top is the weight with which the output is read from each position.
+    """
     n_outputs, n_ends = len(reads_RT), network.levels[level]
     output_B = torch.arange(n_outputs).repeat_interleave(n_ends)
     end_B = torch.arange(n_ends).repeat(n_outputs)
@@ -81,8 +85,8 @@ def _from_outputs(network: FlowNetwork, reads_RT: Tensor, level: int) -> Tensor:
 
 
 def _network(trace: Trace) -> FlowNetwork:
-    """Build the network. Half of every capacity is a token's own residual path, as in the
-    rollout."""
+    """Build the flow network. Half of every capacity is a token's own residual connection, as in
+    the rollout."""
     halves = {
         kind: [weights_HTS.float().mean(0) / 2 for weights_HTS in layers]
         for kind, layers in trace.attention.items()
@@ -115,7 +119,7 @@ def max_flow(network: FlowNetwork, given_BT: Tensor, level: int, ends_B: Tensor)
 
     Push-relabel (Goldberg and Tarjan, 1988) on all problems in parallel: the excess of a node moves
     along the shortest open path to the end, also backwards through used edges. Distances are
-    recomputed after each wave, until no remaining excess can reach its end.
+    recomputed after each pass over the levels, until no remaining excess can reach its end.
     """
     n = len(given_BT)
     open_B = torch.arange(n)  # the problems that are not done
@@ -151,7 +155,8 @@ def _push(
     far: Sequence[Tensor],
     way: tuple[int, int],
 ) -> None:
-    """Push excess from one level to the other, where that is one step closer to the end."""
+    """Push excess from one level to the other, along edges that lead one step closer to the end
+    node."""
     start, stop = way
     nearer = far[start][:, :, None] == far[stop][:, None] + 1
     room_BIJ = open_BIJ * (nearer & (open_BIJ > TINY) & far[start][:, :, None].isfinite())
@@ -169,8 +174,8 @@ def _distances(
     back: Sequence[Tensor],
     ends: tuple[int, Tensor],
 ) -> list[Tensor]:
-    """Number of open edges from every node to the end of its problem; infinite if there is no
-    path."""
+    """Number of open edges on the shortest path from every node to the end node of its problem;
+    infinite if there is no path."""
     level, ends_B = ends
     far = [down[0].new_full((len(ends_B), size), torch.inf) for size in network.levels]
     far[level].scatter_(1, ends_B[:, None], 0)

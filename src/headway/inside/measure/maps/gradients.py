@@ -1,4 +1,4 @@
-"""Gradient maps: gradients of each output by attention weights and by the outputs of the fronts."""
+"""Attribution maps from gradients of each output by attention weights and by embeddings."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from headway.nn.tap import record
 from headway.tasks.loaded_run import LoadedRun
 
 SEVERAL = 4
-"""Number of gradients from which on computing them in one batch is faster."""
+"""Number of outputs from which on their gradients are computed in one batch, which is then
+faster."""
 
 FrontOutputs = Mapping[str, Tensor]
-"""Output of the front of each stack, one row per token."""
+"""Embeddings of each stack by its name, one row per token."""
 
 
 @dataclass(frozen=True)
 class OutputGradients:
-    """Gradients of one output."""
+    """Gradients of one output's log-probability."""
 
     fronts: dict[str, Tensor]
     attention: dict[str, list[Tensor]]
-    """Gradients by the attention weights, by kind and layer (H T S)."""
+    """Gradients by the attention weights, by kind and layer (heads, queries, keys)."""
 
 
 def front_outputs(
     run: LoadedRun, trace: Trace, change: Intervention = NO_INTERVENTION
 ) -> dict[str, Tensor]:
-    """Inputs of the answer, one row per token: embeddings from the fronts, and contributions of
-    tokens to the scores of the n-gram member."""
+    """Inputs of the model for gradients, one row per token: embeddings, and contributions of tokens
+    to the scores of the n-gram model."""
     found = {name: states[0] for name, states in trace.states.items()}
     table = ngram_table(run.model)
     if table is not None:
@@ -50,13 +51,14 @@ def front_outputs(
 
 
 def streams_of(run: LoadedRun) -> dict[str, str]:
-    """Stream to which the rows of each front belong."""
+    """Name of the stream that each kind of embedding belongs to."""
     parts = Anatomy.of(run.model).stacks
     return {**{part.name: part.stream for part in parts}, NGRAMS: parts[-1].stream}
 
 
 def by_stream(run: LoadedRun, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of all fronts by stream (tokens last), summed if several read one stream."""
+    """Sum the weights of all embeddings by stream; several may read one stream. Tokens are the last
+    axis."""
     streams, found = streams_of(run), dict[str, Tensor]()
     for name, part in weights.items():
         stream = streams[name]
@@ -70,11 +72,11 @@ def gradient_maps(
     fronts: FrontOutputs | None = None,
     change: Intervention = NO_INTERVENTION,
 ) -> list[Map]:
-    """Make `gradxattention` and `gradxinput` from the same backward passes.
+    """Make the maps `gradxattention` and `gradxinput` from the same backward passes.
 
     Models that mix tokens by other means than attention have only `gradxinput`. N-grams have no
-    attention and count only in `gradxinput`. `fronts` replaces inputs by stack; zeros remove a
-    stream.
+    attention and count only in `gradxinput`. `fronts` replaces the embeddings of a stack; zeros
+    remove a stream.
     """
     given = front_outputs(run, trace, change) | dict(fronts or {})
     reads_RT = readout_RT(run, trace.reading)
@@ -107,7 +109,7 @@ def gradient_maps(
 def _each(
     run: LoadedRun, reading: Reading, fronts: FrontOutputs, change: Intervention
 ) -> Iterator[tuple[OutputGradients, dict[str, list[Tensor]]]]:
-    """Yield the gradients of each output, and the attention weights that they belong to."""
+    """Yield the gradients of each output, with the attention weights by which they are taken."""
     inputs = {name: x_TD.detach().clone().requires_grad_() for name, x_TD in fronts.items()}
     anatomy = Anatomy.of(run.model)
     got: dict[str, list[Any]] = {}
@@ -130,7 +132,7 @@ def _each(
 
 
 def gradients_of(worth_R: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of all the numbers by each leaf, stacked."""
+    """Gradients of several numbers by each leaf tensor, stacked along a new first axis."""
     if len(worth_R) >= SEVERAL:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns where it cannot batch

@@ -1,5 +1,8 @@
 """Integrated gradients (Sundararajan et al., 2017): gradients along the path from a neutral
-baseline to the text. They sum to the difference of the outputs."""
+baseline to the input.
+
+For each output they sum to the difference between input and baseline.
+"""
 
 from __future__ import annotations
 
@@ -37,26 +40,32 @@ ENOUGH = 0.01
 """Relative error at which no more steps are taken."""
 
 NODES = 4
-"""Steps in one piece of the path (Gauss-Legendre quadrature)."""
+"""Nodes of the Gauss-Legendre quadrature in one segment of the path."""
 
 MOST_STEPS = 256
+"""Limit on the steps per output, each a forward and a backward pass; the map reports its error."""
+
 LEAST_EFFECT = 0.1
-"""Smallest effect of a text in nats; the error is measured relative to at least this."""
+"""Least effect of a text in nats that errors are relative to. Otherwise texts without any effect
+would never converge."""
 
 SAMPLE = 256
-"""Tokens for the mean input, spread evenly over the vocabulary."""
+"""Number of tokens, spread evenly over the vocabulary, whose mean embedding is the baseline."""
 
 
 @dataclass(frozen=True)
 class _PathSegment:
-    """A piece of the path for some of the outputs. The sum of its gradients should equal the
-    difference of the outputs at its ends, so every piece knows its error."""
+    """Segment of the integration path for some of the outputs.
+
+    The sum of its gradients should equal the difference of the outputs at its ends, so the error of
+    every segment is known.
+    """
 
     start: float
     end: float
     rows_Q: Tensor
     sums_QX: Tensor
-    """One column for each token of all streams."""
+    """Integrated gradients of each output, one column per token of all streams."""
 
     off_Q: Tensor
 
@@ -73,11 +82,12 @@ def integrated_gradients(
     change: Intervention = NO_INTERVENTION,
     most: int = MOST_STEPS,
 ) -> Map:
-    """Integrate adaptively: pieces of the path are halved where their error is large.
+    """Compute integrated gradients adaptively: segments of the path with a large error are halved.
 
-    This ends when the sum of each row is within 1 % of the effect of the text, or after `most`
+    This stops when the sum of each row is within 1 % of the effect of the text, or after `most`
     steps. `baseline`: `mean` is the mean of tokens at each position (see `baseline_TD`), `zero` is
-    the zero vector. The facts of the map have the most steps of a row and the largest error.
+    the zero vector. The facts of the map have the largest number of steps and the largest error of
+    any row.
     """
     given = front_outputs(run, trace, change) | dict(fronts or {})
     nothing = {
@@ -94,7 +104,7 @@ def integrated_gradients(
 
 
 def _walk(way: _IntegrationPath, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums, remaining errors and numbers of steps of all rows."""
+    """Return the integrated gradients, remaining errors and numbers of steps of all outputs."""
     everyone_R = torch.arange(len(effect_R))
     pieces = way.pieces((0.0, 0.5, 1.0), everyone_R)
     steps_R = torch.full_like(everyone_R, 2 * NODES)
@@ -106,8 +116,8 @@ def _walk(way: _IntegrationPath, effect_R: Tensor, most: int) -> tuple[Tensor, T
         open_R = (error_R > ENOUGH) & (steps_R + 2 * NODES <= most)
         if not open_R.any():
             break
-        # Select the piece with the largest error of an unfinished row, and all its rows with large
-        # errors.
+        # Select the segment with the largest error of an unfinished output, and all its outputs
+        # with large errors.
         wrong = [(p.off_Q.abs() / effect_R[p.rows_Q]) * open_R[p.rows_Q] for p in pieces]
         worst = max(range(len(pieces)), key=lambda number: float(wrong[number].max()))
         piece, halve_Q = pieces.pop(worst), wrong[worst] > ENOUGH / 10
@@ -124,7 +134,7 @@ def _walk(way: _IntegrationPath, effect_R: Tensor, most: int) -> tuple[Tensor, T
 
 
 class _IntegrationPath:
-    """The straight path from a baseline to the input."""
+    """Straight integration path from a baseline to the embeddings of the input."""
 
     def __init__(
         self,
@@ -145,7 +155,7 @@ class _IntegrationPath:
         return self.said[place]
 
     def pieces(self, ends: Sequence[float], rows_Q: Tensor) -> list[_PathSegment]:
-        """Integrate the pieces between consecutive places."""
+        """Integrate the segments between consecutive positions on the path."""
         nodes, weights = np.polynomial.legendre.leggauss(NODES)
         halves = [(start + end, end - start) for start, end in pairwise(ends)]
         places = [(both + wide * float(node)) / 2 for both, wide in halves for node in nodes]
@@ -159,7 +169,8 @@ class _IntegrationPath:
         return found
 
     def _slopes_PQX(self, places: Sequence[float], rows_Q: Tensor) -> Tensor:
-        """Gradient times the whole path at each place for these outputs, one column per token."""
+        """Gradient times the difference to the baseline at positions on the path, one column per
+        token."""
         n_tokens = sum(map(len, self.given.values()))
         at_once = max(1, TOGETHER // (len(rows_Q) * n_tokens))
         parts = [places[start : start + at_once] for start in range(0, len(places), at_once)]
@@ -169,8 +180,8 @@ class _IntegrationPath:
         n = len(places)
         inputs = {name: x_ND.requires_grad_() for name, x_ND in self._at(places).items()}
         with torch.enable_grad():
-            # Each place depends on its own input only, so gradients of the sum are those of all
-            # places.
+            # Each copy depends only on its own input, so the gradient of the sum has the gradients
+            # of all copies.
             said_Q = self._say_PR(inputs, n)[:, rows_Q].sum(0)
             slopes = gradients_of(said_Q, list(inputs.values()))
         ways = [self.given[name] - self.nothing[name] for name in inputs]
@@ -181,7 +192,7 @@ class _IntegrationPath:
         return torch.cat(touched, 2).transpose(0, 1)
 
     def _at(self, places: Sequence[float]) -> dict[str, Tensor]:
-        """Inputs at these places, concatenated."""
+        """Embeddings at these positions of the path, concatenated."""
         return {
             name: torch.cat([torch.lerp(self.nothing[name], x_TD, place) for place in places])
             for name, x_TD in self.given.items()
@@ -193,8 +204,11 @@ class _IntegrationPath:
 
 
 def baseline_TD(run: LoadedRun, reading: Reading, stack: str, kind: str) -> Tensor:
-    """Baseline for a front: the mean of `SAMPLE` tokens at each position for text, an image of its
-    mean colour, or silence."""
+    """Baseline embeddings for a stack.
+
+    For text it is the mean of `SAMPLE` tokens at each position, for an image its mean colour, for
+    audio silence.
+    """
     part = Anatomy.of(run.model).stack(stack)
     stream = reading.streams[part.stream]
     if kind == "mean" and reading.media is not None and part.stream != "target":
@@ -218,7 +232,7 @@ def _empty_TD(part: StackPart, reading: Reading) -> Tensor:
 
 @torch.no_grad()
 def _mean_TD(part: StackPart, reading: Reading, length: int) -> Tensor:
-    """Mean input over tokens spread over the vocabulary, for each position."""
+    """Mean embedding at each position of tokens that are spread over the vocabulary."""
     assert isinstance(part.front, TextFront)
     size = part.front.tokens.num_embeddings
     ids_B = torch.linspace(0, size - 1, min(size, SAMPLE)).long()

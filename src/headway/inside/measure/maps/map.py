@@ -1,4 +1,4 @@
-"""Data class of attribution maps, with readout and word helpers."""
+"""Attribution map as a data class, and the assignment of outputs to positions and words."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ CAUTION = "Weights are not importance: check the measured accuracy of a map."
 class Map:
     name: str
     columns: tuple[tuple[str, int], ...]
-    """Streams whose tokens are the columns, in this order, with their numbers of tokens."""
+    """Columns of the map: each stream with its number of tokens, in this order."""
 
     weights_RS: Tensor
-    """One row for each output of the reading. Gradient maps have negative weights, too."""
+    """One row for each output and one column for each token. Gradient maps also have negative
+    weights."""
 
     facts: dict[str, float] = field(default_factory=dict)
-    """Facts about the computation: steps, error."""
+    """Facts about the computation, such as the number of steps and the error."""
 
     @classmethod
     def of(
@@ -38,15 +39,15 @@ class Map:
         return tuple(stream for stream, _ in self.columns)
 
     def parts(self) -> dict[str, Tensor]:
-        """Split the columns by stream."""
+        """Split the columns of a map by stream."""
         sizes = [size for _, size in self.columns]
         return dict(zip(self.streams, self.weights_RS.split(sizes, 1), strict=True))
 
     def share_R(self, stream: str) -> Tensor | None:
-        """Share of a stream in the absolute weights of each row; None unless there are several
-        streams.
+        """Fraction of each row's absolute weight that is on one stream; None unless there are
+        several streams.
 
-        The shares of all streams sum to 1. A row without any weight is divided evenly.
+        The fractions of all streams sum to 1. A row without any weight is divided evenly.
         """
         if stream not in self.streams or len(self.columns) < 2:
             return None
@@ -57,9 +58,9 @@ class Map:
 
 
 def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
-    """Positions of the last stream that each output is read from; rows sum to 1.
+    """Weights with which each output is read from the positions of the last stream; rows sum to 1.
 
-    A class or a vector of a whole text is read where the model pools it.
+    A class or an embedding of a whole text is read from the positions that the model pools.
     """
     model = None if run is None else run.model
     pooling = getattr(model, "pooling", "first")
@@ -72,16 +73,17 @@ def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
         else:
             weights_RT[number, -1 if pooling == "last" else 0] = 1.0
         if output.row is None and "distilled" in getattr(model, "heads", ()):
-            # The mean of two predictions; the second one is read from the second row.
+            # A distilled DeiT averages two predictions; the second is read from the distillation
+            # token.
             weights_RT[number] /= 2
             weights_RT[number, 1] += 0.5
     return weights_RT
 
 
 def written_words(reading: Reading) -> list[int]:
-    """Number of the word in the last stream that each output is part of; -1 for none.
+    """Index of the word in the last stream that each output is part of; -1 for none.
 
-    In generated text an output is the token after its row.
+    In generated text an output is the token at the next position.
     """
     words = [*reading.last.words, -1]
     behind = int(reading.writes)

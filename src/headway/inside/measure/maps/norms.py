@@ -1,4 +1,4 @@
-"""Norm-based attention: norms of weighted value vectors (Kobayashi et al., 2020)."""
+"""Norm-based attention: norms of attention-weighted value vectors (Kobayashi et al., 2020)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headway.tasks.loaded_run import LoadedRun
 
 
 def norm_maps(run: LoadedRun, trace: Trace) -> list[Map]:
-    """Make `norm`, the mean over layers with all streams as columns, then each layer:
-    `cross.2.norm`.
+    """Make the map `norm` and one map per layer, such as `cross.2.norm`.
 
-    The weight of a token is the norm of the vector that it adds to a row, over all heads.
+    The weight of a token is the norm of the vector that it adds to a query's output, summed over
+    all heads. `norm` is the mean over layers and has the tokens of all streams as columns.
     """
     reads_RT = readout_RT(run, trace.reading)
     layers: dict[str, list[Tensor]] = {}
@@ -39,7 +39,8 @@ def norm_maps(run: LoadedRun, trace: Trace) -> list[Map]:
 
 @torch.no_grad()
 def contributions(attention: Attention, values_SGK: Tensor) -> Tensor:
-    """Contribution of each token by each head at weight 1 (S H D): its value through `to_out`."""
+    """Vector that each head adds for each token at attention weight 1 (tokens, heads, width): its
+    value through `to_out`."""
     values_SHK = values_SGK.float().repeat_interleave(attention.n_heads // values_SGK.shape[1], 1)
     out_DHK = attention.to_out.weight.float().unflatten(1, values_SHK.shape[1:])
     moved_SHD = torch.einsum("shk,dhk->shd", values_SHK, out_DHK)
@@ -48,7 +49,8 @@ def contributions(attention: Attention, values_SGK: Tensor) -> Tensor:
 
 
 def added_norms(weights_HTS: Tensor, moved_SHD: Tensor) -> Tensor:
-    """Norms of the vectors that columns add to rows, computed row by row to save memory."""
+    """Norms of the vectors that keys add to queries, computed one query at a time to save
+    memory."""
     return torch.stack(
         [
             torch.einsum("hs,shd->sd", weights_HS, moved_SHD).norm(dim=-1)

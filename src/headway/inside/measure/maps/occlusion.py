@@ -1,4 +1,4 @@
-"""Occlusion: the change of each output when a token is hidden, computed by running the model."""
+"""Occlusion: the change of each output when a token is hidden, measured by running the model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headway.tasks.loaded_run import LoadedRun
 
 @torch.no_grad()
 def occlusion(run: LoadedRun, trace: Trace, change: Intervention = NO_INTERVENTION) -> Map:
-    """Decrease of each output's log-probability when no other token may attend to a token.
+    """Decrease of each output's log-probability when no other token may attend to one token.
 
-    Each token is hidden in turn. For a vector it is the decrease along its direction. A token still
-    attends to itself, so the weight of the token that an output is read from includes only its
-    effect through other tokens.
+    Each token is hidden in turn. For an embedding it is the decrease along its direction. A token
+    still attends to itself. So if an output is read from a token, the weight of that token includes
+    only its effect through other tokens.
     """
     reading = trace.reading
     sizes = {name: len(stream) for name, stream in reading.streams.items()}

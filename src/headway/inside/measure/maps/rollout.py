@@ -14,7 +14,7 @@ from headway.tasks.loaded_run import LoadedRun
 
 
 def rollout(run: LoadedRun | None, trace: Trace) -> Map:
-    """Make the rollout, in which every layer keeps half of a token's state and adds half by
+    """Make the attention rollout: every layer keeps half of a token's state and adds half by
     attention."""
     means = {
         kind: [weights_HTS.float().mean(0) for weights_HTS in layers]
@@ -28,11 +28,13 @@ def rollout(run: LoadedRun | None, trace: Trace) -> Map:
 def roll(
     attention: Mapping[str, Sequence[Tensor]], keep: float, take: float, only: str = "text"
 ) -> dict[str, Tensor]:
-    """Propagate attention through all layers: shares of every token in each row of the last stream.
+    """Propagate attention through all layers; return the share of every input token in each
+    position of the last stream.
 
-    Attention has one matrix (T S) per layer. A layer keeps `keep` of a row and adds `take` of the
-    rows that it attends to; if these sum to 1, every row sums to 1. A decoder attends first to
-    itself and then to the encoder's output. `only` is the name of a single stream.
+    Attention has one matrix (queries, keys) per layer. A layer keeps `keep` of a row and adds
+    `take` of the rows that it attends to; if these sum to 1, every row sums to 1. A decoder attends
+    first to itself and then to the encoder's output. `only` is the name of the stream of a model
+    with a single one.
     """
     if "cross" not in attention:
         return {only: _through(attention["self"], keep, take)}

@@ -1,4 +1,4 @@
-"""Measured accuracy of maps: how often they point at the right place, where that is known.
+"""Accuracy of attribution maps: how often they point at the correct position, where it is known.
 
 `measure_accuracy(run, cases)` compares maps and heads with chance; the other functions make cases.
 """

@@ -1,4 +1,5 @@
-"""Accuracy of maps: how often they point at the right place, compared with chance."""
+"""Accuracy of attribution maps: how often they point at the correct position, compared with
+chance."""
 
 from __future__ import annotations
 
@@ -41,25 +42,26 @@ from headway.storage import read_json, replace_text, seal_json
 from headway.tasks.loaded_run import LoadedRun
 
 FEW = 40
-"""Default number of cases for costly maps."""
+"""Default number of cases for expensive maps."""
 
 ENOUGH = 50
-"""Fewest judged cases for a reliable score: the standard error of one half is then 0.07."""
+"""Minimum number of judged cases for a reliable score: the standard error of a score of one half is
+then 0.07."""
 
 BASELINES = ("random", "diagonal", "centre")
-"""Maps that do not depend on the input."""
+"""Baseline maps that do not depend on the input."""
 
 
 @dataclass(frozen=True)
 class MapScore:
     p1: float
-    """Precision at 1: how often the candidate with the largest weight is right."""
+    """Precision at 1: fraction of links whose candidate with the largest weight is correct."""
 
     aer: float
-    """Alignment error rate if each link is aligned with its heaviest candidate."""
+    """Alignment error rate, if each link is aligned with the candidate of the largest weight."""
 
     n: int
-    """Number of judged links."""
+    """Number of links that were judged."""
 
     random: float
     """Expected precision at 1 of random guessing."""
@@ -67,7 +69,7 @@ class MapScore:
 
 @dataclass(frozen=True)
 class BestHead:
-    """A head selected on one half of the cases and evaluated on the other."""
+    """Best attention head: selected on one half of the cases and evaluated on the other half."""
 
     name: str
     p1_chosen: float
@@ -79,14 +81,14 @@ class BestHead:
 @dataclass(frozen=True)
 class MapAccuracy:
     task: str
-    """Description of the ground truth: copied words, alignments, atoms of reactions and so on."""
+    """Description of the ground truth, such as copied words or manual alignments."""
 
     n: int
     maps: dict[str, MapScore]
     best: BestHead | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     unit: str = "words"
-    """Unit of what was judged: words, tokens or atoms."""
+    """Unit of the judged links: words, tokens or atoms."""
 
     @property
     def is_conclusive(self) -> bool:
@@ -94,23 +96,24 @@ class MapAccuracy:
 
     @property
     def chance(self) -> float:
-        """Expected accuracy of random guessing."""
+        """Expected precision at 1 of random guessing."""
         return self.maps["random"].random
 
     @property
     def items(self) -> str:
-        """Kind of the inputs: texts, images or recordings."""
+        """Plural name of the inputs: texts, images or recordings."""
         if "times" in self.facts:
             return "recordings"
         return "images" if "centre" in self.maps else "texts"
 
     @property
     def heads(self) -> list[str]:
-        """Names of the measured heads, the best first."""
+        """Names of the measured attention heads, best first."""
         return [name for name in self._ranked() if is_head(name)]
 
     def leading(self, n_heads: int) -> list[str]:
-        """Names of all maps, the best first, with at most `n_heads` heads; baselines come last."""
+        """Names of all maps, best first, with at most `n_heads` single heads; baselines come
+        last."""
         left_out = {*self.heads[n_heads:], *BASELINES}
         chosen = [name for name in self._ranked() if name not in left_out]
         return chosen + [name for name in BASELINES if name in self.maps]
@@ -155,7 +158,8 @@ def measure_accuracy(
     maker: MapFunction | None = None,
     note: Callable[[int], None] = lambda done: None,
 ) -> MapAccuracy:
-    """Measure every map of these methods on every case; costly ones on the first `few` cases.
+    """Measure the accuracy of every map on every case; expensive maps only on the first `few`
+    cases.
 
     All cases are of one kind: their `unit` is that of the first. `maker` replaces the methods for
     making the maps of a case. `note` receives the number of finished cases.
@@ -204,7 +208,7 @@ def _judge(map_: Map, case: Case, number: int) -> Iterator[_Judgement]:
 
 
 def heaviest(weights_RS: Tensor, case: Case, link: GroundTruthLink) -> int:
-    """Select the candidate with the most weight; of equal ones the first."""
+    """Index of the candidate with the largest weight; if several are equal, of the first."""
     row_S = weights_RS[list(link.rows)].sum(0)
     among = case.candidates(link)
     sums = torch.stack([row_S[list(case.columns[number])].sum() for number in among])
@@ -220,7 +224,7 @@ def _score(found: Sequence[_Judgement]) -> MapScore:
 
 def _best(hits: dict[str, list[_Judgement]]) -> BestHead | None:
     """Select the best head on the even cases and evaluate it on the odd ones, because the best of
-    many is partly lucky."""
+    many heads is partly luck."""
     heads = {name: found for name, found in hits.items() if is_head(name)}
     halves = {
         name: tuple([hit for hit in found if hit.case % 2 == odd] for odd in (0, 1))
@@ -235,20 +239,20 @@ def _best(hits: dict[str, list[_Judgement]]) -> BestHead | None:
 
 
 def is_head(name: str) -> bool:
-    """Whether a map is that of a single head: `cross.2.5`, but not `cross.2.mean`."""
+    """Whether the name is that of a single head, like `cross.2.5` but not `cross.2.mean`."""
     return name.count(".") == 2 and name.rpartition(".")[2].isdecimal()
 
 
 def random_map(case: Case, seed: int) -> Map:
-    """Random weights with equal chances for every candidate: the baseline for all maps."""
+    """Baseline map with random weights, in which every candidate has the same chance."""
     shape = len(case.reading.outputs), len(case.reading.streams[case.stream])
     weights_RS = torch.from_numpy(np.random.default_rng(seed).random(shape))
     return Map.of("random", {case.stream: _level(weights_RS, case)})
 
 
 def _level(weights_RS: Tensor, case: Case) -> Tensor:
-    """Keep only the first token of each candidate and of each link, so that long words have no more
-    chances."""
+    """Keep only the first token of each candidate and of each link. Otherwise long words would have
+    better chances in a random map."""
     first = [places[0] for places in case.columns]
     others_S = torch.ones(weights_RS.shape[1], dtype=torch.bool)
     others_S[first] = False
@@ -259,14 +263,14 @@ def _level(weights_RS: Tensor, case: Case) -> Tensor:
 
 
 def plain_map(case: Case) -> Map:
-    """Baseline without knowledge of the input: the centre of an image, otherwise the diagonal."""
+    """Baseline map that ignores the content: the centre of an image, otherwise the diagonal."""
     media = case.reading.media
     is_image = media is not None and media.kind == "image"
     return centre_map(case) if is_image else diagonal_map(case)
 
 
 def centre_map(case: Case) -> Map:
-    """Map that points at the centre of an image, where objects often are."""
+    """Baseline map that points at the centre of an image, where objects often are."""
     media = case.reading.media
     assert media is not None
     at = [torch.linspace(-1, 1, n) if n > 1 else torch.zeros(1) for n in media.grid]
@@ -277,7 +281,8 @@ def centre_map(case: Case) -> Map:
 
 
 def diagonal_map(case: Case) -> Map:
-    """Map that points at the same relative position, from the order alone."""
+    """Baseline map that points at the position of the input with the same relative position as the
+    output."""
     n_rows, n_columns = len(case.reading.last), len(case.reading.streams[case.stream])
     rows = [output.row or 0 for output in case.reading.outputs]
     at_R1 = torch.tensor(rows)[:, None] / max(n_rows - 1, 1)
@@ -286,7 +291,7 @@ def diagonal_map(case: Case) -> Map:
 
 
 def _short(value: Any) -> Any:
-    """Round to four digits, which exceeds the precision of such counts."""
+    """Round to four digits, more than such counts can justify."""
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, dict):
@@ -297,18 +302,19 @@ def _short(value: Any) -> Any:
 @dataclass(frozen=True)
 class Cases:
     kind: str
-    """Description of the ground truth."""
+    """Description of the ground truth for the user."""
 
     cases: list[Case]
     spoken: tuple[SpokenCase, ...] = ()
-    """Recordings with the times of their words, if the cases are recordings."""
+    """Recordings with word timestamps; empty if the cases are not recordings."""
 
 
 def find_cases(
     run: LoadedRun, most: int, *, pairs: Path | None = None, reactions: Path | None = None,
     media: Path | None = None,
 ) -> Cases:  # fmt: skip
-    """Find at most `most` cases; without a file they are random texts that repeat themselves."""
+    """Make at most `most` cases from a file, or without a file from random texts that repeat
+    themselves."""
     if media is not None:
         return _media_cases(run, media, most)
     if reactions is not None:
@@ -336,7 +342,7 @@ def validate(
     run: LoadedRun, found: Cases, methods: Sequence[str] = tuple(METHODS), *, few: int = FEW,
     progress: Progress = SILENT,
 ) -> MapAccuracy:  # fmt: skip
-    """Measure every map on every case, and for recordings the errors of word times."""
+    """Measure the accuracy of every map and, for recordings, the errors of word timestamps."""
     maker = with_aligning(methods, few) if found.spoken else None
     with progress.stage("measuring", len(found.cases), "texts") as stage:
         truth = measure_accuracy(
@@ -350,6 +356,7 @@ def validate(
 
 
 def with_fresh_weights(run: LoadedRun) -> LoadedRun:
-    """Reinitialize the weights, to find what a map shows because of the architecture alone."""
+    """Return the run with reinitialized weights, to find what a map shows because of the
+    architecture alone."""
     torch.manual_seed(1)
     return run.with_model(build_model(run.shape, device=run.device).eval())

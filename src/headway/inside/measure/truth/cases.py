@@ -1,4 +1,4 @@
-"""Inputs for which the positions that a model should attend to are known, from their ground truth.
+"""Test cases for attribution maps: inputs for which the positions that matter are known.
 
 Translations have given alignments, and words that are identical on both sides. For chemical
 reactions it is known which atom of the reactants each product atom comes from: files have one
@@ -31,44 +31,45 @@ from headway.tokens.vocabtxt import SMILES_CUTS
 
 @dataclass(frozen=True)
 class GroundTruthLink:
-    """A part of the output, and the positions it was taken from."""
+    """One part of the output, and the input positions that it was taken from."""
 
     rows: tuple[int, ...]
-    """Numbers of its outputs, such as the tokens of a word."""
+    """Indices of the outputs that belong to the link, such as the tokens of a word."""
 
     correct: frozenset[int]
-    """Numbers of the case's columns that count as right."""
+    """Indices of the case's columns that count as correct."""
 
     sure: frozenset[int]
-    """Columns that an alignment must contain, for the error rate; a subset of `correct`."""
+    """Columns that an alignment must contain (sure links), for the alignment error rate; a subset
+    of `correct`."""
 
     candidates: tuple[int, ...] = ()
-    """Numbers of the candidate columns; empty: all columns."""
+    """Indices of the columns to choose from; empty: all columns."""
 
 
 @dataclass(frozen=True)
 class Case:
     reading: Reading
     stream: str
-    """Stream whose tokens are the columns."""
+    """Name of the stream that the columns are taken from, such as `source`."""
 
     columns: tuple[tuple[int, ...], ...]
-    """Candidates: groups of positions that count as one, such as the tokens of a word."""
+    """Candidate positions, each a group that counts as one, such as the tokens of a word."""
 
     links: tuple[GroundTruthLink, ...]
     unit: str = "words"
-    """Unit of a link: words, tokens or atoms."""
+    """Unit of the links: words, tokens or atoms."""
 
     def candidates(self, link: GroundTruthLink) -> tuple[int, ...]:
         return link.candidates or tuple(range(len(self.columns)))
 
     def chance(self, link: GroundTruthLink) -> float:
-        """Probability that a random candidate is right."""
+        """Probability that a randomly chosen candidate is correct."""
         among = self.candidates(link)
         return len(link.correct.intersection(among)) / len(among)
 
     def with_judged_outputs(self) -> Case:
-        """Keep only the outputs that are judged, which saves time."""
+        """Return the case with only the outputs that are judged, which saves time."""
         kept = sorted({row for link in self.links for row in link.rows})
         numbers = {row: number for number, row in enumerate(kept)}
         outputs = tuple(self.reading.outputs[row] for row in kept)
@@ -91,7 +92,8 @@ def word_groups(words: tuple[int, ...] | list[int]) -> dict[int, tuple[int, ...]
 
 
 def word_case(reading: Reading, pairs: list[tuple[int, int]]) -> Case | None:
-    """Make a case from a word alignment (source, target) of a translation; None without links."""
+    """Make a case from a translation and its word alignment (source, target); None without
+    links."""
     sources = word_groups(reading.streams["source"].words)
     targets = word_groups(written_words(reading))
     links = []
@@ -109,7 +111,7 @@ SIGNS = ".,;:!?\"'()[]«»„“”‚‘’…–—-"
 
 @dataclass(frozen=True)
 class AlignedPair:
-    """A source, its translation and, if known, their word alignment."""
+    """A source text, its translation and, if known, their word alignment."""
 
     source: str
     target: str
@@ -117,7 +119,7 @@ class AlignedPair:
 
 
 def read_aligned_pairs(path: Path) -> list[AlignedPair]:
-    """Read lines of source, tab, target and, optionally, another tab and pairs such as `0-0
+    """Read lines of source, tab and target, optionally followed by a tab and pairs such as `0-0
     1-2`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -141,7 +143,8 @@ def read_aligned_pairs(path: Path) -> list[AlignedPair]:
 
 
 def alignment_cases(run: LoadedRun, pairs: Iterable[AlignedPair]) -> list[Case]:
-    """Make cases of pairs with a known alignment. The model reads the given translation."""
+    """Make cases from translations with known word alignments. The model reads the given
+    translation."""
     made = (_case(run, pair) for pair in pairs if pair.links)
     return [case for case in made if case is not None]
 
@@ -152,7 +155,8 @@ def _case(run: LoadedRun, pair: AlignedPair) -> Case | None:
 
 
 def copied_word_cases(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[Case]:
-    """Make cases of copied names and numbers, which occur once on each side.
+    """Make cases from names and numbers that occur exactly once in the source and in the
+    translation.
 
     They need no manual alignment. Only words with a digit or a capital letter count, because other
     words may have different meanings (`was`, `die`). Words that begin both sentences do not count,
@@ -176,7 +180,7 @@ def copied_word_cases(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[
 
 
 def _read(run: LoadedRun, source: str, target: str) -> Reading | None:
-    """Read a pair; None if it is empty or too long for the model."""
+    """Make the reading of a translation pair; None if it is empty or too long for the model."""
     try:
         return read(run, source, GenerationOptions(output=target)) if target.strip() else None
     except UserError:
@@ -191,7 +195,7 @@ def _words(stream: TokenStream, words: Sequence[int]) -> list[str]:
 
 
 def _common(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of word numbers of names and numbers that occur once on either side."""
+    """Word numbers of names and numbers that occur exactly once on both sides, as pairs."""
     left, right = ([word.strip(SIGNS) for word in side] for side in (ours, theirs))
     return [
         (i, right.index(word))
@@ -212,11 +216,12 @@ PIECE = re.compile(SMILES_CUTS)
 ATOM = re.compile(r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\*")
 NUMBERED = re.compile(r"\[(?P<atom>[^\]:]+)(?::(?P<number>\d+))?\]")
 PLAIN = re.compile(r"(?P<symbol>B|C|N|O|S|P|F|Cl|Br|I|b|c|n|o|s|p)(?P<hydrogens>H\d?)?")
-"""Atoms without brackets, except for a hydrogen on an aromatic nitrogen, which must be written."""
+"""Atoms that SMILES writes without brackets. A hydrogen on an aromatic nitrogen must be written."""
 
 
 def atom_cases(run: LoadedRun, path: Path) -> list[Case]:
-    """Make a case for each reaction of a file; the atoms before the arrow are the candidates."""
+    """Make a case for each chemical reaction of a file; the atoms before the arrow are the
+    candidates."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -230,8 +235,10 @@ def atom_cases(run: LoadedRun, path: Path) -> list[Case]:
 
 
 def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Case | None:
-    """Make a case of a reaction; None if the product shares no number with an atom before the
-    arrow."""
+    """Make a case of a chemical reaction.
+
+    None if no atom of the product has the number of an atom before the arrow.
+    """
     pieces = PIECE.findall(reaction)
     if pieces.count(ARROW) != 1 or "".join(pieces) != reaction:
         raise DataError(
@@ -262,8 +269,10 @@ def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Cas
 
 
 def strip_number(piece: str) -> tuple[str, int | None]:
-    """Split a bracket atom and its number: `[CH3:7]` is C and 7. Atoms with a charge or chirality
-    keep their brackets."""
+    """Split a bracket atom and its number: `[CH3:7]` becomes C and 7.
+
+    Atoms with a charge or chirality keep their brackets.
+    """
     found = NUMBERED.fullmatch(piece)
     if found is None:
         return piece, None
@@ -276,16 +285,16 @@ def strip_number(piece: str) -> tuple[str, int | None]:
 
 
 TEXTS, HALF = 200, 32
-"""Number of texts, and of the tokens that are repeated in each."""
+"""Number of random texts, and of the tokens that each of them repeats."""
 
 
 @torch.no_grad()
 def repeat_cases(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
     """Make cases of random tokens that are repeated once.
 
-    A model that predicts the second half correctly has copied it from the place after the earlier
+    A model that predicts the second half correctly has copied it from the token after the earlier
     occurrence. Only correct predictions count. No token occurs twice in the first half, so that
-    this place is unique.
+    this position is unique.
     """
     if not run.spec.continues:
         raise UserError(
@@ -321,7 +330,7 @@ def repeat_cases(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int =
 
 
 def _link(row: int, length: int) -> GroundTruthLink:
-    """Link of row `row`, which predicts token row + 1: that token occurred `length` places
-    before."""
+    """Link of output `row`, which predicts token row + 1. That token also occurred `length`
+    positions before."""
     right = frozenset({row + 1 - length})
     return GroundTruthLink((row,), right, right, tuple(range(row + 1)))

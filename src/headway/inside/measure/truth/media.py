@@ -1,7 +1,7 @@
-"""Ground truth of images, videos and recordings: boxes of named objects, and times of words.
+"""Ground truth for images, videos and recordings: bounding boxes of objects, and word timestamps.
 
-A map points at its strongest patch (or audio frame). It is right if that is in the box of the
-object or in the time of the word: the pointing game (Zhang et al. 2016). Times of words by each
+A map points at its strongest patch or audio frame. It is correct if that is in the box of the
+object or in the time of the word: the pointing game (Zhang et al. 2016). Word timestamps of each
 method are compared with evenly spaced words.
 """
 
@@ -43,22 +43,22 @@ from headway.tasks.media_inputs import what_of
 from headway.tasks.preprocess.preprocessor import media_settings_of
 
 RelativeBox = tuple[float, float, float, float]
-"""Left, top, right and bottom, in fractions of the image that the model reads."""
+"""Bounding box: left, top, right and bottom, as fractions of the image that the model reads."""
 
 
 @dataclass(frozen=True)
 class SpokenCase:
-    """A recording, its case, and the start and end of its words in seconds."""
+    """A recording, its case, and the start and end of each word in seconds."""
 
     case: Case
     times: tuple[tuple[float, float], ...]
 
 
 def scene_cases(run: LoadedRun, manifest: Path, most: int) -> list[Case]:
-    """Make cases of images and videos with boxes.
+    """Make cases from images and videos with bounding boxes.
 
-    Each line of the manifest has `objects` with the `words` of the text that name an object,
-    counted from 0, and its `box` (or `boxes`, one per frame of a video).
+    Each line of the manifest has `objects`. An object has `words`, the indices (from 0) of the
+    words in the text that name it, and its `box` (or `boxes`, one per frame of a video).
     """
     found = []
     for item, facts, where in _lines(run, manifest, most):
@@ -105,7 +105,7 @@ def _label_case(
     run: LoadedRun, media: MediaInput, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]],
 ) -> Case | None:  # fmt: skip
-    """Make a case of a label that names an object, or of an image with a single object."""
+    """Make a case from an image with a label that names an object, or with a single object."""
     label = facts.get("label")
     named = [right for thing, right in zip(things, patches, strict=True)
              if thing.get("name") == label or len(things) == 1]  # fmt: skip
@@ -125,21 +125,23 @@ def _case(reading: Reading, stream: str, media: MediaInput, links: list[GroundTr
 def boxes_of(
     thing: dict[str, Any], media: MediaInput, size: tuple[int, int], where: str
 ) -> list[RelativeBox | None]:
-    """Box of an object for each time step of the patches; None if it is not visible then. `size`
-    has the rows and columns of the image file."""
+    """Bounding box of an object for each time step of the patches; None where it is not visible.
+
+    `size` has the height and width of the image file.
+    """
     every = thing.get("boxes") or [thing.get("box")]
     n_times = media.grid[0]
     found = []
     for time in range(n_times):
         first, last = time * len(every) // n_times, (time + 1) * len(every) // n_times
-        # A tubelet spans several frames: use the box of its middle frame.
+        # A patch of a video spans several frames: use the box of the middle frame.
         box = every[min((first + max(first, last - 1)) // 2, len(every) - 1)]
         found.append(None if box is None else _bring(box, size, media.item.shape[-2:], where))
     return found
 
 
 def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) -> RelativeBox:
-    """Convert a box to the centre crop that the model reads, in fractions of it."""
+    """Convert a box to fractions of the centre crop that the model reads."""
     if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: a box must be four numbers: left, top, right, bottom.")
     factor = max(now[0] / size[0], now[1] / size[1])
@@ -150,8 +152,10 @@ def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) ->
 
 
 def right_patches(media: MediaInput, boxes: list[RelativeBox | None]) -> frozenset[int]:
-    """Patches, without the special positions, whose centre is in the box; for a small object the
-    patch that contains its centre."""
+    """Patches whose centre is in the box; for a small object the patch that contains its centre.
+
+    Indices do not count the special tokens before the patches.
+    """
     _, lines, columns = media.grid
     found = set()
     for time, box in enumerate(boxes):
@@ -176,8 +180,11 @@ def right_patches(media: MediaInput, boxes: list[RelativeBox | None]) -> frozens
 
 
 def recording_cases(run: LoadedRun, manifest: Path, most: int) -> list[SpokenCase]:
-    """Make cases of recordings with word times: each line of the manifest has `words`, each with
-    `word`, `start` and `end`. The model reads the given text."""
+    """Make cases from recordings with word timestamps.
+
+    Each line of the manifest has `words`, each with `word`, `start` and `end`. The model reads the
+    given text.
+    """
     settings = media_settings_of(run.settings)
     form = ItemFormat.of(what_of(settings), settings)
     found = []
@@ -205,7 +212,7 @@ def recording_cases(run: LoadedRun, manifest: Path, most: int) -> list[SpokenCas
 
 
 def right_rows(media: MediaInput, start: float, end: float) -> frozenset[int]:
-    """Audio frames whose middle is in the time of a word."""
+    """Audio frames whose middle is within the time of a word."""
     rows = range(media.n_unpadded_rows)
     return frozenset(row for row in rows if start <= (row + 0.5) * media.row_s < end)
 
@@ -247,7 +254,10 @@ def boundary_errors(found: Times, known: Times) -> list[float]:
 
 
 def even_times(media: MediaInput, n_words: int) -> Times:
-    """Words of equal length without pauses: a baseline that detects pauses but knows no words."""
+    """Baseline word timestamps: words of equal length whose boundaries are moved to pauses.
+
+    It uses the audio, but does not know the words.
+    """
     return _ends(at_pauses(media, _even_words(media, n_words)))
 
 
@@ -263,9 +273,9 @@ def _ends(words: Sequence[WordTiming]) -> Times:
 def measure_times(run: LoadedRun, cases: Sequence[SpokenCase]) -> dict[str, Any]:
     """Median error of word boundaries in milliseconds, by method.
 
-    `own_ms` has the boundaries of the method, `median_ms` those moved to pauses. The method
-    `attention` uses the heads found in each recording alone. `best head` is a single head that was
-    selected on one half of the recordings and evaluated on the other.
+    `own_ms` is the error of the method's own boundaries, `median_ms` that after moving them to
+    pauses. The method `attention` uses the heads found in each recording alone. `best head` is a
+    single head that was selected on one half of the recordings and evaluated on the other.
     """
     errors: dict[str, list[float]] = {}
     own: dict[str, list[float]] = {}
@@ -304,7 +314,7 @@ def measure_times(run: LoadedRun, cases: Sequence[SpokenCase]) -> dict[str, Any]
 
 
 def with_aligning(methods: Sequence[str], few: int) -> MapFunction:
-    """Make a function that makes maps for `measure_accuracy`: those of the methods, and
+    """Return a function that makes maps for `measure_accuracy`: those of the methods, and
     `aligning`, the mean of the heads that follow the audio."""
     count = iter(range(1 << 30))
 
@@ -324,7 +334,7 @@ def with_aligning(methods: Sequence[str], few: int) -> MapFunction:
 
 
 def _errors(seen: Trace, rows: RowRanges, spoken: SpokenCase) -> tuple[list[float], list[float]]:
-    """Boundary errors of the method's words, and of the words moved to pauses."""
+    """Boundary errors of the method's words, and of the same words moved to pauses."""
     media = seen.reading.media
     assert media is not None
     words = find_word_timings(seen.reading, rows, None)

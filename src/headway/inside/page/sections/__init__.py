@@ -1,7 +1,7 @@
-"""The sections of a page: each has a module here for the data and a panel in `web/panels/`.
+"""Sections of a page: each has a module here that computes its data, and a panel in `web/panels/`.
 
-The module of a section has `section(looked)`, which returns a dict of JSON values and
-`PackedArray`s, or None if this model or text has no such panel.
+The module of a section has a function `section(looked)`. It returns a dict of JSON values and
+`PackedArray`s, or None if the section does not apply to this model or text.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ MEDIA_SECTIONS = ("image", "audio")
 """Sections of images, videos and recordings."""
 
 COMPARISON_SECTIONS = ("training", "compare")
-"""Sections that compare looks: `look.py` adds them to pages with several looks."""
+"""Sections that compare several looks; `look.py` adds them."""
 
 
 PageSection = dict[str, object]
-"""JSON values and `PackedArray`s."""
+"""Data of a section: JSON values and `PackedArray`s."""
 
 
 def sections(looked: LookInputs, names: Iterable[str] = SECTIONS) -> dict[str, PageSection]:
-    """Return the sections of this look by name."""
+    """Compute the sections of this look by name."""
     alone = [name for name in ensure_list(names) if name not in COMPARISON_SECTIONS]
     made = {name: import_module(f"{__name__}.{name}").section(looked) for name in alone}
     return {name: section for name, section in made.items() if section is not None}
 
 
 def _short(reading: Reading, stream: str) -> PageSection:
-    """Short names of patches and moments, for the sides of maps."""
+    """Short names of patches and audio frames, for the axes of maps."""
     if reading.media is None or stream == "target":
         return {}
     return {"short": reading.media.short_names()}
 
 
 def look_data(label: str, looked: LookInputs, names: Iterable[str] = SECTIONS) -> dict[str, Any]:
-    """Make the data of one look: the input, the outputs and the sections."""
+    """Return the data of one look: the input, the outputs and the sections."""
     reading = looked.trace.reading
     return {
         "label": label,

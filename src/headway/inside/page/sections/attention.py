@@ -1,7 +1,8 @@
-"""All attention weights of one text, by kind, layer and head, in eight bits (error at most 1/510).
+"""Section of attention weights: all weights of one text by kind, layer and head, in eight bits
+(error at most 1/510).
 
-Above `MOST` tokens a map keeps the largest weight of each block of tokens, so that no strong weight
-is lost, and the exact weights of pinned rows.
+Above `MOST` tokens, blocks of tokens are pooled by their maximum, so that no large weight is lost.
+Pinned rows keep their exact weights.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 MOST = 256
+"""Most rows and columns of a map: larger ones are pooled, so that the size of a page is bounded."""
 
 FIRST = {"cross": 0, "decoder": 1, "encoder": 2}
-"""Order of the kinds: the page of a translator shows cross attention first, because it relates the
+"""Order in which kinds of attention are shown. Cross-attention is first, because it relates the
 output to the source."""
 
 
@@ -52,7 +54,7 @@ def _kind(name: str, trace: Trace, pins: tuple[int, ...]) -> PageSection:
 
 
 def block_size(tokens: int) -> int:
-    """Side of a block in tokens; 1 if maps are kept whole."""
+    """Side of the blocks of tokens that are pooled; 1 if maps are not pooled."""
     return -(-tokens // MOST)
 
 

@@ -1,4 +1,4 @@
-"""A recording: spectrogram and waveform, the attention of each word, and word times."""
+"""Section of a recording: spectrogram and waveform, attention of each word, and word timestamps."""
 
 from __future__ import annotations
 
@@ -42,14 +42,17 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 MOST_FRAMES = 1200
-"""Most columns of the spectrogram in a page; neighbouring columns are averaged to fit."""
+"""Limit on the columns of the spectrogram in a page; neighbouring columns are averaged to fit."""
 
 WAVE_COLUMNS = 900
+"""Most columns of the waveform: about the width of the chart in pixels."""
+
 MOST_AUDIO = 300_000
-"""Most bytes of a recording that is embedded in the page for playing."""
+"""Limit on the bytes of a recording that is embedded in the page for playing."""
 
 MOST_CELLS = 1_500_000
-"""Most weights of all heads on a page; beyond it only aligning heads and the means are included."""
+"""Limit on the attention weights of all heads in a page. Above it, only aligning heads and the
+means are included."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -94,8 +97,8 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def _heads(looked: LookInputs, aligned: AudioAlignment | None, n: int) -> PageSection:
-    """Weights of all heads, or of the aligning heads if there are too many, and the means of
-    layers."""
+    """Attention weights of all heads, or of the aligning heads if there are too many, and the means
+    of layers."""
     layers = head_weights(looked.run, looked.trace)
     found: PageSection = {
         "aligning": [] if aligned is None else [list(place) for place in aligned.heads],
@@ -117,7 +120,8 @@ def _heads(looked: LookInputs, aligned: AudioAlignment | None, n: int) -> PageSe
 
 
 def _heard(looked: LookInputs, media: MediaInput) -> PageSection:
-    """The waveform, the spectrogram, and the recording itself if it is short."""
+    """Data for the charts: the waveform, the spectrogram, and the recording itself if it is
+    short."""
     return {
         "mel": _mel(looked, media),
         "wave": PackedArray(_outline(media), "f16"),
@@ -127,7 +131,7 @@ def _heard(looked: LookInputs, media: MediaInput) -> PageSection:
 
 @torch.no_grad()
 def _mel(looked: LookInputs, media: MediaInput) -> PackedArray | None:
-    """Log-mel frames by bands, as the front computes them, without the padding."""
+    """Log-mel spectrogram (frames, bands) as the model computes it, without the padding."""
     if looked.run is None:
         return None
     front = Anatomy.of(looked.run.model).stacks[0].front
@@ -142,7 +146,8 @@ def _mel(looked: LookInputs, media: MediaInput) -> PackedArray | None:
 
 
 def _outline(media: MediaInput) -> Tensor:
-    """Lowest and highest sample of each column, scaled to -1 … 1 (2 W)."""
+    """Outline of the waveform: lowest and highest sample of each column, scaled to -1 … 1 (2,
+    columns)."""
     samples = waveform_of(media)
     parts = np.array_split(samples, min(WAVE_COLUMNS, len(samples)))
     loudest = max(float(np.abs(samples).max(initial=0.0)), 1e-9)
@@ -151,7 +156,7 @@ def _outline(media: MediaInput) -> Tensor:
 
 
 def _playable(media: MediaInput) -> str | None:
-    """The recording as a `data:` address of a 16-bit WAV file; None if it is too long."""
+    """Recording as a `data:` URL of a 16-bit WAV file; None if it is too long."""
     if 2 * len(media.item) > MOST_AUDIO:
         return None
     values = np.clip(np.rint(waveform_of(media) * 32767.0), -32768, 32767).astype("<i2")
@@ -167,8 +172,10 @@ def _playable(media: MediaInput) -> str | None:
 def _times(
     looked: LookInputs, aligned: AudioAlignment | None, logs_SV: Tensor | None
 ) -> list[PageSection]:
-    """Word times by each method, CTC first if the model has it: the method's own boundaries, and
-    the boundaries moved to pauses."""
+    """Word timestamps by each method, CTC first if the model has it.
+
+    Each method has its own boundaries, and those moved to pauses.
+    """
     reading, ways = looked.trace.reading, []
     facts = ((looked.truth or {}).get("facts") or {}).get("times") or {}
     heard = None if logs_SV is None else by_ctc(logs_SV, reading)
@@ -199,7 +206,7 @@ def _times(
 
 
 def _ctc(looked: LookInputs, logs_SV: Tensor) -> PageSection:
-    """Probabilities of the symbols of the answer and of the blank over time."""
+    """CTC probabilities over time: of the symbols in the output, and of the blank."""
     assert looked.run is not None
     target, blank = looked.run.vocab.target, logs_SV.shape[1] - 1
     outputs = looked.trace.reading.outputs

@@ -1,4 +1,4 @@
-"""Beam search as a tree: the hypotheses that were kept or cut, why, and their attention."""
+"""Section of the beam search: its tree, why hypotheses were kept or pruned, and their attention."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SEEN = (
 )
 NOTE = "The other tabs show an output that does not come from this search."
 FACTS = ["parent", "step", "group", "rank", "piece", "log_prob", "score", "fate", "why"]
-"""Columns of the exported table of nodes."""
+"""Columns of the node table that a page exports."""
 
 LONGEST = 11
-"""Most characters of a token in the tree."""
+"""Longest token in characters that the tree shows in full."""
 
 MOST_CELLS = 60_000
-"""Most bytes of attention on a page; larger trees have only the attention of finished
+"""Limit on the bytes of attention in a page. Larger trees have only the attention of finished
 hypotheses."""
 
 
@@ -108,7 +108,7 @@ def _whole(values: Any) -> Any:
 
 
 def _label(tree: BeamTree, node: Node) -> str:
-    """Text of a node in the tree; finished hypotheses show their place and score."""
+    """Label of a node in the tree; finished hypotheses show their place and score."""
     if node.id == tree.outputs[0]:
         return f"★ {_score(node)}"
     if node.place:
@@ -125,7 +125,7 @@ def _score(node: Node) -> str:
 
 
 def _lasting(tree: BeamTree) -> list[int]:
-    """For each node 2 on the best path, 1 on a path to a finished or open hypothesis, 0
+    """Importance of each node: 2 on the best path, 1 on a path to a finished or open hypothesis, 0
     elsewhere."""
     lasting = [int(node.fate in ("ended", "limit", "overtaken")) for node in tree.nodes]
     for node in reversed(tree.nodes[1:]):
@@ -136,10 +136,10 @@ def _lasting(tree: BeamTree) -> list[int]:
 
 
 def _rows(tree: BeamTree, lasting: list[int]) -> list[int]:
-    """Row of each node below the best path, which is row 0.
+    """Vertical position of each node below the best path, which is in row 0.
 
-    A line is a node followed by its best child, repeatedly. Lines that lasted come first, long
-    lines before short ones. Each takes the first free row below the line it branches from.
+    A line is a node followed by its best child, repeatedly. Important lines come first, long lines
+    before short ones. Each takes the first free row below the line from which it branches.
     """
     nodes = tree.nodes
 
@@ -171,15 +171,15 @@ def _rows(tree: BeamTree, lasting: list[int]) -> list[int]:
 
 
 def _next(tree: BeamTree, node: Node) -> list[list[Any]]:
-    """Piece, log-probability and node of each of the best next tokens; -1 if it is not in the
-    tree."""
+    """Token, log-probability and node number of each of the best next tokens; -1 if it is not in
+    the tree."""
     children = {tree.nodes[child].token: child for child in tree.children[node.id]}
     return [[o.piece, round(o.log_prob, 5), children.get(o.token, -1)] for o in node.next]
 
 
 def _shown(looked: LookInputs, tree: BeamTree) -> bool:
-    """Whether the page is about the best hypothesis of this search: a language model decodes
-    greedily."""
+    """Whether the page shows the best hypothesis of this search. A language model is decoded
+    greedily, which may differ."""
     reading = looked.trace.reading
     if tree.kind == "source":
         return [output.id for output in reading.outputs] == list(tree.best.tokens)
@@ -192,8 +192,10 @@ def _layer(looked: LookInputs) -> tuple[int, str]:
 
 
 def _attention(looked: LookInputs, tree: BeamTree) -> PageSection | None:
-    """Attention of each expanded node, and the row of each node (-1 without attention). None for
-    images and recordings, whose attention has a tab with the input."""
+    """Attention at each expanded node, and the index of each node's attention (-1 if it has none).
+
+    None for images and recordings, whose attention is shown in the section of the input.
+    """
     if looked.run is None or tree.kind != "source" or not tree.given:
         return None
     if "cross" not in looked.trace.attention:  # the decoder has no cross attention

@@ -1,4 +1,5 @@
-"""Features learned by `headway factors`: where each is active, its effect, and this text."""
+"""Section of the features learned by `headway factors`: where each is active, its effect, and its
+activation on this text."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 MOST = 256
-"""Most factors on a page: those active on this text first, then the most frequent."""
+"""Limit on the features in a page: those active on this text first, then the most frequent."""
 
 CONTEXTS = 5
+"""Contexts shown for each feature: together they show a pattern without filling the page."""
+
 SHOWN = ("stream", "at", "pieces", "image")
 
 
@@ -46,8 +49,10 @@ def section(looked: LookInputs) -> PageSection | None:
 
 @torch.no_grad()
 def activations_on_text(found: FeatureDictionary, trace: Trace) -> dict[str, NDArray[np.float32]]:
-    """Activation of every factor (rows) at every token of each stream: the largest over the layers,
-    and zero at special tokens."""
+    """Activation of every feature (rows) at every token of each stream.
+
+    It is the largest over the layers, and zero at special tokens.
+    """
     here: dict[str, NDArray[np.float32]] = {}
     for site in found.sites:
         stack, layer = site
@@ -88,7 +93,7 @@ def _entry(entry: dict[str, Any]) -> PageSection:
 
 
 def _windows(entries: list[dict[str, Any]]) -> NDArray[np.float32]:
-    """Activations of the tokens of all contexts; short contexts are padded with zeros."""
+    """Activations of the tokens in all contexts; short contexts are padded with zeros."""
     many = [entry["contexts"][:CONTEXTS] for entry in entries]
     width = max((len(c["pieces"]) for contexts in many for c in contexts), default=1)
     values = np.zeros((len(entries), CONTEXTS, width), np.float32)

@@ -1,4 +1,5 @@
-"""Importance and roles of each head, and the pruning curve if it was measured."""
+"""Section of attention heads: importance and roles of each head, and the pruning curve if it was
+measured."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 FEW = 64
-"""Most texts of a corpus for a page; more texts change little and take longer."""
+"""Limit on the corpus texts on which heads are measured for a page; more change the values
+little."""
 
 DIGITS = 6
+"""Significant digits of stored values: close to the precision of fp32."""
 
 MEASURES = {
     "importance": (
@@ -31,7 +34,7 @@ MEASURES = {
     "entropy": ("oranges", "nats", "Entropy of the attention: 0 is one token, more is wider."),
     "distance": ("oranges", "tokens", "Mean distance of the tokens that the head attends to."),
 }
-"""Colours, unit and explanation of each measure by which heads can be coloured."""
+"""Measures by which heads can be coloured: colours, unit and explanation of each."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -40,13 +43,13 @@ def section(looked: LookInputs) -> PageSection | None:
         return None
     if not Anatomy.of(run.model).by_attention:
         return None
-    # Stored measurements apply to the final weights with all heads.
+    # Stored measurements are valid only for the final weights with all heads.
     is_own = looked.final and looked.change == NO_INTERVENTION
     saved = load_head_analysis(run.folder) if is_own else None
     if saved is not None and not _fits(saved[0], run):
         saved = None  # from another model that was in this folder
     if looked.corpus is not None:
-        # Hidden tokens concern this text only; switched-off heads concern the whole corpus.
+        # Hidden tokens are specific to this text; disabled heads also apply to the corpus.
         off = replace(looked.change, hidden=frozenset())
         found = heads(run, looked.corpus, n=FEW, change=off)
     elif saved is not None:
@@ -99,7 +102,7 @@ def _fits(found: HeadAnalysis, run: LoadedRun) -> bool:
 
 
 def _kinds(run: LoadedRun) -> list[PageSection]:
-    """Kinds of attention; `n_heads` counts all heads of a layer, including pruned ones."""
+    """Kinds of attention with their numbers of heads; `n_heads` includes pruned heads."""
     return [
         {
             "name": kind.name,

@@ -1,4 +1,4 @@
-"""An image or a video, and the regions that each word or label attends to."""
+"""Section of an image or a video: the regions that each word or label attends to."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 LARGEST = 256
-"""Longer side of an image in a page, in pixels."""
+"""Longer side in pixels of an image in a page."""
 
 DARK = 0.45
-"""Mean brightness below which an image counts as dark: a dark overlay would not be visible."""
+"""Mean brightness below which an image counts as dark, because a dark overlay would not be visible
+on it."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -49,7 +50,7 @@ def section(looked: LookInputs) -> PageSection | None:
         "grid": list(media.grid),
         "extra": media.extra,
         "tubelet": media.tubelet,
-        # Checkpoints share the image with the final look, which holds it.
+        # Looks at checkpoints use the image of the final look instead of storing it again.
         "frames": PackedArray(frames(media), "u8", (0, 255)) if looked.final else None,
         "cells": cells(looked, media),
         "groups": [
@@ -73,20 +74,24 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def sized(key: str, x_RS: Tensor) -> Tensor:
-    """Size of the weights of a map: the absolute value of gradients, otherwise without negative
-    weights (an output that is more probable without a patch does not depend on it)."""
+    """Weights of a map as sizes for display: absolute values of gradients, otherwise only positive
+    weights.
+
+    A negative weight means that the output is more probable without a patch, so that it does not
+    depend on it.
+    """
     return x_RS.abs() if key in ("gradxinput", "integrated") else x_RS.clamp(min=0)
 
 
 def first_map(
     looked: LookInputs, kind: str, whole: Sequence[str], of_heads: Sequence[str]
 ) -> PageSection:
-    """Select the map that is shown first: the one on the page with the highest measured accuracy.
+    """Select the map that is shown first: the one with the highest measured accuracy.
 
     Of single heads only the best one is a candidate. It was selected on other items than it was
-    measured on, because the best of many heads is partly luck. Without measurements it is the mean
-    over the aligning layer for cross attention, otherwise the rollout. `whole` are maps without
-    layers; `of_heads` are ways to combine the heads of a layer.
+    measured on, because the best of many heads is partly luck. Without measurements the map is the
+    mean over the aligning layer for cross-attention, otherwise the rollout. `whole` are maps
+    without layers; `of_heads` are ways to combine the heads of a layer.
     """
     truth, layers = looked.truth or {}, range(len(looked.trace.attention.get(kind, ())))
     if not layers:
@@ -110,7 +115,10 @@ def brightness(media: MediaInput) -> float:
 
 
 def frames(media: MediaInput) -> Tensor:
-    """Frames to show: the middle frame of each tubelet, reduced to `LARGEST` pixels (T Y X C)."""
+    """Video frames to show (time, height, width, channels).
+
+    They are the middle frames of each patch in time, reduced to `LARGEST` pixels.
+    """
     middle = torch.arange(media.grid[0]) * media.tubelet + media.tubelet // 2
     x_TCYX = torch.from_numpy(media.item.copy())[middle.clamp(max=len(media.item) - 1)].float()
     longest = max(x_TCYX.shape[-2:])
@@ -121,8 +129,11 @@ def frames(media: MediaInput) -> Tensor:
 
 
 def cells(looked: LookInputs, media: MediaInput) -> dict[str, list[float]]:
-    """Position of the patches in fractions of height and width: `origin` of the first one and the
-    `step` between two. Patches that overlap are shown by their middle parts."""
+    """Position of the patches as fractions of height and width.
+
+    `origin` is the position of the first patch and `step` the distance between two. Patches that
+    overlap are shown by their middle parts.
+    """
     height, width = media.item.shape[-2:]
     settings = None if looked.run is None else media_settings(looked.run.settings)
     if not isinstance(settings, ImageSettings):

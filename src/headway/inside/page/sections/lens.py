@@ -1,4 +1,5 @@
-"""Logit lens: the five most probable predictions at each layer, and the layer that decides."""
+"""Section of the logit lens: the five most probable predictions at each layer, and the layer from
+which the output is decided."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def names(run: LoadedRun, ids: list[int]) -> list[str]:
-    """Names of the words or labels that the run's head scores."""
+    """Names of the words or labels that the output head scores."""
     if not ids:  # vectors and reconstructions have no names
         return []
     if run.spec.labelled:
@@ -71,12 +72,13 @@ def names(run: LoadedRun, ids: list[int]) -> list[str]:
 
 
 def _visible(piece: str) -> str:
-    """Make line breaks visible, so that a cell does not look empty."""
+    """Replace line breaks by visible signs, so that a cell does not look empty."""
     return display_piece(piece).replace("\n", "⏎")
 
 
 def _reads(trace: Trace) -> list[str]:
-    """Token at the position of each output; empty if an output is read from the whole text."""
+    """Input token at the position of each output; empty if an output is read from the whole
+    text."""
     pieces = trace.reading.last.pieces
     rows = [output.row for output in trace.reading.outputs]
     return ["" if row is None else _visible(pieces[row]) for row in rows]

@@ -1,4 +1,5 @@
-"""Neighbours: the nearest tokens of a corpus for the tokens of this text, in several layers."""
+"""Section of neighbours: the corpus tokens nearest to the tokens of this text, in several
+layers."""
 
 from __future__ import annotations
 
@@ -21,22 +22,24 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 TOKENS = 12_000
-"""Most tokens of a corpus for a page."""
+"""Limit on the corpus tokens that are searched for a page."""
 
 LAYERS = 6
-"""Most layers of a stack, besides the embedding; deeper stacks are sampled evenly, with the first
-and the last layer."""
+"""Limit on the layers of a stack, besides the embedding. Deeper stacks are sampled evenly,
+including the first and the last layer."""
 
 MOST = 64
-"""Most tokens of the text that are looked up, in each stream."""
+"""Limit on the tokens of the text that are looked up, in each stream."""
 
 BUDGET, BUDGET_WITH_IMAGES = 200_000, 600_000
+"""Limits on the packed bytes of the section; images of patches take more than words."""
+
 TRIED = [(6, True), (4, True), (2, True), *((hits, False) for hits in range(6, 0, -1))]
-"""Number of neighbours, and whether patches are shown; the first choice within the budget is
+"""Numbers of neighbours to try, and whether to show patches. The first choice within the budget is
 used."""
 
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[Corpus, dict[Site, TokenIndex]]] = WeakKeyDictionary()
-"""Cache of indexes by model, because a served page searches the same corpus for every request."""
+"""Indexes by model, because a live page searches the same corpus for every request."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -51,7 +54,8 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def chosen(run: LoadedRun, corpus: Corpus) -> list[Site]:
-    """Sites to search: the embedding and selected layers of every stack that reads the corpus."""
+    """Sites to search: the embedding and a selection of layers of every stack that reads the
+    corpus."""
     parts = Anatomy.of(run.model).stacks
     if len(parts) > 1 and corpus.targets is None:
         parts = parts[:1]
@@ -59,7 +63,7 @@ def chosen(run: LoadedRun, corpus: Corpus) -> list[Site]:
 
 
 def _spaced(n_layers: int) -> list[int]:
-    """Evenly spaced layers: 1, 3, 5, 8, 10 and 12 of 12."""
+    """Select evenly spaced layers, such as 1, 3, 5, 8, 10 and 12 of 12."""
     n = min(n_layers, LAYERS)
     return [1 + (2 * step * (n_layers - 1) + n - 1) // (2 * max(n - 1, 1)) for step in range(n)]
 

@@ -1,5 +1,5 @@
-"""Factors of the feed-forward activations of this text: groups of neurons that are active
-together."""
+"""Section of neurons: factors of the feed-forward activations, which are groups of neurons that are
+active together."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 NUMBERS = (2, 3, 4, 6, 8, 12)
-"""Numbers of factors that can be selected, besides the usual number."""
+"""Numbers of factors that the reader can select, besides the default."""
 
 USUAL = 6
+"""Default number of factors: few enough to read at once; short texts have at most one per three
+tokens."""
+
 MOST_ROWS = 1024
-"""Most tokens, patches or audio frames of a stream; longer streams have no factors on a page."""
+"""Limit on the tokens, patches or audio frames of a stream; longer streams have no factors in a
+page."""
 
 MOST_NUMBERS = 2_000_000
-"""Most activations of a stack; larger stacks have the usual number of factors only."""
+"""Limit on the activations of a stack; larger stacks have only the default number of factors."""
 
 TOP = 6
+"""Strongest neurons listed for each factor."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -56,14 +61,18 @@ def _stack(layers: list[Tensor], stream: str) -> PageSection:
 
 
 def _clipped(x_TF: Tensor) -> float:
-    """Fraction of |x|² that is negative and therefore not in the factors."""
+    """Fraction of the squared activations |x|² that is negative and therefore not covered by the
+    factors."""
     total = float(x_TF.square().sum())
     return round(float(x_TF.clamp(max=0).square().sum()) / total, 4) if total else 0.0
 
 
 def _facts(found: Nmf, widths: list[int]) -> PageSection:
-    """Data of one factorization: `weights` (factors by tokens), `layers` (sum of squares of each
-    factor in each layer) and `top` (its strongest neurons as layer, number and loading)."""
+    """Data of one factorization.
+
+    `weights` (factors, tokens), `layers` (sum of squares of each factor in each layer) and `top`
+    (its strongest neurons as layer, index and loading).
+    """
     shares_KL = torch.stack([p.square().sum(1) for p in found.parts_KF.split(widths, 1)], 1)
     starts = torch.tensor([0, *widths]).cumsum(0)
     best = found.parts_KF.topk(min(TOP, found.parts_KF.shape[1]), dim=1)

@@ -1,4 +1,4 @@
-"""Section of the n-grams: their effects on the answer, beside that of the layers."""
+"""Section of n-grams: their effects on the output, compared with that of the neural layers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 MOST, LEAST = 24, 0.01
-"""Most n-grams listed for an output, and the smallest effect listed, relative to the strongest; the
-others are summed."""
+"""Limit on the n-grams listed for an output, and the smallest effect listed, relative to the
+largest. The others are summed."""
 
 THE_NUMBER = "the number"
-"""Name of the output of a regression, which has no label."""
+"""Name of the output of a regression model, which has no label."""
 
 
 def section(looked: LookInputs) -> PageSection | None:

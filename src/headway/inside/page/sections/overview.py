@@ -1,4 +1,5 @@
-"""Overview: the size of the model, its output, and warnings about its attention."""
+"""Section with the overview: the size of the model, its output, and warnings about its
+attention."""
 
 from __future__ import annotations
 
@@ -19,20 +20,24 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 SINK = 0.6
-"""Share of attention on a single token from which a head counts as a sink."""
+"""Mean attention weight on a single token from which a head counts as an attention sink."""
 
 EVEN = 0.98
-"""Fraction of the greatest possible entropy from which attention counts as uniform."""
+"""Entropy relative to that of uniform attention, from which attention counts as uniform."""
 
 SILENT = 0.05
-"""Output of a head, relative to the mean of its layer, below which it counts as dead."""
+"""Norm of a head's output, relative to the mean of its layer, below which the head counts as
+dead."""
 
 CHOICES = 5
+"""Alternatives listed for each output: one line of text."""
+
 BLANK = "∅"
-"""Sign for the blank of CTC: no symbol."""
+"""Sign for the blank symbol of CTC."""
 
 FEWEST = 6
-"""Fewest visible tokens from which a share of attention is informative."""
+"""Least number of visible tokens for which attention weights are informative; over fewer they are
+always large."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -44,7 +49,7 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def _numbers(looked: LookInputs) -> list[PageSection]:
-    """Six numbers and the share of n-grams; fewer if only a trace is known."""
+    """Key figures of the model and the run. There are fewer if only a trace is available."""
     trace, run = looked.trace, looked.run
     heads = sum(layer.shape[0] for layers in trace.attention.values() for layer in layers)
     body = "transformer" if run is None else run.shape.body
@@ -91,7 +96,7 @@ def _knows(run: LoadedRun, reading: Reading) -> tuple[str, int, str]:
 
 
 def _answer(looked: LookInputs) -> PageSection:
-    """Probability of each output and its alternatives."""
+    """Probability of each output, with its most probable alternatives."""
     trace = looked.trace
     outputs = trace.reading.outputs
     if _is_number(looked.run):
@@ -126,7 +131,7 @@ def _answer(looked: LookInputs) -> PageSection:
                 "choices": [[_name(looked, id), p] for id, p in rivals],
             }
         )
-    # Number of outputs that were given, not generated, of a continued text.
+    # Number of outputs of a continued text that were given, not generated.
     given = max(0, trace.reading.n_given - 1) if trace.reading.continues else 0
     return {
         "kind": trace.reading.answers,
@@ -215,8 +220,10 @@ def _head_warnings(looked: LookInputs) -> list[PageSection]:
 
 
 def attention_sink(weights_HTS: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest mean share of one token for each head, over queries that see at least `FEWEST`
-    tokens, and the position of that token. Shares are 0 for shorter texts."""
+    """Largest mean attention weight of each head on one token, and the position of that token.
+
+    Only queries that see at least `FEWEST` tokens count. Weights are 0 for shorter texts.
+    """
     seen_T = (weights_HTS > 0).any(0).sum(-1)
     rows = weights_HTS[:, seen_T >= FEWEST]
     if not rows.shape[0] or not rows.shape[1]:
@@ -227,7 +234,7 @@ def attention_sink(weights_HTS: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def evenness(weights_HTS: Tensor) -> Tensor:
-    """Entropy relative to the greatest possible entropy, over queries that see at least `FEWEST`
+    """Entropy of attention relative to uniform attention, over queries that see at least `FEWEST`
     tokens."""
     seen_T = (weights_HTS > 0).any(0).sum(-1)
     keep_T = seen_T >= FEWEST
@@ -238,7 +245,7 @@ def evenness(weights_HTS: Tensor) -> Tensor:
 
 
 def loudness(looked: LookInputs, kind: str, layer: int) -> list[float]:
-    """Mean norm of the output of each head, relative to the mean over the heads of its layer."""
+    """Mean norm of each head's output, relative to the mean over the heads of its layer."""
     if looked.run is None or kind not in looked.trace.values:
         return []
     module = Anatomy.of(looked.run.model).kind(kind).layers[layer]
@@ -269,7 +276,7 @@ def _warning(text: str, heads: list[tuple[str, str, float]] | None = None) -> Pa
 
 
 def _counted(head: str) -> str:
-    """Display name of a head, counted from 1: `cross.0.1` is cross 1.2."""
+    """Display name of a head, counted from 1: `cross.0.1` becomes cross 1.2."""
     kind, layer, number = head.split(".")
     return f"{kind} {int(layer) + 1}.{int(number) + 1}"
 

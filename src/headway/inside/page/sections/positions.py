@@ -1,4 +1,4 @@
-"""Positional encodings: the table as an image, and its measured properties."""
+"""Section of positional encodings: the table as an image, and its measured properties."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 PLACES = 64
-"""Most positions in the image of an encoding; fewer if it is wide."""
+"""Limit on the positions in the image of an encoding; wide encodings show fewer."""
 
 CELLS = 24_000
+"""Limit on the cells of the image of an encoding, a byte each."""
+
 SHIFTS = (1, 4, 16)
+"""Shifts whose linear map is tested: neighbours, a few words, and about a sentence."""
+
 SHIFTED = 256
-"""Positions on which shifts are fitted and tested, one half each."""
+"""Number of positions for the shift test: half of them for the fit, half for the test."""
 
 CORNER = 24
-"""Size of the image of a shift matrix: its fastest pairs."""
+"""Size of the displayed part of a shift matrix, which shows the fastest pairs of dimensions."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -62,7 +66,7 @@ def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> PageSect
         "n_places": n_places,
         "n_table": n_table,
         "image": PackedArray(image_PD, "f16" if code.rate_I is None else "u8"),
-        # One huge value of a trained encoding would make all others grey.
+        # A single huge value of a trained encoding would make all others grey.
         "colours": float(image_PD.abs().flatten().quantile(0.995)),
         "kernel": PackedArray(found.value_R, "f32"),
         "spread": PackedArray(found.spread_R, "f32"),
@@ -87,12 +91,12 @@ def _shift(code: PositionCode, k: int) -> PageSection:
 
 
 def _corner(code: PositionCode) -> Tensor:
-    """Matrix of a shift by one position, with the columns of a pair side by side, for the fastest
-    pairs."""
+    """Matrix of a shift by one position for the fastest pairs of dimensions, with the two columns
+    of a pair side by side."""
     order = [column for pair in zip(*code.pairs, strict=True) for column in pair][:CORNER]
     return rotation(code, 1)[order][:, order]
 
 
 def _share(values_D: Tensor) -> Tensor:
-    """Values relative to the largest, so that two scales fit one chart."""
+    """Divide values by the largest one, so that two scales fit one chart."""
     return values_D / values_D.max().clamp(min=1e-30)

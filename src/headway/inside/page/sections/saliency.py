@@ -1,4 +1,4 @@
-"""Saliency: what each output depends on, by every map, and its agreement with occlusion."""
+"""Section of saliency: attribution maps of all methods, and their agreement with occlusion."""
 
 from __future__ import annotations
 
@@ -26,18 +26,24 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 LONGEST = 64
-"""Most tokens of all streams for maps that take time."""
+"""Limit on the tokens of all streams together, for slow maps."""
 
 FLOW_WORK, PATH_WORK = 25_000, 400
-"""Limits of work that takes seconds: outputs times squared tokens for the flow, outputs times
-tokens for integrated gradients. `--slow` removes the limits."""
+"""Limits on work that takes seconds; `--slow` removes them.
+
+For attention flow it is outputs times squared tokens, for integrated gradients outputs times
+tokens.
+"""
 
 STEPS = 128
+"""Limit on the steps of integrated gradients: it bounds their time, and the map reports the
+remaining error."""
+
 MOST_CELLS = 40_000
-"""Most weights of a map with layers; larger maps keep the last layer only."""
+"""Limit on the weights of a map with layers; larger maps keep only the last layer."""
 
 MOST_TOKENS = 256
-"""Most tokens of a stream; longer texts have no such panel."""
+"""Limit on the tokens of a stream; longer texts have no such section."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +51,10 @@ class SaliencyMethod:
     key: str
     label: str
     how: str
-    """Explanation in one sentence."""
+    """Explanation of the map in one sentence."""
 
     has_share: bool = False
-    """Whether the map can compare the source with the prefix."""
+    """Whether the map can compare the influence of the source with that of the earlier output."""
 
 
 METHODS = {
@@ -87,7 +93,7 @@ OF_VECTORS = {
     "gradxinput": "Gradient of the vector's length along its own direction.",
     "occlusion": "Decrease of the vector's length along its own direction when a token is hidden.",
 }
-"""Explanations for embeddings: a vector has no probability, so its length is what changes."""
+"""Explanations for embeddings, which have no probability: their length is what changes."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -121,12 +127,12 @@ def _by_attention(looked: LookInputs) -> bool:
 
 
 OF_MODELS = ("gradxinput", "integrated", "occlusion")
-"""Maps that need the model, not only a trace."""
+"""Maps that need the model. The others need only a trace."""
 
 
 def _made(looked: LookInputs) -> tuple[dict[str, list[Map]], dict[str, str]]:
-    """Maps of each method, one per layer if it has layers, and the methods left out with the
-    reason."""
+    """Compute the maps of each method, one per layer if it has layers; also return the methods left
+    out, with reasons."""
     run, trace, change = looked.run, looked.trace, looked.change
     reading: Reading = trace.reading
     n_tokens, n_outputs = sum(map(len, reading.streams.values())), len(reading.outputs)
@@ -169,7 +175,7 @@ def _made(looked: LookInputs) -> tuple[dict[str, list[Map]], dict[str, str]]:
 
 
 def _joined(maps: Iterable[Map], reading: Reading) -> list[Map]:
-    """Join the maps of all kinds of attention in a layer into one map with all columns."""
+    """Join the maps of all kinds of attention in a layer into one map with the columns of all."""
     layers: dict[int, list[Map]] = {}
     for map_ in maps:
         layers.setdefault(int(map_.name.split(".")[1]), []).append(map_)

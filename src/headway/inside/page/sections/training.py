@@ -1,4 +1,4 @@
-"""Curves of what changes during training, over the checkpoints; shared by all looks of a page."""
+"""Section of the training: curves over the checkpoints, shared by all looks of a page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.tasks.history import mean
 from headway.tasks.loaded_run import LoadedRun
 
 MOST_POINTS = 300
-"""Most points of the training loss, which may be logged every few steps."""
+"""Limit on the points of the training loss curve, which may be logged every few steps."""
 
 TITLES = {
     "own": ("Training loss", "nats per token", "Logged training and validation loss of the run."),
@@ -43,11 +43,11 @@ TITLES = {
 
 
 def training_curves(run: LoadedRun, stages: Sequence[tuple[CheckpointStage, Trace]]) -> PageSection:
-    """Make the curves from the traces of all stages; the last stage is the finished run."""
+    """Make the curves from the traces of all checkpoints; the last one is the finished run."""
     final = stages[-1][1]
     found = [_measured(stage, trace, final) for stage, trace in stages]
     figures = [figure for figure in [_own(run)] if figure is not None]
-    # Figures of one kind are next to each other, one for every stack.
+    # Figures of one kind are adjacent, one for every stack.
     for name in sorted(found[-1], key=lambda name: [*TITLES].index(name.partition(".")[0])):
         kind, _, stack = name.partition(".")
         title, unit, hint = TITLES[kind]
@@ -81,14 +81,14 @@ def _measured(stage: CheckpointStage, trace: Trace, final: Trace) -> Measures:
     if not is_vector and trace.reading.outputs:
         seen = lens(stage.run, trace)
         last = len(seen.rank_LR) - 1
-        # An output that never leads is decided by the search, after the last layer.
+        # An output that is never the most probable is decided by the search, after the last layer.
         depths = [last if depth is None else depth for depth in seen.decided]
         first["decided"] = {"mean of the outputs": sum(depths) / len(depths)}
     return {**first, **found}
 
 
 def _own(run: LoadedRun) -> PageSection | None:
-    """Curves of `metrics.jsonl`, thinned for a small chart."""
+    """Curves of the training log `metrics.jsonl`, thinned for a small chart."""
     lines, past = [], history(run)
     for name, kind in (("training", "train"), ("validation", "valid")):
         points = [point for point in past.points(kind, "loss") if math.isfinite(point[1])]

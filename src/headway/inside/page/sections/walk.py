@@ -1,5 +1,5 @@
-"""Walkthrough: one token through one layer, with the weights that the page needs to recompute
-it."""
+"""Section of the walkthrough: one token through one layer, with the weights from which the page
+recomputes it."""
 
 from __future__ import annotations
 
