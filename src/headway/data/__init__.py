@@ -1,1 +1,1 @@
-"""Files to pairs to token arrays to batches, and the check of what they hold."""
+"""Read data files, check them, convert them to token arrays, and form batches."""

@@ -21,17 +21,20 @@ from headway.nn.layout import Layout
 IntArray = NDArray[np.int64]
 
 BUCKET_STEPS = 32
-"""Number of steps whose pairs are sorted by length together. Attention on a CPU is cheapest among
-pairs of similar length; the order of pools stays random. With 1, steps are mixed: all have about
-the same composition, so that they fit the fixed shapes of a CUDA graph."""
+"""Length bucketing: number of steps whose pairs are sorted by length together, because attention on
+a CPU is fastest if the pairs of a step have similar lengths. The order of the buckets stays random,
+so 32 trades off less padding against more random steps. 1: no sorting. All steps then have about
+the same composition and fit the fixed shapes of a CUDA graph."""
 
 ROOM = 1.05
-"""Room for source tokens in a step of sorted pairs, relative to the average per target token."""
+"""Limit on the source tokens of a step of sorted pairs, relative to the expected number: 5% above
+the average ratio of source to target tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """Cuts an epoch into steps with a limit on tokens, counted with their end tokens."""
+    """Plan that divides an epoch into optimiser steps with a limit on tokens; end tokens count
+    too."""
 
     source_lengths: NDArray[np.int64]
     target_lengths: NDArray[np.int64]
@@ -63,7 +66,7 @@ class StepPlan:
         seed: int,
         pool: int | None = None,
     ) -> StepPlan:
-        """Plan steps of `target_tokens` and the source tokens that come with them."""
+        """Plan steps of about `target_tokens`, with a matching limit on their source tokens."""
         plan = cls(
             source_lengths=source,
             target_lengths=target,
@@ -101,8 +104,8 @@ class StepPlan:
 
     @cached_property
     def step_limit(self) -> int:
-        """Most target tokens of a step. Mixed steps all have about the same size, with a little
-        room, instead of full steps and a small last one."""
+        """Maximum number of target tokens of a step. Mixed steps are made equally large, with 1% of
+        room, instead of filling all but a small last one."""
         if not self.is_mixed:
             return self.target_tokens
         even = int(self.target_lengths.sum()) // self._n_steps
@@ -116,8 +119,8 @@ class StepPlan:
         return -(-int(self.target_lengths.sum()) // size)
 
     def part_limit(self, micro_tokens: int) -> int:
-        """Target tokens of a micro-batch: at least the longest sequence, at most a step. A mixed
-        step is cut into equal parts with a little room."""
+        """Maximum number of target tokens of a micro-batch: at least the longest sequence, at most
+        a step. A mixed step is divided into equal micro-batches with a little room."""
         return self.part_limits(micro_tokens)[1]
 
     def part_limits(self, micro_tokens: int) -> tuple[int, int]:
@@ -138,14 +141,14 @@ class StepPlan:
         return source, target
 
     def source_limit(self, target_tokens: int) -> int:
-        """Source tokens that `target_tokens` nearly always come with; in rare cases of more, a part
-        gets fewer pairs."""
+        """Limit on the source tokens of a step or micro-batch with this many target tokens. It is
+        high enough that almost no micro-batch exceeds it; one that would gets fewer pairs."""
         source, target = self.source_lengths, self.target_lengths
         longest = int(source.max())
         ratio = source.sum() / target.sum()
         if not self.is_mixed:
             return max(int(ROOM * ratio * target_tokens) + 1, longest)
-        # The standard deviation of a sum of independent differences grows with the root of n.
+        # The standard deviation of a sum of n independent differences grows with √n.
         n_pairs = target_tokens / target.mean()
         spread = float((source - ratio * target).std()) * n_pairs**0.5
         return max(int(ratio * target_tokens + 2.5 * spread) + 1, longest)
@@ -154,8 +157,9 @@ class StepPlan:
         return int(share * tokens + 2 * self.target_lengths.mean()) + 1
 
     def cut(self, rows: IntArray, source_tokens: int, target_tokens: int) -> list[IntArray]:
-        """Cut a step into micro-batches within these limits; a pair is never split. The pairs of a
-        mixed step are dealt out, so that its parts are similar; other steps are cut in order."""
+        """Cut a step into micro-batches within both token limits; a pair is never split. The pairs
+        of a mixed step are dealt out by length, so that its micro-batches are similar. Other steps
+        are cut in order."""
         if not self.is_mixed:
             return self._cut(rows, source_tokens, target_tokens)
         rows = rows[np.argsort(self._longer(rows), kind="stable")]
@@ -180,7 +184,8 @@ class StepPlan:
     def _cut(
         self, rows: IntArray, source_tokens: int, target_tokens: int, n_parts: int | None = None
     ) -> list[IntArray]:
-        """Cut consecutive rows into parts that fit both limits, or into `n_parts` equal parts."""
+        """Cut consecutive rows into parts that fit both token limits, into about `n_parts` equal
+        parts if that is given."""
         most = self.most_pairs(target_tokens)
         source_ends = np.cumsum(self.source_lengths[rows])
         target_ends = np.cumsum(self.target_lengths[rows])
@@ -204,7 +209,8 @@ class StepPlan:
         return parts
 
     def most_pairs(self, target_tokens: int) -> int:
-        """Upper bound of the pairs in `target_tokens`, needed for the shapes of CUDA graphs."""
+        """Upper bound on the number of pairs with this many target tokens, which fixes the shapes
+        of CUDA graphs."""
         times = 1.25 if self.is_mixed else 2
         return 8 + int(times * target_tokens / max(1.0, self.target_lengths.mean()))
 
@@ -214,22 +220,22 @@ class StepPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShapes:
-    """Fixed shapes of every batch, for CUDA graphs."""
+    """Fixed shapes that all batches are padded to, so that one CUDA graph fits them."""
 
     source_rows: int
     target_rows: int
     n_sequences: int
     longest: int
     longest_target: int | None = None
-    """Longest target, only for texts about images, whose batches are padded with dummy rows; the
-    size of a part is then the number of its source rows."""
+    """Longest target in tokens, only for texts about images. Their batches are padded with dummy
+    rows, and the size of a micro-batch is the number of its source rows."""
 
     n_dummies: int = 0
-    """Least number of dummy sequences after those of a source, as long as rows are left."""
+    """Minimum number of dummy sequences that follow the sources, as long as rows are left."""
 
     @property
     def rows(self) -> int:
-        """Number of rows that count as the tokens of a part."""
+        """Number of rows that determines the size of a micro-batch."""
         return self.target_rows if self.longest_target is None else self.source_rows
 
     @property
@@ -252,9 +258,9 @@ def layout_of(lengths: NDArray[np.int64], fixed: FixedShapes | None) -> Layout:
 def fixed_shapes(
     plan: StepPlan, source_tokens: int, target_tokens: int, longest: int
 ) -> FixedShapes:
-    """Return shapes that hold any batch within these limits of tokens. If sequences may be too long
-    for the `short` kernel, every dummy target gets a source row, because the kernels for long
-    sequences cannot attend to nothing."""
+    """Return shapes that fit any batch within these token limits. If sequences may be too long for
+    the `short` attention kernel, every dummy target also gets a source row: the kernels for long
+    sequences cannot attend to an empty source."""
 
     def rounded(n: int) -> int:
         return -(-n // 128) * 128

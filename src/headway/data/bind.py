@@ -20,15 +20,17 @@ from headway.specs.needs import Modality, Need
 DEFAULTS: dict[str, str] = {
     name: one for name, one in asdict(DataSettings()).items() if name.endswith("_field")
 }
-"""Default column names of the settings."""
+"""Default names of columns, by the settings that name them, such as `text_field`."""
 
 
 MOST_REASONS = 5
-"""Columns for which an error tells why they do not fit."""
+"""Maximum number of columns for which an error explains why they do not fit: enough for one
+line."""
 
 
 def column_of(need: Need, modality: Modality) -> Column:
-    """Return the column for a need of a task that reads this modality."""
+    """Return the column class, configured with names and a setting, for a column that a task needs.
+    `modality`: what the task reads."""
     kind = modality if modality in need.kinds else min(need.kinds)
     made = class_of(kind)
     own_name = need.name if made.is_named_by_need else kind
@@ -40,9 +42,10 @@ def column_of(need: Need, modality: Modality) -> Column:
 def with_setting_names(
     columns: Sequence[Column], data: DataSettings, asked: Mapping[str, object] | None = None
 ) -> tuple[Column, ...]:
-    """Return the columns with the names from settings that are not the defaults. An optional column
-    without a name is left out. If a run knows which settings were `asked` for, the other names are
-    those of its training data, and columns with other names are accepted too."""
+    """Return the columns with the names that the settings of `data` give them. Columns with default
+    names keep all their usual names, and an optional column without a name is left out. `asked`:
+    the settings that the user gave. If it is not None, other names were found in the training data,
+    and columns with other names are accepted too."""
     found = []
     for one in columns:
         name = str(getattr(data, one.setting)) if one.setting else ""
@@ -56,7 +59,7 @@ def with_setting_names(
 
 
 Binding = dict[str, Column]
-"""Bound columns by their names in the table, in the order of the task."""
+"""Bound columns by their names in the table, in the order in which the task lists them."""
 
 
 def bind(table: Table, columns: Sequence[Column], *, guesses: bool = True) -> Binding:
@@ -117,14 +120,15 @@ def _named(table: Table, column: Column, taken: Mapping[str, Column]) -> str | N
 
 
 def is_named(table: Table, column: Column) -> bool:
-    """Whether the table has a column with one of the names for it."""
+    """Whether the table has a column with one of the accepted names of `column`."""
     return _named(table, replace(column, is_strict=False), {}) is not None
 
 
 def _by_order(
     table: Table, columns: Sequence[Column], found: Mapping[str, Column]
 ) -> dict[str, Column]:
-    """Bind the columns of a table without a header by order: all columns, or the required ones."""
+    """Bind the columns of a table without a header by position, if their number equals that of all
+    columns of the task or of its required ones."""
     if table.header or found:
         return {}
     needed = [one for one in columns if not one.optional]
@@ -167,7 +171,8 @@ def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -
 
 
 def _has_number(table: Table) -> bool:
-    """Whether a column has numbers that are not whole."""
+    """Whether some column of the table contains floating-point numbers only, as for a
+    regression."""
     return any(
         all(isinstance(one, float) for one in values)
         for name in table.columns
@@ -185,15 +190,15 @@ def _name_of(table: Table, column: Column, value: str = "") -> ColumnName:
 
 
 def _reasons(table: Table, column: Column) -> str:
-    """Return why the first columns of the table are not the one that is looked for."""
+    """Explain for the first columns of the table why each of them cannot be `column`."""
     found = ((name, _mismatch(table, name, column)) for name in table.columns[:MOST_REASONS])
     why = [f"{name!r} ({reason})" for name, reason in found if reason and not column.is_field]
     return f" Not the {column.name}: {', '.join(why)}." if why else ""
 
 
 def _error(table: Table, *parts: str | ColumnName) -> ConfigError:
-    """The error for a column. Columns in memory are named by arguments, those of a file by settings
-    unless the file is a positional argument."""
+    """Return the error for a missing column. It names the argument for data in memory, and the
+    setting for a file, or the option if the file is a positional argument."""
     error = MissingColumnError(parts)
     if not table.name:
         error.name_options()
@@ -201,14 +206,15 @@ def _error(table: Table, *parts: str | ColumnName) -> ConfigError:
 
 
 def _may_be(table: Table, name: str, column: Column) -> bool:
-    """Whether a column with a usual name can hold this kind: all media may be called path."""
+    """Whether a column with an accepted name can hold values of this kind. A column `path`, for
+    example, may contain images, videos or audio."""
     values = (to_python(value_in(row, name)) for row in table.sample)
     first = next((value for value in values if not is_missing(value)), None)
     return first is None or column.could_hold(first)
 
 
 def _mismatch(table: Table, name: str, column: Column) -> str | None:
-    """Return why a column of the table cannot be the one that is looked for; None if it can."""
+    """Return why a column of the table cannot be the wanted `column`; None if it can."""
     sample = sample_of(table, name)
     return column.matches(sample) if sample.values else "it has no values"
 

@@ -25,7 +25,8 @@ from headway.specs.needs import OTHER, Need
 from headway.specs.tasks import Spec
 
 MOST_FILES = 3
-"""Files whose columns are shown; the others are counted."""
+"""Maximum number of files whose columns are shown, so that the table fits a screen; others are
+counted."""
 
 MOST_CLASSES = 8
 """Classes listed with their counts, so that the list fits one line of a terminal."""
@@ -33,7 +34,7 @@ MOST_CLASSES = 8
 
 @dataclass(frozen=True)
 class TrainingTables:
-    """The files that a run is trained on, with their columns."""
+    """The files of a training run, with their bound columns."""
 
     bound: Sequence[tuple[Table, Binding]]
     others: Sequence[str] = ()
@@ -41,7 +42,8 @@ class TrainingTables:
 
     @classmethod
     def of(cls, settings: RunSettings, row: Spec, given: Mapping[str, BoundData]) -> TrainingTables:
-        """Bind the columns as reading does; data `given` in memory keeps its own binding."""
+        """Find the files of a run and bind their columns as the readers do. Data in memory
+        (`given`) is already bound."""
         held = given.get(ROWS)
         if held is not None and held.table is not None:
             return cls([(held.table, dict(held.columns))])
@@ -104,13 +106,14 @@ class TrainingTables:
 
 
 def media_target(settings: RunSettings, row: Spec) -> Need | None:
-    """Return what comes with the media of this task."""
+    """Return the column that accompanies the media of this task: a second media file or the
+    target."""
     return OTHER if settings.data.other_field else row.target
 
 
 ColumnRow = tuple[str, str, str, str]
-"""A row of the table: column name, role (empty: not read), kind, and a value or the reason why it
-is not read."""
+"""Row of the displayed table: column name, role (empty: not read), kind, and an example value or
+the reason why the column is not read."""
 
 
 def _cells(table: Table, binding: Binding, report: Report) -> Iterator[ColumnRow]:

@@ -27,7 +27,7 @@ from headway.specs.tasks import FileSetting
 from headway.storage import sync
 
 ROWS, VALID = "rows", "valid"
-"""File names of training and validation data in that folder."""
+"""File names of training and validation data in the folder that stores data from memory."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,14 @@ class BoundData:
     paths: tuple[str, ...] = ()
     table: Table | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
-    """Role of each column of the table that is read."""
+    """Columns of the table that are read, by their names in the table."""
 
     file_columns: Mapping[str, str] = field(default_factory=dict)
-    """Names of columns in the file, where they differ from the table."""
+    """Names that columns get in the written file, where they differ from the table."""
 
     def settings(self, folder: Path, name: str = ROWS) -> dict[str, object]:
-        """Return the settings of `data`; a table is written to the folder under this name."""
+        """Return the settings of `data` for this data. `folder` and `name` locate the file of a
+        table."""
         paths = self.paths if self.table is None else (str(folder / f"{name}.jsonl"),)
         key = self.files if name == ROWS else f"valid_{self.files}"
         return {key: list(paths), **self.names}
@@ -109,7 +110,8 @@ class BoundData:
     def _cells(
         self, column: Column, value: object, place: str, called: str, loose: MediaWriter
     ) -> dict[str, Any]:
-        """Return a value as the cells that readers find it in: media may take several."""
+        """Return the cells that are written for a value. Media may need several: a path, and the
+        part of that file."""
         if not column.is_media:
             return {called: column.to_json(value, place)}
         medium = column.parse(value, place)
@@ -162,7 +164,8 @@ def _named(value: object, names: Sequence[str]) -> object:
 
 
 def _put_in(found: dict[str, Any], name: str, value: object, where: str) -> None:
-    """Store a value where readers look for it: nested if its name has a dot."""
+    """Store a value in a JSON object. A name with dots, such as `translation.de`, is stored as
+    nested objects."""
     *outer, last = name.split(".")
     for part in outer:
         found = found.setdefault(part, {})

@@ -14,7 +14,7 @@ from headway.data.token_store import TokenStore
 from headway.tokens.tokenizer import Tokenizer
 
 DEFAULT_EPOCH = -1
-"""Epoch number for validation: nothing is random."""
+"""Epoch number that stands for validation, where no field is dropped and none is moved."""
 
 
 class DocumentTokens(Protocol):
@@ -31,7 +31,7 @@ class DocumentTokens(Protocol):
 
 @dataclass(frozen=True)
 class DocumentStream:
-    """Stream of plain documents: a start token, the text, an end token."""
+    """Token stream of plain documents: each is a start token, its text and an end token."""
 
     store: TokenStore
     bos: int
@@ -59,7 +59,7 @@ class DocumentStream:
 
 
 class FieldMarks(NamedTuple):
-    """The tokens before and after a field."""
+    """Special tokens that enclose a field of a document."""
 
     open: int
     close: int
@@ -73,18 +73,19 @@ class FieldMarks(NamedTuple):
 
 
 def mark_names(fields: Sequence[str]) -> list[str]:
-    """Names of the field marks in a vocabulary."""
+    """Names of the special tokens that enclose each of these fields, such as `<title>` and
+    `</title>`."""
     return [name for field_ in fields for name in (f"<{field_}>", f"</{field_}>")]
 
 
 @dataclass
 class FieldStream:
-    """Stream of documents made of fields, each between its marks, as in GROVER. Every epoch has
-    another random order and leaves out some fields, so that any field is learned given any others.
-    """
+    """Token stream of documents with several fields, each between its special tokens, as in GROVER.
+    In every epoch the fields have another random order and some are left out, so that the model
+    learns to predict any field from any others."""
 
     fields: Mapping[str, TokenStore]
-    """Texts of each field by name; empty if a document lacks the field."""
+    """Tokens of each field by its name; a document without the field has an empty text."""
 
     marks: Mapping[str, FieldMarks]
     bos: int

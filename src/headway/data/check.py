@@ -35,13 +35,15 @@ from headway.data.scan import (
 from headway.data.source import MOST_NAMED
 
 EXAMPLES = 3
-"""Rows quoted with a finding: enough to see a pattern, few enough to read."""
+"""Number of rows quoted with a finding: enough to see a pattern, few enough to read."""
 
 MANY = 0.1
-"""Share of examples from which a common finding becomes a warning instead of a note."""
+"""Fraction of examples from which a frequent finding is a warning instead of a note: a judgement,
+because a tenth of the data visibly affects the model."""
 
 MIN_PER_CLASS = 10
-"""A class with fewer examples than this is reported as rare."""
+"""A class with fewer training examples is reported as rare: too few to learn from and to hold some
+out."""
 
 
 MAX_RATIO = 3.0
@@ -49,10 +51,11 @@ MAX_RATIO = 3.0
 and by more than four standard deviations."""
 
 MOST_UNREADABLE = 0.1
-"""Share of unreadable files above which the check reports an error instead of a warning."""
+"""Fraction of unreadable files above which the check reports an error instead of a warning: more of
+them suggest a wrong folder or format rather than single damaged files."""
 
 TAG, CLASS = "tag", "label"
-"""Words for a class in messages."""
+"""Terms for a class in messages, for taggers and for classifiers."""
 
 PROBLEMS = "problems.jsonl"
 """Name of the file that lists the examples left out, in the folder of the prepared data."""
@@ -67,7 +70,8 @@ class Findings:
     n: int
     unit: str
     which: str = ""
-    """`validation `, or empty for training."""
+    """Prefix of the unit in messages: `validation ` for validation data, empty for training
+    data."""
 
     found: list[tuple[Finding, IntArray]] = field(default_factory=list)
     """Each finding with the rows that it shows."""
@@ -179,7 +183,7 @@ class TextFindings(Findings):
             self.add_rows("note", "control", rows(CONTROL), "control characters in either text.")
 
     def sides(self) -> None:
-        """Report pairs whose source and target are the same text, or look swapped."""
+        """Report pairs whose source and target are identical, or seem to be swapped."""
         if not self.pairs:
             return
         survey = self.scan
@@ -208,7 +212,8 @@ class TextFindings(Findings):
         self.add_rows("warning", "ratio", farthest, text)
 
     def repeated(self) -> None:
-        """Report duplicates and contradictions; empty examples are left out here."""
+        """Report duplicates, and equal texts with different labels. Empty examples are not
+        compared."""
         filled = np.flatnonzero(self.scan.filled)
         places = duplicates(self.scan.exact[filled])
         again = filled[places]
@@ -231,14 +236,15 @@ class TextFindings(Findings):
             column.findings(self.scan, self)
 
     called = " text"
-    """Word for the part that identical examples share, in the finding `conflicts`."""
+    """What identical examples have in common, as a word of the finding `conflicts`."""
 
     @property
     def what(self) -> str:
         return TAG if self.schema.is_tagged else CLASS
 
     def seen_in(self, training: DatasetScan) -> None:
-        """Report validation examples that are also in training, and labels that training lacks."""
+        """Report validation examples that also occur in training, and labels that only validation
+        has."""
         survey = self.scan
         both = np.flatnonzero(survey.filled & np.isin(*self._same(survey, training)))
         text = "also in the training data, so validation scores will be too optimistic."
@@ -261,7 +267,7 @@ class TextFindings(Findings):
 
     @staticmethod
     def _same(one: DatasetScan, other: DatasetScan) -> tuple[UInt64Array, UInt64Array]:
-        """Return the hashes of both by which validation examples are found in training."""
+        """Return the hashes of two splits that identify equal examples."""
         return one.exact, other.exact
 
     def findings(self) -> list[Finding]:
@@ -277,7 +283,7 @@ class TextFindings(Findings):
 
 
 class MediaFindings(TextFindings):
-    """Findings in images, videos and audio."""
+    """Findings in images, videos and audio, with their labels or texts."""
 
     called = ""
 
@@ -317,7 +323,8 @@ class MediaFindings(TextFindings):
 
     @staticmethod
     def _same(one: DatasetScan, other: DatasetScan) -> tuple[UInt64Array, UInt64Array]:
-        """Compare the media alone: an image seen in training with another text counts as seen."""
+        """Return the hashes of the media alone: an image seen in training with another caption
+        counts as seen."""
         return one.key, other.key[other.filled]
 
     def findings(self) -> list[Finding]:
@@ -331,7 +338,8 @@ class MediaFindings(TextFindings):
 
 
 def missing_label_warning(here: Set[str], there: Set[str]) -> list[Finding]:
-    """A warning where validation, which has the labels `here`, lacks some of training."""
+    """Return a warning if validation, with the labels `here`, lacks some of the training labels
+    `there`."""
     lacking = sorted_labels(there - here)
     if not here or not lacking:
         return []
@@ -386,7 +394,8 @@ def held_out(training: DatasetScan, validation: DatasetScan | None) -> dict[str,
 
 
 def duplicates(hashes: NDArray[np.uint64]) -> IntArray:
-    """Return the rows whose hash an earlier row has. `np.unique` would take twice the memory."""
+    """Return the rows whose hash an earlier row already has. `np.unique` would take twice the
+    memory."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     again = order[1:][ordered[1:] == ordered[:-1]]

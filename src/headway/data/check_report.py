@@ -8,7 +8,8 @@ from html import escape
 from typing import Any, Literal
 
 FEW_HELD = 5
-"""A label with fewer validation examples than this is reported: its scores are unreliable."""
+"""A label with fewer validation examples is reported. With five, each example changes the score by
+20 percentage points."""
 
 
 def counted(n: int, unit: str, which: str = "") -> str:
@@ -21,7 +22,7 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class ReportedExample:
-    """One example of a finding."""
+    """An example that a finding quotes."""
 
     place: str
     """File and line."""
@@ -72,7 +73,7 @@ class Report:
     `examples`."""
 
     over_long: dict[int, int] = field(default_factory=dict)
-    """For each limit, the number of training pairs with more tokens on a side."""
+    """Number of training pairs with more tokens on either side than each limit, by limit."""
 
     sizes: dict[str, float] = field(default_factory=dict)
     """Characters and tokens of each side, and vocabulary sizes."""
@@ -87,7 +88,7 @@ class Report:
     """Fingerprint of the data as it would be trained on; empty if it cannot be trained on."""
 
     columns: dict[str, str] = field(default_factory=dict)
-    """Role of each column; empty for columns that are not read."""
+    """Role of each column by its name; empty for columns that are not read."""
 
     tables: list[str] = field(default_factory=list)
     """Lines that describe the files and their columns."""

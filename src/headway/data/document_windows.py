@@ -1,8 +1,8 @@
-"""Documents cut into windows that fit the context, at other places in every epoch.
+"""Cut documents into windows that fit the context, at different places in every epoch.
 
 A document that is longer than the context is cut at a random place first and then every `context`
-tokens, so that over the epochs every token occurs at every position. The cut is a pure function of
-the seed and the epoch.
+tokens, so that over the epochs every token occurs at every position. The cuts are a pure function
+of the seed and the epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DocumentWindows:
-    """Windows: the document, the first token in it, and the number of tokens of each."""
+    """Windows of documents: the document, the position of the first token, and the number of tokens
+    of each window."""
 
     document: IntArray
     start: IntArray
@@ -30,7 +31,8 @@ class DocumentWindows:
 
 
 def cut_documents(lengths: IntArray, context: int, phase: IntArray) -> DocumentWindows:
-    """Cut long documents into windows, at their phase and then every `context` tokens."""
+    """Cut long documents into windows of `context` tokens, the first of which ends at the `phase`
+    of the document."""
     phase = np.where(lengths > context, phase, 0)
     has_first = phase > 0
     counts = has_first + -(-(lengths - phase) // context)
@@ -57,8 +59,8 @@ def random_windows(lengths: IntArray, context: int, seed: int, epoch: int) -> Do
 
 
 def window_limit(plan: StepPlan, micro_tokens: int, widest: int) -> int:
-    """Token limit of a micro-batch, at least one window. Every epoch is cut differently, so the
-    limit is 2% above what this plan of the first epoch needs."""
+    """Token limit of a micro-batch, at least one window. It is 2% above what the first epoch needs,
+    because every epoch is cut differently."""
     needed = int(1.02 * plan.part_limit(micro_tokens))
     return max(min(needed, plan.target_tokens), widest)
 
@@ -66,5 +68,5 @@ def window_limit(plan: StepPlan, micro_tokens: int, widest: int) -> int:
 def window_shapes(plan: StepPlan, tokens: int, widest: int) -> FixedShapes:
     """Return shapes that hold every micro-batch of any epoch."""
     shapes = fixed_shapes(plan, tokens, tokens, widest)
-    # The number of windows that a part is cut into differs a little from epoch to epoch.
+    # The number of windows in a micro-batch differs slightly from epoch to epoch.
     return replace(shapes, n_sequences=shapes.n_sequences + shapes.n_sequences // 4 + 8)

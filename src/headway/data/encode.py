@@ -26,24 +26,26 @@ from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.word_cache import FlatIds
 
 LIMITS = (64, 128, 256, 512, 1024)
-"""Lengths in tokens for which the report counts the longer examples."""
+"""Sequence lengths in tokens for which the report counts longer examples: powers of two in the
+usual range of context lengths."""
 
 MOST_CHARACTERS = 100
 """A pair with more than this many characters per token of the longest limit counts as too long and
 is cut before it is tokenised: megabytes without a blank would take much memory and time."""
 
 MOST_UNKNOWN = 1_000
-"""Different unknown characters that are remembered; a corpus in another script has more."""
+"""Maximum number of unknown characters that are remembered: more than a few stray symbols, while a
+corpus in another script has more."""
 
 
 @dataclass(frozen=True)
 class RoutedBlock:
-    """A block of examples, or of pieces of documents, and the split of each."""
+    """A block of examples or of pieces of documents, each routed to training or validation."""
 
     examples: Sequence[Example]
     valid: NDArray[np.bool_]
     first: NDArray[np.bool_]
-    """Whether an example begins with this item."""
+    """Whether each item begins an example, rather than continuing a document."""
 
     def kept(self, rows: NDArray[np.bool_]) -> RoutedBlock:
         if rows.all():
@@ -52,9 +54,12 @@ class RoutedBlock:
 
 
 class Router:
-    """Sends the examples of one source to training or validation: by example, or, with `cut`, by
-    characters, of which the first `cut` are for training. `blank` examples, which may have many
-    pieces, become one example without text, so that they are counted."""
+    """Route the examples of one source to training or validation.
+
+    Examples are routed whole, or, with `cut`, by characters: the first `cut` characters are for
+    training. `blank` examples, which may have many pieces, become one example without text, so that
+    they are still counted.
+    """
 
     def __init__(
         self, held_out: NDArray[np.bool_], cut: int | None, blank: NDArray[np.bool_] | None = None
@@ -147,20 +152,21 @@ class EncodedBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockEncoder:
-    """Function that turns a block of texts into token ids, in any process."""
+    """Callable that converts a block of texts to token ids. It can be pickled for worker
+    processes."""
 
     vocab: Path
     columns: Mapping[str, TokenColumn]
-    """The columns to encode, by the names of their tokens."""
+    """Columns to encode, by the names of the token arrays."""
 
     body: str
-    """The column whose bytes are counted."""
+    """Name of the column whose UTF-8 bytes are counted."""
 
     is_joined: bool
-    """Whether all columns together are one text, of which some may be empty."""
+    """Whether all columns together form one text, so that some of them may be empty."""
 
     most: int | None
-    """Most characters of a text that are encoded; None for all."""
+    """Maximum number of characters of a text that are encoded; None: no limit."""
 
     @cached_property
     def tokenizers(self) -> dict[str, Tokenizer]:
@@ -205,7 +211,8 @@ def _sizes(texts: Sequence[str] | Sequence[bytes]) -> NDArray[np.int64]:
 
 
 def has_text(columns: Iterable[Sequence[str]], *, is_joined: bool) -> NDArray[np.bool_]:
-    """Return which examples have text: a document needs one of its fields, a pair both texts."""
+    """Return which examples have text. A document needs one non-empty field; a pair needs both
+    texts."""
     sides = [np.array([bool(text.strip()) for text in texts], np.bool_) for texts in columns]
     return reduce(np.logical_or if is_joined else np.logical_and, sides)
 
@@ -238,11 +245,11 @@ def _both() -> list[int]:
 
 @dataclass
 class EncodingCounts:
-    """Progress and totals of the encoding, stored as JSON."""
+    """Progress and totals of the encoding, stored as JSON for resuming."""
 
     blocks: int = 0
     n: list[int] = field(default_factory=_both)
-    """Number of examples of training and validation; the following lists also have both."""
+    """Number of training and of validation examples. Other lists have these two entries, too."""
 
     n_bytes: list[int] = field(default_factory=_both)
     tokens: dict[str, list[int]] = field(default_factory=dict)
@@ -252,7 +259,7 @@ class EncodingCounts:
     """Characters of each column, in training only."""
 
     unfinished: list[int] = field(default_factory=_both)
-    """Tokens so far of a document that continues in the next block."""
+    """For each split, tokens so far of a document that continues in the next block."""
 
     dropped: dict[str, int] = field(default_factory=lambda: {"empty": 0, "validation_empty": 0})
     over_long: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, LIMITS), 0))
@@ -295,7 +302,7 @@ class DatasetWriter:
         self.encode = BlockEncoder(vocab, schema.token_columns, body, schema.has_fields, most)
         self.files = GrowingFiles(folder, files)
         numbers = {name: i for i, name in enumerate(labels)}
-        # A text is never that long, but all of a file may be one document.
+        # No text is that long, but a document may be as long as its file.
         lengths = "<i8" if schema.in_pieces else "<i4"
         tools = StoreTools(self.encode.tokenizers, numbers, lengths)
         columns = (*schema.token_columns.values(), *schema.other_columns)
@@ -304,7 +311,7 @@ class DatasetWriter:
 
     @property
     def stores(self) -> dict[str, StoreFacts]:
-        """The kind and types of each stored array, for the manifest."""
+        """Description of each stored array for the manifest: its kind and number types."""
         return {name: facts for one in self.writers for name, facts in one.stores.items()}
 
     def __enter__(self) -> DatasetWriter:
@@ -314,7 +321,8 @@ class DatasetWriter:
         self.files.close()
 
     def run(self, blocks: Iterator[RoutedBlock], done: Callable[[RoutedBlock], None]) -> None:
-        """Encode all blocks after those done earlier; `done` is called for every block."""
+        """Encode all blocks that an earlier attempt has not finished. `done` is called for every
+        block."""
         waiting: deque[RoutedBlock] = deque()
 
         def given() -> Iterator[EncodeBlock]:
@@ -371,7 +379,8 @@ class DatasetWriter:
         self.count.blocks += 1
 
     def _lengths(self, encoded: EncodedBlock) -> dict[str, NDArray[np.int64]]:
-        """Return lengths in tokens; a text cut before encoding counts one per character left."""
+        """Return lengths in tokens. A text that was cut before encoding counts one more for each
+        removed character."""
         most, found = self.encode.most, {}
         for name in self.schema.text_names:
             found[name] = lengths = encoded.columns[name].lengths
@@ -398,7 +407,7 @@ class DatasetWriter:
             self.count.over_long[limit] += int((lengths > int(limit)).sum())
 
     def _write(self, number: int, rows: Mapping[str, Rows], ends: NDArray[np.bool_]) -> None:
-        """Write the rows of one split; pieces of a document become one sequence."""
+        """Write the rows of one split. The pieces of a document become one sequence."""
         texts = [cast(FlatIds, rows[name]).lengths for name in self.schema.text_names]
         whole = None
         if self.schema.in_pieces:
@@ -415,7 +424,7 @@ class DatasetWriter:
             self._count_long(np.sum(texts, axis=0))
 
     def _show(self, kept: RoutedBlock) -> None:
-        """Store the validation examples that are shown."""
+        """Store validation examples as text, for reports."""
         lines = []
         for row in np.flatnonzero(kept.valid & kept.first).tolist():
             if self.schema.all_shown or self.count.shown < self.schema.most_shown:
@@ -424,7 +433,7 @@ class DatasetWriter:
         self.files.write("valid.jsonl", "".join(lines).encode())
 
     def add_to(self, report: Report) -> None:
-        """Add the part of the report that needs a tokenizer."""
+        """Add the statistics that need a tokenizer to the report."""
         count, data = self.count, self.source.settings.data
         for number, which in enumerate(("training", "validation")):
             if not count.n[number]:

@@ -41,17 +41,19 @@ from headway.errors import ConfigError, DataError, Option, needs
 from headway.settings.listed import ensure_list
 
 MAX_LINE = 10_000_000
-"""Most characters of one line. A longer line is not a sentence, and often not text."""
+"""Maximum number of characters of a line. A longer one is not a sentence, and often not text."""
 
 CHUNK = 1 << 20
 """Bytes read at a time: larger reads gain nothing and take memory."""
 
 MOST_HEADS = 4
-"""Most files whose beginnings are kept."""
+"""Maximum number of files whose beginnings are kept in memory: a command alternates between few
+files, such as both sides of training and validation data."""
 
 KEPT = 1 << 23
-"""Most characters of whole files that a command keeps, so that later passes need not open them: a
-tokenizer is trained on up to 10 million, so this hardly adds to the peak of memory."""
+"""Maximum total number of characters of whole files that a command keeps in memory, so that later
+passes need not open them. A tokenizer is trained on up to 10 million characters anyway, so this
+hardly raises the peak of memory."""
 
 T = TypeVar("T")
 
@@ -59,7 +61,7 @@ STDIN = "-"
 
 
 class _Checksum(RawIOBase):
-    """Stream that computes the checksum of what is read through it."""
+    """Raw stream that computes the size and SHA-256 of everything read through it."""
 
     def __init__(self, stream: BufferedReader) -> None:
         self._stream = stream
@@ -130,15 +132,16 @@ def _decoded(raw: BufferedReader, path: str, encoding: str) -> Iterator[str]:
 
 
 class _Room:
-    """Characters of whole files that a command may still keep."""
+    """Number of characters of whole files that a command may still keep in memory, shared by its
+    files."""
 
     def __init__(self, size: int) -> None:
         self.size = size
 
 
 class DataFile:
-    """A text file whose beginning is kept: the choice of a reader and the reader open it once. A
-    file that fits in the `room` is kept whole by the first complete pass."""
+    """A text file whose beginning is kept in memory, so that it is opened once for detecting the
+    format and reading. The first complete pass keeps the whole file if it fits in the `room`."""
 
     def __init__(self, path: str, encoding: str = "utf-8", room: _Room | None = None) -> None:
         self.path = path
@@ -158,13 +161,15 @@ class DataFile:
 
     @property
     def first_bytes(self) -> bytes:
-        """The first bytes as stored; empty for a stream, which is read only once."""
+        """The first bytes as stored; empty for a stream, from which they could not be read
+        again."""
         if self._first is None:
             self._first = b"" if is_stream(self.path) else _first_bytes(self._open(), self.path)
         return self._first
 
     def head(self) -> Iterator[str]:
-        """Yield the lines from the beginning; those read before are not read again."""
+        """Yield the lines from the beginning of the file. Lines that were read before come from
+        memory."""
         try:
             yield from lines_of(self.head_text(), self.name)
         except DataError:
@@ -172,7 +177,8 @@ class DataFile:
             raise
 
     def head_text(self) -> Iterator[str]:
-        """Yield the text from the beginning in chunks; those read before are not read again."""
+        """Yield the text from the beginning of the file in chunks. Chunks that were read before
+        come from memory."""
         at = 0
         while at < len(self._chunks) or self._read_on():
             yield self._chunks[at]
@@ -183,8 +189,8 @@ class DataFile:
         return lines_of(self.text(), self.name)
 
     def text(self) -> Iterator[str]:
-        """Yield all text of the file in chunks. The first complete pass opens it, computes its
-        checksum and keeps the text if there is room; later passes open it only if not."""
+        """Yield all text of the file in chunks. The first complete pass also computes the checksum,
+        and keeps the text if there is room. Without room, later passes open the file again."""
         if self._whole is not None:
             yield from self._whole
             return
@@ -212,7 +218,8 @@ class DataFile:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Size and SHA-256. The file is read for them only if no pass has read all of it."""
+        """Size and SHA-256 of the file. It is read for this only if no pass has read it
+        completely."""
         if self._identity is None:
             with _raw(self.path) as file:
                 checked = _Checksum(file)
@@ -223,7 +230,7 @@ class DataFile:
         return self._identity
 
     def close(self) -> None:
-        """Close the file; what has been read of its beginning is kept."""
+        """Close the file but keep the beginning that has been read."""
         if self._raw is not None and self.path != STDIN:
             self._raw.close()
         self._raw = self._rest = None
@@ -260,8 +267,8 @@ class DataFile:
 
 
 class DataFiles:
-    """Files and folders that a command has looked at: each file is opened once to decide what it
-    is, and each folder is listed once, whatever part of the command asks."""
+    """Cache of the files and folders that a command reads: each file is opened once to detect its
+    format, and each folder is listed once."""
 
     def __init__(self) -> None:
         self._room = _Room(KEPT)
@@ -270,7 +277,8 @@ class DataFiles:
         self._known: dict[Hashable, Any] = {}
 
     def file(self, path: str, encoding: str = "utf-8") -> DataFile:
-        """Return a file; the beginnings of a few files are kept, and all of some small ones."""
+        """Return a file. The beginnings of the last few files stay in memory, and some small files
+        as a whole."""
         key = (path, encoding)
         if key not in self._files:
             self._files[key] = DataFile(path, encoding, self._room)
@@ -282,7 +290,7 @@ class DataFiles:
         return self._files[key]
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` returned when it was first called for the key."""
+        """Return the cached result of `make` for this key; `make` is called only the first time."""
         if key not in self._known:
             self._known[key] = make()
         found: T = self._known[key]
@@ -320,7 +328,7 @@ class _Lines:
         self._extend(first)
         if not others:
             return []
-        # Between two line feeds of one piece nothing can be too long.
+        # Text between two line feeds of one piece is never longer than the limit.
         lines = ["".join(self.open_parts), *others[:-1]]
         self.open_parts, self.open_size = [], 0
         self._extend(others[-1])
@@ -351,7 +359,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 def parts(
     paths: str | Sequence[str], *, folders: bool = True, files: DataFiles | None = None
 ) -> list[str]:
-    """Expand patterns (`parts/*.tsv.gz`) to files; with `folders`, expand folders as well."""
+    """Expand glob patterns (`parts/*.tsv.gz`) to files; with `folders`, expand folders as well."""
     found: list[str] = []
     files = files or DataFiles()
     for path in ensure_list(paths):
@@ -395,8 +403,8 @@ def class_files(path: str | Path, files: DataFiles) -> list[tuple[Path, str]]:
 
 
 def is_by_class(path: str | Path, files: DataFiles) -> bool:
-    """Whether a folder has one subfolder of text files per class. Other files may be next to the
-    subfolders only if at least two of these hold .txt files."""
+    """Whether a folder has one subfolder of text files per class. Files beside the subfolders are
+    allowed only if at least two subfolders contain .txt files."""
     if not Path(path).is_dir():
         return False
     classes = class_folders(path, files)
@@ -460,7 +468,7 @@ def _standard_input() -> BufferedReader:
 
 
 class _Borrowed(RawIOBase):
-    """Standard input, wrapped so that closing the wrapper leaves it open."""
+    """Standard input in a wrapper that can be closed without closing standard input itself."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -473,7 +481,8 @@ class _Borrowed(RawIOBase):
 
 
 def _reject_other_formats(head: bytes, path: str, encoding: str) -> None:
-    """Raise a `DataError` for other formats, known by first bytes that do not occur in text."""
+    """Raise a `DataError` for binary formats, which are recognised by first bytes that no text
+    has."""
     name = display_name(path)
     binary = any(byte < 9 for byte in head)
     for first, (kind, call) in FOREIGN.items():
@@ -522,7 +531,8 @@ def _first_bytes(raw: BufferedReader, path: str) -> bytes:
 
 @contextmanager
 def _unpacked(raw: BufferedReader, path: str, encoding: str) -> Iterator[_Readable]:
-    """Yield the file, decompressed if its first bytes show it; no UTF-8 text starts with those."""
+    """Return the file, decompressed if its first bytes are those of a compressed format; no UTF-8
+    text starts with them."""
     head = _first_bytes(raw, path)
     suffix = Path(path).suffix
     if head.startswith(GZIP):
@@ -545,7 +555,8 @@ def _unpacked(raw: BufferedReader, path: str, encoding: str) -> Iterator[_Readab
 
 
 def _read(stream: _Readable, name: str) -> bytes:
-    """Read the available bytes without waiting for a full chunk: input may be typed."""
+    """Read the bytes that are available without waiting for a full chunk, because input may be
+    typed."""
     try:
         return stream.read1(CHUNK)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:

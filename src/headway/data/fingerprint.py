@@ -36,7 +36,8 @@ FIELDS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pa
           "text", "valid_text")  # fmt: skip
 MEDIA_FIELDS = ("media", "valid_media")
 SEEN = "seen.json"
-"""File in the prepared data of media with the states of the files that it was made from."""
+"""File with the state (names, sizes and times) of the media files that prepared data was made
+from."""
 
 COPIES = "input.tmp"
 
@@ -80,8 +81,8 @@ def _readable(path: str, copy: Path) -> str:
 
 
 def data_inputs(settings: RunSettings) -> dict[str, Any]:
-    """Return everything that determines the prepared data: the contents of the files, whatever
-    their folder, and the settings that change the result."""
+    """Return everything that determines the prepared data: the contents of the files, wherever they
+    are, and the settings that affect the result."""
     data = asdict(settings.data)
     known = files_of(settings)
     encoding = settings.data.encoding
@@ -105,7 +106,8 @@ def tokenizer_inputs(settings: RunSettings) -> dict[str, Any]:
 
 
 def inputs_match(inputs: Mapping[str, object], data: DataSettings) -> bool:
-    """Whether prepared data was made from files with the contents of these."""
+    """Whether the recorded inputs of prepared data are files with the same contents as the current
+    ones."""
     if inputs.get("kind") == "media":
         return bool(inputs["files"] == _contents_of(inputs, data))
     known = DataFiles()
@@ -117,7 +119,7 @@ def inputs_match(inputs: Mapping[str, object], data: DataSettings) -> bool:
 
 
 MEDIA_TARGETS = {one.name: one for one in (LABEL, WRITTEN, OTHER)}
-"""What may come with media, by its name in the manifest."""
+"""Columns that may accompany media, by their name in the manifest."""
 
 
 def _contents_of(inputs: Mapping[str, Any], data: DataSettings) -> list[str]:
@@ -129,7 +131,7 @@ def _contents_of(inputs: Mapping[str, Any], data: DataSettings) -> list[str]:
 
 
 def content_checksums(splits: Sequence[Sequence[Example]]) -> list[str]:
-    """Return for each split a checksum of the contents of its media and their other columns."""
+    """Return for each split a checksum of its media and of their labels or texts."""
     files = _files(splits)
     with ThreadPoolExecutor(cores(), thread_name_prefix="contents") as pool:
         sums = dict(zip(files, pool.map(_sum_of, files), strict=True))
@@ -137,8 +139,8 @@ def content_checksums(splits: Sequence[Sequence[Example]]) -> list[str]:
 
 
 def file_states(splits: Sequence[Sequence[Example]]) -> list[str]:
-    """Return for each split a checksum of the names, sizes and times of its files. If it has not
-    changed, the contents need not be read to know that they are the same."""
+    """Return for each split a checksum of the names, sizes and times of its files. While it stays
+    the same, the contents are taken to be unchanged and are not read."""
     sums = {path: str(_state(Path(path))) for path in _files(splits)}
     return [_examples_checksum(examples, sums) for examples in splits]
 

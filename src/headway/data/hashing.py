@@ -1,4 +1,4 @@
-"""Many texts at once as arrays of characters, and 64-bit hashes of them.
+"""Convert many texts to arrays of characters at once, and hash them to 64 bits.
 
 Texts are compared by their hashes, so that a corpus takes a few bytes per line. The hashes are the
 same in every process and on every machine.
@@ -19,13 +19,14 @@ UInt64Array = NDArray[np.uint64]
 IntArray = NDArray[np.int64]
 
 LONGEST = 10_000
-"""Characters of a text that its hash covers; the hash also contains the full length."""
+"""Maximum number of characters that the hash of a text covers. The hash also contains the full
+length, so longer texts with the same beginning usually still differ."""
 
 _END = 1
 """Code of the character that ends each text: U+0001, which does not occur in text."""
 
 _UNSEEN = np.uint32(0xFFFFFFFF)
-"""Code of characters without a number of their own yet."""
+"""Table entry of a character whose folded form has not been computed yet."""
 
 _BASE = 0x9E3779B97F4A7C15
 """2⁶⁴ divided by the golden ratio, an odd number: the multiplier of Fibonacci hashing (Knuth)."""
@@ -35,11 +36,11 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 
 @dataclass(frozen=True)
 class CharacterCodes:
-    """The characters of several texts, one after another, each followed by an end mark."""
+    """Character codes of several texts, concatenated, with an end mark after each text."""
 
     codes: UInt32Array
     sizes: IntArray
-    """Number of characters kept of each text, including its end mark."""
+    """Number of characters kept from each text, including its end mark."""
 
     lengths: IntArray
     """Number of characters of each original text."""
@@ -68,9 +69,9 @@ class CharacterCodes:
         return mix_bits(sums ^ mix_bits(self.lengths.astype(np.uint64)))
 
     def folded(self) -> CharacterCodes:
-        """Return the texts without case, punctuation, blanks and control characters."""
+        """Return the texts case-folded, without punctuation, white space and control characters."""
         codes = _FOLD.apply(self.codes)
-        # The marks are found by their place: the text may hold the same control character.
+        # End marks are found by position, because a text may contain the same control character.
         codes[self.starts + self.sizes - 1] = _END
         kept = codes != 0
         sizes = np.add.reduceat(kept, self.starts, dtype=np.int64)
@@ -85,7 +86,8 @@ def _powers_up_to(base: int, bits: int) -> UInt64Array:
 
 
 def _powers(base: int, n: int) -> UInt64Array:
-    """Return at least n of the powers 1, base, base², …; their number is doubled, for the cache."""
+    """Return the first powers of `base`, at least n of them. Their number is rounded up to a power
+    of two, so that the cache holds few arrays."""
     return _powers_up_to(base, max(16, (n - 1).bit_length()))
 
 
@@ -97,7 +99,8 @@ def mix_bits(numbers: UInt64Array) -> UInt64Array:
 
 
 def fold_hashes(texts: CharacterCodes, folded: CharacterCodes | None = None) -> UInt64Array:
-    """Hash texts without case and punctuation; texts of only punctuation are hashed whole."""
+    """Hash texts case-folded and without punctuation. Texts of only punctuation are hashed
+    unchanged."""
     folded = texts.folded() if folded is None else folded
     hashes = folded.hashes()
     bare = folded.lengths == 0
@@ -105,7 +108,7 @@ def fold_hashes(texts: CharacterCodes, folded: CharacterCodes | None = None) -> 
 
 
 class _FoldTable:
-    """Lazy table of the folded form of each character; 0 if the character is dropped."""
+    """Table of the folded form of each character, filled on demand; 0: the character is dropped."""
 
     def __init__(self) -> None:
         self._table = np.full(0x110000, _UNSEEN, np.uint32)

@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 from headway.data.hashing import CharacterCodes, IntArray
 
 BINS = 1 << 16
-"""Hash bins for trigrams: several times the number that two languages use."""
+"""Number of hash bins for trigrams: several times the number of trigrams in two languages, so that
+few collide."""
 
 MIN_TRIGRAMS = 8
 """Texts with fewer trigrams are too short to judge their language."""
 
 MARGIN = 0.5
-"""How much likelier each trigram must be on the other side, on average: e^0.5, 1.6 times."""
+"""Threshold on the log-likelihood ratio per trigram: text looks swapped if its trigrams are on
+average e^0.5 = 1.6 times as likely on the other side. A judgement between missed and false
+reports."""
 
 MIN_PROFILE = 1000
 """Trigrams that each side needs before its profile is used."""
@@ -62,9 +65,10 @@ class Profiles:
         self.counts = np.zeros((2, BINS))
 
     def swapped(self, source: Trigrams, target: Trigrams, *, learn: bool) -> NDArray[np.bool_]:
-        """Return for each pair of folded texts whether both look like the other side.
+        """Return for each pair of folded texts whether each of the two looks like text of the other
+        side.
 
-        With `learn` the texts are added to the profiles first, and each is compared with the
+        With `learn`, the texts are first added to the profiles, and each is compared with the
         profiles without its own trigrams.
         """
         sides = (source, target)
@@ -79,7 +83,8 @@ class Profiles:
         return (as_source < -MARGIN) & (as_target > MARGIN)
 
     def _scores(self, texts: Trigrams, own: int | None) -> FloatArray:
-        """Mean log-likelihood ratio per trigram of each text being a source, not a target."""
+        """Mean log-likelihood ratio per trigram of each text: positive if it looks like a source,
+        negative if it looks like a target."""
         seen = self.counts.copy()
         if own is not None:
             seen[own] = np.maximum(seen[own] - 1, 0)

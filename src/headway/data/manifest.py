@@ -1,4 +1,5 @@
-"""Folders sealed by a manifest of checksums, which is written last so that none is incomplete."""
+"""Folders with a manifest of checksums. The manifest is written last, so a folder that has one is
+complete."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ DataManifest = dict[str, Any]
 """Contents of a manifest, as JSON values."""
 
 UNHASHED_FILES = ("report.json", "valid.jsonl", "problems.jsonl", "items.problems", "seen.json")
-"""Files for people, with the paths of inputs: the fingerprint of the data ignores them."""
+"""Files that only people read. They contain paths of inputs, so the fingerprint of the data ignores
+them."""
 
 
 def write_manifest(folder: Path, facts: DataManifest) -> None:
@@ -41,8 +43,8 @@ def write_manifest(folder: Path, facts: DataManifest) -> None:
 def verified_manifest(
     folder: Path, note: Callable[[str], None] = lambda text: None
 ) -> DataManifest | None:
-    """Return the manifest if it and all files are byte for byte as written; otherwise None, and the
-    folder must be made again. `note` receives what is wrong with an existing folder."""
+    """Return the manifest if it and all files are unchanged; otherwise None, and the folder must be
+    made again. `note` receives a message about a damaged folder."""
     try:
         return _verified(folder)
     except FolderError as error:
@@ -80,7 +82,7 @@ def _verified(folder: Path) -> DataManifest:
 
 
 def _with_current_names(values: DataManifest) -> DataManifest:
-    """A manifest in which earlier names of settings and kinds of media are replaced."""
+    """Return a manifest in which earlier names of settings and of kinds of media are replaced."""
     if "form" in values:
         values = {**values, "form": _current_form(values["form"])}
     inputs = dict(values.get("inputs", {}))

@@ -1,8 +1,8 @@
-"""Choose the tokens of a text to mask and their replacements (BERT, 2018), and the positions of
-images and audio to mask and reconstruct.
+"""Choose which tokens of a text to mask and what replaces them (BERT, 2018), and which patches of
+images or frames of audio to mask and reconstruct.
 
-Every choice is a pure function of the seed, the epoch and the place in the corpus, so it needs no
-state and does not depend on which examples are in a batch together.
+Every choice is a pure function of the seed, the epoch and the position in the corpus. It therefore
+needs no stored state and does not depend on the composition of batches.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ STEP = np.uint64(0x9E3779B97F4A7C15)
 
 COUNT, CHOICE, FATE, WORD = range(4)
 ROWS, SHIFT = range(2)
-"""Purposes of random draws, for texts and for media: each has its own random numbers."""
+"""Purposes of random draws: the line above for texts, this one for media. Each purpose has its own
+random numbers."""
 
 ITEM = 1 << 24
-"""Stride between the random numbers of items: more than an item has positions."""
+"""Distance between the random numbers of consecutive items; no item has as many positions."""
 
 
 @dataclass(frozen=True)
 class CounterRandom:
-    """Uniform random numbers that can be drawn in any order (SplitMix64)."""
+    """Counter-based random number generator (SplitMix64): numbers can be drawn in any order."""
 
     seed: int
     epoch: int
-    """-1 for validation: the same choices every time."""
+    """Epoch number, or -1 for validation, which always has the same choices."""
 
     def uniform(self, purpose: int, places: IntArray) -> NDArray[np.float64]:
-        """Return one number in [0, 1) for each place."""
+        """Return one number in [0, 1) for each position. Draws for different purposes are
+        independent."""
         key = np.random.SeedSequence([self.seed, self.epoch + 1, purpose])
         x = key.generate_state(1, np.uint64) + (places.astype(np.uint64) + np.uint64(1)) * STEP
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -57,7 +59,7 @@ class FlatTexts:
 
 
 class TokenMasker:
-    """Masks the share `mask` of the tokens of texts, at least one in each text."""
+    """Mask the fraction `mask` of the tokens of texts, at least one token in each text."""
 
     def __init__(self, tokenizer: Tokenizer, settings: FillSettings) -> None:
         assert tokenizer.mask is not None
@@ -66,13 +68,14 @@ class TokenMasker:
         self.replacements = plain if len(plain) else np.array([self.mask])
 
     def counts(self, lengths: IntArray, first_places: IntArray, draws: CounterRandom) -> IntArray:
-        """Return the number of tokens to mask in each text; the share holds on average."""
+        """Return the number of tokens to mask in each text. It is rounded randomly, so that the
+        fraction is right on average."""
         wanted = self.settings.mask * lengths + draws.uniform(COUNT, first_places)
         return np.clip(wanted.astype(np.int64), 1, lengths)
 
     def choose(self, texts: FlatTexts, draws: CounterRandom) -> NDArray[np.bool_]:
         """Return for each token whether it is to be predicted. With whole words, words are taken in
-        a random order while all their pieces fit into the number, and the first in any case."""
+        random order until the next one has too many pieces; the first word is always taken."""
         first = np.cumsum(texts.lengths) - texts.lengths
         starts = np.ones(len(texts.tokens), np.bool_)
         if self.settings.whole_words:
@@ -94,8 +97,8 @@ class TokenMasker:
         return chosen[word]
 
     def apply(self, texts: FlatTexts, hidden: NDArray[np.bool_], draws: CounterRandom) -> IntArray:
-        """Return the texts as the model reads them. Most chosen tokens become the mask, some a
-        random token, and some stay, so that the model must predict every position well."""
+        """Return the input of the model. Most `hidden` tokens become the mask token, some a random
+        token, and some stay, so that the model must predict every position well."""
         tokens, places = texts.tokens.copy(), texts.places[hidden]
         fate = draws.uniform(FATE, places)
         random = draws.uniform(WORD, places) * len(self.replacements)
@@ -114,21 +117,22 @@ class TokenMasker:
 
 @dataclass(frozen=True)
 class PatchMasker:
-    """Chooses the share `mask` of the positions of each item to mask, in blocks of `span`. Leading
-    tokens that are not part of an image are never masked."""
+    """Choose the fraction `mask` of the positions of each item, in blocks of `span`. Leading
+    special tokens, such as the class token, are never masked."""
 
     mask: float
     span: int
 
     def count(self, n_rows: int) -> int:
-        """Return how many of `n_rows` positions to mask: at least one, but not all of several."""
+        """Return how many of `n_rows` positions to mask: at least one, but not all if there are
+        several."""
         return int(np.clip(round(self.mask * n_rows), 1, max(1, n_rows - 1)))
 
     def mask_images(
         self, items: IntArray, grid: tuple[int, int, int], draws: CounterRandom
     ) -> IntArray:
-        """Return the masked positions on the grid of each image, sorted (B H). In videos the same
-        place is masked in all frames, or a still object would be visible a moment later."""
+        """Return the masked positions of each image, sorted (B H). In videos the same patches are
+        masked in all frames; otherwise a static object would be visible in the next frame."""
         _, n_lines, n_columns = grid
         line, column = np.divmod(np.arange(n_lines * n_columns), n_columns)
         unit_P = line // self.span * n_columns + column // self.span
@@ -147,5 +151,6 @@ class PatchMasker:
 
 
 def _first(keys_BP: NDArray[np.float64], n: int) -> IntArray:
-    """Return the sorted positions of the `n` smallest keys; equal keys are taken in order."""
+    """Return the sorted positions of the `n` smallest keys. Equal keys are taken in order of
+    position."""
     return np.sort(np.argsort(keys_BP, axis=1, kind="stable")[:, :n], axis=1)

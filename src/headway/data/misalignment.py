@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 from headway.data.files import display_name, open_lines
 
 MIN_GAIN = 2.0
-"""Least gain, in badly matching pairs, of a shift; with less, the end of one file is missing."""
+"""Minimum gain from assuming a shift, in badly matching pairs. With less, lines are assumed to be
+missing at the end of a file."""
 
 FloatArray = NDArray[np.float64]
 
 MAX_SLIPS = 16
-"""If more lines than this are missing, they are assumed to be missing in one place."""
+"""Largest number of missing lines for which every place is tried for each line. Beyond it, all are
+assumed to be missing in one place, because the work grows with this number."""
 
 
 def describe_misalignment(
@@ -41,7 +43,7 @@ def first_misaligned_row(source: FloatArray, target: FloatArray) -> int:
     """Return the first row that is better aligned with a shift than without one.
 
     Among all ways to insert the missing lines, the one with the least unusual length ratios wins.
-    If that is hardly better than dropping the last lines, the result is the number of rows.
+    If it is hardly better than a truncated file, the result is the number of rows.
     """
     if len(source) > len(target):
         source, target = target, source
@@ -52,7 +54,7 @@ def first_misaligned_row(source: FloatArray, target: FloatArray) -> int:
     origins = np.arange(len(source) + 1)  # where the first shift happened, if one ended here
     for step, costs in enumerate(so_far[1:]):
         gain = best - costs
-        # The latest row at which leaving the previous shift was cheapest up to here.
+        # Row at which it was best to leave the previous shift, for every number of rows so far.
         lowest = np.minimum.accumulate(gain)
         rows = np.arange(len(gain))
         at = np.maximum.accumulate(np.where(gain <= lowest, rows, 0))
@@ -63,7 +65,8 @@ def first_misaligned_row(source: FloatArray, target: FloatArray) -> int:
 
 
 def _costs(source: FloatArray, target: FloatArray) -> FloatArray:
-    """Cumulative cost of the first n rows, for every n: capped distances from the usual ratio."""
+    """Cumulative cost of the first n rows, for every n. The cost of a row is the distance of its
+    log length ratio from the median, at most 1."""
     ratio = np.log((source + 3) / (target + 3))
     usual = np.median(ratio)
     return np.concatenate([[0.0], np.cumsum(np.minimum(np.abs(ratio - usual), 1.0))])

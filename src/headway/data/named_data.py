@@ -1,4 +1,4 @@
-"""Names in a command or call, for columns and files, as settings of `data`.
+"""Convert the names of columns and files in a command or call to settings of `data`.
 
 Columns of data are bound by their names, never by their order. Training and evaluation share this.
 """
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from headway.data.columns.media import MediaColumn
 
 ColumnLayout = tuple[FileSetting, tuple[Column, ...]]
-"""The setting that takes the files, and the columns that they must have."""
+"""Form of data: the setting that takes its files, and the columns that the files must have."""
 
 
 def layouts_of(task: str, what: Modality | None = None) -> tuple[ColumnLayout, ...]:
-    """Return the layouts that the data of a task may have; the first whose columns are all present
-    is used. `what` restricts them to one modality."""
+    """Return the possible forms of data for a task. The first form whose columns are all present is
+    used. `what`: only forms of this modality."""
     if task not in (*SPECS, *ALIASES):
         raise ConfigError(f"unknown task {task!r}.{suggest(task, SPECS)}")
     found: list[ColumnLayout] = []
@@ -62,10 +62,13 @@ def bind_data(
     what: Modality | None = None,
     files: DataFiles | None = None,
 ) -> BoundData:
-    """Bind the columns of data by `needs` (`{"text": "review"}`), by `usual` (settings of a run
-    whose training data had these columns), by their usual names, or because only one column fits.
-    If none of these decides, a `ConfigError` lists all columns. `like` is other data whose binding
-    is reused."""
+    """Bind the columns of data to the inputs and targets of a task.
+
+    A column is bound by `needs` (`{"text": "review"}`), by `usual` (settings of a run, with the
+    names in its training data), by its usual names, or because no other column fits. Otherwise a
+    `ConfigError` lists all columns. `like`: other data, whose binding is reused. `what`: the
+    modality.
+    """
     table = table_of(data)
     if like is not None and table is not None:
         needs = {one.name: name for name, one in like.columns.items()} | dict(needs or {})
@@ -89,7 +92,8 @@ def bind_data(
         raise DataError("the data has no rows.")
     fits = [layout for layout in layouts if set(needs) <= _words(layout)]
     errors = []
-    # A column with the name of an image column is not text, even if it could be read as such.
+    # Guesses come last: a column named for images is not text, even if its paths could be read as
+    # text.
     for guesses, (form, columns) in product((False, True), fits):
         try:
             bound = bind(table, _with_argument_names(columns, needs), guesses=guesses)
@@ -108,10 +112,9 @@ def bind_data(
 
 
 def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
-    """Return settings of `data` from keywords when no data is given. Keywords name files; those
-    that cannot be files name columns, and so do texts next to `media` and `pairs`, which are
-    tables.
-    """
+    """Return settings of `data` from keyword arguments, if no data is given by position. Keywords
+    name files; those that cannot be files name columns. Beside `media` and `pairs`, which are
+    tables, texts name columns, too."""
     needs = {name: one for name, one in needs.items() if one is not None}
     table = "media" in needs or "pairs" in needs
     found: dict[str, object] = {}
@@ -139,7 +142,8 @@ def as_files(
     usual: DataSettings | None = None,
     what: Modality | None = None,
 ) -> Iterator[dict[str, object]]:
-    """Yield settings of `data` for any kind of data; a table is in a temporary file meanwhile."""
+    """Yield settings of `data` for data in any form. A table in memory is written to a temporary
+    file meanwhile."""
     found = bind_data(task, data, needs, usual, what=what)
     with work_folder() as folder:
         found.write(folder)
@@ -149,7 +153,8 @@ def as_files(
 def _layouts(
     layouts: tuple[ColumnLayout, ...], task: str, fields: Sequence[str], usual: DataSettings | None
 ) -> tuple[ColumnLayout, ...]:
-    """Return the layouts with the column names of a run, and with its fields if it has any."""
+    """Return the forms of data with the column names of a run, and with its fields if it has
+    any."""
     if fields:
         group = [class_of("field")(name, optional=True) for name in fields]
         optional = not spec_of(task).is_single_label
@@ -166,7 +171,7 @@ def _layouts(
 
 
 def _with_training_name(column: Column, usual: DataSettings) -> Column:
-    """Return the column with its name in training, unless that was only a number."""
+    """Return the column with the name that it had in training, unless that was only a number."""
     name = getattr(usual, column.setting) if column.setting else ""
     if not name or name.isdecimal():
         return column
@@ -232,8 +237,7 @@ def _is_list(path: str) -> bool:
 def _lists_media(
     path: str, columns: Sequence[Column], texts: Sequence[Column], encoding: str, files: DataFiles
 ) -> bool:
-    """Whether a table has a column of file names with the right endings, and no column with the
-    name of a text column."""
+    """Whether a table has a column of media file names, and no column named like a text column."""
     try:
         table = open_table(path, DataSettings(encoding=encoding), columns, files=files)
     except UserError:

@@ -33,7 +33,7 @@ def read_pairs(
 
 
 def _rereadable(path: str, folder: Path) -> str:
-    """Return a file that can be read twice: columns are bound before pairs are read."""
+    """Return a file that can be read twice, because columns are bound before pairs are read."""
     if not is_stream(path):
         return path
     spool(path, folder / "standard-input")

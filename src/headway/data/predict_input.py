@@ -1,9 +1,9 @@
-"""Input files for prediction, read by the columns that a run was trained on.
+"""Read input files for prediction, with the columns that a run was trained on.
 
 Texts are read from the same columns as in training, header lines are skipped, and the columns that
 the run predicts (labels, tags, translations) are ignored. A file that is not a table has one text
-per line, like standard input. Every line is one question, empty ones too, so that answers stay on
-the lines of their questions.
+per line, like standard input. Every line is one input, even if it is empty, so that line n of the
+output answers line n of the input.
 """
 
 from __future__ import annotations
@@ -56,16 +56,17 @@ from headway.specs.needs import TEXT, WORDS, MediaModality
 from headway.specs.tasks import Spec
 
 Question = str | tuple[str, ...]
-"""A text, two texts to compare, or the fields of a document in order, empty where absent."""
+"""Text input for prediction: one text, a tuple of two texts to compare, or the fields of a document
+in order, of which some may be empty."""
 
 Note = Callable[[str], None]
 
 TARGETS = ("label", "labels", "number", "target")
-"""Columns that input for prediction does not need."""
+"""Names of columns that contain targets, which input for prediction does not need."""
 
 
 class InputRow(NamedTuple):
-    """A question of a file, and the row that it is in."""
+    """Input for prediction, with all cells of its row in the file."""
 
     question: Question | Example
     row: Mapping[str, object]
@@ -73,7 +74,7 @@ class InputRow(NamedTuple):
 
 @dataclass(frozen=True)
 class InputFile:
-    """The questions of a file, in order."""
+    """Inputs for prediction from a file, in order."""
 
     columns: tuple[str, ...]
     """Names of all columns; empty for a file with one word per line."""
@@ -84,7 +85,8 @@ class InputFile:
 def questions(
     path: str, settings: RunSettings, note: Note = lambda text: None
 ) -> Iterator[Question]:
-    """Yield the questions of a file in order; `note` receives how its columns are used."""
+    """Yield the inputs of a text file in order. `note` receives a message on how its columns are
+    used."""
     return (cast(Question, one.question) for one in _text_file(path, settings, note).inputs)
 
 
@@ -92,9 +94,9 @@ def open_inputs(
     paths: Sequence[str], settings: RunSettings, note: Note = lambda text: None, *,
     needs: Mapping[str, str] | None = None, rows: bool = False,
 ) -> InputFile:  # fmt: skip
-    """Open files for prediction, one after another. `needs` may name columns:
-    `{"text": "review"}`. With `rows`, all columns are read, and lists and folders of media are
-    expanded to their items."""
+    """Open input files for prediction and chain them. `needs` may name columns: `{"text":
+    "review"}`. With `rows`, all columns are read, and lists and folders of media are expanded to
+    their items."""
     if spec_of(settings).is_text:
         files = [_text_file(one, settings, note, needs=needs, rows=rows) for one in paths]
     else:
@@ -111,7 +113,7 @@ def open_inputs(
 
 
 def _with_ends(files: Sequence[InputFile]) -> Iterator[InputRow]:
-    """Chain files of one word per line, with an empty line between two files."""
+    """Chain files with one word per line, with an empty line between files to end the sentence."""
     last = ""
     for file in files:
         if last.strip():
@@ -145,7 +147,7 @@ def _text_file(
 def _tagger_lines(
     file: DataFile, settings: RunSettings, columns: Sequence[Column], note: Note
 ) -> InputFile | None:
-    """Return the words or sentences of a file that is not a table; None for a table."""
+    """Return the inputs of a tagger from a file that is not a table; None for a table."""
     if _is_tagged_table(file, settings):
         return None
     found = _words(file, settings, note)
@@ -168,7 +170,8 @@ def _plain_lines(
 
 
 def _named_by(columns: list[Column], needs: Mapping[str, str] | None) -> list[Column]:
-    """Rename the columns as arguments say; `text` always refers to the first."""
+    """Give columns the names that keyword arguments contain. `text` always means the first
+    column."""
     for word, name in (needs or {}).items():
         i = next((i for i, one in enumerate(columns) if word in one.python_names), 0)
         columns[i] = replace(columns[i], given_name=name, is_strict=True, optional=False)
@@ -204,7 +207,8 @@ def _row_of(raw: RawRow, names: Sequence[str], table: Table) -> Mapping[str, obj
 
 
 def input_columns(settings: RunSettings) -> list[Column]:
-    """Return the columns that the run reads, and those that it predicts as optional ones."""
+    """Return the columns that the run reads. Columns that it predicts are included as optional
+    ones."""
     data, spec = settings.data, spec_of(settings)
     if data.fields:
         return list(text_schema("fields", settings).columns)
@@ -230,8 +234,8 @@ def _targets(settings: RunSettings) -> set[str]:
 
 
 def input_words(settings: RunSettings) -> set[str]:
-    """Return the words by which options and arguments name the columns that a run reads; `text`
-    always refers to the first."""
+    """Return the names under which options and arguments can rename the columns that a run reads.
+    `text` always means the first column."""
     columns = [one for one in input_columns(settings) if not one.is_field]
     found = {
         word for one in columns for word in one.python_names if one.name not in _targets(settings)
@@ -243,8 +247,8 @@ def bind_inputs(
     table: Table, settings: RunSettings, needs: Mapping[str, str] | None = None, *,
     guesses: bool = True,
 ) -> Binding:  # fmt: skip
-    """Bind the columns of a table that a run reads, as in training. `needs` may name them:
-    `{"text": "review"}`. A tagger reads sentences if there are no lists of words."""
+    """Bind the columns that a run reads in a table, as in training. `needs` may name them:
+    `{"text": "review"}`. A tagger reads sentences if the table has no lists of words."""
     columns, targets = input_columns(settings), _targets(settings)
     if not table.name:  # names of training are tried first; numbers of a file mean nothing here
         columns = [
@@ -266,7 +270,7 @@ def bind_inputs(
 
 
 def _has_words(table: Table, column: Column) -> bool:
-    """Whether some column holds lists."""
+    """Whether some column contains lists."""
     names = [column.given_name] if column.is_strict else table.columns
     return any(isinstance(to_python(row.get(name)), list) for row in table.sample for name in names)
 
@@ -277,7 +281,7 @@ def _table_inputs(
 ) -> InputFile:  # fmt: skip
     data, columns = settings.data, input_columns(settings)
     targets = [one for one in columns if one.name in _targets(settings)]
-    # Columns may have any name, but a line that is not a header must not be taken for one.
+    # Columns may have any name, but a line of data must not be taken for a header.
     guesses = any(is_named(table, one) for one in targets)
     binding = bind_inputs(table, settings, needs, guesses=guesses)
     written = spec_of(settings).reads_documents
@@ -302,7 +306,7 @@ def _table_inputs(
 
 
 def describe_media_columns(path: str, data: DataSettings, what: MediaModality) -> str:
-    """Describe which column of a list of media is read."""
+    """Describe which column of a list of media files is read."""
     [bound] = media_tables([path], data, media_columns(what, None, data))
     table = bound.table
     (name,) = (name for name, one in bound.binding.items() if not one.is_region)
@@ -315,7 +319,7 @@ def describe_media_columns(path: str, data: DataSettings, what: MediaModality) -
 
 
 ROLES = {"source": "text", "other": "second text"}
-"""Names of columns in messages about inputs, where the task has another name."""
+"""Names of columns in messages about inputs, if they differ from the names in the task."""
 
 
 def describe_columns(table: Table, binding: dict[str, Column]) -> str:
@@ -353,8 +357,9 @@ def _is_table(
     file: DataFile, data: DataSettings, spec: Spec, columns: Sequence[Column],
     labels: Sequence[str] = (),
 ) -> bool:  # fmt: skip
-    """Whether a file must be read as a table: it has the columns of training by name, by number or
-    by usual names, or it cannot be plain text, so that reading it reports what is missing."""
+    """Whether a file must be read as a table. It is one if it has the columns of training, by name
+    or number or under usual names. A file that cannot be plain text counts as one, too, so that
+    reading it reports what is missing."""
     if file.first_bytes.startswith(PARQUET_START) or data.fields:
         return True
     path, head = file.path, _head(file)
@@ -388,12 +393,12 @@ def _is_table(
         return False
     if all(name.isdecimal() for name in names):
         return len(cells) != len(names)
-    # A model that compares two texts reads lines of two texts with a tab as plain input.
+    # A model that compares two texts also accepts lines of two texts separated by a tab.
     return not (data.other_field and len(cells) == 2)
 
 
 def _columns_of_tagger(settings: RunSettings) -> tuple[Column, ...]:
-    """The columns of a tagger's input: lists of words, or sentences not yet cut into words."""
+    """Columns of input for a tagger: lists of words, or whole sentences."""
     first = input_columns(settings)[0]
     return (
         first,
@@ -402,7 +407,7 @@ def _columns_of_tagger(settings: RunSettings) -> tuple[Column, ...]:
 
 
 def _sentences(words: Column) -> Column:
-    """Return the column of sentences that may be there instead of lists of words."""
+    """Return the column of whole sentences, which may replace lists of words."""
     return class_of("text")(
         "text", "text_field", TEXT.also, words.optional, given_name=words.given_name,
         is_strict=words.is_strict,
@@ -410,7 +415,7 @@ def _sentences(words: Column) -> Column:
 
 
 def _is_tagged_table(file: DataFile, settings: RunSettings) -> bool:
-    """Whether a column holds sentences or lists of words; otherwise each line is one word."""
+    """Whether a column contains sentences or lists of words. Otherwise each line is one word."""
     if is_stream(file.path):
         return False
     if file.first_bytes.startswith(PARQUET_START) or has_extension(file.path, COMMA):
@@ -427,7 +432,7 @@ def _is_tagged_table(file: DataFile, settings: RunSettings) -> bool:
 
 
 def _in_columns(file: DataFile, settings: RunSettings) -> bool:
-    """Whether each line holds a word, and not a sentence."""
+    """Whether each line contains a single word rather than a sentence."""
     if is_stream(file.path):
         return False
     head = [one for one in _head(file) if not one.startswith(DOCUMENT)]
@@ -438,7 +443,7 @@ def _in_columns(file: DataFile, settings: RunSettings) -> bool:
 
 
 def _words(file: DataFile, settings: RunSettings, note: Note) -> Iterator[Question]:
-    """Yield sentences, or CoNLL lines converted to tab-separated columns with the word first."""
+    """Yield sentences as they are, or CoNLL lines as tab-separated columns with the word first."""
     data = settings.data
     columns = [one for one in text_schema("tagged", settings).columns if one.is_words]
     lines = file.lines()
@@ -465,7 +470,7 @@ def _words(file: DataFile, settings: RunSettings, note: Note) -> Iterator[Questi
 def _json_words(
     file: DataFile, column: Column, data: DataSettings, note: Note
 ) -> Iterator[Question]:
-    """Yield lines of JSON, each one sentence; errors name the line by its number."""
+    """Yield JSON lines of one sentence each. Errors name the line by its number."""
     for number, line in enumerate(file.lines(), 1):
         where = f"{file.name}, line {number:,}"
         try:

@@ -1,11 +1,12 @@
 """Prepare data files for training: check, split, tokenise and store them in the run folder.
 
-The result is the folder `data/`. It is built beside it and moved there when complete; if the
-process is killed at any moment, the next one resumes the work. The folder has checksums of itself
-and of its inputs, so that it is reused exactly if nothing has changed. Preparing uses all cores,
-and memory for a few blocks of text and about 100 bytes per example. Texts are read twice, for the
-check with their checksum and for their tokens, and once more to learn a vocabulary, from the files
-or, if they are small, from memory; media are read once, and the check uses facts stored about them.
+The result is the folder `data/`. It is built under a temporary name and renamed when complete. If
+the process is killed at any moment, the next one resumes the work. The folder stores checksums of
+itself and of its inputs, so that it is reused exactly if nothing has changed. Preparing uses all
+cores, and memory for a few blocks of text and about 100 bytes per example. Texts are read twice,
+for the check with their checksum and for their tokens, and once more to learn a vocabulary, from
+the files or, if they are small, from memory; media are read once, and the check uses facts stored
+about them.
 """
 
 from __future__ import annotations
@@ -71,11 +72,12 @@ from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_on_texts, train_vocabularies
 
 FEW_DOCUMENTS = 20
-"""With fewer documents, a tenth of the characters is held out instead of whole documents."""
+"""With fewer documents, the last tenth of the characters is held out instead of whole documents: a
+few documents would be a poor sample."""
 
 MIXED = 6
-"""Seed of the order of validation media. Folders are read class by class, but the first examples,
-on which training is evaluated on the way, must be a fair sample."""
+"""Seed of the order of validation media. Folders are read class by class, but evaluations during
+training use the first examples, which must be a fair sample. Any number would do."""
 
 RECORD_SECONDS = 2.0
 """Seconds between records of the progress: the most work that an interruption loses."""
@@ -115,7 +117,7 @@ def prepare(
             # Work resumes after whole blocks, so the blocks and columns must be the same as before.
             blocks = [source.BLOCK, source.BLOCK_CHARACTERS, lines.PIECE]
             cut = {"blocks": blocks, **({"shapes": len(WordShape)} if schema.is_tagged else {})}
-            # Without an earlier attempt, the scan of the files also computes their checksums.
+            # Without an earlier attempt, the scan of the files computes their checksums on the way.
             with open_workdir(folder / DATA, lambda: wanted() | cut, progress.note) as place:
                 build = DataBuilder(both or sources(settings), place, progress)
                 facts = build.run(tokenizer, specials)
@@ -133,7 +135,8 @@ def prepare(
 def _other_inputs(
     schema: Schema, settings: RunSettings, tokenizer: Tokenizer | None, specials: Sequence[str]
 ) -> DataManifest:
-    """Return what determines the prepared data besides the files and the settings of `data`."""
+    """Return what determines the prepared data besides the contents of the files and the `data`
+    settings."""
     given = tokenizer and hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
     found: DataManifest = {"kind": schema.name, "specials": list(specials), "given": given}
     if schema.is_tagged:
@@ -145,8 +148,8 @@ def _other_inputs(
 
 
 def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataManifest:
-    """Return everything that determines the prepared data. If names, sizes and times of the files
-    have not changed, their contents are not read again."""
+    """Return everything that determines the prepared data of media. Contents are read again only if
+    the names, sizes or times of the files have changed."""
     settings, media = both[0].settings, both[0].schema.media
     assert media is not None
     if settings.data.on_bad_row == "error":
@@ -180,7 +183,8 @@ def _check_data_given(schema: Schema, settings: RunSettings) -> None:
 
 
 class DataBuilder:
-    """Builds all files of the folder except the manifest, in stages, each of which runs once."""
+    """Builder of all prepared files except the manifest. Its stages are recorded, and each runs
+    only once."""
 
     def __init__(
         self, both: tuple[DataSource, DataSource], place: WorkDir, progress: Progress
@@ -242,7 +246,7 @@ class DataBuilder:
         return "characters" if self.schema.counts_characters else self.schema.unit
 
     def _surveys(self) -> tuple[DatasetScan, DatasetScan | None]:
-        """Survey the training data, and the validation data if it was given."""
+        """Scan the training data, and the validation data if there are any."""
         if self.media is not None:
             seen, held = scan_media(self.training, self.place.results), None
             if self.validation.is_given:
@@ -256,7 +260,7 @@ class DataBuilder:
         return seen, held
 
     def _plan(self, split: Path) -> DataManifest:
-        """Check and split the data, which needs no tokenizer."""
+        """Check and split the data: the stage that needs no tokenizer."""
         seen, held = self._surveys()
         report = check(seen, held)
         if report.impossible:
@@ -341,8 +345,8 @@ class DataBuilder:
     def _media_blocks(
         self, held_out: NDArray[np.bool_], usable: NDArray[np.bool_]
     ) -> Iterator[RoutedBlock]:
-        """Yield blocks of training examples in order, then of shuffled validation examples, each
-        with the number under which its media are stored."""
+        """Yield blocks of training examples in order, then of validation examples in random order,
+        each with the number under which its media are stored."""
         folder, n = self.place.results, len(usable)
         training = stored_examples(self.training, folder)
         validation = list(compress(training, held_out))
@@ -358,8 +362,9 @@ class DataBuilder:
 
 
 def stored_examples(source: DataSource, folder: Path, first: int = 0) -> list[Example]:
-    """Return examples with the numbers of their media in the folder, after the `first` examples of
-    others. An unreadable item has the number of another one and must not be used."""
+    """Return examples whose media are replaced by their numbers in the folder, where they follow
+    the `first` examples of other sources. An unreadable item has the number of another one and must
+    not be used."""
     names = source.schema.media_names
     stored = np.cumsum(read_media_records(folder)["marks"] & UNREADABLE == 0) - 1
     rows = stored.reshape(-1, len(names))[first:].tolist()
@@ -378,9 +383,9 @@ def _for_training(source: DataSource, router: Router) -> Iterator[source.Example
 def evaluation_set(
     settings: RunSettings, tokenizer: Tokenizer, labels: Sequence[str]
 ) -> tuple[Columns, list[DataManifest]]:
-    """Load the files of `data.text` (or `data.pairs`) for evaluation: the encoded columns in
-    memory, and the examples as in the files. A label not among `labels` raises an error with its
-    place."""
+    """Load the files of `data.text` (or `data.pairs`) for evaluation. Returns the encoded columns
+    in memory, and the examples as in the files. A label that is not in `labels` raises an error
+    with its file and line."""
     _check_data_given(schema_of(settings), settings)
     with work_folder() as folder:
         words = folder / "tokenizer.json"
@@ -416,12 +421,9 @@ def evaluation_media(
     tokenizer: Tokenizer | None = None,
     progress: Progress = SILENT,
 ) -> EvaluationMedia:
-    """Load everything in `data.media` for evaluation. An item that cannot be read, has no target or
-    a label not among `labels` raises an error with its place, because leaving it out would change
-    the score.
-
-    Texts are tokenised if a tokenizer is given.
-    """
+    """Load all media of `data.media` for evaluation. An item that cannot be read, lacks a target or
+    has a label that is not in `labels` raises an error with its place, because leaving it out would
+    change the score. Texts are tokenised if a tokenizer is given."""
     if not settings.data.media:
         raise DataError(f"no data to evaluate was given. Give {DATA_ARGUMENT} after the run.")
     source, _ = sources(settings, media)
@@ -441,7 +443,7 @@ def evaluation_media(
         with DatasetWriter(kept, words, labels, folder) as encoder:
             encoder.run(all_for_validation(kept, examples), lambda routed: None)
         facts = {"columns": encoder.stores, "fields": (), "n_bytes": encoder.count.n_bytes}
-        # The files stay mapped after their folder is removed.
+        # The mapped files stay readable after their folder is removed.
         opened = open_columns(folder, "valid", {**facts, "form": asdict(media.form)})
     found = targets if source.schema.has_target else []
     return EvaluationMedia(opened, [one.place for one in source], found)

@@ -21,30 +21,31 @@ from headway.data.source import DataSource, Example, in_example_blocks
 from headway.data.workers import map_blocks
 
 EMPTY, SAME, SWAPPED, CONTROL, REPLACED, GARBLED = (1 << bit for bit in range(6))
-"""Marks of an example: no text, or a side without; both sides alike; sides look swapped; control
-characters; U+FFFD; UTF-8 that was once read as Latin-1."""
+"""Bits that mark examples: no text or an empty side; identical sides; sides that look swapped;
+control characters; the replacement character U+FFFD; UTF-8 that was decoded as Latin-1."""
 
 ColumnBlock = tuple[NDArray[Any], ...]
-"""Columns of a block."""
+"""Computed columns of one block of examples."""
 
 _JOIN = "\t"
 
 ROOM = 1 << 19
-"""Rows by which columns grow at a time."""
+"""Number of rows by which arrays grow at a time: a few megabytes per column."""
 
 MOST_PROBLEMS = 10_000
-"""Most problems that are listed: memory must stay bounded for a file in the wrong format."""
+"""Maximum number of problems that are listed, so that a file in the wrong format does not fill the
+memory."""
 
 
 @dataclass
 class LabelScan:
-    """Labels or tags of a split, with counts and problems."""
+    """Labels or tags of a split: their counts, and examples with problems."""
 
     places: dict[str, str] = field(default_factory=dict)
-    """Place where each was first seen."""
+    """Where each label was first seen."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    """Number of each, in the order of their first occurrence."""
+    """Number assigned to each label, in the order of first occurrence."""
 
     counts: Counter[str] = field(default_factory=Counter)
     n_unlabelled: int = 0
@@ -52,16 +53,16 @@ class LabelScan:
 
     first_unlabelled: str = ""
     misfits: int = 0
-    """Number of tags that do not fit their scheme."""
+    """Number of tags that do not fit their tag scheme."""
 
     first_misfit: str = ""
     problems: dict[str, str] = field(default_factory=dict)
-    """Errors of examples that are left out, by place: the first `MOST_PROBLEMS`."""
+    """Errors of examples that are left out, by their place; only the first `MOST_PROBLEMS`."""
 
     n_problems: int = 0
 
     present: Counter[str] = field(default_factory=Counter)
-    """Number of examples that have each field."""
+    """Number of examples in which each field of a document is present."""
 
     def add(self, item: Example, target: Column | None, columns: Sequence[str]) -> int:
         """Count an example and return the number of its first label; -1 without labels."""
@@ -89,17 +90,17 @@ class LabelScan:
 
 @dataclass(frozen=True)
 class DatasetScan:
-    """Facts about each example (a document is one example), in about 40 bytes each."""
+    """Facts about all examples of a split in about 40 bytes each. A document is one example."""
 
     source: DataSource
     key: UInt64Array
-    """Hash of the text, the source, or all fields, without case and punctuation."""
+    """Hash of the text, the source or all fields, ignoring case and punctuation."""
 
     other: UInt64Array
-    """Hash of the second text or the target; the same as `key` without a second."""
+    """Hash of the second text or the target; equal to `key` without one."""
 
     exact: UInt64Array
-    """Hash of the unchanged texts."""
+    """Hash of the texts with case and punctuation."""
 
     lengths: tuple[NDArray[np.integer[Any]], ...]
     """Lengths in characters: of the whole example, or of source and target."""
@@ -130,7 +131,7 @@ class DatasetScan:
         return np.flatnonzero(self.flags & mark)
 
     def examples(self, rows: Iterable[int]) -> dict[int, Example]:
-        """Read the first item of some rows again."""
+        """Read the examples of these rows again, each by its first item."""
         wanted = set(rows)
         last = max(wanted, default=-1)
         firsts = (item for item, first in with_first_flags(self.source) if first)
@@ -153,8 +154,8 @@ def scan_examples(
     learn: bool = True,
 ) -> DatasetScan:
     """Read all files once; `advance` receives the amount read, in the unit of the source. With
-    `learn`, pairs are added to the profiles of source and target; without, they are only compared
-    with the finished profiles."""
+    `learn`, the texts of pairs are added to the language profiles of source and target. Without,
+    they are only compared with the profiles."""
     names, blocks = LabelScan(), _Blocks(source)
     schema = source.schema
     labelled = schema.has_classes
@@ -189,7 +190,7 @@ def scan_examples(
         # A mark of any piece applies to the document; it is empty only if all pieces are.
         empty: NDArray[np.uint8] = np.bitwise_and.reduceat(marks & np.uint8(EMPTY), firsts)
         marks = np.bitwise_or.reduceat(marks & ~np.uint8(EMPTY), firsts) | empty
-        # Documents are told apart by how they begin and by their length.
+        # A document is identified by the text of its first piece and its length.
         exact = exact[firsts] ^ mix_bits(lengths[0].astype(np.uint64))
         key, label = key[firsts], label[firsts]
         other = key
@@ -197,7 +198,8 @@ def scan_examples(
 
 
 def scan_media(source: DataSource, folder: Path, first: int = 0) -> DatasetScan:
-    """Survey media that were decoded into the folder, after the `first` examples of others."""
+    """Scan media that were decoded into the folder. `first`: number of examples of another split
+    that come before them."""
     examples, each_has = list(source), len(source.schema.media_columns)
     here = slice(first * each_has, (first + len(examples)) * each_has)
     facts = read_media_records(folder)[here].reshape(-1, each_has)
@@ -226,7 +228,8 @@ class _Block(NamedTuple):
 
 
 class _Blocks:
-    """Iterator over the texts of a source in blocks, by column; `taken` queues their examples."""
+    """Iterator over the texts of a source, in blocks by column. The examples of each block are
+    appended to `taken`."""
 
     def __init__(self, source: DataSource) -> None:
         self.source = source
@@ -262,7 +265,8 @@ class _BlockScan(NamedTuple):
 
 @dataclass(frozen=True)
 class _BlockScanner:
-    """Function that computes the facts of a block of texts, in any process."""
+    """Callable that computes facts about a block of texts. It can be pickled for worker
+    processes."""
 
     translated: bool
     """Whether the second column is a translation of the first."""
@@ -295,7 +299,7 @@ class _BlockScanner:
 
 
 class GrowingColumns:
-    """Columns that grow block by block. Joining many small arrays at the end would take twice the
+    """Arrays that grow block by block. Joining many small arrays at the end would take twice the
     memory, because memory of small arrays is not returned to the system."""
 
     def __init__(self) -> None:
@@ -319,16 +323,17 @@ class GrowingColumns:
 
 
 def damage_flags(texts: CharacterCodes) -> NDArray[np.uint8]:
-    """Return marks of texts with characters that suggest damage."""
+    """Return marks of texts that contain characters which suggest a damaged encoding."""
     marks = np.zeros(len(texts.sizes), np.uint8)
-    # Only what is not printable ASCII can be one; unsigned numbers below 0x20 become huge here.
+    # Only characters outside printable ASCII are suspicious. Unsigned subtraction makes those below
+    # 0x20 large.
     odd = np.flatnonzero(texts.codes - np.uint32(0x20) >= 0x5F)
     codes, following = texts.codes[odd], texts.codes[np.minimum(odd + 1, len(texts.codes) - 1)]
     ends = texts.starts + texts.sizes - 1
     rows = np.searchsorted(ends, odd)
     inside = odd != ends[rows]
     control = ((codes < 0x20) & (codes != 0x09)) | ((codes >= 0x7F) & (codes < 0xA0))
-    # "Ã¤" is what becomes of "ä", "â€" of quotes and dashes.
+    # Read as Latin-1, UTF-8 turns "ä" into "Ã¤" and quotes and dashes into "â€…".
     latin = ((codes == 0xC3) | (codes == 0xC2)) & (following >= 0x80) & (following < 0xC0)
     garbled = latin | ((codes == 0xE2) & (following == 0x20AC))
     for mark, found in ((CONTROL, control), (REPLACED, codes == 0xFFFD), (GARBLED, garbled)):

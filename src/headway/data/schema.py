@@ -1,7 +1,7 @@
-"""What an example of the data consists of: its columns, and how rows are read and counted.
+"""The form of examples in a dataset: their columns, and how rows are read and counted.
 
-A schema follows from the needs of the task, the settings, and, for images, videos and audio, the
-form in which they are stored.
+A schema follows from the columns that the task needs, the settings and, for images, videos and
+audio, the form in which they are stored.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ if TYPE_CHECKING:
 
 SIDES = ("source", "target")
 SHOWN = 20_000
-"""Most validation examples kept as text."""
+"""Maximum number of validation examples kept as text, for reports and pages: more than anyone looks
+at."""
 
 
 @dataclass(frozen=True)
 class MediaSpec:
-    """Form and target of the media that a task reads."""
+    """Format of the media that a task reads, and the target that comes with them."""
 
     form: ItemFormat
     """Size and sampling to which media are converted."""
 
     target: Need | None = None
-    """What comes with each item: a label, a text, or a second item (`OTHER`)."""
+    """Column that accompanies each item: a label, a text, or a second item (`OTHER`). None:
+    nothing."""
 
     @classmethod
     def of(cls, what: MediaType, shape: MediaSettings, target: Need | None = None) -> MediaSpec:
@@ -54,13 +56,13 @@ class MediaSpec:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a dataset, and what its rows are."""
+    """The columns of a dataset, and the meaning of its rows."""
 
     name: Reads
-    """Name of the form of the examples, stored with prepared data."""
+    """Form of the examples, such as `pairs`, which is stored with prepared data."""
 
     columns: tuple[Column, ...]
-    """Columns to bind, with their names from the settings."""
+    """Columns to bind in files, with the names that the settings give them."""
 
     unit: str
     """Unit in which examples are counted, such as `pairs`."""
@@ -69,10 +71,10 @@ class Schema:
     """Setting of `data` that takes the training files."""
 
     contents: FileContents = "table"
-    """What a file without columns holds."""
+    """What a file contains if it has no columns."""
 
     counts_blank_lines: bool = False
-    """Whether an empty line is an example, without text."""
+    """Whether an empty line counts as an example without text."""
 
     is_translation: bool = False
     """Whether an example is a source and its target, aligned line by line."""
@@ -87,15 +89,16 @@ class Schema:
     """Whether an example may be so long that it is read in several pieces."""
 
     all_shown: bool = False
-    """Whether all validation examples are kept as text: translations are scored with them."""
+    """Whether all validation examples are kept as text, because translations are scored against
+    them."""
 
     are_compared: bool = False
-    """Whether equal inputs with different labels are reported."""
+    """Whether the check reports equal inputs with different labels."""
 
     most_shown: int = SHOWN
     media: MediaSpec | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Names of values where they differ from the names of their columns."""
+    """Names of stored values that differ from the names of their columns, by column."""
 
     @property
     def text_names(self) -> tuple[str, ...]:
@@ -107,7 +110,7 @@ class Schema:
 
     @property
     def token_columns(self) -> dict[str, TokenColumn]:
-        """The columns whose values are tokenised, by the names of the tokens."""
+        """Columns whose values are tokenised, by the names of the token arrays."""
         if self.is_tagged:
             words = next(one for one in self.columns if one.is_words)
             return {"text": cast("TokenColumn", words)}
@@ -136,7 +139,7 @@ class Schema:
 
     @cached_property
     def target(self) -> Column | None:
-        """The column of labels or numbers; None without."""
+        """The column of labels or numbers; None if the task has none."""
         return next((one for one in self.columns if one.is_label), None)
 
     @property
@@ -160,31 +163,33 @@ class Schema:
 
     @property
     def has_target(self) -> bool:
-        """Whether each item comes with a label or a text."""
+        """Whether each item of media comes with a label or a text."""
         return self.target is not None or bool(self.text_names)
 
     @property
     def counts_characters(self) -> bool:
-        """Whether progress is counted in characters: other rows are about equally long."""
+        """Whether progress is counted in characters instead of rows, because texts differ in
+        length."""
         return self.media is None and not self.is_translation
 
     def without_target(self) -> Schema:
-        """Return the schema of the media alone."""
+        """Return the schema with only the media columns."""
         return replace(self, columns=self.media_columns)
 
     def stored(self, binding: Binding) -> Binding:
-        """Return the binding with the columns named as the values are stored."""
+        """Return the binding with columns renamed as their values are stored."""
         return {
             name: replace(one, name=self.roles.get(one.name, one.name))
             for name, one in binding.items()
         }
 
     def without_settings(self) -> tuple[Column, ...]:
-        """Return the columns for files whose form names them, such as two aligned files."""
+        """Return the columns without names from the settings, for files that need none, such as two
+        aligned files."""
         return tuple(replace(one, given_name="", is_strict=False) for one in self.columns)
 
     def shown(self, example: Example) -> dict[str, Any]:
-        """Return what is stored of a validation example to show it."""
+        """Return what is stored of a validation example for display."""
         if self.media is not None:
             label = example.text("number") or ", ".join(example.labels)
             said = {} if self.target is None else {"label": label}
@@ -208,15 +213,16 @@ def schema_of(settings: RunSettings, media: MediaSpec | None = None) -> Schema:
 
 
 def text_schema(reads: Reads, settings: RunSettings) -> Schema:
-    """Return the schema of texts in one form, which need not be that of the run's own data."""
+    """Return the schema of texts in a given form, which may differ from that of the run's own
+    data."""
     return BUILDERS[reads](settings)
 
 
 def media_columns(
     what: MediaType, target: Need | None, data: DataSettings, answer: str = "label"
 ) -> tuple[Column, ...]:
-    """Return the column of media, and that of their target if they need one. `answer` is the kind
-    of label."""
+    """Return the media column, followed by the columns of the target if there is one. `answer`: the
+    kind of label."""
     made = class_of(what)
     names = dict.fromkeys(name for need in MEDIA_NEEDS.values() for name in need.names)
     columns: list[Column] = [made(what, "path_field", tuple(names))]
@@ -232,7 +238,7 @@ def media_columns(
 
 
 def answer_of(settings: RunSettings) -> str:
-    """Return the kind of label in the settings of the task, such as `number`."""
+    """Return the kind of target that the settings of the task choose, such as `number`."""
     own = getattr(settings, settings.task, None)
     return str(getattr(own, "answer", "label"))
 
@@ -247,8 +253,8 @@ def _media(settings: RunSettings, media: MediaSpec) -> Schema:
 
 
 def _needs(reads: Reads, settings: RunSettings) -> list[Column]:
-    """Return the columns of files of one form: those of the run's own task if it reads this form,
-    otherwise of the first task that does."""
+    """Return the columns of files in a form: those of the run's own task if it reads this form,
+    otherwise those of the first task that reads it."""
     row = spec_of(settings)
     if row.reads != reads:
         row = next(one for one in SPECS.values() if one.reads == reads)
@@ -291,7 +297,7 @@ def _fields(settings: RunSettings) -> Schema:
 
 
 def _texts(settings: RunSettings) -> Schema:
-    """Texts that are read twice, or pairs of texts of one kind."""
+    """Return the schema of texts that are read twice, or of pairs of similar texts."""
     columns = _needs("texts", settings)
     if settings.data.pairs:
         return Schema(

@@ -1,8 +1,8 @@
-"""What a file or a value is: the one list of file extensions, first bytes and header rules.
+"""Detect what a file or a value contains, by file extensions, first bytes and header rules.
 
-`sniff` returns the format of a file. Readers and commands ask the functions below it about names,
-first lines and values in memory. There are no heavy imports, so that columns can be bound without
-torch.
+`sniff` returns the format of a file. The functions below it answer narrower questions of readers
+and commands about names, first lines and values in memory. There are no heavy imports, so that
+columns can be bound without torch.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MOVING = frozenset({".gif", ".webp", ".png", ".tif", ".tiff"})
 
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"})
 ARRAY = ".npy"
-"""Array of pixels or of samples. Only its shape tells which."""
+"""Extension of NumPy arrays. They contain pixels or samples, which only their shape reveals."""
 
 EXTENSIONS: dict[MediaType, frozenset[str]] = {
     "image": IMAGES | {ARRAY},
     "video": MOVING | {ARRAY},
     "audio": AUDIO,
 }
-"""File extensions by modality. `open_item.register` adds those of other packages."""
+"""File extensions by modality. `open_item.register` adds the extensions of other packages."""
 
 TAB, COMMA = ".tsv", ".csv"
 DELIMITED = frozenset({TAB, COMMA})
@@ -78,7 +78,7 @@ FOREIGN = {
     PARQUET_START: ("Parquet", "pandas.read_parquet({path!r}).to_csv({csv!r}, index=False)"),
     b"ARROW1": ("Arrow", "pandas.read_feather({path!r}).to_csv({csv!r}, index=False)"),
 }
-"""Formats of tables that are not text: the name, and a call that converts a file to CSV."""
+"""Table formats that are not text: their name, and a Python call that converts a file to CSV."""
 
 NOT_TEXT = {
     b"PK\x03\x04": "a ZIP archive or an Excel file. Unpack it, or save the sheet as CSV.",
@@ -87,7 +87,7 @@ NOT_TEXT = {
     b"SQLite format 3": "an SQLite database. Save the table as CSV.",
 }
 NEVER_TEXT = (b"BZh91AY&SY", b"%PDF-1")
-"""First bytes that identify a format even if no other byte is binary."""
+"""First bytes of formats that are never text, even if all their other bytes could be."""
 
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -95,17 +95,19 @@ FASTTEXT = "__label__"
 """Prefix of the labels before each text in files of fastText."""
 
 DOCUMENT = "-DOCSTART-"
-"""Start of the line between two documents of a CoNLL file."""
+"""Start of the line that separates documents in a CoNLL file."""
 
 IsHeader = Callable[[Sequence[str], Sequence[Sequence[str]]], bool]
-"""Function from a first line and the lines after it to whether it is a header."""
+"""Type of a function that returns whether the first line of a file is a header, given the lines
+after it."""
 
 NUMBERED = 5
-"""Rows of numbers needed below a cell that is not a number to take its line for a header."""
+"""Number of rows with numbers below a text that is enough evidence to treat the first line as a
+header."""
 
 
 class Format(Enum):
-    """Formats of data that readers tell apart."""
+    """Formats of data files, each with its own reader."""
 
     FOLDER = "folder"
     IMAGE = "image or video"
@@ -124,8 +126,11 @@ class Format(Enum):
 
 
 def sniff(path: Path) -> Format:
-    """Return the format of a file by its name, or that it is a folder. Only its first lines show
-    whether plain text has columns: see `is_json_lines`, `detect_separator` and `label_format`."""
+    """Return the format of a file by its name, or `FOLDER`.
+
+    Whether plain text has columns depends on its first lines: see `is_json_lines`,
+    `detect_separator` and `label_format`.
+    """
     if path.is_dir():
         return Format.FOLDER
     if is_table_file(path):
@@ -154,7 +159,8 @@ def extensions(path: str | PathLike[str]) -> set[str]:
 
 
 def has_extension(path: str | PathLike[str], *wanted: str) -> bool:
-    """Whether one of the last two extensions is among those: one may be that of a compression."""
+    """Whether one of the last two extensions of a path is wanted. The last one may be that of a
+    compression."""
     return bool(set(wanted) & {one.lower() for one in Path(path).suffixes[-2:]})
 
 
@@ -172,8 +178,8 @@ def is_audio(path: str | PathLike[str]) -> bool:
 
 
 def is_visual(path: str | PathLike[str]) -> bool:
-    """Whether the file name is that of an image or a video; False for arrays, which may be
-    either."""
+    """Whether the file name is that of an image or a video. False for arrays, which may also
+    contain audio."""
     last = extension(path)
     return last != ARRAY and last in EXTENSIONS["image"] | EXTENSIONS["video"]
 
@@ -188,7 +194,7 @@ def is_array(path: str | PathLike[str]) -> bool:
 
 
 def has_extension_of(path: Path, what: MediaType) -> bool:
-    """Whether a file, which must not be hidden, has an extension of a modality."""
+    """Whether a file has an extension of a modality; False for hidden files."""
     return extension(path) in EXTENSIONS[what] and not path.name.startswith(".")
 
 
@@ -200,15 +206,16 @@ def is_idx(path: str | Path) -> bool:
 
 
 def check_is_text(path: str | PathLike[str]) -> None:
-    """Raise a `DataError` if a file that is to be read as text is media by its name."""
+    """Raise a `DataError` if the name of a file that is to be read as text is that of a media
+    file."""
     if is_media_file(path):
         kind = "an audio file" if is_audio(path) else "an image or video"
         raise DataError(f"{path} has the file extension of {kind}, but a text file is needed.")
 
 
 def may_hold(path: str | PathLike[str], what: str, walk: Callable[[Path], Iterable[Path]]) -> bool:
-    """Whether a file is one of a modality by its name, or a folder holds one at any depth.
-    `walk` yields what is below a folder."""
+    """Whether a path is a file of a modality, by its name, or a folder that contains one at any
+    depth. `walk` yields what is below a folder."""
 
     is_one = {"audio": is_audio}.get(what, _may_be_pixels)
     if not Path(path).is_dir():
@@ -236,15 +243,16 @@ def media_types(value: object) -> tuple[MediaType, ...]:
 
 
 def extension_of(content: bytes) -> str:
-    """Return the file extension for the bytes of an image or audio; empty if they are unknown."""
+    """Return the file extension that matches the first bytes of an image or audio; empty if
+    unknown."""
     if content[:4] == RIFF:
         return ".webp" if content[8:12] == b"WEBP" else ".wav"
     return next((end for start, end in MEDIA_STARTS.items() if content.startswith(start)), "")
 
 
 def is_json_lines(path: str | PathLike[str], first: str, *fields: str) -> bool:
-    """Whether a file is JSON Lines by its name or its first line, which must have one of the fields
-    if any are given."""
+    """Whether a file is JSON Lines, by its name or its first line. If field names are given, the
+    first line must contain one."""
     named = extensions(path)
     if named & JSON_LINES:
         return True
@@ -277,8 +285,9 @@ def detect_separator(
 
 
 def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
-    """Whether a file without the ending .csv is CSV: its first line names the columns, or the
-    second has the same number of cells. A sentence with a comma is not a table."""
+    """Whether a file without the extension .csv is CSV. Its first line must name the columns, or
+    its second line must have as many cells. A sentence with a comma is therefore not taken for a
+    table."""
     if "," not in first:
         return False
     header, cells = (next(csv.reader([line]), []) for line in (first, second))
@@ -287,8 +296,8 @@ def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
 
 
 def is_over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a column holds only numbers or only media files in all lines but the first, so that
-    the first line is a header."""
+    """Whether the first line must be a header, because in some column only the lines below contain
+    numbers or media files."""
     whole = [row for row in rows if len(row) == len(cells)]
     if len(whole) < NUMBERED or len(cells) < 2:
         return False
@@ -300,7 +309,8 @@ def is_over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def is_like_rows(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a line has a label or a number like those below it, so that it is not a header."""
+    """Whether a line contains a label or a number as the lines below do, so that it is not a
+    header."""
     whole = [row for row in rows if len(row) == len(cells)]
     return any(
         any(row[i].strip() == cell for row in whole)
@@ -311,7 +321,8 @@ def is_like_rows(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
-    """Return a function that tells whether the first line of a file names the columns."""
+    """Return a function that decides whether the first line of a file is a header for these
+    columns."""
 
     def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         said = [one.given_name for one in columns if one.is_strict]
@@ -336,7 +347,8 @@ def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
 def _over_files(
     cells: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Column]
 ) -> bool:
-    """Whether the column chosen for media names media files in all lines but the first."""
+    """Whether the first line must be a header, because in the chosen media column only the lines
+    below name media files."""
     counted = [int(one.given_name) - 1 for one in columns
                if one.is_strict and one.is_media and one.given_name.isdecimal()]  # fmt: skip
     return any(
@@ -348,12 +360,12 @@ def _over_files(
 
 
 def cells_in(line: str, between: str) -> list[str]:
-    """Return the cells of a line, without blanks and quotes around them."""
+    """Return the cells of a line, without white space and quotes around them."""
     return [cell.strip().strip('"') for cell in line.split(between)]
 
 
 def has_names(cells: Sequence[str], columns: Sequence[Column]) -> bool:
-    """Whether a line names all of the columns."""
+    """Whether a line contains a name of each column."""
     return all(
         one.given_name in cells if one.is_strict else set(cells) & set(one.accepted_names)
         for one in columns
@@ -361,7 +373,7 @@ def has_names(cells: Sequence[str], columns: Sequence[Column]) -> bool:
 
 
 def has_tabs(path: str, head: Sequence[str]) -> bool:
-    """Whether every line has a tab; in a file named .tsv only the first line decides."""
+    """Whether every line has a tab. In a file named .tsv, only the first line decides."""
     lines = head[:1] if has_extension(path, TAB) else head
     return bool(lines) and all("\t" in line for line in lines)
 
@@ -397,7 +409,8 @@ def label_format(head: Sequence[str]) -> LabelFormat | None:
 
 
 def has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether lines begin with labels of the run, and not with words or numbers of the texts."""
+    """Whether lines begin with labels of the run rather than with words or numbers of their
+    texts."""
     how = label_format(head)
     if how is None:
         return False
@@ -406,8 +419,8 @@ def has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
 
 
 def has_known_tags(path: str, labels: Sequence[str], head: Sequence[str]) -> bool:
-    """Whether lines hold one word each: by the file name, or because every line ends in a tag that
-    the run knows, in any scheme."""
+    """Whether a file has one word per line: by its name, or because every line ends in a tag that
+    the run knows, in any tag scheme."""
     if has_extension(path, *CONLL):
         return True
     known = {label.partition("-")[2] or label for label in labels} | set(labels) | {"O"}
@@ -415,7 +428,7 @@ def has_known_tags(path: str, labels: Sequence[str], head: Sequence[str]) -> boo
     if len({len(row) for row in rows}) > 1 or len(rows[0]) < 2:
         return False
     last = [row[-1] for row in rows]
-    # Some tags are punctuation, and so is what sentences end in.
+    # Punctuation marks may be tags, too, but they also end sentences.
     words = any(any(map(str.isalpha, tag)) for tag in last)
     return words and all(tag in known or tag.partition("-")[2] in known for tag in last)
 

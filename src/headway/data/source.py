@@ -1,4 +1,5 @@
-"""Examples in one form for all sources: documents, labelled texts, tagged words, fields, media."""
+"""Read examples of all forms (documents, labelled texts, tagged words, fields, media) as one
+class."""
 
 from __future__ import annotations
 
@@ -34,28 +35,28 @@ from headway.settings.run import RunSettings
 from headway.specs.needs import Need
 
 BLOCK = 4096
-"""Most examples in a block for a worker process."""
+"""Maximum number of examples in a block for a worker: large enough to make the transfer cheap."""
 
 BLOCK_CHARACTERS = 2_000_000
-"""Characters from which a block has fewer examples: long texts must not fill the memory."""
+"""Maximum number of characters in a block, so that long texts do not fill the memory."""
 
 MOST_NAMED = 20
-"""Files that an error lists."""
+"""Maximum number of files that an error lists: about a screen."""
 
 
 class Example(NamedTuple):
     """An example, or a piece of a long document."""
 
     values: Mapping[str, Value]
-    """Values by their names in the task (`text`, `other`, `label`, `words`, `tags`), and fields by
-    their own names. A missing text is empty, a missing label has no entry."""
+    """Values by their names in the task (`text`, `other`, `label`, `words`, `tags`); fields by
+    their own names. A missing text is empty. A missing label has no entry."""
 
     place: str
     """File and line, for messages."""
 
     problem: str = ""
-    """Why the example could not be read and is left out (`data.on_bad_row`); its texts are then
-    empty."""
+    """Why the example could not be read; empty if it could. Such an example has empty texts and is
+    left out if `data.on_bad_row` allows it."""
 
     ends: bool = True
     """False for a piece of a document that continues with the next example."""
@@ -67,7 +68,7 @@ class Example(NamedTuple):
         return cast(str, self.values.get(name, ""))
 
     def strings(self, name: str) -> Sequence[str]:
-        """Return words, tags or labels."""
+        """Return the words, tags or labels under a name."""
         return cast(Sequence[str], self.values.get(name, ()))
 
     @property
@@ -91,11 +92,11 @@ class BoundTable:
     table: Table
     binding: Binding
     blanks: bool = False
-    """Whether an empty line is an example, without text."""
+    """Whether an empty line counts as an example without text."""
 
     bad: Literal["error", "skip"] = "error"
     absent: Mapping[str, Value] = field(default_factory=dict)
-    """Default values of columns that a row or the table lacks."""
+    """Values of columns that a row or the whole table lacks."""
 
     @property
     def empty(self) -> dict[str, Value]:
@@ -106,7 +107,8 @@ class BoundTable:
 
     @property
     def first(self) -> Example | None:
-        """The first example, without opening the file again; None if there is none."""
+        """The first example, from the sample of the table without opening the file; None if there
+        is none."""
         for row in self.table.sample:
             values = [value_in(row, name) for name in self.binding]
             example = self.example(RawRow(values, 1, row=row))
@@ -141,7 +143,8 @@ class BoundTable:
                 yield example
 
     def examples(self, rows: Iterator[RawRow], n: int) -> Iterator[tuple[RawRow, Example]]:
-        """Yield each example with its row, whose first `n` values are those of bound columns."""
+        """Yield each example together with its row. Only the first `n` values of a row belong to
+        bound columns."""
         for raw in rows:
             example = self._checked(raw.first(n), (one.first(n) for one in rows))
             if example is not None:
@@ -157,7 +160,7 @@ class BoundTable:
 
     @property
     def _plain(self) -> Callable[[Sequence[object]], bool] | None:
-        """Fast test for rows whose values need no conversion; None if most rows need one."""
+        """Fast test whether a row needs no conversion; None if most rows need one."""
         if self.absent:
             return None
         if all(one.is_text and one.is_plain("") for one in self._columns):
@@ -222,7 +225,7 @@ class BoundTable:
         return found
 
     def _in_folder(self, medium: object, where: str) -> MediaRef:
-        """Return the file of an item, which is relative to the file that names it."""
+        """Return a medium with its path resolved against the folder of the file that lists it."""
         if not isinstance(medium, MediaRef):
             raise DataError(
                 f"{where} holds media, but must hold paths of files. To use media inside the "
@@ -251,8 +254,8 @@ class BoundTable:
 
 
 def bad_line_error(problem: str, others: int, what: str = "lines") -> DataError:
-    """Return the error for the first bad line of a file with `others` more of them; `what` is the
-    unit that is lost if they are left out."""
+    """Return the error for the first invalid line of a file and the number of `others`. `what`:
+    what is lost if they are left out, such as sentences."""
     like = f" {others + 1:,} lines of this file have such errors." if others else ""
     return DataError(
         f"{problem}{like} Correct the file, or skip such {what} (not possible when computing "
@@ -266,7 +269,8 @@ def media_tables(
     columns: Sequence[Column],
     files: DataFiles | None = None,
 ) -> Iterator[BoundTable]:
-    """Open files, folders and lists of media and bind their columns; the first holds the media."""
+    """Open files, folders and lists of media, and bind their columns. The first column contains the
+    media."""
     # A label may be present even if none is needed.
     more = (class_of("text")("label", optional=True),) if len(columns) == 1 else ()
     what = cast(MediaType, columns[0].kind)
@@ -297,7 +301,7 @@ def media_examples(
     answer: str = "label",
     files: DataFiles | None = None,
 ) -> Iterator[Example]:
-    """Yield the media examples; an item with several texts is yielded once per text."""
+    """Yield the examples of media. An item with several texts is yielded once for each."""
     columns = media_columns(what, target, data, answer)
     return _text_by_text(media_tables(paths, data, columns, files))
 
@@ -324,7 +328,7 @@ class DataSource:
     """Tag scheme of tagged data."""
 
     aligned: tuple[tuple[str, str], ...] = ()
-    """Pairs of files in which line n of one translates line n of the other."""
+    """Pairs of files in which line n of one file is the translation of line n of the other."""
 
     @property
     def is_given(self) -> bool:
@@ -362,7 +366,8 @@ class DataSource:
 
     @cached_property
     def _media_examples(self) -> list[Example]:
-        """All examples of media, kept because lists are read many times; files are not read yet."""
+        """All examples of media, cached because they are read many times; the files themselves are
+        not read."""
         return list(_text_by_text(self._opened))
 
     @cached_property
@@ -372,13 +377,14 @@ class DataSource:
 
     @property
     def in_arrays(self) -> bool:
-        """Whether all media are rows of arrays. Their files exist: they were opened."""
+        """Whether all media are rows of arrays. The arrays were opened, so each of them exists."""
         tables = [one.table for one in self._opened]
         known = all(one.n is not None and one.named is None for one in tables)
         return bool(tables) and known
 
     def spread(self, most: int) -> list[Example]:
-        """Return about `most` media, evenly spread; other rows of arrays are not listed."""
+        """Return about `most` evenly spaced media. The other rows of arrays are not turned into
+        examples."""
         if not self.in_arrays:
             return self._media_examples[:: max(1, len(self._media_examples) // most)]
         n = sum(one.table.n or 0 for one in self._opened)
@@ -402,18 +408,19 @@ class DataSource:
             yield BoundTable(table, schema.stored(bind(table, schema.columns)), blanks, bad, absent)
 
     def as_read(self, example: Example) -> Example:
-        """Convert the tags of an example to BIO; other examples stay as they are."""
+        """Return an example with its tags converted to BIO; examples without tags are unchanged."""
         if not self.schema.is_tagged:
             return example
         strip = self.settings.tag.prefix_strip
-        # A word that is nothing but the prefix stays.
+        # A word that consists of the prefix alone is kept.
         words = [word.removeprefix(strip) or word for word in example.strings("words")]
         tags, misfits = to_bio(example.strings("tags"), self.scheme)
         values = {"text": " ".join(words), "words": words, "tags": tags}
         return example._replace(values=values, misfits=misfits)
 
     def detected(self) -> TagScheme:
-        """Detect the tag scheme of all files; a mixture raises an error that names the places."""
+        """Detect the tag scheme from all files. A mixture raises an error with the places of both
+        schemes."""
         detection = TagSchemeDetector()
         for bound in self.tables():
             for example in bound:
@@ -444,8 +451,8 @@ def sources(settings: RunSettings, media: MediaSpec | None = None) -> tuple[Data
 
 
 def resolve_answer(settings: RunSettings, media: MediaSpec | None = None) -> RunSettings:
-    """Resolve classify.answer=auto from the files: several labels if a sampled label is a list,
-    otherwise one."""
+    """Return settings in which `classify.answer=auto` is replaced: several labels if a sampled
+    label is a list, otherwise one."""
     own = settings.classify
     asked = getattr(settings, settings.task, None) is own and own.answer == "auto"
     if not asked or not (settings.data.text or media):
@@ -465,12 +472,12 @@ def resolve_answer(settings: RunSettings, media: MediaSpec | None = None) -> Run
 
 
 def files_of(settings: RunSettings) -> DataFiles:
-    """Return what the command knows of its data files."""
+    """Return the cache of data files that belongs to the settings."""
     return settings.files if isinstance(settings.files, DataFiles) else DataFiles()
 
 
 def with_files(settings: RunSettings) -> RunSettings:
-    """Return settings whose sources share what they find out about the data files."""
+    """Return settings with a cache of data files, which all sources made from them share."""
     return replace(settings, files=files_of(settings))
 
 

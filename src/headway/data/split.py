@@ -1,9 +1,9 @@
-"""Split off validation examples that share no text with the training examples.
+"""Hold out validation examples that share no text with the training examples.
 
 Examples that share a text (a source or a target of pairs), ignoring case and punctuation, form a
-group, together with all that they are connected to. A group goes to one side as a whole. Splitting
-pairs by source alone would leave the same target sentences on both sides. With labels, the same
-share of every label is held out, and at least one example of each stays in training.
+group with all examples that are connected to them. A group is assigned as a whole. Splitting pairs
+by source alone would leave the same target sentences on both sides. With labels, the same fraction
+of every label is held out, and at least one example of each stays in training.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ from headway.data.store import ImpossibleData
 from headway.errors import DataError, Option
 
 SOME = 1_000_000
-"""Rows processed at once, to limit memory."""
+"""Number of rows that are processed at once, to limit memory."""
 
 TRIED = 64
-"""Groups tried per label to find one that can be held out, before the general pass."""
+"""Number of groups per label that are tried in the first pass, which looks for one group that can
+be held out. A group cannot if it is too large or has the last example of a label."""
 
 _SALT = np.uint64(0x5EED)
 """Makes the split independent of other uses of the same hashes."""
 
 
 def split_off(seen: DatasetScan, size: int, report: Report) -> NDArray[np.bool_]:
-    """Choose the examples for validation; problems go into the report."""
+    """Choose the examples for validation. Problems are added to the report."""
     held_out = np.zeros(len(seen), np.bool_)
     filled = seen.filled
-    # A slice makes no copy, and nearly always there is text everywhere.
+    # A slice makes no copy, and in most data every example has text.
     rows = slice(None) if filled.all() else filled
     schema = seen.source.schema
-    # Voices are also compared with each other: one recording of a voice would say nothing.
+    # Two recordings per voice are held out, because verification compares recordings of the same
+    # voice.
     each = 2 if any(one.is_audio for one in schema.media_columns) else 1
     labels = seen.label[rows] if seen.labels.counts and not schema.is_tagged else None
     try:
@@ -85,9 +87,11 @@ def choose_rows(
     labels: NDArray[np.int32] | None = None,
     each: int = 1,
 ) -> NDArray[np.bool_]:
-    """Mark the examples to hold out: about `size`, at most a tenth, in whole groups, and the same
-    share of each label. `source` and `target` are hashes of the two sides, or the same one twice.
-    The choice does not depend on the order of the examples.
+    """Mark the examples to hold out.
+
+    About `size` examples are chosen, at most a tenth, in whole groups, and the same fraction of
+    each label. `source` and `target` are hashes of the two sides, or twice the same array. The
+    choice does not depend on the order of the examples.
     """
     if len(source) < 2:
         raise DataError(
@@ -117,7 +121,7 @@ def choose_rows(
 def _chosen(
     first: IntArray, source: UInt64Array, limit: int, labels: NDArray[np.int32] | None, each: int
 ) -> NDArray[np.bool_]:
-    """Choose whole groups, each identified by its first row."""
+    """Hold out whole groups, which are identified by their first rows."""
     draws = np.full(len(first), np.iinfo(np.uint64).max, np.uint64)
     for row in range(0, len(first), SOME):
         block = slice(row, row + SOME)
@@ -139,14 +143,15 @@ def _chosen(
 
 
 def groups(source: UInt64Array, target: UInt64Array) -> IntArray:
-    """Return for each pair the first pair of its group, connected by shared sources or targets."""
+    """Return for each pair the first row of its group. A group is connected by shared sources or
+    targets."""
     first = np.arange(len(source), dtype=_numbers(len(source)))
     by_source, by_target = _Runs(source), _Runs(target)
     while True:
         before = first
         first = by_target.lowest(by_source.lowest(first))
-        # Pass the new minimum on to the pair that was first until now, and let all follow it.
-        # Without this, a long chain of pairs would take as many rounds as it has links.
+        # Each group's former first row gets the new minimum, and all its rows follow. Without this,
+        # a long chain of pairs would take as many rounds as it has links.
         np.minimum.at(first, before, first)
         first = first[first]
         if np.array_equal(first, before):
@@ -154,12 +159,12 @@ def groups(source: UInt64Array, target: UInt64Array) -> IntArray:
 
 
 def _numbers(n: int) -> type[np.unsignedinteger[Any]]:
-    """Smallest integer type for row numbers: the split of many pairs is the peak of memory."""
+    """Smallest integer type for row numbers. Splitting many pairs is the peak of memory use."""
     return np.uint32 if n < 1 << 32 else np.uint64
 
 
 class _Runs:
-    """Rows with equal keys."""
+    """Rows sorted by key, for computations over rows with equal keys."""
 
     def __init__(self, keys: UInt64Array) -> None:
         kind = _numbers(len(keys))
@@ -181,10 +186,12 @@ class _Runs:
 def choose_by_label(
     draws: UInt64Array, labels: Sequence[str] | NDArray[np.int32], limit: int, each: int = 1
 ) -> NDArray[np.bool_]:
-    """Choose at most `limit` rows in whole groups of equal draws, in the order of the draws.
+    """Choose at most `limit` rows, in whole groups. A group is the rows with the same random number
+    in `draws`, and groups are tried in the order of these numbers.
 
-    First `each` rows of every label, larger classes first if the limit is too low for all; then the
-    same share of every label. At least one row of each label stays for training.
+    First come `each` rows of every label, larger classes first if the limit is too low for all.
+    Then come other rows, the same fraction of every label. At least one row of each label stays for
+    training.
     """
     order = np.argsort(draws, kind="stable")
     starts = np.flatnonzero(np.diff(draws[order], prepend=~draws[order[:1]]))
@@ -211,14 +218,14 @@ def choose_by_label(
 
 
 def _one_by_one(numbers: NDArray[np.int64]) -> Iterator[int]:
-    """Yield numbers one by one without building a list of all."""
+    """Yield numbers one by one without building a list of all of them."""
     for first in range(0, len(numbers), SOME):
         yield from numbers[first : first + SOME].tolist()
 
 
 def _in_turn(lead: NDArray[np.int64], each: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order groups by their relative rank within their label, `each` of a label together; return
-    the order and the rank of each group."""
+    """Order groups so that all labels advance at the same relative speed, `each` groups of a label
+    at a time. Return the order, and the rank of each group within its label."""
     order = np.argsort(lead, kind="stable")
     _, start, counts = np.unique(lead[order], return_index=True, return_counts=True)
     share, first = np.empty(len(lead)), np.empty(len(lead), np.int64)

@@ -1,4 +1,4 @@
-"""Prepared data as training reads it: the columns of both splits, mapped from files."""
+"""Prepared data as training reads it: the columns of both splits, memory-mapped from files."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Ragged = Literal["text", "other", "source", "target", "tags", "pieces", "shapes"
 class Columns(Mapping[str, ColumnStore]):
     """The columns of one split by name, with a row for each of the `n` examples.
 
-    `text`, `other`, `source`, `target` and the fields of documents are token ids without special
-    tokens, uncut. `label` is the number of the label, `labels` the numbers of several, `number` the
-    target of a regression. `tags` are the numbers of the tags of the words of `text`, `pieces` the
-    number of tokens of each word, and `shapes` the letter case of each word if tokens have no case.
-    `image`, `video` and `audio` are pixels and samples.
+    `text`, `other`, `source`, `target` and the fields of documents are token ids, not truncated and
+    without special tokens. `label` is the number of the label, `labels` the numbers of several
+    labels, `number` the target of a regression. `tags` are the numbers of the tags of the words of
+    `text`, `pieces` the number of tokens of each word, and `shapes` the letter case of each word if
+    tokens have no case. `image`, `video` and `audio` are pixels and samples.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class Columns(Mapping[str, ColumnStore]):
         self._stores = dict(stores)
         self.n = min((len(store) for store in self._stores.values()), default=0)
         self.fields = tuple(fields)
-        """Columns that are fields of a document, in order; the last is the body."""
+        """Names of the columns that are fields of a document, in order. The last one is the
+        body."""
 
         self.places = places
         """File and line of each example, if known."""
@@ -93,14 +94,14 @@ class Columns(Mapping[str, ColumnStore]):
         return len(self._stores)
 
     def tokens(self, name: str) -> TokenStore:
-        """Return a column of texts by any name."""
+        """Return the column of texts with any of these names."""
         store = self[name]
         assert isinstance(store, TokenStore), name
         return store
 
     @property
     def body(self) -> TokenStore:
-        """The texts, or the last field of documents with fields."""
+        """The texts; in documents with fields, the last field."""
         return self.tokens(self.fields[-1] if self.fields else "text")
 
     @property
@@ -136,7 +137,8 @@ class Columns(Mapping[str, ColumnStore]):
 
     @property
     def hashes(self) -> UInt64Array:
-        """Content hashes of the media; equal for example for several captions of one image."""
+        """Content hashes of the media. They are equal for several captions of one image, for
+        example."""
         assert self._hashes is not None
         return self._hashes
 
@@ -154,14 +156,14 @@ class Columns(Mapping[str, ColumnStore]):
 
 
 class MissingColumn(DataError, KeyError):
-    """The prepared data lacks a requested column."""
+    """Error: the prepared data lacks a requested column."""
 
     __str__ = DataError.__str__
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Data that was checked, split and stored."""
+    """Result of preparing data: checked, split and stored."""
 
     train: Columns
     valid: Columns
@@ -173,7 +175,7 @@ class PreparedData:
 
     valid_examples: list[dict[str, Any]] = field(default_factory=list)
     """The first validation examples as in the files, by column names; for pairs, all of them. Media
-    have their `place` instead, and long documents only their beginning."""
+    are given by their `place`, and long documents by their beginning."""
 
     report: Report = field(default_factory=Report)
     dropped: dict[str, int] = field(default_factory=dict)
@@ -214,7 +216,7 @@ class PreparedData:
         return [(one["source"], one["target"]) for one in self.valid_examples]
 
     def save_tokenizer(self, path: Path) -> None:
-        """Save the vocabularies; without texts, write nothing."""
+        """Save the vocabularies. Without texts there are none, and nothing is written."""
         if self.vocab is not None:
             self.vocab.save(path)
 

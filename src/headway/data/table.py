@@ -19,16 +19,16 @@ import numpy as np
 from headway.errors import DataError
 
 SAMPLE = 100
-"""Rows from which the kinds of columns are judged before all are read."""
+"""Number of rows from which the kinds of columns are detected before all rows are read."""
 
 MOST_SHOWN = 20
-"""Most columns that an error lists."""
+"""Maximum number of columns that an error lists: about a screen."""
 
 RowMapping = Mapping[str, object]
 
 
 class Absent:
-    """Value of a column that a row lacks."""
+    """Type of `ABSENT`, the value of a column that a row lacks."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -41,14 +41,14 @@ class RawRow(NamedTuple):
     """A row of a table, before its columns are bound."""
 
     values: Sequence[object] | None
-    """Values of the requested columns, in that order; None for an empty line, and for a row that
-    could not be read."""
+    """Values of the requested columns, in the order requested; None for an empty line, and for a
+    row that could not be read."""
 
     line: int
     """Number of the line or row, from 1."""
 
     problem: str = ""
-    """Why it could not be read."""
+    """Why the row could not be read; empty if it could."""
 
     ends: bool = True
     """False for a piece of a text that continues in the next row."""
@@ -71,7 +71,8 @@ class Table:
     """The first rows."""
 
     read: RowReader
-    """Reads all rows with the values of the given columns; an iterator can be read only once."""
+    """Yields all rows with the values of the given columns. A table of an iterator can be read only
+    once."""
 
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Class names of columns that hold class numbers."""
@@ -83,7 +84,7 @@ class Table:
     """Description of the file format, such as `tab-separated, header`."""
 
     unit: str = "line"
-    """Unit that `RawRow.line` counts."""
+    """What `RawRow.line` counts, such as `line` or `row`."""
 
     header: bool = True
     """Whether the columns have names; otherwise they are called 1, 2, …"""
@@ -95,7 +96,7 @@ class Table:
     """Whether values have types; if not, all values are texts."""
 
     named: Callable[[int], str] | None = None
-    """Names of rows by number, if not the file name with the number."""
+    """Function from a row number to the name of the row; None: file name and number."""
 
     n: int | None = None
     """Number of rows, if known without reading them."""
@@ -113,7 +114,7 @@ class Table:
         return self.name or "the data"
 
     def where(self, line: int) -> str:
-        """Return the start of a message about a row: file and line, or row number."""
+        """Return the start of a message about a row: the file and line, or the row number."""
         if self.named is not None:
             return self.named(line)
         return f"{self.name}, {self.unit} {line:,}" if self.name else f"row {line:,}"
@@ -129,19 +130,19 @@ class Table:
         return Path(self.name).name
 
     def unit_of(self, n: int) -> str:
-        """Return the unit of `n` rows, singular or plural."""
+        """Return the noun for `n` rows, singular or plural."""
         unit = "row" if self.unit == "line" else self.unit
         return unit if n == 1 else f"{unit}s"
 
     def shown(self) -> str:
-        """List all columns with two of their values, for errors that ask to choose one."""
+        """List all columns with two example values, for errors that ask the user to choose one."""
         names = self.columns[:MOST_SHOWN]
         more = f"; and {len(self.columns) - len(names):,} more" * (len(self.columns) > len(names))
         return "; ".join(f"{name!r}: {_values(self.sample, name)}" for name in names) + more
 
 
 def value_in(row: RowMapping, name: str) -> object:
-    """Return the value of a name; `translation.de` is `de` inside `translation`."""
+    """Return the value of a column in a row; `translation.de` is `de` inside `translation`."""
     if name in row:
         return row[name]
     first, dot, rest = name.partition(".")
@@ -231,7 +232,8 @@ def _of_columns(columns: Mapping[Any, Any]) -> Table:
 
 
 class _Tops(dict[str, str]):
-    """Map from names to the columns that contain them: `translation.de` to `translation`."""
+    """Map from column names to the outermost columns that contain them: `translation.de` to
+    `translation`."""
 
     def __init__(self, columns: Iterable[str]) -> None:
         super().__init__()
@@ -252,7 +254,7 @@ def select_columns(rows: Iterable[RowMapping], names: Sequence[str]) -> Iterator
 
 
 class ColumnValues(Protocol):
-    """A column of any package."""
+    """Type of a column of a dataframe package."""
 
     def __len__(self) -> int: ...
 
@@ -262,7 +264,7 @@ class ColumnValues(Protocol):
 
 
 def _sized(column: object, name: str) -> ColumnValues:
-    """Return the column, or a list of its values if it has no length."""
+    """Return the column itself, or a list of its values if it has no length."""
     if isinstance(column, str | bytes | Mapping) or not isinstance(column, Iterable):
         raise DataError(
             f"column {name!r} is {str(column)[:40]!r}, but must be a list of values. Give one list "

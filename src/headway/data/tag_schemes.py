@@ -22,8 +22,8 @@ _NAMES = {"bio": "BIO", "iob1": "IOB1", "bioes": "BIOES", "plain": "plain tags"}
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Split a span tag into letter and type (`L` and `U` become `E` and `S`). Outside is ("O", "");
-    a tag that marks no span has no letter."""
+    """Split a span tag into letter and type, with `L` and `U` converted to `E` and `S`. A tag
+    outside spans gives ("O", ""). A tag that marks no span has an empty letter."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
     match = _MARKED.fullmatch(tag)
@@ -34,7 +34,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 @dataclass
 class TagSchemeDetector:
-    """Detector of the tag scheme, which collects evidence sentence by sentence."""
+    """Tag scheme detector that collects evidence sentence by sentence."""
 
     evidence: dict[str, str] = field(default_factory=dict)
     """For each scheme, the first tag that is evidence for it, with its place."""
@@ -68,7 +68,7 @@ class TagSchemeDetector:
             self._alone("plain", ("bioes", "iob1", "bio"))
             return "plain"
         if "bioes" in seen:
-            # There a span begins with B and ends with E, and one of one word is S.
+            # In BIOES, a longer span begins with B and ends with E, and a span of one word is S.
             self._alone("bioes", ("iob1", "no end"))
             return "bioes"
         if "bio" in seen:

@@ -1,11 +1,11 @@
-"""Token sequences that a model reads from labelled examples: texts between special tokens, and
-overlapping windows of long ones.
+"""Token sequences for labelled examples: texts between special tokens, and overlapping windows of
+long texts.
 
-A text is read as `<s> a </s>`, or with the special tokens of its published tokenizer; a pair as
-`<s> a </s> b </s>` (with two end tokens in the middle for tokenizers such as RoBERTa's). A reading
-is never empty: at least `<s>`. A longer example becomes several readings. For a pair, the longer
-text is cut and the other is in every reading; of tagged words, each word belongs to the reading in
-which it is farthest from the cuts.
+A reading is one sequence that the model reads, never empty. A text is read as `<s> a </s>`, or with
+the special tokens of its published tokenizer. A pair is read as `<s> a </s> b </s>`, with two end
+tokens in the middle for tokenizers such as RoBERTa's. An example longer than the context becomes
+several readings. For a pair, the longer text is cut and the other is in every reading. For tagged
+words, each word is predicted in the reading in which it is farthest from the cuts.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from headway.data.token_store import TokenStore
 from headway.errors import DataError
 
 EndTokens = tuple[tuple[int, ...], tuple[int, ...]]
-"""Tokens before and after a text."""
+"""Special tokens before and after a text."""
 
 
 class FlatSequences(NamedTuple):
-    """Concatenated readings."""
+    """Concatenated token sequences (readings) with their lengths."""
 
     tokens: IntArray
     lengths: IntArray
     segments: IntArray
-    """1 for the second text of a pair and its end token; for tagged words, their shapes."""
+    """Segment of each token: 1 for the second text of a pair and its end token. For tagged words,
+    the word shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextReader:
-    """Reads texts, or pairs of texts, as sequences of at most `max_len` tokens."""
+    """Builder of token sequences (readings) of at most `max_len` tokens from texts or text
+    pairs."""
 
     text: TokenStore
     other: TokenStore | None
@@ -44,13 +46,15 @@ class TextReader:
     eos: int
     max_len: int
     pair_ends: int = 1
-    """End tokens between the texts of a pair. With more than one there are no segments."""
+    """Number of end tokens between the texts of a pair. Models with more than one use no
+    segments."""
 
     ends: EndTokens | None = None
-    """Tokens around a text, if not `bos` and `eos`; around a pair only where `between` is given."""
+    """Special tokens around a text; None: `bos` and `eos`. They apply to pairs only if `between` is
+    given."""
 
     between: tuple[int, ...] | None = None
-    """Tokens between the texts of a pair, if not `pair_ends` times `eos`."""
+    """Special tokens between the texts of a pair; None: `pair_ends` times `eos`."""
 
     @property
     def around(self) -> EndTokens:
@@ -60,7 +64,7 @@ class TextReader:
 
     @property
     def middle(self) -> tuple[int, ...]:
-        """Tokens between the texts of a pair."""
+        """Special tokens between the texts of a pair."""
         if self.other is None:
             return ()
         return (self.eos,) * self.pair_ends if self.between is None else self.between
@@ -71,7 +75,8 @@ class TextReader:
 
     @cached_property
     def windows(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Each reading's example, its start in the longer text, and its number of tokens there."""
+        """The windows of all examples. For each reading: its example, its start in the longer text,
+        and its number of tokens from that text."""
         long, short = self._long, self._short
         room = self.max_len - self.n_special - short
         bad = np.flatnonzero((long > room) & (room < np.maximum(1, self.max_len // 8)))
@@ -85,7 +90,7 @@ class TextReader:
 
     @cached_property
     def full_lengths(self) -> IntArray:
-        """Tokens that each example would take without windows."""
+        """Number of tokens of each example if it were not cut into windows."""
         return np.maximum(1, self._long + self._short + self.n_special)
 
     @property
@@ -94,7 +99,7 @@ class TextReader:
 
     @cached_property
     def lengths(self) -> IntArray:
-        """Length of each reading, including special tokens."""
+        """Number of tokens of each reading, including special tokens."""
         example, _, size = self.windows
         return np.maximum(1, size + self._short[example] + self.n_special)
 
@@ -114,7 +119,7 @@ class TextReader:
         return self.text.lengths.astype(np.int64), self.other.lengths.astype(np.int64)
 
     def read(self, rows: IntArray) -> FlatSequences:
-        """Build these readings."""
+        """Build the readings with these numbers."""
         example, start, size = (part[rows] for part in self.windows)
         lengths = self.lengths[rows]
         at = np.cumsum(lengths) - lengths
@@ -143,25 +148,25 @@ class TextReader:
 
 @dataclass(frozen=True, kw_only=True)
 class WordReader:
-    """Reads sentences of words, each of several pieces, as sequences of at most `max_len` tokens.
+    """Builder of token sequences (readings) of at most `max_len` tokens from sentences of words.
 
-    A word with more pieces than a quarter of that is cut to its first ones, because its tag is
+    A word with more pieces than a quarter of the room is cut to its first ones, because its tag is
     predicted at the first piece.
     """
 
     text: TokenStore
     pieces: TokenStore
-    """For each sentence the number of pieces of each word."""
+    """Number of pieces of each word, for each sentence."""
 
     bos: int
     eos: int
     max_len: int
     ends: EndTokens | None = None
-    """Tokens around a sentence, if not `bos` and `eos`."""
+    """Special tokens around a sentence; None: `bos` and `eos`."""
 
     shapes: TokenStore | None = None
-    """For each sentence, the shape of each word, repeated for all its pieces; tokens around a
-    sentence have shape 0."""
+    """Word shape of each word, for each sentence. In readings it is repeated for all pieces of a
+    word; special tokens have shape 0."""
 
     @property
     def around(self) -> EndTokens:
@@ -173,8 +178,9 @@ class WordReader:
 
     @cached_property
     def windows(self) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-        """Each reading's sentence, the range of words that it reads, and the range of words whose
-        tags it predicts; ranges are a start and an exclusive end."""
+        """The windows of all sentences. For each reading: its sentence, the range of words that it
+        contains, and the range of words whose tags it predicts. Ranges are a start and an exclusive
+        end."""
         sizes, room = self._sizes, max(1, self.max_len - self.n_special)
         ends = np.cumsum(sizes)
         found: list[tuple[int, int, int, int, int]] = []
@@ -199,13 +205,14 @@ class WordReader:
 
     @property
     def n_words(self) -> IntArray:
-        """Number of words whose tags each reading predicts."""
+        """Number of words whose tags are predicted, for each reading."""
         _, _, _, first, last = self.windows
         return last - first
 
     @cached_property
     def words(self) -> TokenStore:
-        """Numbers of the words whose tags each reading predicts, counted over all sentences."""
+        """Numbers of the words whose tags are predicted, for each reading. Words are counted over
+        all sentences."""
         sentence, _, _, first, last = self.windows
         at = self.pieces.offsets[sentence]
         return TokenStore(ranges(at + first, last - first), last - first)
@@ -220,12 +227,12 @@ class WordReader:
 
     @cached_property
     def cut_words(self) -> int:
-        """Number of words with more pieces than are read."""
+        """Number of words that lose pieces because they have too many."""
         return int((self.pieces.tokens > self._most).sum())
 
     def read(self, rows: IntArray) -> tuple[FlatSequences, IntArray, IntArray]:
-        """Build these readings, with the positions of the first pieces of the words that each
-        predicts, and the number of these words."""
+        """Build the readings with these numbers. Also return the positions of the first piece of
+        each predicted word, and the number of predicted words of each reading."""
         sentence, first, last, own_first, own_last = (part[rows] for part in self.windows)
         lengths = self.lengths[rows]
         at = np.cumsum(lengths) - lengths
@@ -233,7 +240,7 @@ class WordReader:
         words = ranges(offset + first, last - first)
         sizes, whole = self._sizes[words], self._starts
         counts = last - first
-        # Where each word begins in its reading: the pieces of the words before it, and `<s>`.
+        # A word begins after the pieces of the words before it in the reading, and after `<s>`.
         ends = np.cumsum(sizes)
         before = np.concatenate([[0], ends])[np.cumsum(counts) - counts]
         place = ends - sizes - np.repeat(before, counts) + np.repeat(at, counts)
@@ -248,15 +255,15 @@ class WordReader:
 
     @cached_property
     def _starts(self) -> IntArray:
-        """Start of the pieces of each word of all sentences."""
+        """Position of the first piece of each word, over all sentences."""
         all_sizes = np.asarray(self.pieces.tokens, dtype=np.int64)
         return np.cumsum(all_sizes) - all_sizes
 
 
 def overlapping(lengths: IntArray, room: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Cut sequences into windows of at most `room` tokens, each overlapping half of the previous
-    one. Return the sequence, start and length of every window; a sequence that fits is one window.
-    """
+    """Cut sequences into windows of at most `room` tokens, each of which overlaps half of the
+    previous one. Return the sequence, start and length of every window. A sequence that fits is one
+    window."""
     stride = np.maximum(1, room // 2)
     counts = 1 + np.maximum(0, -(-(lengths - room) // stride))
     owner = np.repeat(np.arange(len(lengths)), counts)
@@ -268,10 +275,11 @@ def overlapping(lengths: IntArray, room: IntArray) -> tuple[IntArray, IntArray, 
 
 
 def word_windows(sizes: IntArray, room: int) -> list[tuple[int, int, int, int]]:
-    """Return for each window the range of words read and the range of words predicted.
+    """Return for each window the range of words that it contains and the range of words that it
+    predicts.
 
-    A window has as many words as fit and starts half-way into the previous one; words that two
-    windows share are divided between them in the middle.
+    A window has as many words as fit and starts half-way into the previous one. Words in two
+    windows are divided between them in the middle.
     """
     ends = np.concatenate([[0], np.cumsum(sizes)])
     reads: list[tuple[int, int]] = []
@@ -291,14 +299,14 @@ def word_windows(sizes: IntArray, room: int) -> list[tuple[int, int, int, int]]:
 
 
 def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Concatenate the ranges `start, start + 1, …` of the given lengths."""
+    """Concatenate ranges with these starts and lengths: `start, start + 1, …`."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def _between(ends: EndTokens, bos: int, lengths: IntArray) -> IntArray:
-    """Create readings that have only the tokens around texts so far, and `bos` elsewhere."""
+    """Create readings with the special tokens around texts in place, and `bos` everywhere else."""
     tokens = np.full(int(lengths.sum()), bos, dtype=np.int64)
     last = np.cumsum(lengths)
     for place, token in enumerate(ends[0]):

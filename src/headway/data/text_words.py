@@ -1,7 +1,7 @@
-"""Split texts into words as tagged corpora do: punctuation apart, abbreviations whole.
+"""Split texts into words as tagged corpora do: punctuation separately, abbreviations whole.
 
-The tagged sentences of a run decide which characters are separate words and which words keep them.
-Without such sentences the rules are those of CoNLL and the Penn Treebank.
+The tagged sentences of a run determine which characters are separate words and which words keep
+their punctuation. Without such sentences the rules are those of CoNLL and the Penn Treebank.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 PUNCTUATION = frozenset(".,;:!?…()[]{}\"“”„«»‘’'`—–¿¡")
-"""Characters that are cut off at the ends of words. `#`, `@`, `$`, `%` and the like are not."""
+"""Characters that are split off at the ends of words. `#`, `@`, `$`, `%` and similar ones are
+not."""
 
 _TITLES = "mr mrs ms dr prof st jr sr gen col sgt capt lt rep sen gov rev hon bros"
 _FIRMS = "inc ltd co corp vs etc no dept est fig approx"
@@ -42,14 +43,14 @@ class WordRule:
 
     separate: frozenset[str] = PUNCTUATION
     whole: frozenset[str] = frozenset()
-    """Words that keep their punctuation."""
+    """Words that keep their punctuation, such as abbreviations."""
 
     clitics: bool = True
     """Whether `'s` and `n't` are separate words."""
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> WordRule:
-        """Return the rule that splits these sentences into the given words."""
+        """Learn the rule from sentences that are split into words."""
         counts = Counter(word for words in sentences for word in words)
         if not counts:
             return cls()
@@ -76,7 +77,7 @@ class WordRule:
         return found
 
     def _parts(self, text: str, start: int, end: int) -> Iterator[TextWord]:
-        """The words between two blanks."""
+        """Yield the words of a text without white space, between `start` and `end`."""
         after: list[TextWord] = []
         while start < end and not self._is_whole(text[start:end]):
             if text[start] in self.separate:
@@ -106,7 +107,8 @@ class WordRule:
 
 
 def _run(text: str) -> int:
-    """Length of the run of dots, dashes or quotes at the start; 1 for other characters."""
+    """Number of equal dots, dashes or quotes at the start of a text, which form one word; 1 for
+    other characters."""
     found = _RUN.match(text)
     assert found is not None
     return len(found[0]) if text[0] in ".-—–'`" else 1

@@ -1,6 +1,6 @@
-"""Token arrays on disk, mapped into memory, so that a corpus of any size takes little of it.
+"""Token arrays on disk, memory-mapped so that a corpus of any size needs little memory.
 
-The tokens of all sequences are one after another in one file, their lengths in a second.
+The tokens of all sequences are concatenated in one file; their lengths are in a second.
 """
 
 from __future__ import annotations

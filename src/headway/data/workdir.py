@@ -1,9 +1,9 @@
 """Long work on files that resumes where it was interrupted.
 
 Results grow in one folder. A second folder beside it records their state: what is being made,
-finished stages, and how much of each growing file is valid, all with checksums. Anything written
-after the last record is cut off, and damaged files are made again, so that the result is the same
-as without an interruption.
+finished stages, and how much of each growing file is valid, all with checksums. On resuming,
+anything written after the last record is removed, and damaged files are made again. The result is
+the same as without an interruption.
 """
 
 from __future__ import annotations
@@ -33,14 +33,18 @@ class WorkDir:
     results: Path
     state: Path
     wanted: Callable[[], Mapping[str, Any]]
-    """Returns what is being made; called when there is something to compare or to record."""
+    """Returns a description of what is being made. It is called only when there is something to
+    compare or to record."""
 
     note: Note = lambda text: None
-    """Receives a message about anything found damaged."""
+    """Receives messages about damaged files."""
 
     def stage(self, name: str, make: Callable[[], Any], *files: Path) -> Any:
-        """Return the result of `make`, from before an interruption if possible; it must be JSON.
-        `files` are the files that `make` writes: it runs again if any of them has changed."""
+        """Return the result of `make`, which must be JSON, or the stored result from before an
+        interruption.
+
+        `files` are the files that `make` writes. If any of them has changed, `make` runs again.
+        """
         path = self.state / f"{name}.json"
         known = self._read(path)
         if known is not None and not self._is_intact(known["files"], files):
@@ -53,11 +57,12 @@ class WorkDir:
         return known["result"]
 
     def record(self, done: Mapping[str, Any], files: Mapping[str, Any], name: str = RECORD) -> None:
-        """Write down how far some work is, and what `GrowingFiles.sync` returned at that point."""
+        """Record the progress of some work, with the file sizes and checksums that
+        `GrowingFiles.sync` returned at that point."""
         self._write(self.state / name, {"done": done, "files": files})
 
     def recorded(self, name: str = RECORD) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Return the last record if the files still begin with what they held then."""
+        """Return the last record if the recorded parts of the files are unchanged."""
         known = self._read(self.state / name)
         if known is None:
             return None
@@ -100,10 +105,12 @@ class WorkDir:
 def open_workdir(
     folder: Path, wanted: Callable[[], Mapping[str, Any]], note: Note = lambda text: None
 ) -> Iterator[WorkDir]:
-    """Yield a place to build the folder in; when it is complete, it is moved to its name. The
-    result of an interrupted attempt is reused if that had the same `wanted`, which is called when
-    the first stage is recorded, or before if there is an earlier attempt. A `UserError` clears the
-    place."""
+    """Yield a working directory for building a folder, which is moved to its place when complete.
+
+    The result of an interrupted attempt is reused if that had the same `wanted`. This function is
+    called when the first stage is recorded, or earlier if there was an attempt. A `UserError`
+    deletes the working directory.
+    """
     place = _place(folder, wanted, note)
     before = place._read(place.state / WANTED)
     if before is None or before != place._asked() or not place.results.is_dir():
@@ -121,7 +128,7 @@ def open_workdir(
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove leftovers of the work on a complete folder."""
+    """Remove what is left of the work on a folder that is complete."""
     _clear(_place(folder, dict))
 
 
@@ -152,11 +159,11 @@ def _digest(path: Path, size: int) -> hashlib._Hash:
 
 
 class GrowingFiles:
-    """Files in a folder that are appended to."""
+    """Files in a folder that only grow, by appending."""
 
     def __init__(self, folder: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep the first part of each file that `known`, the result of `sync`, covers; files not in
-        it start empty."""
+        """Open the files for appending. `known`, the result of `sync`, gives the part of each file
+        to keep; files not in it start empty."""
         self.folder = folder
         self._sizes = {name: int(facts["size"]) for name, facts in known.items()}
         self._digests: dict[str, hashlib._Hash] = {}

@@ -23,10 +23,11 @@ Block = TypeVar("Block")
 Result = TypeVar("Result")
 
 ALONE = 4
-"""Blocks processed without workers: small inputs are done before workers have started."""
+"""Number of blocks that are processed before any worker starts: small inputs are done by then."""
 
 AHEAD = 2
-"""Blocks per worker that may wait, done or not."""
+"""Number of blocks per worker that are submitted ahead, so that no worker waits for input while
+memory stays limited."""
 
 
 def cores() -> int:
@@ -39,9 +40,11 @@ def cores() -> int:
 def map_blocks(
     work: Callable[[Block], Result], blocks: Iterable[Block], *, threads: bool = False
 ) -> Iterator[Result]:
-    """Yield the result of `work` for each block, in order; it must not depend on earlier blocks.
+    """Yield the result of `work` for each block, in order. It must not depend on earlier blocks.
+
     Use `threads` for work that mostly runs outside Python and has large results, such as decoding
-    images; otherwise `work`, blocks and results must be picklable."""
+    images. Without threads, `work`, blocks and results must be picklable.
+    """
     rest = iter(blocks)
     yield from map(work, islice(rest, ALONE))
     begun = next(rest, None)
@@ -68,7 +71,7 @@ def map_blocks(
 
 
 class Workers(Generic[Block, Result]):
-    """Pool of processes that do some work; a call waits for a free one."""
+    """Pool of worker processes that apply one function. A call waits for a free worker."""
 
     def __init__(self, work: Callable[[Block], Result], n: int) -> None:
         self.work = work

@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from headway.tokens.word_cache import FlatIds
 
 Value = Any
-"""Parsed value of a cell: a text or a label; words or tags; an image, a video or audio, or its
-number once stored; or what a registered column makes of it."""
+"""Parsed value of a cell: a text or a label; a list of words or tags; an image, a video or audio,
+or its number once it is stored; or whatever the class of a registered column returns."""
 
 SPLITS = ("train", "valid")
 
 Rows: TypeAlias = "FlatIds | NDArray[Any]"
-"""Rows to store: of different lengths, or one number each."""
+"""Encoded rows to store: of different lengths, or one number per row."""
 
 StoreFacts = dict[str, str]
-"""Facts about a stored array for the manifest: its `kind`, its `dtype`, and that of its `lengths`
-if its rows differ in length."""
+"""Description of a stored array in the manifest: its `kind`, its `dtype`, and the type of its
+`lengths` if its rows differ in length."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class StoreTools:
-    """What values are encoded with."""
+    """Tokenizers, label numbers and number formats that columns encode their values with."""
 
     tokenizers: Mapping[str, Tokenizer]
     """Tokenizers by the names of the columns that hold text."""
 
     labels: Mapping[str, int]
-    """Numbers of the labels or tags."""
+    """Number of each label or tag by its name."""
 
     lengths: str = "<i4"
     """Data type of stored lengths."""
@@ -74,7 +74,7 @@ class StoreTools:
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """A column that a task reads."""
+    """A column that a task reads. Its subclasses are the kinds of columns."""
 
     kind: ClassVar[str]
     """Name of the kind, in the task table and in the manifest of prepared data."""
@@ -86,7 +86,8 @@ class Column(ABC):
     """Whether the values are images, videos or audio."""
 
     noun: ClassVar[str] = ""
-    """A value in messages, such as `an image`, if it is an image, a video or audio."""
+    """Noun with its article for one value in messages, such as `an image`; empty for values that
+    are not media."""
 
     is_image: ClassVar[bool] = False
     is_audio: ClassVar[bool] = False
@@ -94,7 +95,8 @@ class Column(ABC):
     """Whether the values are videos."""
 
     item_axes: ClassVar[int | None] = None
-    """Most axes of an array that is one value; more are several values. None: any number."""
+    """Largest number of axes of an array in memory that is a single value; an array with more axes
+    holds several values. None: no limit."""
 
     is_label: ClassVar[bool] = False
     """Whether the values are targets: labels or numbers."""
@@ -103,13 +105,13 @@ class Column(ABC):
     """Whether the values are one class or several."""
 
     is_counted: ClassVar[bool] = False
-    """Whether the check counts the labels in the values, which `scan` returns."""
+    """Whether the data check counts labels of this column, which `scan` extracts."""
 
     is_several: ClassVar[bool] = False
     """Whether an example may have any number of labels."""
 
     is_field: ClassVar[bool] = False
-    """Whether the column is one of the fields of a document, of which a row needs at least one."""
+    """Whether the column is a field of a document. A row needs at least one of these columns."""
 
     is_words: ClassVar[bool] = False
     """Whether the values are the words of a sentence."""
@@ -118,19 +120,20 @@ class Column(ABC):
     """Whether the column selects a part of a media file instead of having a value."""
 
     is_named_by_need: ClassVar[bool] = True
-    """Whether the values are named as the task needs them; otherwise by their kind."""
+    """Whether the stored values have the name of the task's `Need` instead of the name of the
+    kind."""
 
     default: ClassVar[Value | None] = None
     """Value of an empty row; None if such a row has no value."""
 
     name: str
-    """Name of the values in the task."""
+    """Name of the values in the task, such as `text` or `label`."""
 
     setting: str = ""
     """Setting in `DataSettings` that names the column in a file; empty if it cannot be renamed."""
 
     aliases: tuple[str, ...] = ()
-    """Other usual names."""
+    """Other names under which the column is recognised."""
 
     optional: bool = False
     given_name: str = field(default="", kw_only=True)
@@ -150,16 +153,18 @@ class Column(ABC):
 
     @property
     def python_names(self) -> tuple[str, ...]:
-        """Names of the column as an argument in Python."""
+        """Names of the keyword argument for the column in Python."""
         return (self.name,)
 
     def with_settings(self, data: DataSettings) -> Self:
-        """Return the column with what the settings say about its values."""
+        """Return the column configured by the settings that concern its values, such as
+        separators."""
         return self
 
     @abstractmethod
     def matches(self, sample: Sample) -> str | None:
-        """Return None if a column with these values can be this one, otherwise why not."""
+        """Return None if sampled values could belong to this kind of column; otherwise the
+        reason."""
 
     @abstractmethod
     def parse(self, raw: object, where: str) -> Value:
@@ -167,11 +172,13 @@ class Column(ABC):
         value becomes an empty one; a wrong value raises a `DataError` that begins with `where`."""
 
     def is_plain(self, value: object) -> bool:
-        """Whether a value is the same after parsing; a fast test that may miss some."""
+        """Whether parsing would leave a value unchanged. This is a fast test that may return False
+        for such a value."""
         return False
 
     def to_json(self, raw: object, where: str) -> object:
-        """Return a cell of a table in memory as a line of JSON holds it. `parse` reads it there."""
+        """Convert a cell of a table in memory to the JSON value that `parse` reads from the written
+        file."""
         if isinstance(raw, np.ndarray):
             raw = raw.tolist()
         if isinstance(raw, list | tuple):
@@ -179,7 +186,7 @@ class Column(ABC):
         return scalar_json(raw, where)
 
     def could_hold(self, value: object) -> bool:
-        """Whether a column with a usual name can be this one, by its first value."""
+        """Whether a column that has an accepted name can be this one, judged by its first value."""
         return True
 
     def show(self, value: Value) -> str:
@@ -188,10 +195,11 @@ class Column(ABC):
             return f"{clipped(' '.join(map(str, value)))}   {len(value):,} words"
         return clipped(value) if isinstance(value, str) else shown_value(value)
 
-    # -- the check of the data
+    # -- data check
 
     def scan(self, value: Value) -> Sequence[str]:
-        """Return the labels in a value, which the check counts; other values have none."""
+        """Return the labels in a value, which the data check counts. Columns without labels return
+        none."""
         return ()
 
     def findings(self, scan: DatasetScan, report: Findings) -> None:  # noqa: B027 (optional)
@@ -214,13 +222,14 @@ class Column(ABC):
         return {}
 
     def writer(self, files: GrowingFiles, tools: StoreTools) -> ColumnWriter:
-        """Return what appends rows to the files of the column; work on known files is resumed."""
+        """Return a writer that appends rows to the files of the column. Files of an interrupted
+        attempt are continued."""
         return ColumnWriter(self, files, tools)
 
     @classmethod
     def open(cls, folder: Path, split: str, facts: Mapping[str, Any]) -> Any:
-        """Open a stored array of a split; `facts` are those of the manifest, with its `name` and
-        the `form` of media."""
+        """Open a stored array of a split. `facts` describes it as in the manifest, plus its `name`
+        and, for media, their `form`."""
         from headway.data.token_store import TokenStore
 
         if "lengths" in facts:
@@ -239,7 +248,7 @@ class Column(ABC):
 
     @classmethod
     def from_stored(cls, values: NDArray[Any]) -> NDArray[Any]:
-        """Convert stored numbers, one per example, to those that training reads."""
+        """Convert stored numbers, one per example, to the numbers used in training."""
         return values
 
 
@@ -250,7 +259,8 @@ class TokenColumn(Column):
     def tokenize(
         self, values: Sequence[Any], continues: NDArray[np.bool_], tokenizer: Tokenizer
     ) -> dict[str, FlatIds]:
-        """Return the tokens to store; a value that `continues` the one before is encoded so."""
+        """Return the tokens to store. A value that `continues` the one before is encoded as its
+        continuation, without a space in front."""
 
 
 class ColumnWriter:
@@ -265,7 +275,7 @@ class ColumnWriter:
                     files.start(file)
 
     def encode(self, examples: Sequence[Example]) -> dict[str, Rows]:
-        """Return the rows of examples for each of the stores, except tokens."""
+        """Return the rows of examples for each stored array, except for tokens."""
         name = self.column.name
         values = [one.values.get(name, "") for one in examples]
         return self.column.encode(values, [one.place for one in examples], self.tools)
@@ -273,7 +283,8 @@ class ColumnWriter:
     def append(
         self, split: str, rows: Mapping[str, Rows], lengths: NDArray[np.int64] | None = None
     ) -> None:
-        """Append rows to a split. `lengths` are those of rows that are made of several."""
+        """Append rows to a split. `lengths`: the lengths of rows that were joined from several
+        pieces."""
         for name, facts in self.stores.items():
             found = rows[name]
             files = stored_files(split, name, facts)
@@ -316,8 +327,8 @@ KINDS: dict[str, str | type[Column]] = {
     "audio": "media.AudioColumn",
     "region": "media.RegionColumn",
 }
-"""Classes of columns by the kinds of needs and of stored arrays. Those of this package are imported
-on first use."""
+"""Column classes by kind, which is named in a `Need` and in the manifest. Classes of this package
+are given by their path and imported on first use."""
 
 
 def register(column: type[Column]) -> None:
@@ -344,11 +355,11 @@ def parse_field(raw: object, name: str, where: str) -> str:
     return str(class_of("field")(name).parse(raw, f"{where}: the field {name!r}"))
 
 
-# -- values of any kind
+# -- conversion of values, whatever their kind
 
 
 def to_python(value: object) -> object:
-    """Convert numbers and lists of other packages to those of Python."""
+    """Convert numbers and arrays of other packages to Python types."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "OU":
@@ -377,7 +388,7 @@ def value_text(value: Any, where: str) -> str:
 
 
 def scalar_json(value: object, where: str) -> object:
-    """Return a text or a finite number for a line of JSON; a missing value is an empty text."""
+    """Return a text or a finite number as a JSON value; a missing value becomes an empty text."""
     value = to_python(value)
     value_text(value, where)
     return "" if is_missing(value) else value
@@ -403,7 +414,7 @@ def json_text(value: object) -> str:
 
 
 CLIPPED = 48
-"""Characters shown of a text."""
+"""Maximum number of characters of a text in messages and tables: about half a terminal line."""
 
 
 def clipped(text: str) -> str:

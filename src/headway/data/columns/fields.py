@@ -31,7 +31,8 @@ class FieldColumn(TextColumn):
         return False
 
     def findings(self, scan: DatasetScan, report: Findings) -> None:
-        """Report the fields that no document has, all of them with the first field."""
+        """Report the fields that no document has. The first field's column reports for all of
+        them."""
         fields = scan.source.schema.text_names
         if report.which or self.name != fields[0] or len(fields) == 1 or not len(scan):
             return

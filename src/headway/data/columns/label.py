@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from headway.tokens.word_cache import FlatIds
 
 UNLIKE = 20
-"""A column with this many rows, all with different values, is not taken for a label."""
+"""Number of sampled rows from which a column with only distinct values is not accepted as the
+label: it probably contains ids or texts."""
 
 MANY_NUMBERS = 10
-"""Numeric labels are taken for quantities if there are more different ones than this."""
+"""Number of distinct numeric labels above which the check suggests a regression: few distinct
+numbers are usually ratings or class numbers."""
 
 SEPARATORS = (";", "|", ",")
 
@@ -96,8 +98,9 @@ class LabelColumn(Column):
             report.add("warning", "label-form", 1, hint)
 
     def hint(self, scan: DatasetScan) -> str:
-        """Return a hint that the labels look like numbers, like several labels in one cell, or like
-        missing values; empty if they look like classes, or if the task has no other answer."""
+        """Return a hint if the labels look like numbers, like several labels in one cell, or like
+        missing values. It is empty if they look like classes, or if the task supports only single
+        labels."""
         settings, names = scan.source.settings, list(scan.labels.counts)
         own = getattr(settings, settings.task, None)
         if not hasattr(own, "answer") or not names:
@@ -199,7 +202,8 @@ class MultiLabelColumn(Column):
 
 @dataclass(frozen=True)
 class NumberColumn(Column):
-    """A number per example, the target of a regression. It is parsed to its text, as in JSON."""
+    """A number per example, the target of a regression. `parse` returns it as text, in JSON
+    notation."""
 
     kind: ClassVar[str] = "number"
     is_label: ClassVar[bool] = True

@@ -44,14 +44,16 @@ if TYPE_CHECKING:
 
 
 SMALL = 4
-"""An image is reported as small if it must be enlarged by more than this factor."""
+"""An image is reported as small if training enlarges it by more than this factor: beyond it, few of
+its details are real."""
 
 NARROW = 2.0
-"""An image is reported as narrow if cropping keeps less than one part in this many of it."""
+"""An image is reported as narrow if cropping to the aspect ratio of the model keeps less than
+1 / `NARROW` of it."""
 
 SHORT_S, LONG_S = 0.1, 30.0
-"""Recordings outside this range are reported, in seconds. A spoken word takes longer than the
-first, and the window of Whisper ends at the second."""
+"""Range of usual durations in seconds; audio outside it is reported. A spoken word takes longer
+than 0.1 s, and Whisper's window ends at 30 s."""
 
 
 class HeldMedia(NamedTuple):
@@ -141,10 +143,11 @@ class MediaColumn(Column):
         return type(value) is MediaRef
 
     flat: ClassVar[str]
-    """What the check says about an item without content."""
+    """Message of the check for items without content, such as images of one colour or silence."""
 
     def findings(self, scan: DatasetScan, report: Findings) -> None:
-        """Report the sizes and flat items of all columns, with the first of them."""
+        """Report the sizes of all media and the items without content. The column of the first
+        media reports for all columns."""
         schema, facts = scan.source.schema, scan.media
         if facts is None or self.name != schema.media_names[0]:
             return
@@ -158,7 +161,8 @@ class MediaColumn(Column):
     def size_findings(
         self, facts: MediaRecords, good: NDArray[np.bool_], form: ItemFormat, report: Findings
     ) -> dict[str, float]:
-        """Report the sizes of the `good` items, and return those that the report keeps."""
+        """Report unusual sizes of the readable (`good`) items, and return the statistics for the
+        report."""
 
     def stores(self, tools: StoreTools) -> dict[str, StoreFacts]:
         return {self.name: {"kind": self.kind, "dtype": "<i8"}}
@@ -288,7 +292,8 @@ class AudioColumn(MediaColumn):
 
 @dataclass(frozen=True)
 class RegionColumn(Column):
-    """A column that selects a part of the file: a box, a span, a row of a stack, or its rate."""
+    """A column that selects a part of a media file: a box, a time span or an item of a stack; or
+    that gives its sampling rate."""
 
     kind: ClassVar[str] = "region"
     is_region: ClassVar[bool] = True
@@ -308,7 +313,8 @@ class RegionColumn(Column):
 
 
 def _ends(*values: NDArray[np.int64]) -> Iterable[tuple[int, ...]]:
-    """Yield the index of the lowest value of the first array and of the highest of the second."""
+    """Yield the indices of the lowest value of the first array and of the highest value of the
+    second."""
     least, most = values
     for flat in (least.argmin(), most.argmax()):
         yield tuple(int(i) for i in np.unravel_index(flat, least.shape))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headway.tokens.word_cache import FlatIds
 
 TEXT = "text"
-"""Name under which the tokens of the words are stored."""
+"""Name under which the tokens of tagged words are stored."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class TextColumn(TokenColumn):
 
 @dataclass(frozen=True)
 class CaptionColumn(TextColumn):
-    """One text or several per image, video or recording; each makes an example of its own."""
+    """One or several texts per image, video or recording. Each text makes an example of its own."""
 
     def matches(self, sample: Sample) -> str | None:
         if all(isinstance(value, list) and all_texts(value) for value in sample.values):

@@ -24,7 +24,7 @@ from headway.data.sniff import is_idx
 from headway.errors import DataError
 
 MAX_UNPACKED = 2_000_000_000
-"""Most bytes that a compressed IDX file may unpack to."""
+"""Maximum number of bytes that a compressed IDX file may unpack to; MNIST needs 47 million."""
 
 _UBYTE = 8
 """Type code of unsigned bytes in the header of an IDX file."""
@@ -52,7 +52,7 @@ def _state(path: str | Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def _mapped(path: str, *state: int) -> NDArray[Any]:
-    """Map an array. The map is cached for later items until the file changes."""
+    """Memory-map an array. The mapping is cached for later items until the file changes."""
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(values, np.ndarray):

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from soundfile import SoundFile
 
 MOST_S = 3600.0
-"""Most seconds of audio that are read as a whole: 230 MB at 16 kHz."""
+"""Longest audio in seconds that is read as a whole: an hour takes 230 MB at 16 kHz."""
 
 BLOCK = 1 << 16
-"""Number of samples decoded at once."""
+"""Number of samples decoded at once: four seconds at 16 kHz."""
 
 SILENT = 1e-4
 """Peak amplitude below which audio counts as silent: 80 dB below full scale."""

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from soundfile import SoundFile
 
 MOST_CHANNELS = 32
-"""Headers with more channels are damaged or hostile."""
+"""Maximum number of channels. Headers with more are damaged or malicious."""
 
 RATES = (1_000, 768_000)
-"""Sampling rates in Hz that are read; others are from damaged headers."""
+"""Range of accepted sampling rates in Hz. Values outside come from damaged headers."""
 
 LARGEST_PAGE = 27 + 255 + 255 * 255
 """Largest size of an Ogg page in bytes."""

@@ -44,13 +44,15 @@ RECORD = "decoded.json"
 
 FACT = np.dtype([("hash", "<u8"), ("height", "<i4"), ("width", "<i4"), ("marks", "u1")])
 UNREADABLE, FLAT = 1, 2
-"""Bits of `marks`: the item could not be read and is not stored; it has one colour or is silent."""
+"""Bits of `marks`: the item could not be read and is not stored; the item has a single colour or is
+silent."""
 
 TASK_BYTES = 4_000_000
-"""Bytes of decoded items that a worker process returns at once, to limit memory."""
+"""Bytes of decoded items that a worker returns at once, to limit memory."""
 
 MOST_ITEMS = 64
-"""Most items in a block; fewer if they are large and exceed `TASK_BYTES`."""
+"""Maximum number of items in a block. A block of large items has fewer, to stay below
+`TASK_BYTES`."""
 
 RECORD_SECONDS = 2.0
 """Seconds between records of progress: a kill loses at most this much work."""
@@ -73,8 +75,8 @@ class MediaDecoder:
         self, examples: Sequence[Example], names: Sequence[str], form: ItemFormat, folder: Path,
         place: WorkDir | None = None,
     ) -> None:  # fmt: skip
-        """Decode the values `names` of each example. `place` regularly records how much is safely
-        on disk, so that work can be resumed."""
+        """Open the files for the values `names` of each example. `place` records regularly how much
+        is safely on disk, so that interrupted work can be resumed."""
         self.items = [(one, name) for one in examples for name in names]
         self.form = form
         self.place = place
@@ -107,8 +109,8 @@ class MediaDecoder:
             self.place.record({"items": self.done}, self.files.sync(), RECORD)
 
     def read(self, items: Sequence[tuple[Example, str]]) -> list[DecodeResult]:
-        """Decode items; rows of an array are decoded together, or one by one to find the bad
-        one."""
+        """Decode items. Rows of an array are decoded together. If that fails, they are decoded one
+        by one to find the bad one."""
         media = [_medium(*item) for item in items]
         found: dict[int, DecodeResult] = {}
         for path, rows in rows_of_arrays(media, self.form).items():
@@ -128,7 +130,7 @@ class MediaDecoder:
         return self._outcomes(reading._replace(values=reading.values[None]))[0]
 
     def _outcomes(self, reading: DecodedMedia) -> list[DecodeResult]:
-        """Outcomes of items of one shape, with a hash and marks for each."""
+        """Return decoded items of one shape with the hash and the marks of each."""
         values_N, height, width = reading
         if self.form.is_audio:
             flat = [is_silent(values) for values in values_N]

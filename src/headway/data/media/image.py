@@ -26,17 +26,20 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
-"""Formats tried regardless of the file ending. Others of Pillow start programs or are rare."""
+"""Image formats that are tried, whatever the file extension. Pillow's other formats start external
+programs or are rare."""
 
 MAX_PIXELS = 80_000_000
 """Most pixels of an image. Cameras produce up to about 50 million; a decompression bomb has
 billions."""
 
 MAX_VIDEO_PIXELS = 4_000_000_000
-"""Most pixels in all frames of a video, which must be decoded in order."""
+"""Maximum number of pixels in all frames of a video. Its frames must be decoded in order. The limit
+is about 1,900 frames in Full HD."""
 
 LARGE = 16_000_000
-"""Images with more pixels are decoded one at a time, whatever the number of threads."""
+"""Images with more pixels are decoded one at a time, so that several threads do not fill the
+memory."""
 
 Size = tuple[int, int]
 """Height and width."""
@@ -73,7 +76,8 @@ def decode_image(path: str | Path, channels: int = 3, size: Size | None = None) 
     with _opened(path) as image:
         height, width = image.height, image.width
         if size is not None:
-            # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size; keep twice what is needed.
+            # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size. Twice the needed size is kept for
+            # quality.
             image.draft(None, (2 * max(size), 2 * max(size)))
         if _is_turned(image):
             height, width = width, height
@@ -85,7 +89,7 @@ def decode_image(path: str | Path, channels: int = 3, size: Size | None = None) 
 def decode_video(
     path: str | Path, frames: int, channels: int = 3, size: Size | None = None
 ) -> DecodedMedia:
-    """Read `frames` evenly spaced frames of an animation or a folder of images, as T C Y X."""
+    """Read `frames` evenly spaced frames of an animation or of a folder of images, as T C Y X."""
     if Path(path).is_dir():
         return _from_folder(Path(path), frames, channels, size)
     with _opened(path) as image:
@@ -110,15 +114,15 @@ def decode_video(
 
 
 def frame_files(folder: Path, files: DataFiles | None = None) -> list[Path]:
-    """Image files of a folder, sorted by the numbers in their names: 2 before 10."""
+    """Image files of a folder, sorted by the numbers in their names: `2` comes before `10`."""
     entries = folder.iterdir() if files is None else files.entries(folder)
     found = [p for p in entries if extension(p) in IMAGES and p.name[0] != "."]
     return sorted(found, key=lambda path: natural(path.name))
 
 
 def sampled(n: int, frames: int) -> list[int]:
-    """Return the indices of `frames` of n frames: the middle of each of `frames` equal parts. Some
-    occur twice if n is smaller."""
+    """Return the indices of `frames` out of `n` frames: the middle of each of `frames` equal parts.
+    Indices repeat if n is smaller."""
     return [(2 * i + 1) * n // (2 * frames) for i in range(frames)]
 
 
@@ -204,7 +208,7 @@ def _check_size(width: int, height: int, path: str | Path) -> None:
 
 
 def _pixels(image: Image, channels: int, path: str | Path) -> ByteArray:
-    """Return the current frame as C Y X."""
+    """Return the current frame of a Pillow image as C Y X."""
     pillow = _pillow()
     if image.mode == "F":
         raise DataError(f"{path} contains floating-point pixels. Save the image with 8 or 16 bits.")
@@ -230,7 +234,7 @@ _ORIENTATION = 0x0112
 """EXIF tag of the orientation."""
 
 _ON_ITS_SIDE = (5, 6, 7, 8)
-"""EXIF orientations with width and height exchanged."""
+"""EXIF orientations in which width and height are exchanged."""
 
 
 def _is_turned(image: Image) -> bool:

@@ -13,10 +13,11 @@ from headway.data.table import shown_value
 from headway.errors import DataError
 
 HELD = 1 << 26
-"""Bytes of arrays kept in memory before they are written as one stack."""
+"""Bytes of arrays that are collected in memory before they are written as one stack."""
 
 CHANNELS = 32
-"""Most channels of audio; a first axis of at most this size is taken for channels."""
+"""Maximum number of audio channels. A first axis of at most this length is taken for the
+channels."""
 
 
 class MediaWriter:
@@ -29,8 +30,8 @@ class MediaWriter:
         self.pending: dict[tuple[Any, ...], tuple[Path, list[NDArray[Any]]]] = {}
 
     def put(self, content: bytes | NDArray[Any], rate: int | None, name: str) -> dict[str, Any]:
-        """Write an item and return its fields for a manifest: the path in the column `name`, and
-        which part of that file it is."""
+        """Write an item and return its fields for a manifest: the path under the key `name`, and
+        the part of that file, such as `index`."""
         if isinstance(content, bytes):
             return {name: self._bytes(content)}
         if rate is None:
@@ -75,7 +76,7 @@ def pixels_of(value: Any, where: str) -> NDArray[Any]:
 
 
 def frames_of(value: Any, where: str) -> NDArray[Any]:
-    """Return the pixels of a video: of a list of images, of an animation, or of an array."""
+    """Return the pixels of a video, given as a list of images, an animation or an array."""
     if isinstance(value, list | tuple):
         frames = [pixels_of(one, where) for one in value]
         if not frames or len({frame.shape for frame in frames}) > 1:

@@ -33,7 +33,8 @@ MediaSettings = ImageSettings | AudioSettings
 UNITS: dict[MediaType, str] = {"image": "images", "video": "videos", "audio": "recordings"}
 
 SHEET_BYTES = 64_000_000
-"""Most bytes of cached sheets: decoded images whose regions are items."""
+"""Maximum size in bytes of the cache of sheets. A sheet is a decoded image whose regions are
+items."""
 
 ROWS_BYTES = 4_000_000
 """Bytes of an array that are converted at once."""
@@ -70,7 +71,7 @@ class ItemFormat:
 
 
 class MediaRegion(NamedTuple):
-    """Part of a file that is an item; by default the whole file."""
+    """Part of a file that forms an item; by default the whole file."""
 
     box: tuple[int, int, int, int] | None = None
     """Left, top, right and bottom of a region in pixels; right and bottom are exclusive."""
@@ -87,7 +88,7 @@ class MediaRegion(NamedTuple):
 
     @property
     def is_row(self) -> bool:
-        """Whether the item is determined by its index alone."""
+        """Whether the item is given by its index in an array and nothing else."""
         return self.box is None and self.start is None and self.end is None
 
     @property
@@ -98,29 +99,29 @@ class MediaRegion(NamedTuple):
 WHOLE = MediaRegion()
 
 OPENERS: dict[str, Callable[[str, ItemFormat], DecodedMedia]] = {}
-"""Reading functions of other packages, by file ending."""
+"""Functions of other packages that read an item, by file extension."""
 
 
 def register(ending: str, what: MediaType, read: Callable[[str, ItemFormat], DecodedMedia]) -> None:
-    """Register a file format by its ending. `read` returns an item of the modality `what` in the
-    format of a run (sampling rate, size), and raises a `DataError` for a bad file."""
+    """Register a file format by its extension. `what`: the modality of its items. `read` returns an
+    item in the given format and raises a `DataError` for a bad file."""
     EXTENSIONS[what] |= {ending}
     OPENERS[ending] = read
 
 
 class MediaRef(NamedTuple):
-    """Reference to an image, video or audio item that has not been read yet: a value of a table."""
+    """Reference to an image, video or audio item in a file that has not been read yet."""
 
     path: str
     part: MediaRegion = WHOLE
 
     def read(self, form: ItemFormat) -> DecodedMedia:
-        """Read the item, with its original size; raise a `DataError` that names a bad file."""
+        """Read the item in a format. A bad file raises a `DataError` that names it."""
         return read_media(self.path, form, self.part)
 
 
 def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> DecodedMedia:
-    """Read an item in a format; raise a `DataError` that names a bad file."""
+    """Read an item in a format. A bad file raises a `DataError` that names it."""
     stacked = is_array(path) or (part.index is not None and is_idx(path))
     if not stacked and is_broken_link(Path(path)):
         raise DataError(f"{path} is a broken link to {Path(path).readlink()}.")
@@ -144,7 +145,8 @@ def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> Decode
 
 
 def rows_of_arrays(media: Sequence[MediaRef | None], form: ItemFormat) -> dict[str, dict[int, int]]:
-    """Map each array file to its items: their numbers among `media` and their rows in the array."""
+    """Map each array file to its items: from their indices in `media` to their rows in the
+    array."""
     found: dict[str, dict[int, int]] = {}
     for number, one in enumerate(media):
         if one is not None and (index := one.part.index) is not None and one.part.is_row:
@@ -155,7 +157,7 @@ def rows_of_arrays(media: Sequence[MediaRef | None], form: ItemFormat) -> dict[s
 
 def read_rows(path: str, indices: Sequence[int], form: ItemFormat) -> DecodedMedia:
     """Read items of one array in a format as N T C Y X. A `DataError` means that one of them cannot
-    be read, but not which."""
+    be read, without saying which."""
     parts = [_stacked(some, form, path) for some in stack_items(path, indices, ROWS_BYTES)]
     values = [one.values for one in parts]
     return parts[0]._replace(values=np.concatenate(values) if len(values) > 1 else values[0])
@@ -184,7 +186,7 @@ def is_file(path: Path) -> bool:
 
 
 def path_exists(path: Path) -> bool:
-    """Whether a file or a folder exists, which may be a video; False for devices and pipes."""
+    """Whether a file or folder exists. A folder may be a video; devices and pipes do not count."""
     return is_file(path) or path.is_dir()
 
 
@@ -196,7 +198,7 @@ def is_broken_link(path: Path) -> bool:
 
 
 def resize_to_format(pixels_TCYX: ByteArray, form: ItemFormat) -> DecodedMedia:
-    """Resize pixels that have the right channels and frames."""
+    """Resize pixels that already have the right channels and number of frames."""
     height, width = pixels_TCYX.shape[-2:]
     if form.size is not None:
         pixels_TCYX = resized(pixels_TCYX, *form.size)
@@ -227,8 +229,7 @@ def _cut_out(path: str, form: ItemFormat, box: tuple[int, int, int, int]) -> Dec
 
 
 class SheetCache:
-    """Cache of the most recently decoded sheets; items of one sheet are usually read in
-    sequence."""
+    """Cache of recently decoded sheets, because items of one sheet are usually read in sequence."""
 
     def __init__(self, limit: int = SHEET_BYTES) -> None:
         self.limit = limit
@@ -236,7 +237,7 @@ class SheetCache:
         self._lock = threading.Lock()
 
     def read(self, path: str, channels: int) -> ByteArray:
-        """Return a sheet as C Y X. Threads wait while one of them decodes it."""
+        """Return a sheet as C Y X. While one thread decodes it, others wait."""
         with self._lock:
             try:
                 key = (path, Path(path).stat().st_mtime_ns, channels)

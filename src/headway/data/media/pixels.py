@@ -14,15 +14,13 @@ from headway.errors import DataError
 ByteArray = NDArray[np.uint8]
 
 WHITE = 255
-"""Background of transparent images."""
+"""Background colour of transparent images."""
 
 
 def resized(x_TCYX: ByteArray, height: int, width: int, crop: bool = True) -> ByteArray:
-    """Resize the largest central part with the new aspect ratio, or all of it, stretched, if `crop`
-    is off.
-
-    Resampling is antialiased: each new pixel averages the old pixels that it covers.
-    """
+    """Resize with antialiasing: each new pixel averages the old pixels that it covers. The largest
+    central part with the new aspect ratio is resized, or with `crop` off the whole image,
+    stretched."""
     old_height, old_width = x_TCYX.shape[-2:]
     if (old_height, old_width) == (height, width):
         return x_TCYX
@@ -31,7 +29,7 @@ def resized(x_TCYX: ByteArray, height: int, width: int, crop: bool = True) -> By
         factor = max(height / old_height, width / old_width)
         x_TCYX = _middle(x_TCYX, round(height / factor), round(width / factor))
     x_TCYX = np.ascontiguousarray(x_TCYX)
-    # torch warns of read-only arrays, such as those of a mapped file.
+    # torch warns about read-only arrays, such as memory-mapped ones.
     pixels = torch.from_numpy(x_TCYX if x_TCYX.flags.writeable else x_TCYX.copy())
     size = (height, width)
     return F.interpolate(pixels, size=size, mode="bilinear", antialias=True).numpy()
@@ -45,13 +43,13 @@ def _middle(x_TCYX: ByteArray, height: int, width: int) -> ByteArray:
 
 
 def to_pixels(values_YXC: NDArray[Any], channels: int, where: str) -> ByteArray:
-    """Convert an image array to 8-bit C Y X from 16 bits or floats in 0–1. Transparency is put over
-    white, and grey and colour are converted to each other."""
+    """Convert an image to 8-bit C Y X, from 16 bits or from floats between 0 and 1. Transparent
+    pixels are put over white, and greyscale and colour are converted to each other."""
     return to_frames(values_YXC[None], channels, where)[0]
 
 
 def to_frames(values_TYXC: NDArray[Any], channels: int, where: str) -> ByteArray:
-    """Convert several frames as `to_pixels` does, to T C Y X."""
+    """Convert several frames to 8-bit T C Y X, as `to_pixels` does for one."""
     n = values_TYXC.shape[-1]
     if n not in (1, 3, 4):
         raise DataError(

@@ -26,11 +26,12 @@ CUTOFF = 0.95
 """Cutoff relative to the lower Nyquist frequency; the transition band is 0.9 to 1.0 of it."""
 
 MOST_PHASES = 1000
-"""Largest numerator and denominator of the ratio of rates. Other ratios are approximated, with an
-error of a few millionths at most."""
+"""Largest numerator and denominator of the ratio of sampling rates. Other ratios are approximated,
+with an error of a few millionths at most."""
 
 FEWEST_PHASES = 32
-"""Samples computed at once as a matrix product; one at a time would be slow."""
+"""Minimum number of output samples computed at once as a matrix product; single samples would be
+slow."""
 
 
 def resample(samples_S: Float32Array, from_rate: int, to_rate: int) -> Float32Array:
@@ -57,7 +58,8 @@ class Resampler:
         self._taken = self._given = 0
 
     def push(self, samples_S: Float32Array) -> Float32Array:
-        """Take a block; return the samples that are ready. The filter looks ahead, so they lag."""
+        """Take a block of samples; return the output samples that are ready. The output lags
+        behind, because the filter needs later samples."""
         self._taken += len(samples_S)
         if self._step == self._phases:
             return samples_S.astype(np.float32, copy=False)
@@ -76,8 +78,8 @@ class Resampler:
         return self._made()[:left]
 
     def _made(self) -> Float32Array:
-        """Apply the kernel. Each step advances by `_step` samples and yields one sample per
-        phase."""
+        """Apply the kernel. Each step advances by `_step` input samples and yields one output
+        sample per phase."""
         n_steps = 1 + (len(self._waiting_S) - self._kernel_P1K.shape[2]) // self._step
         if n_steps < 1:
             return np.zeros(0, dtype=np.float32)
@@ -95,7 +97,7 @@ def _near(ratio: Fraction) -> Fraction:
 
 @lru_cache(maxsize=32)
 def _kernel(step: int, phases: int) -> tuple[Tensor, int]:
-    """Return a filter per phase (P 1 K), and the number of samples that it looks back."""
+    """Return one filter per phase (P 1 K), and the number of earlier samples that it covers."""
     lower = min(1.0, phases / step)
     width = math.ceil(LOBES / lower)
     phase_P1 = torch.arange(phases, dtype=torch.float64)[:, None] * step / phases

@@ -19,11 +19,12 @@ from torch import Tensor
 from headway.data.media.pixels import ByteArray
 
 ON_DEVICE = 8_000_000_000
-"""Most bytes of a copy on a device."""
+"""Maximum size in bytes of the copy of a dataset on a GPU: a judgement that leaves memory for
+training on common GPUs."""
 
 AnyIntArray = NDArray[np.integer[Any]]
 ImageShape = tuple[int, int, int, int]
-"""Sizes of T C Y X."""
+"""Shape T C Y X of an image or video."""
 
 
 class ImageStore:
@@ -33,12 +34,13 @@ class ImageStore:
         self, pixels: ByteArray, starts: NDArray[np.int64], shapes: NDArray[np.int64],
         copy: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """`pixels` is flat; `shapes` has one row per item."""
+        """Wrap concatenated `pixels`. `starts` and `shapes` have one row per item; `copy` is
+        explained below."""
         self.pixels = pixels
         self.starts = starts
         self.shapes = shapes
         self.copy = copy
-        """Copy of all items in order, on the device on which batches are gathered."""
+        """Copy of all items in order on the GPU, where batches are then gathered."""
 
     @classmethod
     def of(cls, items: Sequence[ByteArray]) -> ImageStore:
@@ -57,7 +59,7 @@ class ImageStore:
         return cls(pixels, np.arange(n, dtype=np.int64) * prod(shape), shapes)
 
     def rows(self, rows: AnyIntArray) -> ImageStore:
-        """Select items, in this order."""
+        """Return a store of these items, in this order."""
         return ImageStore(self.pixels, self.starts[rows], self.shapes[rows])
 
     def __len__(self) -> int:
@@ -70,7 +72,7 @@ class ImageStore:
 
     @property
     def equal(self) -> ImageShape | None:
-        """The common shape of all items; None if shapes differ or there are no items."""
+        """The shape that all items have; None if shapes differ or there are no items."""
         if not len(self) or (self.shapes != self.shapes[0]).any():
             return None
         t, c, y, x = self.shapes[0].tolist()
@@ -89,8 +91,8 @@ class ImageStore:
         return torch.from_numpy(np.ascontiguousarray(items[self.starts[rows] // size]))
 
     def on(self, device: torch.device | str, most: int = ON_DEVICE) -> ImageStore:
-        """Return the store with a copy on the device if all items have one shape and need at most
-        `most` bytes; otherwise return the store itself."""
+        """Return the store with a copy on the device. Without an equal shape, or if the copy would
+        take more than `most` bytes, return the store itself."""
         device = torch.device(device)
         shape = self.equal
         if device.type == "cpu" or shape is None or len(self) * prod(shape) > most:
@@ -127,7 +129,7 @@ class AudioStore:
         return cls(_mapped(path, "<i2"), _starts(lengths), lengths, rate)
 
     def rows(self, rows: AnyIntArray) -> AudioStore:
-        """Select items, in this order."""
+        """Return a store of these items, in this order."""
         return AudioStore(self.samples, self.starts[rows], self.lengths[rows], self.rate)
 
     def __len__(self) -> int:

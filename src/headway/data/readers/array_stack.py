@@ -16,7 +16,7 @@ from headway.errors import DataError
 
 FILE, LABEL = "(item)", "(label)"
 CHANNELS = (1, 3, 4)
-"""Channels of grey, RGB and RGBA images."""
+"""Numbers of channels of greyscale, RGB and RGBA images."""
 
 
 def open_stack(path: Path) -> Table:

@@ -13,8 +13,8 @@ from headway.data.table import SAMPLE, RawRow, RowMapping, Table
 
 
 def open_conll(file: DataFile) -> Table:
-    """Return a table with one row per sentence. A column, named by its number, lists one text per
-    word."""
+    """Return a table with one row per sentence. Columns are named by their numbers, and a cell is a
+    list with one text per word."""
     how = _Conll(file)
     width = how.width()
     columns = tuple(str(i) for i in range(1, width + 1))
@@ -34,11 +34,12 @@ def open_conll(file: DataFile) -> Table:
 
 
 SPAN = re.compile(r"O|[BIESLU]-\S+")
-"""Pattern of span tags. Words rarely match it, and never all of them."""
+"""Pattern of span tags in BIO, BIOES and BILOU. Words rarely match it, and never all words of a
+sample."""
 
 
 def _marks(sample: Sequence[RowMapping], column: str) -> bool:
-    """Whether a column of the sample contains only span tags, not all of them `O`."""
+    """Whether a column of the sample contains only span tags, and others than `O`."""
     found = {str(one) for row in sample for one in cast(Sequence[object], row[column])}
     return found > {"O"} and all(map(SPAN.fullmatch, found))
 
@@ -56,7 +57,8 @@ class _Conll:
     def read(
         self, columns: Sequence[str], names: Sequence[str], lines: Iterator[str]
     ) -> Iterator[RawRow]:
-        """Yield the sentences. A sentence with a bad line is yielded as a problem."""
+        """Yield the sentences as rows. A sentence with an invalid line is yielded as a row with a
+        problem."""
         places = [columns.index(name) if name in columns else len(columns) for name in names]
         width = len(columns)
         found: list[list[str]] = [[] for _ in places]
@@ -90,7 +92,7 @@ class _Conll:
     def _wrong(
         self, cells: list[str], width: int, places: Sequence[int], line: str, number: int
     ) -> str:
-        """Describe what is wrong with a line; empty if it is valid."""
+        """Describe what is wrong with a line; empty if the line is valid."""
         where = f"{self.file.name}, line {number:,}"
         if len(cells) <= max(places) and len(cells) < 2:
             return (

@@ -21,13 +21,13 @@ DelimitedRow = list[str]
 
 @dataclass(frozen=True)
 class Delimited:
-    """Delimited file with its separator."""
+    """Delimited text file and its separator."""
 
     file: DataFile
     separator: str
     ragged: bool = False
-    """Whether lines may have more or fewer cells than the first if all required columns are
-    there."""
+    """Whether lines may have more or fewer cells than the first line, as long as all required
+    columns are there."""
 
     def rows(self, lines: Iterator[str]) -> Iterator[tuple[DelimitedRow, int]]:
         """Yield the cells and the first line number of each row. An empty line has no cells."""
@@ -70,7 +70,8 @@ class Delimited:
 def open_delimited(
     file: DataFile, between: str, is_header: IsHeader, *, ragged: bool = False
 ) -> Table:
-    """Return a table. Its columns are named by the header, or 1, 2, … without one."""
+    """Return a table of a delimited file. Its columns are named by the header, or 1, 2, … without
+    one."""
     how = Delimited(file, between, ragged)
     head = [cells for cells, _ in islice(how.rows(file.head()), SAMPLE + 1)]
     at = next((i for i, cells in enumerate(head) if cells), 0)  # empty lines may come before
@@ -97,7 +98,8 @@ def _unique_names(names: Sequence[str]) -> list[str]:
 
 
 def open_labelled_lines(file: DataFile, how: LabelFormat) -> Table:
-    """Return a table of labels and texts. The label is a list if a line has several."""
+    """Return a table of a file with labels before texts. The label is a list if a line has
+    several."""
 
     def read(names: Sequence[str]) -> Iterator[RawRow]:
         for number, line in enumerate(file.lines(), 1):

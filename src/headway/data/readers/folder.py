@@ -15,12 +15,12 @@ from headway.errors import DataError, one_line
 
 FILE, FOLDER = "(file)", "(folder)"
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
-"""Names of folders that are splits rather than classes."""
+"""Names of folders that contain splits of a dataset rather than classes."""
 
 
 def open_folder(folder: Path, what: MediaType, files: DataFiles, *, labelled: bool) -> Table:
-    """Return a table of a folder with one subfolder per class, or, without labels, of all its
-    files."""
+    """Return a table of the files in a folder with one subfolder per class. Without labels, it
+    contains all files of the folder."""
     classes = [path for path in files.entries(folder) if _is_class(path)]
     classes.sort(key=lambda path: natural(path.name))
     entries: list[tuple[Path, str | None]] = []
@@ -52,8 +52,8 @@ def _check_classes(folder: Path, classes: list[Path], files: DataFiles) -> None:
 
 
 def open_text_folder(path: str, encoding: str, files: DataFiles) -> Table:
-    """Return a table of text files in one folder per class. A file is an example, its folder the
-    label."""
+    """Return a table of a folder of text files with one subfolder per class. Each file is an
+    example, labelled with its subfolder."""
     folder = Path(path)
     _check_classes(folder, class_folders(folder, files), files)
     entries = [(file, one_line(label, path[:200])) for file, label in class_files(folder, files)]
@@ -77,7 +77,7 @@ def open_text_folder(path: str, encoding: str, files: DataFiles) -> Table:
 
 
 def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: MediaType) -> Table:
-    """Return a table of media files, with the name of the class folder of each if there is one."""
+    """Return a table of media files. Each is labelled with its class folder, if it is in one."""
     labelled = entries[0][1] is not None
 
     def row(i: int) -> RowMapping:
@@ -96,8 +96,8 @@ def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: Medi
 
 
 def _splits_hint(splits: list[Path]) -> str:
-    """Suggest commands for folders of splits. The test set is only for the final evaluation;
-    otherwise the best checkpoint would be chosen on it."""
+    """Suggest commands for a dataset that is split into folders. The test set is left for the final
+    evaluation; otherwise the best checkpoint would be chosen on it."""
     named = {path.name.lower(): path for path in splits}
     train = next((named[name] for name in ("train", "training") if name in named), None)
     valid, test = (
@@ -114,7 +114,7 @@ def _is_class(path: Path) -> bool:
 
 
 def _below(folder: Path, what: MediaType, files: DataFiles) -> list[Path]:
-    """Files with the endings of a modality at any depth, and folders of frames for videos."""
+    """Files of a modality at any depth below a folder; for videos, also folders of frames."""
     found: list[Path] = []
     for path in sorted(files.entries(folder), key=lambda p: natural(p.name)):
         if path.is_dir() and path.is_symlink() and folder.resolve().is_relative_to(path.resolve()):

@@ -21,10 +21,11 @@ from headway.data.table import SAMPLE, RawRow, Table
 from headway.errors import DataError
 
 PIECE = 10_000
-"""Approximate number of characters in a piece."""
+"""Approximate number of characters in a piece of a document: small enough to encode a block of
+pieces in little memory."""
 
 SEPARATOR = "<|endoftext|>"
-"""The line between two documents of one file."""
+"""Line that separates the documents of a file, as in the training data of GPT-2."""
 
 _SEPARATORS = re.compile(r"^<\|endoftext\|>[ \t]*(?:\n|\Z)", re.MULTILINE)
 _PLACES = re.compile(r"(?<=\S)[ \n](?=\S)")
@@ -37,17 +38,17 @@ TextChunks = Iterator[str | None]
 TextUnit = Literal["auto", "file", "paragraph", "line"]
 
 TEXT = "text"
-"""The column of plain text."""
+"""Name of the only column of plain text."""
 
 
 class UnequalCounts(DataError):
-    """Aligned files with different numbers of lines."""
+    """Error: aligned files have different numbers of lines."""
 
 
 def open_plain(file: DataFile, unit: TextUnit) -> Table:
-    """Return a table of one column with documents or pieces of them, which join to the exact
-    document. The row number is that of the document in its file, or of the line if units are
-    lines."""
+    """Return a table with one column of documents. Long documents are read in pieces that join to
+    exactly the same text. The row number is that of the document in its file; if each line is a
+    document, that of the line."""
 
     def read(names: Sequence[str]) -> Iterator[RawRow]:
         return _pieces(file.text(), file.name, unit)
@@ -169,7 +170,8 @@ def _separated(chunks: Iterable[str]) -> TextChunks:
     held = ""
     for chunk in chain(chunks, [None]):
         text = held + (chunk or "")
-        # Take whole lines, because a separator is one, except for lines of many megabytes.
+        # Only whole lines are searched, so that a separator is not split; lines of many megabytes
+        # are cut.
         cut = len(text) if chunk is None or len(text) > MAX_LINE else text.rfind("\n") + 1
         text, held = text[:cut], text[cut:]
         first, *others = _SEPARATORS.split(text) if SEPARATOR in text else [text]

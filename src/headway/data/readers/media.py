@@ -32,7 +32,8 @@ def open_media(
     name: str, data: DataSettings, columns: Sequence[Column], what: MediaType,
     files: DataFiles | None = None,
 ) -> Table:  # fmt: skip
-    """Open media as a table. `columns`: the column of media, then those required with it."""
+    """Open media as a table. `columns`: the media column, followed by the columns that its table
+    must also have."""
     files = files or DataFiles()
     path = Path(name)
     if name == STDIN:

@@ -31,16 +31,16 @@ HEAD = 50
 """Number of lines from which the format is detected."""
 
 FileContents = Literal["table", "documents", "lines", "words"]
-"""Contents of a file whose format is not evident: columns, plain text as documents or lines, or one
-word per line."""
+"""Contents of a file whose name and first bytes do not reveal its format: a table, plain text as
+documents or as lines, or one word per line."""
 
 
 def open_table(
     path: str, data: DataSettings, columns: Sequence[Column], holds: FileContents = "table",
     files: DataFiles | None = None,
 ) -> Table:  # fmt: skip
-    """Open a text file as a table. `columns`: the expected columns, by which a header is
-    recognised. A table that `files` has for the same arguments is not opened again."""
+    """Open a text file as a table. `columns`: expected columns, by which a header is recognised.
+    `files` caches the table, so it is opened once."""
     files = files or DataFiles()
     key = (path, data.encoding, data.unit, holds, tuple(columns))
     return files.once(key, lambda: _open(path, data, columns, holds, files))
@@ -100,7 +100,8 @@ PAIRS = (["source", "target"], ["source"])
 
 
 def _names(columns: Sequence[Column], holds: FileContents) -> tuple[str, ...]:
-    """Fields of which a first line must have one to be JSON; none are required of tables."""
+    """Names of fields of which the first line must have one to count as JSON. Tables require
+    none."""
     if holds == "table":
         return ()
     return tuple(name for one in columns for name in one.accepted_names)

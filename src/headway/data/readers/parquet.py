@@ -9,7 +9,7 @@ from headway.data.table import SAMPLE, RawRow, Table, value_in
 from headway.errors import DataError, needs
 
 ROWS = 1024
-"""Number of rows in memory at once."""
+"""Number of rows in memory at once: enough to read quickly, few enough for rows with long texts."""
 
 
 def open_parquet(path: str) -> Table:
