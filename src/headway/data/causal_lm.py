@@ -14,7 +14,7 @@ from headway.data.token_store import TokenStore
 from headway.tokens.tokenizer import Tokenizer
 
 DEFAULT_EPOCH = -1
-"""Epoch number that stands for validation, where no field is dropped and none is moved."""
+"""Epoch number for validation, in which no field is dropped or moved."""
 
 
 class DocumentTokens(Protocol):

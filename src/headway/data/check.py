@@ -38,8 +38,8 @@ EXAMPLES = 3
 """Number of rows quoted with a finding: enough to see a pattern, few enough to read."""
 
 MANY = 0.1
-"""Fraction of examples from which a frequent finding is a warning instead of a note: a judgement,
-because a tenth of the data visibly affects the model."""
+"""Fraction of examples from which a frequent finding is a warning instead of a note: a judgement
+of when it is no longer an exception."""
 
 MIN_PER_CLASS = 10
 """A class with fewer training examples is reported as rare: too few to learn from and to hold some

@@ -19,7 +19,7 @@ from headway.specs.values import check_least, check_values
 @dataclass(frozen=True, kw_only=True)
 class AudioSettings:
     """Audio input: a log-mel spectrogram, then convolutions that turn its frames into positions.
-    Defaults: Whisper's."""
+    Defaults: as in Whisper."""
 
     rate: int = 16_000
     """Sampling rate in Hz. Audio at another rate is resampled."""
@@ -81,11 +81,11 @@ class AudioSettings:
         return self.max_rows if self.positions == "learned" else None
 
     def frames_of(self, n_samples: int) -> int:
-        """Number of frames of a recording after padding; at least one."""
+        """Number of spectrogram frames of a recording after padding; at least one."""
         return max(1, max(n_samples, round(self.pad_s * self.rate)) // self.hop)
 
     def rows_of(self, n_samples: int) -> int:
-        """Number of positions that a recording occupies in the flat batch."""
+        """Number of positions that a recording takes in a batch."""
         rows = self.frames_of(n_samples)
         for stride in self.strides:
             rows = -(-rows // stride)

@@ -26,12 +26,13 @@ BodyKind = Literal["transformer", "lstm", "gru", "convolution", "sha-rnn", "ngra
 HeadIn = Literal["every", "second-last", "none"]
 
 ADDED_POSITIONS = ("sinusoidal", "sinusoidal-halves", "learned", "none")
-"""Positional encodings added to embeddings, possible with any body. The others act inside
-attention."""
+"""Positional encodings that are added to embeddings, so that they suit any body. All others act
+inside attention."""
 
 INSTEAD: dict[str, Any] = {"positions": "none", "init": "paper", "pooling": "mean"}
-"""Defaults of bodies other than the Transformer: they encode token order by themselves, and their
-first token does not see all others."""
+"""Defaults of bodies other than the Transformer. They read tokens in order, so they need no
+positional encoding, and their first token does not see all others, so it cannot represent the
+text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class RelativeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StackSettings:
-    """Sizes of one stack, where they differ from the shared settings. None: as shared."""
+    """Sizes of one stack that differ from the shared settings. None: the shared value."""
 
     n_layers: int | None = None
     """Number of layers. None: as in the encoder (`n_layers`)."""
@@ -123,7 +124,7 @@ class StackSettings:
 
 
 SHARED = StackSettings()
-"""A stack without settings of its own."""
+"""Default of `decoder`: a stack that shares all settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +139,15 @@ class StackSpec:
     activation: Activation
     norm_eps: float
     section: str = field(default="", compare=False)
-    """Prefix of the settings of this stack alone, such as `decoder.`; empty for the shared ones."""
+    """Prefix of the settings that only this stack has, such as `decoder.`; empty for the shared
+    ones."""
 
     own: StackSettings = field(default=SHARED, compare=False)
-    """Settings of this stack alone."""
+    """Settings that only this stack has."""
 
     def key(self, name: str) -> str:
-        """The setting that gives a dimension: that of this stack alone, or the shared one."""
+        """Return the key of the setting that determines a dimension: this stack's own, or the
+        shared one."""
         return name if getattr(self.own, name) is None else f"{self.section}{name}"
 
 
@@ -265,7 +268,7 @@ class BodySettings:
             )
 
     def _check_body(self) -> None:
-        """Reject settings that this body ignores or does not support."""
+        """Reject settings that the chosen body ignores or does not support."""
         check_model(self)
         body = self.body
         if body == "transformer":
@@ -364,7 +367,7 @@ class BodySettings:
         self.kept_heads.check(self.attention_layers, heads_of)
 
     def _value(self, stack: StackSpec, name: str) -> Any:
-        """A setting of a stack as it was given: its own, or the shared one."""
+        """Return the given value of a setting for a stack: its own value, or the shared one."""
         own = getattr(stack.own, name)
         return getattr(self, name) if own is None else own
 
@@ -372,7 +375,8 @@ class BodySettings:
         return self._value(stack, "d_head") is None
 
     def _nearest_width(self) -> int:
-        """The width nearest to `d_model` that fits the number of heads and the positions."""
+        """Return the width nearest to `d_model` that is divisible by the number of heads and fits
+        the positions."""
         derived = [one.n_heads for one in self.stacks.values() if self._derives_width(one)]
         step = math.lcm(*derived)
         needs_pairs = self.positions.startswith("sinusoidal") and step % 2
@@ -418,11 +422,12 @@ class BodySettings:
 
     @property
     def stacks(self) -> dict[str, StackSpec]:
-        """The stacks of the model, by their kind of self-attention."""
+        """The stacks of the model, by the kind of their self-attention, such as `encoder`."""
         return {"self": self._stack()}
 
     def _stack(self, own: StackSettings = SHARED, section: str = "") -> StackSpec:
-        """Dimensions of a stack: its own settings, and the shared ones for the rest."""
+        """Return the resolved dimensions of a stack: `own` settings, and shared ones for the
+        rest."""
         sizes = {one.name: getattr(self, one.name) for one in fields(own)}
         sizes |= {name: value for name, value in vars(own).items() if value is not None}
         n_heads, n_kv_heads, d_head = sizes["n_heads"], sizes.pop("n_kv_heads"), sizes.pop("d_head")
@@ -434,12 +439,13 @@ class BodySettings:
         )  # fmt: skip
 
     def stack(self, kind: str = "self") -> StackSpec:
-        """The stack with this kind of attention. Cross-attention is in the decoder."""
+        """Return the stack that contains this kind of attention. Cross-attention is in the
+        decoder."""
         stacks = self.stacks
         return stacks[kind] if kind in stacks else stacks["decoder"]
 
     def each(self, name: str) -> tuple[int, ...]:
-        """One attribute of `StackSpec` for each stack, without duplicates."""
+        """Return the values of one attribute of `StackSpec` over all stacks, without duplicates."""
         return tuple(dict.fromkeys(getattr(one, name) for one in self.stacks.values()))
 
     @property
@@ -476,7 +482,8 @@ class BodySettings:
 
     @property
     def kv_heads(self) -> int:
-        """Key/value heads of the only stack, or of the encoder. `stack` gives either."""
+        """Number of key/value heads of the only stack or of the encoder. `stack` gives those of the
+        decoder."""
         return next(iter(self.stacks.values())).kv_heads
 
     @property
@@ -490,8 +497,8 @@ BodySettingsT = TypeVar("BodySettingsT", bound=BodySettings)
 def with_body(
     settings: BodySettingsT, body: str, single_head: str | None = "every"
 ) -> BodySettingsT:
-    """Settings with another body and the same sizes; settings that it ignores return to
-    defaults."""
+    """Return settings with another body and the same sizes. Settings that this body ignores return
+    to their defaults."""
     changes: dict[str, Any] = {"body": body}
     unread = ignored_by({"body": body, "single_head": single_head})
     for one in fields(settings):

@@ -10,18 +10,19 @@ from headway.errors import ConfigError, Option
 from headway.specs.values import TracksExplicit, check_least, check_values
 
 GIVEN = "given"
-"""Folder inside a run that stores data passed in memory."""
+"""Folder inside a run for data that was passed in memory."""
 
 INPUTS = ("text", "source", "target", "pairs", "media")
 FILES = (*INPUTS, *(f"valid_{name}" for name in INPUTS))
-"""Data settings that name files. Each task reads some of them (see `Spec.needs`)."""
+"""Settings of `data` that name files. Each task reads some of them (see `Spec.needs`)."""
 
 
 def file_name(path: str) -> str:
-    """The file name of an absolute path; relative paths are returned unchanged.
+    """Return the file name of an absolute path; relative paths are returned unchanged.
 
-    Absolute folders are meaningless on other machines. Data passed in memory keeps the `given`
-    folder of its run."""
+    Absolute folders have no meaning on other machines. Data passed in memory keeps the `given`
+    folder of its run.
+    """
     whole = Path(path)
     if not whole.is_absolute():
         return path

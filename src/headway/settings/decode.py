@@ -121,10 +121,12 @@ class DecodeSettings(TracksExplicit):
 
     @property
     def width(self) -> int:
-        """Hypotheses generated per source."""
+        """Number of outputs that are generated in parallel for each source: the beam size, or
+        `n_best` samples."""
         return self.n_best if self.sample else self.beam
 
     @property
     def walks(self) -> bool:
-        """Whether hypotheses are independent: greedy decoding or sampling, not beam search."""
+        """Whether hypotheses are generated independently, by greedy decoding or sampling instead of
+        beam search."""
         return self.sample or self.beam == 1

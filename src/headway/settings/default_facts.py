@@ -1,4 +1,4 @@
-"""The facts that conditions and values of the table of defaults refer to by name."""
+"""Facts about a run that the table of defaults refers to by name, in conditions and values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headway.specs.metrics import has_span_tags
 from headway.specs.tasks import Spec, spec_for_answer
 
 TOP = 5
-"""`top5` is a metric of data with more labels than this."""
+"""Number of labels above which the `top5` metric is reported. With fewer labels it is trivial."""
 
 
 @dataclass(frozen=True)
 class DefaultFacts:
-    """Facts about a run, by the names that `defaults.toml` uses. Its properties are those names."""
+    """Facts about a run. The names of its properties are those that `defaults.toml` uses."""
 
     row: Spec
     settings: RunSettings
@@ -47,7 +47,7 @@ class DefaultFacts:
 
     @property
     def answers(self) -> str:
-        """Kind of output: `text`, `label`, `labels`, `number`, `tags`, `gaps` or `vector`."""
+        """Kind of target: `text`, `label`, `labels`, `number`, `tags`, `gaps` or `vector`."""
         return spec_for_answer(self.row, self.stats.answer).answers
 
     @property
@@ -73,7 +73,7 @@ class DefaultFacts:
 
     @property
     def parent(self) -> str:
-        """Name of the run that it starts from or learns from."""
+        """Name of the parent run: the run to start from, or the teacher."""
         return self.settings.parent if self.stats.parent is None else self.stats.parent.name
 
     @property
@@ -83,23 +83,23 @@ class DefaultFacts:
 
     @property
     def lora(self) -> bool:
-        """Whether LoRA matrices are trained."""
+        """Whether LoRA is used (`lora.rank`)."""
         return bool(self.settings.lora.rank)
 
     @property
     def preset(self) -> str:
-        """Preset that the user named."""
+        """Preset that the user chose; empty if none."""
         return str(self.settings.asked.get("model.preset", ""))
 
     @property
     def body(self) -> str:
-        """Body of the model that the user named, such as `lstm`."""
+        """Body of the model that the user chose, such as `lstm`."""
         model = self.settings.model
         return model.body if model else str(self.settings.asked.get("model.body", "transformer"))
 
     @property
     def family(self) -> str:
-        """Default model family. Speech recognition with CTC alone has no decoder."""
+        """Default model family of the task. Speech recognition with CTC alone has no decoder."""
         return self.row.families[-1 if self._is_speech and self.ctc == 1.0 else 0]
 
     @property
@@ -109,13 +109,13 @@ class DefaultFacts:
 
     @property
     def main_metric(self) -> str:
-        """First metric that the data allows."""
+        """Main metric: the first of the metrics that are available for the data."""
         return self.metrics[0]
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
-        """Metrics available for the data: `top5` needs more than five labels, spans need tags that
-        mark them, and fields are not scored per byte."""
+        """Metrics that the data allows: `top5` needs more than five labels, span F1 needs tags that
+        mark spans, and documents with fields have no bits per byte."""
         found = spec_for_answer(self.row, self.stats.answer).scores
         if self.row.is_tagging and not has_span_tags(self.stats.labels):
             return "accuracy", "loss"
@@ -132,7 +132,7 @@ class DefaultFacts:
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens per epoch as the model reads them: for media, patches or frames."""
+        """Tokens per epoch, counted as the model reads them; for media, patches or frames."""
         if not self._is_visual:
             return self.stats.n_tokens
         views = 2 if self.row.is_embedding else 1
@@ -140,27 +140,27 @@ class DefaultFacts:
 
     @cached_property
     def longest(self) -> int:
-        """Tokens, patches or frames of the longest example."""
+        """Length of the longest example in tokens, patches or frames."""
         return self.stats.rows(self.stats.image) if self._is_visual else self.stats.longest
 
     @property
     def longest_text(self) -> int:
-        """Tokens of the longest caption or transcript."""
+        """Length of the longest caption or transcript in tokens."""
         return self.stats.longest_text
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens of the tokenizer."""
+        """Number of tokens in the vocabulary."""
         return self.stats.vocab_size
 
     @property
     def separate_vocabularies(self) -> bool:
-        """Whether source and target have a vocabulary each."""
+        """Whether source and target have separate vocabularies."""
         return bool(self.stats.source_vocab_size)
 
     @property
     def unit(self) -> str:
-        """What the examples are: `texts`, `images`, `videos` or `recordings`."""
+        """Plural noun for the examples: `texts`, `images`, `videos` or `recordings`."""
         return "recordings" if self.row.is_audio else f"{self.row.modality}s"
 
     @property
@@ -175,7 +175,7 @@ class DefaultFacts:
 
     @property
     def rarest(self) -> int:
-        """Number of examples of the rarest class that occurs."""
+        """Number of examples of the rarest class that occurs in the training data."""
         return min(self._counts, default=0)
 
     @property
@@ -185,12 +185,13 @@ class DefaultFacts:
 
     @property
     def imbalance(self) -> float:
-        """Ratio of the most frequent class to the rarest; 0 if there are not two classes."""
+        """Number of examples of the most frequent class divided by that of the rarest; 0 if there
+        are fewer than two classes."""
         return self.most_frequent / self.rarest if len(self._counts) > 1 else 0.0
 
     @property
     def rare_label_examples(self) -> float:
-        """Number of examples that a quarter of the labels do not exceed; 0 if unknown."""
+        """Lower quartile of the number of examples per label; 0 if unknown."""
         counts = sorted(self._counts)
         if not counts:
             return 0.0
@@ -220,22 +221,22 @@ class DefaultFacts:
 
     @property
     def short_side(self) -> int:
-        """Shorter side of the images in pixels."""
+        """Shorter side of training images in pixels; 0 without images."""
         return min(self.stats.image.height, self.stats.image.width) if self._is_visual else 0
 
     @property
     def long_side(self) -> int:
-        """Longer side of the images in pixels."""
+        """Longer side of training images in pixels; 0 without images."""
         return max(self.stats.image.height, self.stats.image.width) if self._is_visual else 0
 
     @property
     def class_token(self) -> bool:
-        """Whether a class token is read before the patches."""
+        """Whether a class token precedes the patches."""
         return self._is_visual and self.stats.image.class_token
 
     @property
     def distil_token(self) -> bool:
-        """Whether a distillation token is read before the patches."""
+        """Whether a distillation token precedes the patches."""
         return self._is_visual and self.stats.image.distil_token
 
     @property
@@ -247,51 +248,52 @@ class DefaultFacts:
 
     @property
     def tokenizer(self) -> str:
-        """Kind of tokenizer."""
+        """Kind of tokenizer, such as `bpe`."""
         return self.settings.tokenizer.kind
 
     @property
     def windows(self) -> bool:
-        """Whether long texts are read in windows (`data.on_long=split`)."""
+        """Whether long texts are split into windows (`data.on_long=split`)."""
         return self.settings.data.on_long == "split"
 
     @property
     def context(self) -> int:
-        """`complete.context` or `fill.context`; 0 if neither is set."""
+        """Window length from `complete.context` or `fill.context`; 0 if neither is set."""
         return self.settings.complete.context or self.settings.fill.context or 0
 
     @property
     def asked_batch(self) -> int:
-        """`train.batch_tokens` of the user; 0 if it is open."""
+        """Batch size that the user set with `train.batch_tokens`; 0 if none."""
         return self.settings.train.batch_tokens or 0
 
     @property
     def crf(self) -> bool:
-        """`tag.crf`."""
+        """Whether a CRF is used (`tag.crf`)."""
         return self.settings.tag.crf
 
     @property
     def translation_length(self) -> int:
-        """Longest translation: `data.max_len` and its end, and `decode.extra_len`."""
+        """Maximum length of a translation in tokens: `data.max_len`, an end token and
+        `decode.extra_len`."""
         return self.settings.data.max_len + 1 + self.settings.decode.extra_len
 
     @cached_property
     def ctc(self) -> float:
-        """Weight of CTC: `transcribe.ctc`, or for a run that starts from another, a weight that its
+        """Weight of CTC: `transcribe.ctc`. A run that starts from another uses a weight that its
         model supports."""
         parent = self.stats.parent
         return ctc_weight(self.settings, None if parent is None else parent.model)
 
     @property
     def joint_ctc(self) -> bool:
-        """Whether a decoder and CTC are trained together."""
+        """Whether CTC is part of the loss."""
         return self.ctc > 0
 
     # The parent run
 
     @property
     def parent_dropout(self) -> float:
-        """Dropout of the parent run."""
+        """Dropout probability of the parent run's model."""
         return self._of_parent("dropout", 0.0)
 
     @property
@@ -301,12 +303,12 @@ class DefaultFacts:
 
     @property
     def parent_ngrams(self) -> int:
-        """Size of the table of n-grams of the parent run."""
+        """Number of buckets in the n-gram table of the parent run."""
         return self._of_parent("ngrams", 0)
 
     @property
     def parent_segments(self) -> int:
-        """Number of segments that the parent run tells apart; word shapes are read as segments."""
+        """Number of segment embeddings of the parent run, which also encode word shapes."""
         return self._of_parent("n_segments", len(WordShape))
 
     @property
@@ -336,7 +338,8 @@ class DefaultFacts:
 
 
 def ctc_weight(settings: RunSettings, parent: ModelSettings | None) -> float:
-    """The weight of CTC: for a run that starts from another, one that the model supports."""
+    """Return the weight of CTC. For a run that starts from another, it is one that the parent's
+    model supports, unless the user set it."""
     weight = settings.transcribe.ctc
     if parent is None or "transcribe.ctc" in settings.asked:
         return weight

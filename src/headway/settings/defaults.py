@@ -19,31 +19,34 @@ from headway.specs.tasks import Spec
 
 TABLE = Path(__file__).with_suffix(".toml")
 QUANTITIES = ("amount", "epochs", "least_steps", "positions")
-"""What a row may set beside settings. The comment at the top of the table explains them."""
+"""Names that a row may set besides settings. The comment at the top of `defaults.toml` explains
+them."""
 
 STEM = "image-stem"
-"""Group of rows that are applied first: the number of patches depends on them."""
+"""Name of the rows that are applied first, because the number of patches depends on them."""
 
 INPUT = "input"
-"""Group of rows for the form of images and audio, which are needed before the data is prepared."""
+"""Name of the rows for the input format of images and audio, which is needed before the data is
+prepared."""
 
 BEFORE_DATA = ("tokenizer", "preparation")
-"""Groups of rows that are needed before the data is prepared. The second is not recorded."""
+"""Names of the rows that are needed before the data is prepared. Values of the second are not
+recorded in the run."""
 
 
 @dataclass(frozen=True)
 class DefaultRow:
-    """A row of the table: values with their conditions and the reason for them."""
+    """A row of the table of defaults: values, their conditions and the reason for them."""
 
     name: str
-    """Group and row, as in the heading: `classify.little-text`."""
+    """Name of the group and of the row, as in the heading: `classify.little-text`."""
 
     reason: str
     values: Mapping[str, Any]
     """Values by dotted key of a setting, or by the name of a quantity."""
 
     when: tuple[Mapping[str, Any], ...] = field(default=())
-    """Conditions of the group and of the row."""
+    """Conditions of the group and of the row, all of which must hold."""
 
     @property
     def group(self) -> str:
@@ -55,7 +58,7 @@ class DefaultRow:
 
 @cache
 def default_rows() -> tuple[DefaultRow, ...]:
-    """All rows of the table, in order."""
+    """Return all rows of the table in order."""
     groups = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     return tuple(_rows(groups))
 
@@ -69,7 +72,8 @@ def _rows(groups: Mapping[str, Any]) -> Iterator[DefaultRow]:
 
 
 def _flat(row: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
-    """Values by dotted key. A table is a section unless it describes how a value is computed."""
+    """Return values by dotted key. A nested table is a section of settings, unless it describes how
+    a value is computed."""
     for name, value in row.items():
         is_section = isinstance(value, dict) and not FORMS & value.keys()
         if is_section:
@@ -79,7 +83,7 @@ def _flat(row: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]
 
 
 def propose(row: Spec, settings: RunSettings, stats: DatasetStats, device: DeviceInfo) -> Proposal:
-    """Defaults for a run of a task, whose `row` of the task table fits the data."""
+    """Return the defaults for a run. `row`: the row of the task table that fits its data."""
     facts = DefaultFacts(row, settings, stats, device)
     stem, _ = choose(facts, [one for one in default_rows() if one.group == STEM])
     if stem:
@@ -95,7 +99,8 @@ def propose(row: Spec, settings: RunSettings, stats: DatasetStats, device: Devic
 
 
 def before_data(row: Spec, settings: RunSettings, parent: ParentRun | None) -> RunSettings:
-    """The settings with the defaults that preparing the data needs: those of the tokenizer."""
+    """Return the settings with the defaults that preparing the data needs, such as those of the
+    tokenizer."""
     given = replace(settings, asked=overrides_of(settings))
     facts = DefaultFacts(row, given, DatasetStats(n=0, parent=parent), DeviceInfo())
     found, _ = choose(facts, [one for one in default_rows() if one.group in BEFORE_DATA])
@@ -104,7 +109,8 @@ def before_data(row: Spec, settings: RunSettings, parent: ParentRun | None) -> R
 
 
 def input_defaults(row: Spec, settings: RunSettings) -> dict[str, Any]:
-    """Settings of `model.image` or `model.audio` for a model from scratch, by their names."""
+    """Return the default `model.image` or `model.audio` settings, by name, of a model trained from
+    scratch."""
     facts = DefaultFacts(row, settings, DatasetStats(n=0), DeviceInfo())
     found, _ = choose(facts, [one for one in default_rows() if one.group == INPUT])
     return {key.rpartition(".")[2]: one.value for key, one in found.items()}
@@ -113,7 +119,7 @@ def input_defaults(row: Spec, settings: RunSettings) -> dict[str, Any]:
 def choose(
     facts: DefaultFacts, rows: Iterable[DefaultRow]
 ) -> tuple[dict[str, ChosenSetting], dict[str, Any]]:
-    """The values of the rows that apply, by dotted key, and the quantities by name."""
+    """Return the values of all rows that apply, by dotted key, and the quantities by name."""
     values: dict[str, Any] = {}
     sources: dict[str, DefaultRow] = {}
     for row in rows:
@@ -140,7 +146,8 @@ def choose(
 
 @dataclass(frozen=True)
 class _Words:
-    """Names that reasons may refer to in braces: the facts, the device and the amount of data."""
+    """Mapping of the names that reasons may contain in braces: the facts, the device and the amount
+    of data."""
 
     facts: DefaultFacts
     template: str
@@ -178,7 +185,7 @@ COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def _value(how: Any, facts: DefaultFacts, chosen: Mapping[str, Any]) -> Any:
-    """A value of the table for these facts; `chosen` has the values of the rows above."""
+    """Compute a value of the table from the facts. `chosen`: values of the rows above."""
     if isinstance(how, list):
         return tuple(how)
     if not isinstance(how, Mapping):
@@ -204,7 +211,8 @@ def _value(how: Any, facts: DefaultFacts, chosen: Mapping[str, Any]) -> Any:
 
 
 def _step(how: Mapping[str, Any], inner: Mapping[str, Any], fact: Any) -> Any:
-    """The value of the first limit that the fact is `up_to` or `below`, or the one after them."""
+    """Return the first value whose limit holds for the fact (`up_to` or `below`), or the value for
+    all larger facts."""
     limit, rest = ("up_to", "above") if "up_to" in how else ("below", "from")
     found = (value for most, value in how[limit] if COMPARE[limit](fact, most))
     return next(found, inner[rest])
@@ -219,7 +227,7 @@ def _linear(value: Any, inner: Mapping[str, Any]) -> Any:
 
 
 def stored_format(facts: DefaultFacts) -> dict[str, object]:
-    """All settings of the input of images or audio: those that the data was prepared for, with the
+    """Return all input settings of images or audio: those that the data was prepared for, with the
     measured mean and standard deviation of the pixels."""
     front = facts.stats.front
     assert front is not None
@@ -233,36 +241,43 @@ def stored_format(facts: DefaultFacts) -> dict[str, object]:
 
 
 def positions_of_examples(facts: DefaultFacts, *, examples: int) -> int:
-    """Positions of this many examples of the mean size. Inputs: `tokens` and `examples`."""
+    """Return the number of positions of this many examples of average length. Facts used: `tokens`
+    and `examples`."""
     return round(examples * facts.tokens / max(1, facts.examples))
 
 
 def positions_of_pairs(facts: DefaultFacts, *, pairs: int) -> int:
-    """Tokens of this many texts of the mean length. Inputs: `tokens` and `examples`."""
+    """Return the number of tokens of this many texts of average length. Facts used: `tokens` and
+    `examples`."""
     return pairs * facts.tokens // max(1, facts.examples)
 
 
 def positions_of_views(facts: DefaultFacts, *, pairs: int) -> int:
-    """Positions of this many examples of the mean size, or of all if there are fewer.
+    """Return the number of positions of this many examples of average length, or of all examples if
+    there are fewer.
 
-    Inputs: `tokens` and `examples`."""
+    Facts used: `tokens` and `examples`.
+    """
     return min(pairs, facts.examples) * (facts.tokens // max(1, facts.examples))
 
 
 def passes_over_rare_labels(
     facts: DefaultFacts, *, usual: int, shown: int, most_passes: int, most_tokens: int
 ) -> int:
-    """Passes after which the examples of a rare label were `shown` that often.
+    """Return the number of epochs after which each example of a rare label was used often enough.
 
-    At least `usual` and at most `most_passes`, which together read at most `most_tokens`. Inputs:
-    `rare_label_examples` and `tokens`."""
+    The label's examples together are then used `shown` times. There are at least `usual` epochs,
+    and at most `most_passes` or as many as read `most_tokens`. Facts used: `rare_label_examples`
+    and `tokens`.
+    """
     most = min(most_passes, most_tokens // max(1, facts.tokens))
     return max(usual, min(most, -(-shown // max(1, round(facts.rare_label_examples)))))
 
 
 def ngram_buckets(facts: DefaultFacts, *, least: int, most: int, most_weights: int) -> int:
-    """Buckets of the table of n-grams: a power of two from four times the number of tokens, limited
-    by the number of buckets and of weights. Inputs: `tokens` and `labels`."""
+    """Return the number of buckets of the n-gram table: the power of two from `least` up that
+    reaches four times the number of tokens, limited by `most` and by the number of weights. Facts
+    used: `tokens` and `labels`."""
     n = least
     while n < 4 * facts.tokens and 2 * n * max(1, facts.labels) <= most_weights and n < most:
         n *= 2
@@ -270,7 +285,7 @@ def ngram_buckets(facts: DefaultFacts, *, least: int, most: int, most_weights: i
 
 
 FORMS = frozenset({"by", "fact", "chosen", "function", "divide", "cpu", "gpu"})
-"""Names that make a table of `defaults.toml` the description of a value."""
+"""Keys that mark a table in `defaults.toml` as the description of how a value is computed."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     one.__name__: one

@@ -1,7 +1,7 @@
 """The table of effects: settings and options that change nothing unless a condition holds.
 
-`EFFECTS` lists the conditions of each. Loading, resolving and predicting check what the user set
-against it, and `no_effect` writes every error. Settings without a row always have an effect.
+`EFFECTS` lists the conditions of each. Loading, resolving and predicting check the user's settings
+against it, and `no_effect` creates every error. Settings without a row always have an effect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class HasPlace(Protocol):
-    """Facts that describe where a setting has no effect, for errors."""
+    """Protocol of facts that can name the task or model on which a setting has no effect, for
+    errors."""
 
     @property
     def place(self) -> str: ...
@@ -35,22 +36,22 @@ Facts = TypeVar("Facts", bound=HasPlace)
 
 @dataclass(frozen=True, kw_only=True)
 class EffectRule(Generic[Facts]):
-    """A row of the table: settings that have an effect only under a condition."""
+    """A row of the table: settings, and the condition under which they have an effect."""
 
     settings: tuple[str, ...]
-    """Dotted keys, sections or options (`--top`)."""
+    """Dotted keys, sections or command-line options (`--top`)."""
 
     when: Callable[[Facts], bool]
-    """Whether the settings have an effect, given what is known. A fact that is not known yet does
-    not take the effect away."""
+    """Condition under which the settings have an effect. It also holds if a fact that it needs is
+    not known yet."""
 
     reason: str | tuple[str | Option | Argument, ...]
-    """The condition in words: the end of a sentence that begins with "applies only". Parts may be
-    options, which are named as the user gives them."""
+    """The condition in words, as the end of a sentence that begins with "applies only". Parts may
+    be options, which are spelled as the user would give them."""
 
     explicit: bool = False
-    """Whether setting the default explicitly is an error too. It is where something else replaces
-    the setting, so the default would not hold either."""
+    """Whether setting the default explicitly is an error, too. That is the case if something else
+    replaces the setting, so that the default would not hold."""
 
     @property
     def condition(self) -> str:
@@ -59,27 +60,27 @@ class EffectRule(Generic[Facts]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What the effect of a training setting depends on."""
+    """Facts that determine whether a training setting has an effect."""
 
     row: Spec
     media: frozenset[str] = frozenset({"image", "audio"})
-    """Kinds of media that the files may still contain; video counts as images."""
+    """Kinds of media that the files may contain, as far as known; video counts as images."""
 
     section: str = ""
-    """Section of a task that the settings contain."""
+    """Task section that the settings contain; empty if none."""
 
     parent: str = ""
-    """Run whose model and vocabulary are used: the start run or the teacher."""
+    """Run that provides model and vocabulary: the start run or the teacher."""
 
     teacher: str = ""
     distils: bool = True
-    """Whether there is a teacher. A recipe for a student does not name one: the command does."""
+    """Whether there is a teacher. A recipe for a student names none; the command does."""
 
     lora: bool = True
     body: str = ""
     optimizer: str = ""
     schedule: str = ""
-    """Learning-rate schedule, if the user chose it."""
+    """Learning-rate schedule that the user chose; empty if none."""
 
     media_files: bool = True
     fields: bool = True
@@ -100,12 +101,12 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class BodyFacts:
-    """What decides which settings a body reads."""
+    """Facts that determine which settings a body uses."""
 
     body: str = "transformer"
     single_head: str | None = "every"
     masked_words: bool = False
-    """Whether an encoder predicts masked words. That head has an activation function of its own."""
+    """Whether an encoder has a head for masked words, which uses the activation function."""
 
     @property
     def place(self) -> str:
@@ -114,7 +115,7 @@ class BodyFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """What the effect of other model settings depends on."""
+    """Facts that determine whether other model settings have an effect."""
 
     causal: bool = False
     attention: frozenset[str] = frozenset({"self", "encoder", "decoder", "cross"})
@@ -128,7 +129,7 @@ class ModelFacts:
     rope_scaling: str = "none"
     word_vectors: bool = False
     grid: bool = False
-    """Whether the cells of a convolutional stem replace patches."""
+    """Whether tokens are the grid cells of a convolutional network instead of patches."""
 
     @property
     def place(self) -> str:
@@ -137,7 +138,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CallFacts:
-    """What the effect of an option of predict or evaluate depends on."""
+    """Facts that determine whether an option of predict or evaluate has an effect."""
 
     row: Spec
     options: Mapping[str, object] | None = None
@@ -147,7 +148,7 @@ class CallFacts:
     """Whether the run was trained on documents with fields. None: not known yet."""
 
     chooses_labels: bool = False
-    """Whether the most likely of several answers is chosen, without generating text."""
+    """Whether the call chooses the most likely of given answers instead of generating text."""
 
     scoring: bool = False
 
@@ -158,13 +159,13 @@ class CallFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFacts:
-    """What the effect of an argument of train or check depends on."""
+    """Facts that determine whether an argument of train or check has an effect."""
 
     distils: bool
-    """Whether the task is distil."""
+    """Whether the task is `distil`."""
 
     data: bool
-    """Whether data follows the task."""
+    """Whether data is given after the task."""
 
     recipe: bool
 
@@ -180,7 +181,7 @@ def on_task(row: Spec) -> str:
 def no_effect(
     typed: str, reason: str, place: str = "", *, remove: str = "", where: str = ""
 ) -> ConfigError:
-    """The error for a setting or an option without effect.
+    """Return the error for a setting or an option without effect.
 
     `typed`: what the user typed. `reason`: the condition under which it has an effect. `place`: the
     task or model that does not meet it. `remove`: what to remove. `where`: the origin, as a prefix.
@@ -200,14 +201,14 @@ def _model_setting(key: str, value: object) -> str:
 
 
 class EffectTable(Generic[Facts]):
-    """The rows that depend on the same facts, by setting."""
+    """Rows that depend on the same facts, indexed by setting."""
 
     def __init__(self, *rows: EffectRule[Facts]) -> None:
         keys = dict.fromkeys(key for row in rows for key in row.settings)
         self.rows = {key: tuple(row for row in rows if key in row.settings) for key in keys}
 
     def rows_of(self, key: str) -> Iterator[EffectRule[Facts]]:
-        """The rows of a setting and of the sections around it."""
+        """Yield the rows of a setting and of the sections that contain it."""
         while key:
             yield from self.rows.get(key, ())
             key = key.rpartition(".")[0]
@@ -215,13 +216,13 @@ class EffectTable(Generic[Facts]):
     def missing(
         self, key: str, facts: Facts, *, is_default: bool = False
     ) -> EffectRule[Facts] | None:
-        """The first row by which the setting has no effect, if any. `is_default`: whether it has
-        its default value, which is an error only where a row says so."""
+        """Return the first row whose condition does not hold for the setting, if any. `is_default`:
+        whether the value is the default. Rows then count only if they are `explicit`."""
         rows = (row for row in self.rows_of(key) if row.explicit or not is_default)
         return next((row for row in rows if not row.when(facts)), None)
 
     def without_effect(self, facts: Facts) -> frozenset[str]:
-        """The settings of the table that have no effect."""
+        """Return the settings in the table that have no effect."""
         return frozenset(key for key in self.rows if self.missing(key, facts))
 
     def check(
@@ -235,7 +236,8 @@ class EffectTable(Generic[Facts]):
     ) -> None:
         """Raise a `ConfigError` for the first of these values that has no effect.
 
-        `where`: the prefix of the error about a key."""
+        `where`: function from a key to the prefix of its error.
+        """
         for key, value in values.items():
             row = self.missing(key, facts, is_default=is_default(key, value))
             if row is not None:
@@ -261,14 +263,14 @@ def _needing(column: str) -> Callable[[RunFacts], bool]:
 
 
 def _reads_fields(facts: RunFacts) -> bool:
-    """Whether the task reads text that may be divided into fields."""
+    """Whether the task reads texts that may be divided into fields."""
     row = facts.row
     labelled = row.continues or "classes" in row.heads
     return labelled and _reading("documents", "labelled", "texts")(facts)
 
 
 def _reads_long_lines(facts: RunFacts) -> bool:
-    """Whether texts longer than the model reads can be split or cut."""
+    """Whether texts longer than the model's maximum length can be split into windows or cut."""
     windows = facts.row.fills_masks and _reading("documents")(facts)
     return windows or _reading("labelled", "tagged", "texts")(facts)
 
@@ -287,17 +289,17 @@ def _keys(section: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def word_of(name: str) -> str:
-    """The option of a name, as it is typed."""
+    """Return the option as it is typed: `--n-best` for `n_best`."""
     return f"--{name.replace('_', '-')}"
 
 
 def _has(facts: CallFacts, name: str) -> bool | None:
-    """Whether an option was given. None: not known yet."""
+    """Whether an option was given; None if that is not known yet."""
     return None if facts.options is None else bool(facts.options.get(name))
 
 
 def tasks_that(uses: Callable[[Spec], bool]) -> str:
-    """The tasks for which a condition holds, as the end of an error."""
+    """List the tasks for which a condition holds, as the end of an error."""
     names = []
     for name, spec in SPECS.items():
         kinds = [row.modality for row in spec.rows if uses(row)]
@@ -322,7 +324,7 @@ STEPS = _keys("train", (
     "label_smoothing_kind", "rdrop", "ema", "gradient_checkpointing", "compile", "eval_every",
     "save_every", "patience", "keep", "average", "max_bad_steps",
 ))  # fmt: skip
-"""Settings of training by optimiser steps."""
+"""Settings that only training by optimiser steps uses."""
 
 OF_SECTION: EffectRule[RunFacts] = EffectRule(
     settings=tuple(SECTIONS), when=lambda facts: facts.section in ("", facts.row.name),
@@ -526,11 +528,11 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         for name in sorted(DECODING)
     ),
 )  # fmt: skip
-"""Settings of training, and those of decoding that are stored in a run."""
+"""Effects of settings that are stored in a run: those of training, data and decoding."""
 
 
 def _body(*bodies: str) -> dict[str, Any]:
-    """The condition that a model has one of these bodies."""
+    """Return the condition and the reason of a row: the model has one of these bodies."""
     named = " or ".join(f"body={body}" for body in bodies)
     return {"when": lambda facts: facts.body in bodies, "reason": f"with {named}"}
 
@@ -572,7 +574,8 @@ OF_BODY: EffectTable[BodyFacts] = EffectTable(
         **_body("transformer", "lstm", "gru", "convolution", "sha-rnn"),
     ),
 )  # fmt: skip
-"""Settings that only some bodies read. Choices of the program drop those that the body ignores."""
+"""Effects of settings that only some bodies use. Automatic choices drop those that the body
+ignores."""
 
 OF_MODEL: EffectTable[ModelFacts] = EffectTable(
     EffectRule(
@@ -625,7 +628,7 @@ OF_MODEL: EffectTable[ModelFacts] = EffectTable(
         reason="to patches: the cells of image.stem=grid span one frame",
     ),
 )  # fmt: skip
-"""Settings that depend on other settings of the model."""
+"""Effects of model settings that depend on other settings of the model."""
 
 OF_CALL: EffectTable[CallFacts] = EffectTable(
     *(
@@ -675,7 +678,7 @@ OF_CALL: EffectTable[CallFacts] = EffectTable(
         reason="to exports of text models: others are compared on generated inputs",
     ),
 )  # fmt: skip
-"""Options of predict, evaluate and export."""
+"""Effects of options of predict, evaluate and export."""
 
 OF_REQUEST: EffectTable[RequestFacts] = EffectTable(
     EffectRule(
@@ -695,7 +698,7 @@ OF_REQUEST: EffectTable[RequestFacts] = EffectTable(
         reason=("to the files of a recipe: ", Option("recipe", takes="NAME")),
     ),
 )  # fmt: skip
-"""Arguments of train and check."""
+"""Effects of arguments of train and check."""
 
 TABLES: tuple[EffectTable[Any], ...] = (OF_RUN, OF_BODY, OF_MODEL, OF_CALL, OF_REQUEST)
 
@@ -703,13 +706,14 @@ EFFECTS: Mapping[str, tuple[EffectRule[Any], ...]] = {
     key: tuple(chain.from_iterable(table.rows.get(key, ()) for table in TABLES))
     for key in chain.from_iterable(table.rows for table in TABLES)
 }
-"""The rows of each setting and option. All of them must hold for it to have an effect."""
+"""Rows of each setting and option. It has an effect only if the conditions of all its rows hold."""
 
 
 def run_facts(settings: RunSettings, rows: Sequence[Spec], **known: Any) -> RunFacts:
-    """The facts about the settings of a run.
+    """Return the facts about the settings of a run.
 
-    `rows`: the rows of the task that are still possible. `known`: facts that settings do not have.
+    `rows`: the rows of the task table that are still possible. `known`: facts that the settings do
+    not contain.
     """
     media = {"audio" if row.is_audio else "image" for row in rows if not row.is_text}
     facts: dict[str, Any] = {
@@ -732,18 +736,19 @@ def run_facts(settings: RunSettings, rows: Sequence[Spec], **known: Any) -> RunF
 
 
 def data_settings(row: Spec) -> frozenset[str]:
-    """Names of the `data.*` settings that have an effect on a row of the task table."""
+    """Return the names of the `data.*` settings that have an effect for a row of the task table."""
     unread = OF_RUN.without_effect(RunFacts(row=row))
     return frozenset(one.name for one in fields(DataSettings) if f"data.{one.name}" not in unread)
 
 
 def check_options(facts: CallFacts) -> None:
-    """Raise an error for an option of a call that has no effect beside the others."""
+    """Raise an error for an option of a call that has no effect, given the other options."""
     OF_CALL.check_options(facts.options or {}, facts)
 
 
 def unused_option(name: str, row: Spec) -> ConfigError | None:
-    """The error for an option of predictions that other tasks use, or None if none does."""
+    """Return the error for an option of predict that has no effect on this task; None if it has one
+    or is unknown."""
     rule: EffectRule[Any] | None = None
     if name in OPTIONS and not OPTIONS[name].command:
         rule = OF_CALL.missing(word_of(name), CallFacts(row=row))
@@ -753,7 +758,8 @@ def unused_option(name: str, row: Spec) -> ConfigError | None:
 
 
 def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the settings that the body of a model ignores. Values may be unconverted words."""
+    """Return the names of the settings that the body of a model ignores. `model`: its settings,
+    whose values may still be text."""
     facts = BodyFacts(
         body=str(model.get("body", "transformer")), single_head=model.get("single_head", "every")
     )
@@ -761,7 +767,7 @@ def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:
 
 
 def check_model(settings: BodySettings) -> None:
-    """Raise an error for a changed model setting that has no effect beside the others."""
+    """Raise an error for a changed model setting that has no effect, given the other settings."""
     heads = getattr(settings, "heads", ())
     changed = {
         f"model.{one.name}": getattr(settings, one.name)

@@ -19,7 +19,8 @@ DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def check_device_and_precision(device: str, precision: str) -> None:
-    """Reject unknown names of devices and precisions, independent of this machine."""
+    """Raise an error for unknown names of devices and precisions. Whether this machine supports
+    them is not checked."""
     if not isinstance(device, str) or not DEVICES.fullmatch(device):
         raise UserError(
             f"unknown device {device!r}. Use auto, cpu, cuda or cuda:N (for example cuda:1)."
@@ -30,7 +31,7 @@ def check_device_and_precision(device: str, precision: str) -> None:
 
 
 def check_ensemble(folders: Sequence[Path], runs: Sequence[RunSettings]) -> None:
-    """Reject ensembles whose members differ in task, labels or input format."""
+    """Raise an error for an ensemble whose members differ in task, labels or input format."""
     for folder, other in zip(folders[1:], runs[1:], strict=True):
         _check_pair(folders[0], runs[0], folder, other)
 
@@ -63,7 +64,7 @@ def _reads_shapes(settings: RunSettings) -> bool:
 
 
 def _form(settings: RunSettings) -> tuple[int, ...]:
-    """Input format that two media runs must share: image dimensions or sampling rate."""
+    """Return the input format that two media runs must share: image dimensions or sampling rate."""
     shape = media_settings(settings)
     if isinstance(shape, ImageSettings):
         return (shape.frames, shape.channels, shape.height, shape.width)

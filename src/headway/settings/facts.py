@@ -32,7 +32,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class MediaFormat:
-    """Dimensions of media files: as stored, or as proposed from a sample of the files."""
+    """Dimensions of media: as stored, or as proposed from a sample of the files."""
 
     height: int = 0
     width: int = 0
@@ -44,7 +44,7 @@ class MediaFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class ParentRun:
-    """The run that this one starts from, or its teacher."""
+    """The run that a new run starts from, or its teacher."""
 
     name: str
     task: str
@@ -60,7 +60,7 @@ class DatasetStats:
     """Number of training examples."""
 
     n_tokens: int = 0
-    """Tokens per epoch as the model reads them; for audio, positions after `front`."""
+    """Tokens per epoch as the model reads them; for audio, positions after the convolutions."""
 
     longest: int = 0
     """Number of tokens of the longest example."""
@@ -70,7 +70,7 @@ class DatasetStats:
 
     vocab_size: int = 0
     source_vocab_size: int = 0
-    """Size of the source vocabulary, if it has its own."""
+    """Size of the source vocabulary; 0 if it is shared with the target."""
 
     labels: tuple[str, ...] = ()
     answer: str = "label"
@@ -81,7 +81,7 @@ class DatasetStats:
 
     mean: float = 0.0
     std: float = 1.0
-    """Standard deviation of numeric targets; `mean` is their mean."""
+    """Standard deviation of numeric targets."""
 
     shapes: bool = False
     """Whether word shapes are extra inputs, because the tokenizer ignores case."""
@@ -131,17 +131,17 @@ ChosenSettings = Mapping[str, ChosenSetting]
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """Defaults of the table for one run, for everything that the user left open."""
+    """Defaults for one run from the table: values for everything that the user left open."""
 
     settings: ChosenSettings = field(default_factory=dict)
     family: str = ""
     """Default model family."""
 
     metrics: tuple[str, ...] = ()
-    """Metrics available for this data, the main one first."""
+    """Metrics that this data allows, the main one first."""
 
     amount: str = ""
-    """Amount of data as shown in reasons: `29,000 pairs`."""
+    """Amount of data, worded as in reasons: `29,000 pairs`."""
 
     n_tokens: int = 0
     """Tokens per epoch."""
@@ -152,18 +152,18 @@ class Proposal:
     """Sequence length that the model must support, in tokens."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Names of the rows that `amount`, `epochs`, `least_steps` and `positions` come from."""
+    """Name of the row that `amount`, `epochs`, `least_steps` and `positions` each come from."""
 
     def row_of(self, quantity: str) -> str:
-        """The end of a reason: the row that a quantity comes from."""
+        """Return the end of a reason: the name of the row that a quantity comes from."""
         return f" [{self.sources[quantity]}]" if quantity in self.sources else ""
 
     @property
     def model(self) -> ChosenSettings:
-        """Settings of the model."""
+        """Chosen settings of the model."""
         return {key: one for key, one in self.settings.items() if key.startswith("model.")}
 
     @property
     def others(self) -> ChosenSettings:
-        """All settings except the model's: training, decoding and the task."""
+        """Chosen settings of training, decoding and the task: all but the model's."""
         return {key: one for key, one in self.settings.items() if key not in self.model}

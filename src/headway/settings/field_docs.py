@@ -12,7 +12,8 @@ from pathlib import Path
 
 @cache
 def documented(cls: type) -> Mapping[str, str]:
-    """The docstring of each documented field of a dataclass and its bases, joined to one line."""
+    """Return the docstring of each documented field of a dataclass and its bases, joined to one
+    line."""
     found: dict[str, str] = {}
     for one in reversed(cls.__mro__):
         if is_dataclass(one):

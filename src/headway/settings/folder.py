@@ -29,13 +29,14 @@ CONFIG = "config.toml"
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 OWN_TOKENIZER = "tokenizer.headway.json"
-"""Our tokenizer in an exported folder, where `tokenizer.json` is for the `tokenizers` library."""
+"""File of headway's own tokenizer in an exported folder, where `tokenizer.json` is for the
+`tokenizers` library."""
 
 IMPORTED = "import.json"
-"""Record of where imported weights came from."""
+"""File that records where imported weights came from."""
 
 CHAT_TEMPLATE = "chat_template.jinja"
-"""Template that turns chat messages into a prompt, for chat models."""
+"""File with the template that turns chat messages into a prompt; only chat models have it."""
 
 EXPORTED = {"ctranslate2": "model.bin", "onnx": "*.onnx"}
 """File patterns that identify a folder exported for an engine."""
@@ -60,7 +61,7 @@ def shipped_names() -> list[str]:
 
 
 def is_shipped(folder: Path) -> bool:
-    """Whether a folder belongs to the package, where nothing may be written."""
+    """Whether a folder belongs to the package. Nothing may be written there."""
     return SHIPPED in folder.parents
 
 
@@ -69,7 +70,7 @@ EXAMPLE = "example.*"
 
 
 def example_of(folder: Path) -> Path | None:
-    """The example input of a model, or None."""
+    """Return the example input of a model; None if there is none."""
     return next(iter(sorted(folder.glob(EXAMPLE))), None)
 
 
@@ -77,29 +78,29 @@ RUNS = Path("runs")
 """Default folder of runs, which are loaded by name from here."""
 
 MOST = 20
-"""Largest number of names listed in an error."""
+"""Maximum number of names that an error lists: about a screen."""
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Run folders inside a folder, or the folder itself if it is a run."""
+    """Return the run folders inside a folder, or the folder itself if it is a run."""
     if (folder / CONFIG).is_file():
         return [folder]
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
 
 
 def local_run_names() -> list[str]:
-    """Names of the runs in `runs` and in the current folder."""
+    """Return the names of the runs in `runs` and in the current folder."""
     return [path.name for path in runs_in(RUNS)] + [str(path) for path in runs_in(Path())]
 
 
 NamesOrPaths = str | Path | Iterable[str | Path]
-"""Type of an argument that takes one run or several."""
+"""Type of an argument that takes one or several runs."""
 
 
 def run_folder(name: str | Path) -> Path:
-    """Resolve a run: the path itself, a name in `runs`, or a shipped model, in this order.
-
-    Folders without settings or weights, such as folders of data, are skipped."""
+    """Return the folder of a run. It is looked up as a path, as a name in `runs` and as a shipped
+    model, in this order. Folders without settings or weights, such as folders of data, are
+    skipped."""
     path, name = Path(name), str(name)
     if any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
         return path
@@ -116,7 +117,7 @@ def run_folder(name: str | Path) -> Path:
 
 
 def _other_names(name: str) -> str:
-    """The end of an error: the closest known name, or all names."""
+    """Return the end of an error: the closest known name, or all names."""
     own, shipped = local_run_names(), shipped_names()
     if close := difflib.get_close_matches(name, [*own, *shipped], n=1):
         return f" Did you mean {close[0]!r}?"
@@ -125,7 +126,7 @@ def _other_names(name: str) -> str:
 
 
 def run_folders(names: NamesOrPaths) -> list[Path]:
-    """Resolve one run or several to their folders; at least one is required."""
+    """Return the folders of one or several runs; at least one is required."""
     found = [run_folder(name) for name in ensure_list(names)]
     if not found:
         raise FolderError("the list of runs is empty. Name a run folder or a shipped model.")
@@ -133,7 +134,7 @@ def run_folders(names: NamesOrPaths) -> list[Path]:
 
 
 def load_run(folder: str | Path) -> Resolved:
-    """All settings of a run."""
+    """Load all settings of a run."""
     return load_resolved(file_in(run_folder(folder), CONFIG))
 
 
@@ -142,8 +143,8 @@ def load_settings(folder: str | Path, overrides: Sequence[str] = ()) -> ModelSet
 
 
 def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
-    """Model settings by name: of a preset, a run folder or a shipped model (in this order), or of a
-    .toml file."""
+    """Return model settings by name, from a preset, a run folder or a shipped model (in this
+    order), or from a .toml file."""
     from headway.settings.presets import PRESETS
 
     path = Path(name)
@@ -162,8 +163,9 @@ def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
 def write_config(folder: Path, text: str) -> None:
     """Write `config.toml` with checksums of itself and of the tokenizer file.
 
-    The format of the tokenizer file has no room for a checksum. This file is written last: a folder
-    that has it is complete."""
+    The checksum of the tokenizer is here because its file format has no room for one. This file is
+    written last, so a folder that has it is complete.
+    """
     words = folder / TOKENIZER
     if words.is_file():
         text += f"\n{SEAL}{identity(words)['sha256']} {TOKENIZER}\n"
@@ -190,14 +192,14 @@ def check_config(path: Path) -> None:
 
 
 def _format(data: bytes) -> int | None:
-    """Version of the format of a run's settings, or None if a file has only those of a model."""
+    """Return the format version of a run's settings; None if the file has only those of a model."""
     if found := FORMAT_LINE.search(data):
         return int(found[1])
     return 1 if TASK_LINE.search(data) else None
 
 
 def _is_intact(data: bytes) -> bool:
-    """Whether the first line of a file is the checksum of the rest, or no checksum at all."""
+    """Whether the first line of a file is the checksum of the rest, or not a checksum at all."""
     first = data[: data.find(b"\n") + 1 or None]
     seal = SEALED.fullmatch(first)
     if seal is not None:
@@ -226,8 +228,8 @@ CHECKS = {CONFIG: check_config, TOKENIZER: check_tokenizer}
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """Path of a file in a run folder, after its checks. A missing file raises an error that lists
-    the contents."""
+    """Return the path of a file in a run folder, after checking it. A missing file raises an error
+    that lists the contents of the folder."""
     if name == TOKENIZER and (folder / OWN_TOKENIZER).is_file():
         check_tokenizer(folder / OWN_TOKENIZER)
         return folder / OWN_TOKENIZER
@@ -271,12 +273,12 @@ def file_in(folder: Path, name: str) -> Path:
 
 
 def engines_in(folder: Path) -> list[str]:
-    """Engines that a folder was exported for."""
+    """Return the engines that a folder was exported for."""
     return [name for name, mark in EXPORTED.items() if any(folder.glob(mark))]
 
 
 def checkpoints_in(folder: Path) -> dict[int, Path]:
-    """Manifest files of the complete checkpoints of a run, by step."""
+    """Return the manifest files of the complete checkpoints of a run, by step."""
     return {
         int(path.parent.name.removeprefix("step-")): path
         for path in (folder / "checkpoints").glob("step-*/manifest.json")
@@ -284,13 +286,14 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
 
 
 def _unfinished(folder: Path, settings: RunSettings) -> str:
-    """Error text for an unfinished run: how to resume it, and which checkpoint is usable now."""
+    """Return the error text for an unfinished run: how to resume it, and which checkpoint is usable
+    now."""
     found = checkpoints_in(folder)
     text = f"training of {folder} is not finished: there is no {WEIGHTS} yet"
     if found:
         text += f", and the newest checkpoint is at step {max(found):,} of {settings.train.steps:,}"
     text += f". To resume it: {start_command(settings, folder)}"
-    # A checkpoint saved on a stop serves only to resume training.
+    # A checkpoint that was saved on a stop serves only for resuming.
     if any('"passing": true' not in path.read_text(encoding="utf-8") for path in found.values()):
         text += (
             f". To use the model so far: headway average {folder} --last 1 --out {folder}-so-far"
@@ -299,7 +302,7 @@ def _unfinished(folder: Path, settings: RunSettings) -> str:
 
 
 def start_command(settings: RunSettings, folder: Path) -> str:
-    """The command that started a run, as far as its settings record it."""
+    """Return the command that started a run, as far as its settings record it."""
     if any(key.startswith("metrics.") for key in settings.asked):  # no command has those
         return f"headway.train(…, out={str(folder)!r})"
     if "model.parts" in settings.asked:

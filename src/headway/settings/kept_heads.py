@@ -9,7 +9,7 @@ from headway.errors import ConfigError
 from headway.settings.effects import OF_MODEL, ModelFacts
 
 HeadsPerLayer = tuple[tuple[int, ...], ...]
-"""Head numbers for each layer."""
+"""Numbers of the remaining heads in each layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,14 @@ class KeptHeads:
                 object.__setattr__(self, field.name, tuple(tuple(heads) for heads in layers))
 
     def of(self, kind: str, layer: int) -> tuple[int, ...] | None:
-        """Heads of one layer, or None for all. Layers with shared weights have one list."""
+        """Return the remaining heads of one layer; None: all. Layers with shared weights have one
+        list."""
         layers: HeadsPerLayer | None = getattr(self, kind)
         return None if layers is None else layers[layer if len(layers) > 1 else 0]
 
     def of_layers(self, picks: Mapping[str, Sequence[int]]) -> KeptHeads:
-        """Kept heads of a model with only these layers, given for each kind of attention."""
+        """Return the kept heads of a model that has only the given layers, for each kind of
+        attention."""
         changes = {
             kind: tuple(layers[layer] for layer in picks[kind])
             for kind, layers in vars(self).items()
@@ -47,8 +49,8 @@ class KeptHeads:
         return replace(self, **changes)
 
     def check(self, n_layers: Mapping[str, int], n_heads: Mapping[str, tuple[int, int]]) -> None:
-        """Check the lists against the model. `n_layers` and `n_heads` (of queries, and of keys and
-        values) are given for each kind of attention."""
+        """Raise an error for lists that do not fit the model. `n_layers` and `n_heads` (of queries,
+        and of keys and values) are given for each kind of attention."""
         for field in fields(self):
             layers, name = getattr(self, field.name), f"kept_heads.{field.name}"
             if layers is None:

@@ -31,11 +31,12 @@ SettingsT = TypeVar("SettingsT")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value comes from, as the prefix of an error about it: `recipe.toml, line 4: `."""
+    """Prefix of an error that says where a value comes from, such as `recipe.toml, line 4: `."""
 
     text: str = ""
     is_typed: bool = False
-    """Whether the text is what the user typed. It names the setting, so the error need not."""
+    """Whether the text is the argument that the user typed. The error then need not repeat the
+    key."""
 
     def __str__(self) -> str:
         return self.text
@@ -46,7 +47,7 @@ Locate = Callable[[str], Place]
 
 
 def no_location(key: str) -> Place:
-    """Place of values that come from no file: empty, because the key says where."""
+    """Return an empty place, for values that come from no file. The key itself says where."""
     return Place()
 
 
@@ -63,7 +64,8 @@ def model_settings(
     body = rest.get("body", start.body)
     single_head = rest.get("single_head", "every")
     if body in get_args(BodyKind) and (body != start.body or single_head in ("none", None)):
-        # These bodies read classes from the mean of all tokens, so there is no class token.
+        # In these bodies the class token would not see all others, so classes are read from the
+        # mean instead.
         start = with_body(_without_class_token(start), body, single_head)
     family = family_of(start)
     for name in rest:
@@ -130,8 +132,8 @@ def parse_override(word: str) -> tuple[list[str], Any]:
 
 
 def _current(path: list[str], value: Any, word: str) -> tuple[list[str], Any]:
-    """A setting of an argument by its current name, and its value. A setting that was typed by an
-    earlier name is reported."""
+    """Return the current name and value of a setting in an argument. An earlier name is
+    reported."""
     old = ".".join(path)
     key = current(old)
     report([old], {key: value}, word)
@@ -150,7 +152,7 @@ def _parse_value(text: str, word: str) -> Any:
         return value
     inside = text[1:-1]
     if text.startswith("[") and text.endswith("]") and not set(inside) & set("[]{}\"'"):
-        # The shell eats quotes, so a list of words arrives bare.
+        # Shells remove quotes, so the words of a list may arrive unquoted.
         return [_parse_value(item.strip(), word) for item in inside.split(",")]
     if text.startswith(("[", "{", '"', "'")):
         raise ConfigError(
@@ -177,11 +179,12 @@ def in_file(
     path: Path, text: str, words: Mapping[str, str], options: Container[str] = (), *,
     whole: bool = False,
 ) -> Locate:  # fmt: skip
-    """Return a function that gives the origin of a key, as a prefix of errors.
+    """Return a function that gives the place of a key, as a prefix of errors.
 
-    `words`: arguments by the keys that they set, which have no line. `options`: those of these keys
-    that an option sets, so that only the prefix names it. `whole`: the file is valid by itself, so
-    an error inside one of its sections is blamed on the arguments alone."""
+    `words`: arguments by the keys that they set, which are not in the file. `options`: those of
+    these keys that were set by an option, which only the prefix names. `whole`: the file is valid
+    by itself, so an error inside one of its sections is blamed on the arguments alone.
+    """
 
     def locate(key: str) -> Place:
         said = next((name for name in words if f"{key}.".startswith(f"{name}.")), None)
@@ -200,7 +203,7 @@ def in_file(
 def _start(
     preset_name: str | None, family: str | None, where: str, locate: Locate
 ) -> ModelSettings:
-    """Settings before changes: those of the preset, or the defaults of the family."""
+    """Return the settings before changes: those of the preset, or the defaults of the family."""
     if family is not None and family not in FAMILY_SETTINGS:
         raise ConfigError(
             f"{locate(where + 'family')}unknown family {family!r}."

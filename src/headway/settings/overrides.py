@@ -34,10 +34,10 @@ class OriginKind(Enum):
     """A command-line option of the same meaning, such as `--max-len`."""
 
     IMPLIED = auto()
-    """A consequence of another command-line option, whose text this is."""
+    """Implied by another command-line option. The text is that option."""
 
     CHOSEN = auto()
-    """A choice that follows from the data."""
+    """Chosen to fit the data."""
 
     SETTING = auto()
     """A `key=value` argument of the command line."""
@@ -46,37 +46,41 @@ class OriginKind(Enum):
     """An argument of a Python call."""
 
     RECORDED = auto()
-    """The `config.toml` of a run, which records the text of the first origin."""
+    """From the `config.toml` of a run. The text is that of the original origin."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a setting comes from: the way, and a text for people."""
+    """Origin of a setting: the way in which it was given, and a text that names it in errors."""
 
     kind: OriginKind = OriginKind.UNKNOWN
     text: str = ""
-    """Such as `recipe.toml, line 4`, `--source`, `train.lr=1e-3` or `train(settings=…)`."""
+    """Text for people, such as `recipe.toml, line 4`, `--source`, `train.lr=1e-3` or
+    `train(settings=…)`."""
 
     @classmethod
     def argument(cls, name: str) -> Origin:
-        """Origin of a setting that an option of a command gives, or a keyword in Python."""
+        """Return the origin of a setting that is given by an option of a command or a keyword
+        argument in Python."""
         if edge() is Edge.COMMAND_LINE:
             return cls(OriginKind.OPTION, f"{Option(name)}")
         return cls(OriginKind.PYTHON, f"train({name}=…)")
 
     @classmethod
     def implied(cls, option: Option) -> Origin:
-        """Origin of a setting that follows from an option of the same command or call."""
+        """Return the origin of a setting that is implied by an option of the same command or
+        call."""
         text = f"{option}" if edge() is Edge.COMMAND_LINE else f"train({option.name}=…)"
         return cls(OriginKind.IMPLIED, text)
 
     @classmethod
     def positional(cls, words: str, call: str) -> Origin:
-        """Origin of the task or the data: the first words of the command, or the Python call."""
+        """Return the origin of the task or the data: the first words of the command, or the Python
+        call."""
         return cls(OriginKind.POSITIONAL, words if edge() is Edge.COMMAND_LINE else call)
 
     def at(self, key: str) -> Origin:
-        """The origin of one of the settings that were given together."""
+        """Return the origin of one setting among those that share this origin."""
         return self
 
 
@@ -86,8 +90,8 @@ FROM_PYTHON = Origin(OriginKind.PYTHON, "train(settings=…)")
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """A settings file. Line numbers are computed on demand, because that parses the file once per
-    line."""
+    """A settings file. Line numbers are computed only when needed, because that parses the file
+    once per line."""
 
     name: str
     text: str = field(repr=False)
@@ -116,7 +120,7 @@ class RunConfigText:
 
 
 OriginOfAll = Origin | SettingsFile | RunConfigText
-"""Type of the common origin of several settings."""
+"""Type of an origin that several settings share."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,8 @@ class Overrides(Mapping[str, Any]):
         values: Mapping[str, Any] | None = None,
         origin: OriginOfAll = UNKNOWN,
     ) -> None:
-        """`values`: by dotted key, as nested tables, or both. All of them share one origin."""
+        """Create settings that share one origin. `values` may use dotted keys, nested tables, or
+        both."""
         found = flatten(values or {})
         check_together(found)
         place = origin.text if isinstance(origin, Origin) else ""
@@ -155,7 +160,7 @@ class Overrides(Mapping[str, Any]):
 
     @classmethod
     def from_arguments(cls, words: Iterable[str]) -> Overrides:
-        """Settings from `key=value` arguments; the origin of each is the argument itself."""
+        """Return the settings in `key=value` arguments. The origin of each is its argument."""
         found, words = cls(), list(words)
         check_together(word.partition("=")[0].strip() for word in words)
         for word in words:
@@ -167,7 +172,7 @@ class Overrides(Mapping[str, Any]):
     def from_flags(
         cls, values: Mapping[str, Any], flags: Mapping[str, str] | None = None
     ) -> Overrides:
-        """Settings from command-line options. An option is named after its setting
+        """Return settings from command-line options by key. An option is named after its setting
         (`data.valid_text` is `--valid-text`) unless `flags` gives another name."""
         found = cls()
         for key, value in values.items():
@@ -177,21 +182,21 @@ class Overrides(Mapping[str, Any]):
 
     @classmethod
     def from_settings(cls, settings: object, section: str) -> Overrides:
-        """Settings of a section built in Python that were passed explicitly or differ from the
-        default."""
+        """Return the settings of a section object built in Python that were passed explicitly or
+        differ from their default."""
         return cls(_set_leaves(settings, f"{section}."), FROM_PYTHON)
 
     def origin(self, key: str) -> Origin:
-        """Origin of a setting; unknown also if the setting was not given."""
+        """Return the origin of a setting; `UNKNOWN` if it was not given."""
         return self._leaves[key].origin.at(key) if key in self._leaves else UNKNOWN
 
     def section(self, section: str) -> dict[str, Any]:
-        """Settings of one section, by their names without the section."""
+        """Return the settings of one section, by their names without the section."""
         start = f"{section}."
         return {k.removeprefix(start): v for k, v in self.items() if k.startswith(start)}
 
     def without(self, *keys: str) -> Overrides:
-        """A copy without these keys and sections."""
+        """Return a copy without these keys and sections."""
         kept = Overrides()
         kept._leaves = {
             key: leaf
@@ -201,13 +206,13 @@ class Overrides(Mapping[str, Any]):
         return kept
 
     def only(self, keys: Container[str]) -> Overrides:
-        """A copy with only these keys."""
+        """Return a copy with only these keys."""
         kept = Overrides()
         kept._leaves = {key: leaf for key, leaf in self._leaves.items() if key in keys}
         return kept
 
     def with_names(self, keys: Iterable[str], name: Callable[[str], str]) -> Overrides:
-        """A copy in which the paths under these keys are shortened by `name`, in values and in
+        """Return a copy in which `name` shortens the paths under these keys, in values and in
         recorded origins."""
         changed = Overrides()
         for key in self.keys() & set(keys):
@@ -239,7 +244,8 @@ class Overrides(Mapping[str, Any]):
 
 
 def as_typed(asked: Overrides, key: str) -> str:
-    """A setting as the user typed it: `--n-best 9`, `--no-sample`, or else `decode.n_best=9`."""
+    """Return a setting as the user typed it: `--n-best 9`, `--no-sample`, or else
+    `decode.n_best=9`."""
     value, origin = asked[key], asked.origin(key)
     if origin.kind in (OriginKind.SETTING, OriginKind.IMPLIED):
         return origin.text
@@ -277,7 +283,8 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set_leaves(settings: Any, where: str) -> dict[str, Any]:
-    """Settings that were passed to the class or differ from their defaults, by dotted key."""
+    """Return the settings that were passed to the class or differ from their defaults, by dotted
+    key."""
     usual, said = type(settings)(), explicit_fields(settings)
     found: dict[str, Any] = {}
     for one in fields(settings):

@@ -17,7 +17,7 @@ def recipe_names() -> list[str]:
 
 
 def recipe_path(name: str) -> Path:
-    """Path of a shipped recipe by name, or of a TOML file of the user."""
+    """Return the path of a shipped recipe by name, or of a TOML file of the user."""
     path = Path(name)
     if path.suffix == ".toml" and path.is_file():
         return path
@@ -27,13 +27,13 @@ def recipe_path(name: str) -> Path:
 
 
 def about(path: Path) -> str:
-    """Description of a recipe: its first comment line."""
+    """Return the description of a recipe: its first comment line."""
     first = path.read_text(encoding="utf-8").split("\n", 1)[0]
     return first.removeprefix("#").strip()
 
 
 def in_folder(path: Path, data: Path) -> dict[str, Any]:
-    """Data settings of a recipe, with its files looked up in a folder."""
+    """Return the data settings of a recipe, with its files looked up in a folder."""
     settings = load_run_settings(path, [], is_recipe=True).data
     files = {name: getattr(settings, name) for name in FILES}
     found = {

@@ -58,7 +58,8 @@ class RenamedSettingWarning(FutureWarning):
 
 
 def current(key: str) -> str:
-    """Current name of a dotted key: `model.picture.patch` is `model.image.patch`."""
+    """Return the current name of a dotted key: `model.picture.patch` becomes
+    `model.image.patch`."""
     names = key.split(".")
     for depth in range(len(names), 0, -1):
         new = KEYS.get(".".join(names[:depth]))
@@ -68,17 +69,17 @@ def current(key: str) -> str:
 
 
 def key_of(word: str) -> str:
-    """Current name of the setting of a `key=value` argument."""
+    """Return the current name of the setting in a `key=value` argument."""
     return current(word.partition("=")[0].strip())
 
 
 def current_value(key: str, value: Any) -> Any:
-    """Current name of the value of a setting, by the setting's current name."""
+    """Return the current form of a value of a setting, which is given by its current name."""
     return VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value
 
 
 def check_together(keys: Iterable[str], where: str = "") -> None:
-    """Raise ConfigError if an earlier and the current name of a setting are given together."""
+    """Raise a `ConfigError` if both the earlier and the current name of a setting are given."""
     seen: dict[str, str] = {}
     for key in keys:
         other = seen.setdefault(current(key), key)
@@ -90,7 +91,8 @@ def check_together(keys: Iterable[str], where: str = "") -> None:
 
 
 def _caller() -> int:
-    """Stack level of the first caller outside this package, for `warnings.warn` in `report`."""
+    """Return the stack level of the first caller outside this package, for `warnings.warn` in
+    `report`."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("headway."):
         frame, level = frame.f_back, level + 1
@@ -98,9 +100,11 @@ def _caller() -> int:
 
 
 def report(keys: Iterable[str], values: Mapping[str, Any], where: str) -> None:
-    """Warn in one line of the earlier names among these keys and values, which have current keys.
+    """Warn in one line about earlier names among these keys and values.
 
-    `where`: the file or argument that has them, as the start of the line."""
+    `keys`: as the user wrote them. `values`: by current key. `where`: the file or argument that
+    contains them, as the start of the line.
+    """
     found = [f"{key} is now {current(key)}" for key in keys if current(key) != key]
     found += [
         f"{key}={value} is now {key}={current_value(key, value)}"
@@ -113,9 +117,8 @@ def report(keys: Iterable[str], values: Mapping[str, Any], where: str) -> None:
 
 
 def rename(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Tables of a settings file with current names, in their order.
-
-    `where`: the file, for the warning and for errors."""
+    """Return the tables of a settings file with current names, in their order. `where`: the file,
+    for the warning and for errors."""
     raw = list(_keys(values))
     check_together(raw, f"{where}: ")
     new = _renamed(values, "")
@@ -153,7 +156,7 @@ def _keys(table: dict[str, Any], where: str = "") -> Iterable[str]:
 
 
 def _leaves(table: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Values of a nested table by their current keys."""
+    """Return the values of a nested table by their current dotted keys."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, dict):

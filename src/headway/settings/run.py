@@ -72,7 +72,7 @@ from headway.specs.tasks import ALIASES, SECTIONS, SPECS, Spec
 from headway.specs.values import setting_types
 
 TASK_SECTIONS = SECTIONS
-"""Setting sections that apply only to the task of the same name."""
+"""Sections of settings that apply only to the task of the same name."""
 
 SETTINGS: Mapping[str, type[Any]] = ChainMap(
     # first, because tasks of other packages are added to this one; it is iterated last
@@ -94,7 +94,7 @@ FORMAT = 2
 """Version of the format of a run's `config.toml`. Other versions are not read."""
 
 BESIDE = ("format", "task", "fingerprint", "labels", "asked")
-"""Keys of a run's settings other than its sections and the model."""
+"""Keys at the top level of a `config.toml` other than the sections of settings and the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class RunSettings:
     data: DataSettings = DataSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: ModelSettings | None = None
-    """None until it is chosen from the data."""
+    """Model settings; None until they are chosen from the data."""
 
     train: TrainSettings = TrainSettings()
     decode: DecodeSettings = DecodeSettings()
@@ -116,7 +116,7 @@ class RunSettings:
     transcribe: TranscribeSettings = TranscribeSettings()
     identify: IdentifySettings = IdentifySettings()
     registered: Mapping[str, object] = field(default_factory=dict)
-    """Sections of tasks that other packages add. They are also available as attributes."""
+    """Settings sections of tasks that other packages add. They are also available as attributes."""
 
     augment: AugmentSettings = AugmentSettings()
     start: StartSettings = StartSettings()
@@ -132,12 +132,12 @@ class RunSettings:
     """Settings given by the user: in a recipe, as arguments, as options or in Python."""
 
     row: Spec | None = field(default=None, compare=False, repr=False)
-    """Row of the task table, once it has been decided from the data files. It is not stored: the
-    settings of a finished run determine it."""
+    """Row of the task table that fits the data files, once it is known. It is not stored, because
+    the settings of a finished run determine it."""
 
     files: object = field(default=None, compare=False, repr=False)
-    """What the command has found out about its data files (`data.files.DataFiles`), so that no part
-    of it opens them again to decide what they are. It is not stored."""
+    """Cache of the data files (`data.files.DataFiles`), so that no part of a command opens a file
+    again to detect its format. It is not stored."""
 
     @property
     def parent(self) -> str:
@@ -160,24 +160,25 @@ class Resolved(RunSettings):
     model: ModelSettings = field()
     train: ResolvedTrain = field()
     why: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Reasons of the automatically chosen settings, by dotted key."""
+    """Reason for each automatically chosen setting, by dotted key."""
 
 
 def overrides_of(settings: RunSettings) -> Overrides:
-    """All settings given by the user, including non-default values in settings built in Python."""
+    """Return all settings given by the user, including non-default values in settings objects built
+    in Python."""
     found = Overrides() if settings.asked else Overrides({"task": settings.task}, FROM_PYTHON)
     for name in SETTINGS:
         found |= Overrides.from_settings(getattr(settings, name), name)
     if settings.model is not None and not settings.asked.section("model"):
         found |= Overrides({"model.family": family_of(settings.model)}, FROM_PYTHON)
         found |= Overrides.from_settings(settings.model, "model")
-        # Vocabulary sizes follow from the tokenizer of the run.
+        # Vocabulary sizes are determined by the tokenizer of the run, not by the user.
         found = found.without("model.vocab_size", "model.source_vocab_size")
     return settings.asked | found.without(*settings.asked)
 
 
 def media_settings(settings: RunSettings) -> ImageSettings | AudioSettings | None:
-    """Input settings of an image, video or audio model; None for text models."""
+    """Return the input settings of an image, video or audio model; None for text models."""
     found = getattr(settings.model, "image", None) or getattr(settings.model, "audio", None)
     return found if isinstance(found, ImageSettings | AudioSettings) else None
 
@@ -215,7 +216,7 @@ def load_run_settings(
     settings = run_settings(values, locate)
     if "asked" in values:
         return replace(settings, asked=Overrides(settings.asked, RunConfigText(text)))
-    # Later origins win, in the same order as the values: recipe, options, arguments.
+    # Later origins win, in the same order as for values: recipe, options, arguments.
     places = Overrides(settings.asked, SettingsFile(path.name, text) if path else UNKNOWN)
     for said in (given, named):
         places |= said
@@ -223,7 +224,7 @@ def load_run_settings(
 
 
 def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSettings:
-    """The `[model]` section of a file, overridden by arguments such as `model.n_layers=4`."""
+    """Load the `[model]` section of a file, overridden by arguments such as `model.n_layers=4`."""
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
     values = {
@@ -248,9 +249,8 @@ def _unknown_at_top(name: str, value: object) -> str:
 
 
 def _of_another_machine(values: dict[str, Any]) -> None:
-    """Remove the automatically chosen number of threads from the settings of a run.
-
-    The best number depends on the machine and is measured when a run starts."""
+    """Return the settings of a run without its automatically chosen number of threads. The best
+    number depends on the machine and is measured when a run starts."""
     asked, train = values.get("asked"), values.get("train")
     if isinstance(asked, dict) and isinstance(train, dict) and "train.threads" not in asked:
         train.pop("threads", None)
@@ -310,7 +310,8 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
     if isinstance(model, dict) and ("preset" in model or "family" in model):
         built["model"] = model_settings(model, "model.", locate)
     elif model:
-        # The data chooses the model later; check the changes now against the task's families.
+        # The rest of the model depends on the data, so the changes are checked now against the
+        # task's families.
         _check_changes(model, SPECS[task].all_families, locate)
     built["asked"] = Overrides(values if asked is None else asked)
     own = {one.name for one in fields(RunSettings)}
@@ -323,7 +324,7 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
 
 
 def check_sections(names: Container[str], task: str, locate: Locate = no_location) -> None:
-    """Raise an error for the section of another task."""
+    """Raise an error for a settings section that belongs to another task."""
     for name in TASK_SECTIONS:
         if name in names and name != task:
             raise effects.no_effect(
@@ -333,7 +334,7 @@ def check_sections(names: Container[str], task: str, locate: Locate = no_locatio
 
 
 TYPED = (OriginKind.SETTING, OriginKind.OPTION, OriginKind.IMPLIED)
-"""Origins whose text is what the user typed."""
+"""Kinds of origin whose text is what the user typed."""
 
 
 def check_effect(
@@ -343,14 +344,16 @@ def check_effect(
     chosen: Mapping[str, object] | None = None,
     **known: object,
 ) -> None:
-    """Raise an error for settings that have no effect: those from the user, and those in `chosen`.
+    """Raise an error for settings without effect, among those from the user and those in `chosen`.
 
-    `rows`: the task variants that are still possible; there may be several until data is read.
-    `known`: more facts, such as the body of the model."""
+    `rows`: the rows of the task table that are still possible; there may be several until data is
+    read. `known`: more facts, such as the body of the model.
+    """
     asked = settings.asked
 
     def place(key: str) -> Place:
-        """The origin, unless it is what the user typed, which the error names anyway."""
+        """Return the origin; empty if it is what the user typed, because the error already names
+        it."""
         origin = asked.origin(key)
         return Place(f"{origin.text}: ") if origin.text and origin.kind not in TYPED else Place()
 
@@ -364,7 +367,7 @@ def check_effect(
 
 
 def _is_default(key: str, value: object) -> bool:
-    """Whether a setting has its default value. Values are in the form that `Overrides` stores."""
+    """Whether a setting has its default value. `value` is in the form that `Overrides` stores."""
     section, _, name = key.partition(".")
     if key == "train.label_smoothing":  # its default depends on the task
         return value == 0.0
@@ -374,9 +377,10 @@ def _is_default(key: str, value: object) -> bool:
 
 
 def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locate) -> None:
-    """Raise an error for changes that no family of the task accepts.
+    """Raise an error for model settings that no family of the task accepts.
 
-    Combinations of heads and widths are checked later, when the rest of the model is chosen."""
+    Combinations of heads and widths are checked later, when the rest of the model is chosen.
+    """
     errors = []
     decoder = model.get("decoder")
     tables = [model, decoder if isinstance(decoder, dict) else {}]
@@ -402,7 +406,8 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
 
 
 def _provisional_image(asked: dict[str, Any]) -> dict[str, Any]:
-    """Image sizes compatible with the given settings, until the data determines them."""
+    """Return image settings that are compatible with those given, for checks before the data
+    determines them."""
     loose: dict[str, Any] = {}
     patch, tubelet = asked.get("patch", 1), asked.get("tubelet", 1)
     if "height" in asked or "width" in asked or type(patch) is not int or patch > 224:
@@ -416,9 +421,10 @@ AnyRun = TypeVar("AnyRun", bound=RunSettings)
 
 
 def with_files(settings: AnyRun, files: DataSettings) -> AnyRun:
-    """The settings of a run for a test set.
+    """Return the settings of a run for the files of a test set.
 
-    Columns named otherwise than in the training data were named by the caller, so they must exist.
+    A column name that differs from the training data was given by the caller, so the column must
+    exist.
     """
     names = {
         f"data.{one.name}": value
@@ -430,7 +436,8 @@ def with_files(settings: AnyRun, files: DataSettings) -> AnyRun:
 
 
 def without_folders(settings: Resolved) -> Resolved:
-    """Settings of a finished run without the folders of its data files."""
+    """Return the settings of a finished run with the folders removed from the paths of its data
+    files."""
     data = settings.data
     names: dict[str, Any] = {name: tuple(map(file_name, getattr(data, name))) for name in FILES}
     asked = settings.asked.with_names(FILE_KEYS, file_name)
@@ -438,10 +445,11 @@ def without_folders(settings: Resolved) -> Resolved:
 
 
 def resolved_toml(settings: RunSettings) -> str:
-    """The complete `config.toml` of a run.
+    """Return the complete `config.toml` of a run.
 
     A comment after each value gives the reason of a choice or the origin of a setting. Defaults
-    have none."""
+    have no comment.
+    """
     why = settings.why if isinstance(settings, Resolved) else {}
 
     def comment(key: str) -> str:
@@ -481,7 +489,7 @@ def resolved_toml(settings: RunSettings) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Descriptions of the settings that differ between two commands, with both values."""
+    """Describe each setting that differs between two commands, with both values."""
     return [
         f"{key}: {_shown(before, key)} before, {_shown(now, key)} now"
         for key in sorted(before.keys() | now.keys())
@@ -502,7 +510,7 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _home(name: str, sections: Mapping[str, type]) -> str:
-    """The end of an error about a setting outside its section: its full key."""
+    """Return the end of an error about a setting outside its section: its full key."""
     for section, cls in sections.items():
         if name in {f.name for f in fields(cls)}:
             return f" Did you mean '{section}.{name}'?"

@@ -49,7 +49,7 @@ SETTINGS = {
     "lora": "lora.rank", "lora_rank": "lora.rank", "lora_r": "lora.rank", "peft": "lora.rank",
     "lora_alpha": "lora.alpha",
 }  # fmt: skip
-"""Setting names of other tools, each with the corresponding setting."""
+"""Settings that correspond to setting names of other tools."""
 
 REMARKS = {
     "train.batch_tokens": "counted in tokens, not examples; chosen automatically if left out",
@@ -62,10 +62,10 @@ REMARKS = {
 """Notes on settings whose values differ from those of other tools."""
 
 VALUES = {"classify.balance": "true"}
-"""Replacement values for settings whose values have another type in other tools."""
+"""Values to suggest for settings that have another type in other tools."""
 
 NUMBERS = frozenset({"start.freeze", "lora.rank"})
-"""Settings that take a number where other tools take a flag or a name."""
+"""Settings whose value is a number, whereas other tools have a switch or a name."""
 
 NOTHING = "nothing: "
 """Prefix of explanations why an option is not needed."""
@@ -125,11 +125,11 @@ IN_PYTHON = dict.fromkeys(
     ' Use device="cuda" for one GPU; several GPUs need the command line: torchrun --nproc-per-node '
     "N -m headway train …",
 )
-"""Replacements for arguments that other libraries have."""
+"""Advice for arguments of other libraries that have no equivalent in Python."""
 
 
 def remark_on(argument: str) -> str:
-    """Advice for an error about an unknown argument; empty if there is none."""
+    """Return advice for an error about an unknown argument; empty if there is none."""
     return IN_PYTHON.get(argument, "")
 
 
@@ -151,7 +151,7 @@ OF_RUN = {
     "cuda": 'run.to("cuda")',
     "cpu": 'run.to("cpu")',
 }
-"""Method names of other libraries, each with the corresponding call on a run."""
+"""Calls on a run that correspond to method names of other libraries."""
 
 OF_EVALUATE = dict.fromkeys(
     ("input", "file", "test"), "a file after the run: headway evaluate RUN FILE"
@@ -159,7 +159,8 @@ OF_EVALUATE = dict.fromkeys(
 
 
 def training_setting(name: str) -> str | None:
-    """Full key of a training setting typed without its section: `epochs` is `train.epochs`."""
+    """Return the full key of a training setting that was typed without its section: `epochs` is
+    `train.epochs`."""
     from headway.settings.train import TrainSettings
 
     key = f"train.{name.lstrip('-').replace('-', '_')}"
@@ -168,12 +169,14 @@ def training_setting(name: str) -> str | None:
 
 
 def setting_here(name: str) -> str | None:
-    """The setting that corresponds to a name in another tool: `learning_rate` is `train.lr`."""
+    """Return the setting that corresponds to a name in another tool: `learning_rate` is
+    `train.lr`."""
     return SETTINGS.get(name.lower().replace("-", "_"))
 
 
 def setting_with(name: str, value: object) -> str:
-    """The corresponding setting as an item of a Python mapping: `"classify.balance": True`."""
+    """Return the setting that corresponds to a name in another tool, as an item of a Python
+    mapping: `"classify.balance": True`."""
     key = str(setting_here(name))
     known = {"true": True}.get(VALUES.get(key, ""), value)
     is_other = key == "train.batch_tokens" or (key in NUMBERS and type(value) is not int)
@@ -188,9 +191,10 @@ def option_here(
     own: Mapping[str, list[str]],
     options: Container[str],
 ) -> str | None:
-    """Replacement for an option that `command` does not have: another option or a setting.
+    """Return the option or setting that corresponds to an option of another tool.
 
-    `own`: names of the settings that the command takes, by section. `options`: its options.
+    `command`: the command that it was given to. `own`: names of the settings that the command
+    takes, by section. `options`: its options.
     """
     name = option.lstrip("-").lower().replace("-", "_")
     known = OPTIONS | (OF_TRAIN if command in ("train", "check") else OF_USE)

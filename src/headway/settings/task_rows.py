@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def possible(settings: RunSettings) -> tuple[Spec, ...]:
-    """Rows of the task that fit the settings of a run. There is one, unless only the files
-    themselves show whether they are images, video or audio."""
+    """Return the rows of the task table that fit the settings of a run. There is one row, unless
+    only the files themselves show whether they are images, video or audio."""
     rows = SPECS[settings.task].rows
     if len(rows) == 1:
         return rows
@@ -43,7 +43,7 @@ def _known_modalities(settings: RunSettings) -> set[str]:
 
 
 def front_reads(model: ModelSettings) -> Modality:
-    """Kind of input that the model reads."""
+    """Return the modality that the model reads."""
     if hasattr(model, "image"):
         return _moving(model.image.frames)
     return "audio" if hasattr(model, "audio") else "text"
@@ -54,7 +54,7 @@ def _moving(frames: int) -> Modality:
 
 
 def spec_of(task: str | RunSettings) -> Spec:
-    """The row of a run, or the first row of a task given by its name."""
+    """Return the row of the task table for a run, or the first row of a task given by its name."""
     if not isinstance(task, str):
         return possible(task)[0]
     alias = ALIASES.get(task)

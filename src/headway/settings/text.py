@@ -23,7 +23,8 @@ from headway.specs.values import check_least
 
 
 class WordShape(IntEnum):
-    """Word shape, an extra input besides the tokens. Trained weights depend on these numbers."""
+    """Kinds of word shape, an extra input besides the tokens. The numbers must not change, because
+    trained weights depend on them."""
 
     LOWER = 0
     CAPITALISED = 1

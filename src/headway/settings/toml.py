@@ -31,7 +31,8 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:
-    """Tables of a TOML file, in which earlier names of settings are replaced by current ones."""
+    """Parse a TOML file and return its tables, with earlier names of settings replaced by current
+    ones."""
     try:
         values = tomllib.loads(text)
     except RecursionError as error:
@@ -44,12 +45,12 @@ def parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """Line on which a dotted key is set, in valid TOML."""
+    """Return the line on which a dotted key is set, in valid TOML."""
     return lines_of(text).get(key)
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """Line number of each dotted key and section by its current name, in valid TOML.
+    """Return the line number of each dotted key and section, by its current name, in valid TOML.
 
     The line is that of the first statement after which the TOML parser knows the key. Quoting,
     dotted names and inline tables therefore need no second parser. Quadratic in the length of the
@@ -77,8 +78,8 @@ def _keys(values: dict[str, Any], where: str) -> Iterator[str]:
 
 
 def comments_of(text: str) -> dict[str, dict[str, str]]:
-    """Comments after the values of each section, in text that headway wrote with one value per
-    line."""
+    """Return the comments after the values of each section, in text that headway wrote with one
+    value per line."""
     found: dict[str, dict[str, str]] = {}
     section = ""
     for line in text.split("\n"):
@@ -95,7 +96,8 @@ def comments_of(text: str) -> dict[str, dict[str, str]]:
 
 
 def _current_name(section: str, name: str) -> tuple[str, str]:
-    """Current section and name of a setting. Keys of `[asked]` are dotted already."""
+    """Return the current names of a section and a setting. Keys in `[asked]` already contain their
+    section."""
     if section == "asked":
         return section, current(name)
     section, _, name = current(f"{section}.{name}").rpartition(".")
@@ -106,7 +108,7 @@ COMMENT = "  # "
 
 
 def add_comment(statement: str, comment: str) -> str:
-    """A TOML statement with a comment after it, on one line."""
+    """Return a TOML statement followed by a comment, on one line."""
     shown = "".join(sign if sign.isprintable() else " " for sign in comment)
     return f"{statement}{COMMENT}{shown}" if comment else statement
 
@@ -120,12 +122,12 @@ def no_comment(key: str) -> str:
 
 
 def to_toml(settings: ModelSettings, comment: Comment = no_comment) -> str:
-    """The complete `[model]` section as TOML. Loading it gives equal settings."""
+    """Return the complete `[model]` section as TOML. Loading it gives equal settings."""
     return section_toml("model", settings, comment, family=family_of(settings))
 
 
 def section_toml(name: str, settings: Any, comment: Comment = no_comment, **first: str) -> str:
-    """A section as TOML: its values, then one table for each nested group of settings.
+    """Return a section as TOML: its values, then one table for each nested group of settings.
 
     TOML has no null, so None is written by leaving the key out. None may therefore only be a
     default. Counts that an externally trained run lacks are left out too.
@@ -150,7 +152,7 @@ def section_toml(name: str, settings: Any, comment: Comment = no_comment, **firs
 
 
 def toml_value(value: Any) -> str:
-    """A value in TOML syntax, or `none`."""
+    """Return a value in TOML syntax; None becomes the word `none`."""
     if value is None:
         return "none"
     if isinstance(value, bool):

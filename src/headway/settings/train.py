@@ -170,7 +170,7 @@ class TrainSettings(TracksExplicit):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedTrain(TrainSettings):
-    """Complete training settings. For weights trained by other software, counts are 0."""
+    """Complete training settings. Counts are 0 if other software trained the weights."""
 
     least: ClassVar[int] = 0
 
@@ -189,16 +189,15 @@ class ResolvedTrain(TrainSettings):
 
     @classmethod
     def stored(cls, train: TrainSettings, metric: str) -> ResolvedTrain:
-        """Settings of a stored run. Counts are unknown if other software trained it.
-
-        `metric`: the main metric of the task."""
+        """Return the training settings of a stored run. Counts may be missing if other software
+        trained it. `metric`: the main metric of the task."""
         values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
         values |= {name: 0 for name in COUNTS if values[name] is None}
         return cls(**{**values, "metric": values["metric"] or metric})
 
     @classmethod
     def of(cls, train: TrainSettings) -> ResolvedTrain:
-        """Convert training settings in which nothing is left open."""
+        """Convert training settings in which every value is set."""
         values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
         missing = [name for name in (*COUNTS, "metric") if values[name] is None]
         assert not missing, f"not resolved yet: {missing}"

@@ -12,7 +12,8 @@ from headway.settings.text import Seq2SeqSettings
 from headway.specs.values import check_least, check_values
 
 GRID_STRIDE = 8
-"""Pixels between cells of the convolutional feature grid: three layers halve the resolution."""
+"""Distance in pixels between cells of the convolutional feature grid: three layers each halve the
+resolution."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,7 @@ class ImageSettings:
         return self.grid_of(self.frames, self.height, self.width)
 
     def grid_of(self, frames: int, height: int, width: int) -> tuple[int, int, int]:
-        """Grid of patches for any size in pixels, as (time, height, width)."""
+        """Return the grid of patches for any image size in pixels, as (time, height, width)."""
         time = max(1, frames // self.tubelet)
         if self.stem == "grid":
             return time, -(-height // GRID_STRIDE), -(-width // GRID_STRIDE)
@@ -124,7 +125,7 @@ class ImageSettings:
         return time, max(0, lines), max(0, columns)
 
     def rows_of(self, frames: int, height: int, width: int) -> int:
-        """Number of tokens that an image occupies in the flat batch."""
+        """Return the number of tokens that an image takes in a batch."""
         time, lines, columns = self.grid_of(frames, height, width)
         return self.extra + time * lines * columns
 

@@ -30,13 +30,13 @@ MAY_DIFFER = {"heads", "n_labels", "ngrams", "pooling", "pooler", "tag_transitio
 
 WITH_DECODER = {"encoder": "seq2seq", "image-encoder": "image-seq2seq",
                 "audio-encoder": "audio-seq2seq"}  # fmt: skip
-"""The family that each encoder family becomes when a decoder is added."""
+"""Encoder-decoder family that results from adding a decoder to each encoder family."""
 
 OF_DECODER = frozenset({"decoder", "vocab_size", "source_vocab_size", "scale_head"})
-"""Settings of an encoder-decoder that an encoder run does not determine."""
+"""Settings of an encoder-decoder that are not determined by the encoder run it starts from."""
 
 WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
-"""Word-vector settings are reset: the parent run has already used them."""
+"""Reset values of the word-vector settings, which the parent run has already applied."""
 
 
 def model_from(
@@ -46,10 +46,11 @@ def model_from(
     run: str,
     grown: ModelSettings | None = None,
 ) -> ModelSettings:
-    """Model settings of a run that starts from another: those of the old run with new heads.
+    """Return the model settings of a run that starts from another: those of the parent with new
+    heads.
 
     `needs`: model settings that the new task requires (heads and labels). `asked`: model settings
-    from the user, by name, dotted inside sections (`rope.base`). `grown`: the old model with a
+    from the user, by name, dotted inside sections (`rope.base`). `grown`: the parent's model with a
     decoder added.
     """
     old, model = model, grown or model
@@ -78,14 +79,14 @@ def model_from(
 
 
 def gets_decoder(old: ModelSettings, family: str) -> bool:
-    """Whether a model of this family is the old encoder plus a newly initialised decoder."""
+    """Whether a model of this family consists of the old encoder and a newly initialised
+    decoder."""
     return WITH_DECODER.get(family_of(old)) == family
 
 
 def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettings:
-    """Settings of an encoder-decoder with this encoder and a decoder of half its depth.
-
-    `room`: number of tokens that the model must have positions for."""
+    """Return the settings of an encoder-decoder with this encoder and a decoder of half its depth.
+    `room`: number of positions that the model must have."""
     kind = FAMILY_SETTINGS[WITH_DECODER[family_of(encoder)]]
     if getattr(encoder, "share_layers", False) or getattr(encoder, "d_embedding", None):
         raise ConfigError(
@@ -114,7 +115,8 @@ def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettin
 
 
 def _keeps_pooler(model: ModelSettings, changes: Mapping[str, Any]) -> bool:
-    """Whether classes are still read through the old pooler, which reads the first token."""
+    """Whether the classes are predicted from the parent's pooler, which transforms the first
+    token."""
     pooling = changes.get("pooling", getattr(model, "pooling", None))
     has = "pooled" in getattr(model, "heads", ())
     return has and pooling == "first" and "classes" in changes["heads"]
@@ -148,7 +150,7 @@ def check_same(
     """Raise an error if the old weights would have another meaning in the new model.
 
     The old model may be the encoder of a new encoder-decoder. `may_grow`: the new model may have
-    more tokens at the end of the vocabulary, and more segments.
+    more segments, and more tokens at the end of the vocabulary.
     """
     apart: frozenset[str] = frozenset()
     if gets_decoder(old, family_of(new)):
@@ -184,13 +186,14 @@ def check_same(
 
 
 def _weighty(model: ModelSettings, key: str) -> Any:
-    """A setting without the parts that do not affect weights, such as padding of audio."""
+    """Return a setting without parts that do not affect weights, such as the padding of audio."""
     value = getattr(model, key)
     return replace(value, pad_s=0.0) if isinstance(value, AudioSettings) else value
 
 
 def vocab_size_of(model: ModelSettings) -> int:
-    """Vocabulary size that the model has weights for; 0 if it neither reads nor writes tokens."""
+    """Return the vocabulary size that the model has weights for; 0 if it neither reads nor writes
+    tokens."""
     if isinstance(model, AudioEncoderSettings) and "ctc" not in model.heads:
         return 0
     return int(getattr(model, "vocab_size", 0))
