@@ -15,6 +15,7 @@ PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILI
 NAMES = (
     "look/python", "look/lens", "look/maps", "look/heads", "look/factors", "look/beam",
     "start/python", "start/five-minutes", "start/install", "tour",
+    "tasks/translate", "tasks/complete", "tasks/embed", "tasks/decoding",
     "tasks/caption", "tasks/transcribe", "tasks/data", "tasks/metrics",
     "models/base-en", "models/families", "models/tokenizers",
 )  # fmt: skip
