@@ -1,1 +1,2 @@
-"""Conversion from and to formats of other programs: `headway import` and `headway export`."""
+"""Conversion of models from and to the formats of other programs: `headway import` and `headway
+export`."""

@@ -1,4 +1,5 @@
-"""Checks whether another format can represent a model of ours, and conversion of its weights."""
+"""Checks whether a foreign format can represent a model, and conversions of its weights for that
+format."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from headway.settings.run import RunSettings
 from headway.settings.task_rows import spec_of
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
-"""Our gated activations, and the activation function of the gate in `transformers`."""
+"""Activation function of the gate in `transformers`, for each of our gated activations."""
 
 STACK_SIZES = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
         "head_width": "d_head", "d_ff": "d_ff", "activation": "activation",
         "norm_eps": "norm_eps"}  # fmt: skip
-"""Derived values to compare for each stack, and the setting of each."""
+"""Derived value to compare for each stack of layers, and the setting that it is derived from."""
 
 UNCHECKED_SETTINGS = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout",
 "ff_dropout",
@@ -31,11 +32,12 @@ UNCHECKED_SETTINGS = {"init", "embeddings", "tune_embeddings", "dropout", "atten
 
 DERIVED = "source_vocab"
 BIASES = ("attention_bias", "ff_bias", "head_bias")
-"""Settings of biases. A format with more biases than the model has zeros there."""
+"""Settings that add biases. If a foreign format has biases that the model lacks, they are exported
+as zeros."""
 
 
 PROBLEMS = {"labels": "multi_label_classification", "number": "regression"}
-"""`problem_type` of `transformers` by the kind of answers of a run."""
+"""Value of `problem_type` in `transformers` for each kind of output; single labels need none."""
 
 
 def their_activation(ours: str) -> str:
@@ -61,10 +63,11 @@ def check_round_trip(
     wider: Collection[str] = (),
     free: Collection[str] = (),
 ) -> None:
-    """Raise if settings change in a round trip through another format.
+    """Raise an error if the settings of a model change in a round trip through a foreign format.
 
     `ours`: the settings of the model. `said`: the settings after the round trip. `wider`: settings
-    that may have more there (biases of zero). `free`: settings that the caller checks itself.
+    whose value after the round trip may include more (additional biases of zero). `free`: settings
+    that the caller checks itself.
     """
     names = [field.name for field in fields(ours) if field.name not in UNCHECKED_SETTINGS]
     names += [DERIVED] * hasattr(ours, DERIVED)
@@ -92,9 +95,10 @@ def _shown(value: Any) -> str:
 
 
 def label_config(settings: RunSettings) -> dict[str, Any]:
-    """Return the labels of a run for `config.json`, and `problem_type` unless it has one label.
+    """Return the labels of a run for `config.json`, and `problem_type` unless inputs have exactly
+    one label.
 
-    `threshold` is a key of ours. `transformers` keeps it but leaves thresholds to its users.
+    `threshold` is a key of headway. `transformers` keeps it, but does not apply thresholds.
     """
     row = spec_of(settings)
     names = ("LABEL_0",) if row.is_regression else settings.labels
@@ -112,7 +116,8 @@ def label_config(settings: RunSettings) -> dict[str, Any]:
 
 
 def in_answer_units(weights: Mapping[str, Tensor], settings: RunSettings) -> Mapping[str, Tensor]:
-    """Rescale the head of a regression model to answers in their own units, not standardised."""
+    """Rescale the head of a regression model, so that it returns values in their original unit
+    instead of standardized ones."""
     if not spec_of(settings).is_regression:
         return weights
     mean, std = settings.classify.mean or 0.0, settings.classify.std or 1.0
@@ -124,7 +129,7 @@ def in_answer_units(weights: Mapping[str, Tensor], settings: RunSettings) -> Map
 
 
 def widened(model: nn.Module, settings: ModelSettings) -> dict[str, Tensor]:
-    """Return the weights of a model for settings with more biases; the additional ones are zero."""
+    """Return the weights of a model for settings with additional biases, which are zero."""
     have = dict(model.state_dict())
     found: dict[str, Tensor] = {}
     for name, shape in build_model(settings, device="meta").state_dict().items():
@@ -135,7 +140,7 @@ def widened(model: nn.Module, settings: ModelSettings) -> dict[str, Tensor]:
 
 
 def _biases(have: Mapping[str, Tensor], name: str, zeros: Tensor) -> Tensor:
-    """Join biases that only some of q, k and v have, with zeros for the others."""
+    """Join the biases of q, k and v, with zeros for the projections that have none."""
     place, found, what = name.rpartition(".to_qkv.")
     if not found or what != "bias":
         return zeros

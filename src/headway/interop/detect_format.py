@@ -1,7 +1,7 @@
-"""Detection and opening of import sources.
+"""Detect the format of an import source, and open it.
 
 A source is a Hugging Face or sentence-transformers folder, a llama2.c or OpenAI Whisper file, or a
-hub id. Opening it reads everything except the weights.
+model id on the Hugging Face hub. Opening it reads everything except the weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headway.settings.model import ImageEncoderSettings, Seq2SeqSettings, TextSe
 from headway.tokens.tokenizer import Vocabularies
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
-"""Id of a model on the hub. Old models such as gpt2 have no owner in their name."""
+"""Pattern of a model id on the hub. Old models such as gpt2 have no owner in their name."""
 
 
 WEIGHTS = (*WHOLE, *INDEX)
@@ -43,16 +43,16 @@ WEIGHTS = (*WHOLE, *INDEX)
 @dataclass(frozen=True)
 class OpenedSource:
     kind: str
-    """Description of the format."""
+    """Description of the format for the user."""
 
     name: str
-    """Name of the folder or file, or hub id."""
+    """Name of the folder or file, or the hub id."""
 
     model_type: str
     architecture: Architecture
     weights: LazyWeights
     vocabularies: Callable[[], Vocabularies] | None
-    """Loads the tokenizers; None if the model does not use text."""
+    """Function that loads the tokenizers; it returns None if the model does not use text."""
 
     tokenizer_files: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,8 @@ class OpenedSource:
 
 
 def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]) -> OpenedSource:
-    """Open a source. `tokenizer`: a file or a folder to use instead of the one with the weights."""
+    """Open an import source. `tokenizer` is a file or a folder to use instead of the tokenizer next
+    to the weights."""
     path = Path(source)
     if path.is_dir():
         return _folder(path, path.absolute().name, tokenizer)
@@ -103,7 +104,10 @@ def _file(path: Path, tokenizer: Path | None) -> OpenedSource:
 
 
 def _openai(path: Path, tokenizer: Path | None) -> OpenedSource:
-    """Open a Whisper file. Its vocabulary is part of OpenAI's program, so `tokenizer` is needed."""
+    """Open an OpenAI Whisper file.
+
+    Its vocabulary is part of OpenAI's program, not of the file, so `tokenizer` is required.
+    """
     dims, found, weights = read_openai_whisper(path)
     if tokenizer is None:
         raise UserError(
@@ -125,7 +129,7 @@ def _openai(path: Path, tokenizer: Path | None) -> OpenedSource:
 
 
 def _beside(path: Path) -> Path:
-    """Find the tokenizer of a llama2.c file: the only other tok*.bin file in its folder."""
+    """Find the tokenizer of a llama2.c file: the only other `tok*.bin` file in its folder."""
     found = [p for p in sorted(path.parent.glob("tok*.bin")) if p != path]
     if len(found) != 1:
         names = ", ".join(p.name for p in found) or "none"

@@ -1,4 +1,4 @@
-"""Export of a run to a folder for another program, with a proof that the outputs are equal."""
+"""Export a run to a folder for another program, and prove that the outputs are equal."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TARGETS = {
     "onnx": "headway.interop.onnx.export",
     "torch": "headway.interop.torch_export",
 }
-"""Values of `--to`; each is a module with `write` and `prove`."""
+"""Module for each value of `--to`, with the functions `write` and `prove`."""
 
 FULL_PRECISION = {
     "hf": "transformers quantises when it loads a model (`quantization_config`), not in the file",
     "torch": "a .pt2 file contains the model in fp32",
 }
-"""Targets without int8, and the reason."""
+"""Targets that do not support int8, and the reason."""
 
 UNIVERSAL_TARGETS = ("onnx", "torch")
 """Targets that support every run; error messages recommend them."""
@@ -39,7 +39,7 @@ UNIVERSAL_TARGETS = ("onnx", "torch")
 
 class ExportTarget(Protocol):
     def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
-        """Write all files into the folder, which exists and is empty."""
+        """Write all files of the export into the folder, which exists and is empty."""
         ...
 
     def prove(
@@ -56,9 +56,10 @@ def export_run(
     sentences: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> Proof:
-    """Write the folder `out` atomically, prove it and save the proof, even if it failed.
+    """Write the folder `out` atomically, prove it and save the proof, even a failed one.
 
-    An open run is exported as it was saved. `sentences`: used in the proof before our own.
+    A loaded run is exported as it was saved. `sentences` are used in the proof before the built-in
+    ones.
     """
     target, out = _target(to, int8), Path(out)
     check_free(out)
@@ -94,7 +95,8 @@ def _check_media(to: str, family: str, int8: bool) -> None:
 
 
 def _universal(int8: bool) -> str:
-    """Options of the targets that support every model, or those of them with int8."""
+    """Option values of the targets that support every model, or of those among them that support
+    int8."""
     names = [name for name in UNIVERSAL_TARGETS if not int8 or name not in FULL_PRECISION]
     return " or ".join(f"{Option('to', name)}" for name in names)
 

@@ -1,4 +1,5 @@
-"""Table of the foreign architectures. A new one needs a module in `hf` and a line here."""
+"""Table of foreign model architectures. A new architecture needs a module in `hf` and a line
+here."""
 
 from __future__ import annotations
 
@@ -38,16 +39,16 @@ FAMILIES = {
     "whisper": "hf.whisper:WHISPER",
     "xlm-roberta": "hf.roberta:XLM_ROBERTA",
 }
-"""Module and object of each architecture, by the `model_type` of its configuration."""
+"""Module and object for each architecture, by the `model_type` of its configuration."""
 
 
 Config = Mapping[str, Any]
-"""A parsed `config.json`, or another JSON object."""
+"""Parsed `config.json` or another JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A foreign architecture in our terms."""
+    """Foreign architecture converted to headway's settings and tensor names."""
 
     task: str
     """Task of the published model: translate, complete, fill, classify, tag, embed, caption or
@@ -56,24 +57,27 @@ class Architecture:
     model: ModelSettings
     pairs: list[NamePair]
     ignored: dict[str, str] = field(default_factory=dict)
-    """Regular expressions of the full names of unused tensors, with reasons."""
+    """Regular expressions that match the full names of unused tensors, with the reason for each."""
 
     zeros: tuple[str, ...] = ()
-    """Tensors of ours that the file lacks and that must be zero, such as the bias of GPT-2's
-    classifier. An export raises if they are not."""
+    """Our tensors that the file lacks and that must be zero, such as the bias of GPT-2's
+    classifier.
+
+    An export raises an error if they are not zero.
+    """
 
     labels: tuple[str, ...] = ()
     answer: ClassifyAnswer = "label"
-    """Type of the answers of a classification head (`classify.answer`)."""
+    """Kind of output of a classification head (`classify.answer`)."""
 
     data: dict[str, Any] = field(default_factory=dict)
-    """`data.*` settings."""
+    """Values for `data.*` settings."""
 
     decode: dict[str, Any] = field(default_factory=dict)
-    """`decode.*` settings, from `generation_config.json`."""
+    """Values for `decode.*` settings, from `generation_config.json`."""
 
     embed: dict[str, Any] = field(default_factory=dict)
-    """`embed.*` settings."""
+    """Values for `embed.*` settings."""
 
     notes: tuple[str, ...] = ()
     """Notes for the user about differences and omissions."""
@@ -81,13 +85,16 @@ class Architecture:
 
 class Family(Protocol):
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        """Read `config.json` and `generation_config.json`. The names of the tensors show prefixes
-        and heads. Errors name the key, the value and the reason."""
+        """Read `config.json` and `generation_config.json`.
+
+        The names of the tensors are needed to detect prefixes and heads. Errors name the key, the
+        value and the reason.
+        """
         ...
 
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
-        """Make a `config.json` and the architecture of a run of ours; raise if the format cannot
-        represent it."""
+        """Make the `config.json` and the architecture for one of our runs; raise an error if the
+        format cannot represent it."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Conversion of our classifiers to those of `transformers`, which use the first token and a pooler.
+"""Convert classifiers to those of `transformers`, which use the first token and a pooler.
 
 Our classifiers use the mean of all tokens, or the first token without a pooler (a dense layer and
 tanh). The following parts compute the same logits. The first two form an additional layer and are
@@ -27,12 +27,19 @@ from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
 
 LOUD = 1e7
+"""Scale of the logits: next to them the first token's own values are of the size of fp32 rounding
+errors (6e-8)."""
+
 LOUDEST = 1e13
+"""Constants that determine the standard deviation in the norm: a million times the scaled logits."""
+
 QUIET = 1e-4
+"""Scale of the inputs of tanh: small enough that the error x²/3 is below fp32 precision."""
 
 
 def can_be_read_at_first(settings: RunSettings) -> bool:
-    """Whether the classifier of a model without a pooler can be converted to one with a pooler."""
+    """Whether the classifier of a model without a pooler can be converted to one that has a
+    pooler."""
     model = settings.model
     if not isinstance(model, EncoderSettings) or model.heads != ("classes",):
         return False
@@ -52,8 +59,10 @@ def can_be_read_at_first(settings: RunSettings) -> bool:
 
 @torch.no_grad()
 def read_at_first(model: Encoder, settings: EncoderSettings) -> tuple[nn.Module, EncoderSettings]:
-    """Convert a classifier to one with a pooler and the same logits. A model that uses the mean
-    gets one more layer."""
+    """Convert a classifier to one with a pooler that computes the same logits.
+
+    A model that averages all tokens gets an additional layer.
+    """
     if settings.pooling == "first":
         return _with_pooler(model, settings)
     bias = "".join(letter for letter in "qkvo" if letter in {*settings.attention_bias, "o"})

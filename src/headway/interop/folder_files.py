@@ -1,4 +1,4 @@
-"""Safe reading of files in a foreign folder: no paths outside of it, no files of absurd size."""
+"""Safe reading of files in an untrusted folder: no paths outside of it, no files of absurd size."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from headway.errors import FolderError
 CONFIG_JSON = "config.json"
 GENERATION_JSON = "generation_config.json"
 ADAPTER_JSON = "adapter_config.json"
-"""File of a PEFT adapter, which only contains changes to another model."""
+"""Configuration file of a PEFT adapter, which contains only changes to another model."""
 
 LARGEST_JSON = 64 << 20
-"""Limit on the bytes of a JSON file; the vocabulary of the largest models has 20 MB."""
+"""Limit on the bytes of a JSON file; the largest published vocabularies have 20 MB."""
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a file in the folder; raise if the name or a link leads outside. Names
-    and links are untrusted. Only links in the hub's own cache may lead to another folder."""
+    """Return the path of a file in the folder; raise an error if its name or a link leads outside.
+
+    Names and links are untrusted. Only links within the hub's own cache may lead to another folder.
+    """
     plain = name == Path(name).name and not set(name) & set("\\/\0") and len(name) < 256
     if not plain or name in ("", ".", ".."):
         raise FolderError(
@@ -38,7 +40,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def read_json(path: Path, limit: int = LARGEST_JSON) -> Any:
-    """Read a JSON file."""
+    """Parse a JSON file of limited size."""
     try:
         size = path.stat().st_size
         if size > limit:
@@ -53,7 +55,7 @@ def read_json(path: Path, limit: int = LARGEST_JSON) -> Any:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Read a JSON file that contains an object."""
+    """Parse a JSON file that must contain an object."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise FolderError(f"{path} must contain a JSON object.")

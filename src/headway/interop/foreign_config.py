@@ -1,4 +1,4 @@
-"""Validated access to a foreign configuration.
+"""Validated access to a foreign `config.json`.
 
 A wrong type, an absurd number or an unsupported variant is an error that names the key, before any
 weight is read.
@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": "silu",
     "relu2": "relu2",
 }
-"""Our activation for each name in `transformers`."""
+"""Our activation function for each name in `transformers`."""
 
 THEIR_ACTIVATIONS: dict[str, str] = {
     "relu": "relu",
@@ -32,16 +32,18 @@ THEIR_ACTIVATIONS: dict[str, str] = {
     "silu": "silu",
     "relu2": "relu2",
 }
-"""Name in `transformers` for each of our activations without a gate."""
+"""Name in `transformers` for each of our activation functions without a gate."""
 
 MOST = 1 << 24
-"""Limit on all sizes, so that products do not overflow. The tensors are checked later."""
+"""Limit on every size in the configuration, so that products do not overflow. Tensors are checked
+against the sizes later."""
 
 LONGEST = 1 << 20
-"""Limit on positions without weights: they are computed, so the size of the file does not limit
-them."""
+"""Limit on computed positions, which need no weights: the size of the file does not bound them."""
 
 MOST_LAYERS = 2000
+"""Limit on layers: many times those of the deepest published models, few enough to list all
+tensors."""
 
 
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
@@ -53,7 +55,7 @@ LABEL: ClassifyAnswer = "label"
 
 
 class ForeignConfig:
-    """Values of a `config.json`, with validation. Methods return the default if a key is absent."""
+    """Values of a `config.json` with validation. Methods return the default if a key is absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
         self.values, self.where = values, where
@@ -75,7 +77,7 @@ class ForeignConfig:
         return float(value)
 
     def fraction(self, key: str, default: float | None = None) -> float:
-        """Read a dropout rate."""
+        """Read a fraction from 0 to below 1, such as a dropout rate."""
         return self.number(key, default, most=0.999)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -98,21 +100,23 @@ class ForeignConfig:
         return ACTIVATIONS[name]
 
     def layers(self, key: str, names: Collection[str], default: int | None = None) -> int:
-        """Read a number of layers, each of which must have tensors in the file (`names`)."""
+        """Read a number of layers. Each must have tensors in the file, whose tensor names are
+        `names`."""
         n = self.integer(key, default, most=MOST_LAYERS)
         if n > len(names):
             raise self.error(key, f"is more than the number of tensors in the file ({len(names)})")
         return n
 
     def require(self, key: str, allowed: Any, reason: str) -> None:
-        """Raise if the key is present with another value than `allowed` (a value or a tuple)."""
+        """Raise an error if the key is present with another value than `allowed` (a value or a
+        tuple of values)."""
         value = self.values.get(key)
         fine = allowed if isinstance(allowed, tuple) else (allowed,)
         if value is not None and not any(value == one for one in fine):
             raise self.error(key, f"is not supported: {reason}")
 
     def nested(self, key: str) -> dict[str, Any]:
-        """Read a nested object; an absent key gives an empty one."""
+        """Read a nested object; an absent key gives an empty object."""
         value = self.values.get(key) or {}
         if not isinstance(value, dict):
             raise self.error(key, "must be a JSON object")
@@ -133,7 +137,8 @@ class ForeignConfig:
         return tuple(one_line(named[i], "id2label") for i in range(len(named)))
 
     def answer_and_labels(self) -> tuple[ClassifyAnswer, tuple[str, ...]]:
-        """Read the answer type of a classification head and its labels; regression has none."""
+        """Read the kind of output of a classification head and its labels; regression has no
+        labels."""
         labels, problem = self.labels(), self.values.get("problem_type")
         self.require("problem_type", PROBLEMS, f"it must be one of {', '.join(PROBLEMS)}")
         if problem == "multi_label_classification":
@@ -147,7 +152,7 @@ class ForeignConfig:
         return "label", labels
 
     def architecture(self) -> str | None:
-        """Read the name of the `transformers` class of the model; None if it is missing."""
+        """Read the name of the model class in `transformers`; None if it is missing."""
         listed = self.values.get("architectures") or []
         if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
             raise self.error("architectures", "must be a list of class names")

@@ -1,4 +1,4 @@
-"""Download of models from the Hugging Face hub: only the files that an import reads."""
+"""Download models from the Hugging Face hub, only with the files that an import reads."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SMALL = (
     CONFIG_JSON, GENERATION_JSON, ADAPTER_JSON, PREPROCESSOR_JSON, PROCESSOR_JSON, *NAMES, MODULES,
     *BESIDE, "1_Pooling/config.json",
 )  # fmt: skip
-"""Files without weights. The usual pooling folder is included, so that most models need only one
-request."""
+"""Files without weights. The folder name for pooling is the usual one, so that most models need
+only one request."""
 
 SAFETENSORS = (WHOLE[0], INDEX[0], "model-*-of-*.safetensors")
-"""Weights to fetch first; pickles are fetched only if there are none of these."""
+"""Weight files to fetch first. Pickles are fetched only if there are none of these."""
 
 Fetch = Callable[[Iterable[str]], Path]
-"""Function that fetches the files that match any of the patterns and returns their folder."""
+"""Function that downloads the files that match any of the patterns, and returns their folder."""
 
 
 def download(name: str) -> Path:
-    """Return the folder of a model, from the hub's local cache or from the network."""
+    """Return the folder of a model on the hub, from the local cache or the network."""
     try:
         hub = needs("huggingface_hub", "hub")
     except UserError as error:

@@ -1,7 +1,7 @@
-"""Import of published weights: detect the format, check, rename, and write a run folder.
+"""Import published weights: detect the format, check, rename, and write a run folder.
 
-All errors are found from the configuration and the headers of the files, before memory is allocated
-for weights.
+Errors are found from the configuration and the headers of the files, before memory is allocated for
+weights.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.vocab_alignment import unused_name
 
 IGNORED = "ignored.safetensors"
-"""File of tensors that our model does not use; an export writes them again."""
+"""File of tensors that our model does not use, so that an export can write them again."""
 
 MAY_CHANGE = ("data.", "decode.", "embed.")
 
 TOKENIZER_FILES = "tokenizer"
-"""The folder of the original tokenizer's files."""
+"""Folder of the original tokenizer files."""
 
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """Summary of an import."""
+    """Result of an import, as reported to the user."""
 
     folder: Path
     kind: str
@@ -61,7 +61,7 @@ class ImportSummary:
     settings: RunSettings
     n_parameters: int
     used: int
-    """Number of tensors of the source that are in the model."""
+    """Number of source tensors that the model uses."""
 
     ignored: dict[str, str]
     notes: tuple[str, ...]
@@ -76,7 +76,7 @@ def import_run(
     words: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> ImportSummary:
-    """Read a folder, a file or a hub id, and write a run folder atomically.
+    """Import a folder, a file or a hub id, and write a run folder atomically.
 
     `words`: settings of input and decoding, such as `data.other_field=other`.
     """
@@ -108,7 +108,7 @@ def import_run(
 
 
 def _without_token(vocab: Vocabularies | None) -> list[str]:
-    """Make a note for each vocabulary with fewer tokens than the embeddings have rows."""
+    """Return a note for each vocabulary with fewer tokens than the embedding has rows."""
     if vocab is None:
         return []
     sides = {"": vocab.source}
@@ -126,7 +126,10 @@ def _without_token(vocab: Vocabularies | None) -> list[str]:
 
 
 def with_task(found: Architecture, task: str) -> Architecture:
-    """Change the task. Every encoder and decoder supports embed; other tasks need their heads."""
+    """Return the architecture for another task.
+
+    Every encoder and decoder supports embed; other tasks need their heads.
+    """
     if task == found.task:
         return found
     if task not in SPECS:
@@ -151,7 +154,9 @@ def with_task(found: Architecture, task: str) -> Architecture:
 
 def check_shapes(found: Architecture, weights: LazyWeights) -> int:
     """Check that the tensors of a file fit its configuration; return the number of parameters.
-    Only shapes are compared, so no weights are read."""
+
+    Only shapes are compared, so no weights are read.
+    """
     try:
         model = build_model(found.model, device="meta")
     except (RuntimeError, OverflowError) as error:
@@ -171,12 +176,12 @@ def check_shapes(found: Architecture, weights: LazyWeights) -> int:
 
 
 def convert_tensors(found: Architecture, weights: Mapping[str, Tensor]) -> ConvertedTensors:
-    """Convert the tensors of a file to ours."""
+    """Read the tensors of a file and convert them to ours."""
     return to_ours(weights, found.pairs, found.ignored, aliases(found))
 
 
 def aliases(found: Architecture) -> dict[str, str]:
-    """Map all names of each shared tensor to the name that the file has a tensor for."""
+    """Map every name of a shared tensor to the one name under which the file has it."""
     has = {pair.ours for pair in found.pairs if not pair.tied}
     named: dict[int, list[str]] = {}
     for name, tensor in build_model(found.model, device="meta").state_dict(keep_vars=True).items():
@@ -189,7 +194,7 @@ def aliases(found: Architecture) -> dict[str, str]:
 
 
 def with_zeros(taken: ConvertedTensors, found: Architecture) -> ConvertedTensors:
-    """Add zeros for the tensors that the file lacks."""
+    """Add zeros for our tensors that the file lacks."""
     if not found.zeros:
         return taken
     shapes = build_model(found.model, device="meta").state_dict()
@@ -213,7 +218,7 @@ def run_settings(found: Architecture) -> RunSettings:
 
 
 def with_overrides(settings: RunSettings, words: Sequence[str]) -> RunSettings:
-    """Apply `key=value` words to the settings of the new run."""
+    """Apply settings in the form `key=value` to the new run."""
     for word in words:
         if not word.startswith(MAY_CHANGE):
             raise ConfigError(
@@ -234,15 +239,17 @@ def with_overrides(settings: RunSettings, words: Sequence[str]) -> RunSettings:
 
 
 def _data(found: Architecture) -> DataSettings:
-    """Data settings of the run. Sources may be as long as the model reads, because the source of a
-    summary is the whole text."""
+    """Data settings of the imported run.
+
+    Sources may be as long as the model reads, because the source of a summary is a whole text.
+    """
     if not isinstance(found.model, Seq2SeqSettings):
         return DataSettings(**found.data)
     return DataSettings(max_len=found.model.max_len)
 
 
 def _classify(found: Architecture) -> ClassifySettings:
-    """Classification settings, with the modality that the model reads."""
+    """Classification settings of the imported run, with the modality that the model reads."""
     if SPECS[found.task].settings is not ClassifySettings:
         return ClassifySettings()
     answer = "auto" if found.answer == "label" else found.answer
@@ -250,7 +257,8 @@ def _classify(found: Architecture) -> ClassifySettings:
 
 
 def _embed(found: Architecture) -> EmbedSettings:
-    """Embedding settings. Vectors are not normalised unless the folder specifies it."""
+    """Embedding settings of the imported run. Embeddings are normalized only if the folder says
+    so."""
     if not SPECS[found.task].is_embedding:
         return EmbedSettings()
     return EmbedSettings(**{"normalise": False, **found.embed})
@@ -289,7 +297,8 @@ def _save_kept(path: Path, kept: Mapping[str, Tensor]) -> None:
 
 
 def _facts(opened: OpenedSource, taken: ConvertedTensors) -> dict[str, Any]:
-    """Contents of import.json: the origin, and what an export needs to restore the files."""
+    """Contents of import.json: the origin, and what an export needs to restore the original
+    files."""
     entries = opened.weights.entries
     return {
         "kind": opened.kind,

@@ -1,4 +1,4 @@
-"""Proof criteria for int8 exports to any runtime: rounding changes every value a little."""
+"""Criteria for the proof of an int8 export: rounding changes every value a little."""
 
 from __future__ import annotations
 
@@ -14,29 +14,36 @@ from headway.interop.proof import Proof
 from headway.interop.proof_inputs import ProofCase
 
 MOST_OFF = {"logits": 0.12, "vectors": 0.16}
-"""Limit on the root mean square error of all values, relative to their standard deviation. From
-measurements: int8 models have errors of 0.02 to 0.10 in logits and of 0.11 to 0.13 in vectors. With
-a matrix of zeros in one layer, the errors are at least 0.15 and 0.32."""
+"""Limit on the root mean square error of all values, relative to their standard deviation.
+
+Measured errors of int8 models are 0.02 to 0.10 in logits and 0.11 to 0.13 in embeddings. With a
+matrix of zeros in one layer they are at least 0.15 and 0.32.
+"""
 
 ROW = 2
-"""Limit on the error of a single vector, as a multiple of that of all vectors."""
+"""Limit on the error of a single embedding, as a multiple of the limit for all embeddings."""
 
 LEAST_EQUAL = 0.85
-"""Least share of positions (next tokens, tags, texts) with the same prediction."""
+"""Least fraction of positions (next tokens, tags, texts) with the same prediction."""
 
 SMALLEST = 1e-12
-"""Least standard deviation, for a model whose outputs are constant."""
+"""Least standard deviation that errors are divided by, for a model whose outputs are constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Proof(Proof):
-    """Proof with the criteria for int8. The largest difference has a loose limit: one of thousands
-    of values may be far off without consequences, above all in small models. The error of all
-    values together has a strict limit."""
+    """Proof of an export with the criteria for int8.
+
+    The largest difference has a loose limit: one of thousands of values may be far off without
+    consequences, above all in small models. The error of all values together has a strict limit.
+    """
 
     off: float | None
     """Root mean square of all differences, relative to the standard deviation of the values within
-    their positions; None if they cannot be compared."""
+    their positions.
+
+    None if they cannot be compared.
+    """
 
     most_off: float
 
@@ -61,10 +68,10 @@ class Int8Proof(Proof):
 def judged_as_int8(
     proof: Proof, ours: Sequence[ProofCase], theirs: Sequence[NDArray[Any]]
 ) -> Int8Proof:
-    """Apply the limits of int8 to a proof, and count equal outputs by position.
+    """Apply the limits for int8 to a proof, and count equal outputs by position.
 
-    Vectors and single numbers have no best choice. They count as equal if their error is at most
-    `ROW` times the limit for all vectors.
+    Embeddings and single numbers have no best choice. They count as equal if their error is at most
+    `ROW` times the limit for all embeddings.
     """
     tables = [reading.scores for reading in ours]
     facts = asdict(proof) | {

@@ -1,4 +1,4 @@
-"""Reading of llama2.c `.bin` files: a header of seven numbers, then all weights in fp32."""
+"""Read llama2.c `.bin` files: a header of seven numbers, then all weights in fp32."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ from headway.interop.weights import LazyWeights, TensorEntry
 from headway.settings.model import DecoderSettings
 
 MAGIC = 0x616B3432
-"""`ak42`: first number of files with a version. Older files begin with the width."""
+"""`ak42`: first number of files with a version number. Older files begin with the model width."""
 
 NUMBERS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 VERSIONED_HEADER = 256
+"""Bytes of the header in files with a version number, fixed by the format."""
+
 NORM_EPS = 1e-5
+"""Epsilon of all norms; llama2.c has it in its source, not in the file."""
 
 
 class Header(NamedTuple):
     values: dict[str, Any]
-    """The numbers by name, with `version`, and `shared` for tied embeddings."""
+    """Header fields by name. `version` and `shared` (tied embeddings) are derived."""
 
     size: int
     """Number of bytes before the first weight."""
 
 
 def read_llama2c(path: Path) -> tuple[dict[str, Any], Architecture, LazyWeights]:
-    """Return the values of the header, the architecture, and the weights, which are read later."""
+    """Return the header, the architecture, and the weights, which are read on access."""
     header = _header(path)
     model = _settings(ForeignConfig(header.values, str(path)))
     entries, start = {}, header.size
@@ -70,7 +73,7 @@ def _header(path: Path) -> Header:
         raise FolderError(f"{path} has only {len(start)} bytes, too few for a llama2.c file.")
     if struct.unpack_from("<I", start)[0] != MAGIC:
         values: dict[str, Any] = dict(zip(NUMBERS, struct.unpack_from("<7i", start), strict=True))
-        # A negative vocabulary size means that the output layer has its own matrix.
+        # A negative vocabulary size means that the output layer has a matrix of its own.
         shared = values["vocab_size"] > 0
         values |= {"version": 0, "shared": shared, "vocab_size": abs(values["vocab_size"])}
         return Header(values, 28)
@@ -108,7 +111,7 @@ def _settings(given: ForeignConfig) -> DecoderSettings:
 
 
 def _shapes(model: DecoderSettings, version: int) -> list[tuple[str, tuple[int, ...]]]:
-    """List all tensors in the order of the file: kind by kind, and each for all layers."""
+    """List all tensors in the order of the file: one kind after another, each for all layers."""
     width, n_kv = model.d_model, model.kv_heads * model.head_width
     kinds: dict[str, tuple[int, ...]] = {
         "attention_norm": (width,),
@@ -144,7 +147,11 @@ def _load(path: Path, start: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def halves(n_heads: int) -> TensorTransform:
-    """Change between rotary layouts: llama2.c rotates neighbours (0 with 1), we i with i + K/2."""
+    """Convert between rotary layouts.
+
+    llama2.c rotates dimension 0 with 1, 2 with 3 and so on; headway rotates dimension i with i +
+    K/2.
+    """
 
     def to_ours(rows: Tensor) -> Tensor:
         return rows.unflatten(0, (n_heads, -1, 2)).transpose(1, 2).flatten(0, 2)

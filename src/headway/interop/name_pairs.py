@@ -1,7 +1,7 @@
-"""Conversion between foreign tensors and ours, by one table of name pairs for both directions.
+"""Convert between foreign tensors and ours with one table of name pairs for both directions.
 
-Every foreign tensor must have exactly one pair, or be in the list of ignored ones with a reason.
-Tensors that are dropped silently would give models that are slightly wrong.
+Every foreign tensor must have exactly one pair, or be in the list of ignored ones with a reason. If
+tensors were dropped silently, the model would be slightly wrong.
 """
 
 from __future__ import annotations
@@ -35,37 +35,45 @@ def _transposed(tensor: Tensor) -> Tensor:
 IDENTITY = TensorTransform(_same, _same)
 
 TRANSPOSED = TensorTransform(_transposed, _transposed)
-"""Transposition, for `Conv1D` of GPT and GPT-2, whose matrices are (in, out)."""
+"""Transposition, for the `Conv1D` layers of GPT and GPT-2, whose matrices are (in, out)."""
 
 
 class NamePair(NamedTuple):
-    """A foreign tensor and its place in our model."""
+    """Name of a foreign tensor and its place in our model."""
 
     theirs: str
     ours: str
-    """Exact names, with layer numbers."""
+    """Exact name of our tensor, including the layer number."""
 
     rows: slice | None = None
-    """Rows of our tensor that the foreign one fills: q, k and v of one matrix; a gate and a value.
-    """
+    """Rows of our tensor that the foreign one fills, such as those of q in a joint matrix of q, k
+    and v."""
 
     change: TensorTransform = IDENTITY
     tied: bool = False
-    """Whether this is another name of a tensor that has a pair. A file may lack it; if it has it,
-    both must be equal."""
+    """Whether this is a second name of a tensor that has a pair.
+
+    A file may lack it. If it has it, both tensors must be equal.
+    """
 
     their_rows: slice | None = None
-    """`slice(n, None)`: our tensor begins at row n of the foreign one (positions of RoBERTa and
-    BART, whose first two are for padding). The rows before are stored with the ignored tensors."""
+    """`slice(n, None)`: our tensor begins at row n of the foreign one.
+
+    The first two positions of RoBERTa and BART are for padding, for example. The rows before n are
+    stored with the ignored tensors.
+    """
 
     concat_axis: int | None = None
-    """Set if the foreign tensor is a concatenation of several of ours along this axis. The `change`
-    of each pair selects its part (positions of ViT: special tokens, and the grid)."""
+    """Axis along which the foreign tensor is a concatenation of several of ours; None if it is not.
+
+    The `change` of each pair selects its part. For example, ViT's positions are those of special
+    tokens and of the patches.
+    """
 
 
 @dataclass(frozen=True)
 class ConvertedTensors:
-    """Converted tensors of a file."""
+    """Tensors of a foreign file after conversion."""
 
     weights: dict[str, Tensor]
     """Our tensors, in fp32."""
@@ -74,7 +82,8 @@ class ConvertedTensors:
     """Names of foreign tensors that are not used, with reasons."""
 
     kept: dict[str, Tensor]
-    """Ignored tensors and unused rows (`name[:n]`), which an export writes again."""
+    """Ignored tensors and unused rows (`name[:n]`), stored so that an export can write them
+    again."""
 
 
 READABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -86,10 +95,11 @@ def to_ours(
     ignored: Mapping[str, str],
     aliases: Mapping[str, str] | None = None,
 ) -> ConvertedTensors:
-    """Convert all foreign tensors to ours. Tensors on the device "meta" only give shapes.
+    """Convert all foreign tensors to ours.
 
-    `ignored`: regular expressions of full names, with reasons. `aliases`: other names of our
-    tensors, which tied pairs may use, mapped to the names that have a pair.
+    Tensors on the device "meta" give only shapes. `ignored`: regular expressions that match full
+    names, with reasons. `aliases`: other names of our tensors, which tied pairs may use, mapped to
+    the names that have a pair.
     """
     reasons = check_names(theirs, pairs, ignored)
     parts: dict[str, list[tuple[NamePair, Tensor]]] = {}
@@ -115,8 +125,10 @@ def to_ours(
 def to_theirs(
     ours: Mapping[str, Tensor], pairs: Iterable[NamePair], kept: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Convert our tensors to the foreign ones, with tied ones, in the order of the pairs. `kept`:
-    tensors that the import did not use."""
+    """Convert our tensors to foreign ones, including tied ones, in the order of the pairs.
+
+    `kept`: tensors that the import did not use.
+    """
     kept = kept or {}
     theirs: dict[str, Tensor] = {}
     for pair in pairs:
@@ -135,7 +147,7 @@ def to_theirs(
 def check_names(
     theirs: Collection[str], pairs: Iterable[NamePair], ignored: Mapping[str, str]
 ) -> dict[str, str]:
-    """Raise if tensors are missing or unknown; return the ignored names with reasons."""
+    """Raise an error if tensors are missing or unknown; return the ignored names with reasons."""
     pairs = list(pairs)
     known = {pair.theirs for pair in pairs}
     whole = [pair.theirs for pair in pairs if pair.concat_axis is None]
@@ -176,7 +188,7 @@ def _changed(pair: NamePair, tensor: Tensor) -> Tensor:
 
 
 def _joined(ours: str, found: list[tuple[NamePair, Tensor]]) -> Tensor:
-    """Join the parts of one of our tensors in the order of their rows."""
+    """Join the parts of one of our tensors, in the order of their rows."""
     if len(found) == 1 and found[0][0].rows is None:
         return found[0][1].contiguous()
     found.sort(key=lambda part: part[0].rows.start if part[0].rows else 0)
@@ -212,11 +224,11 @@ def _cut(pair: NamePair) -> str:
     return f"{pair.theirs}[:{pair.their_rows.start}]"
 
 
-# Helpers for tables of pairs
+# -- helpers for tables of pairs
 
 
 OLD_KINDS = {"weight": "gamma", "bias": "beta"}
-"""Names of norm tensors in files that were converted from TensorFlow."""
+"""Names of norm tensors in files that were converted from TensorFlow, by their current names."""
 
 
 def new_names(names: Collection[str]) -> list[str]:
@@ -231,7 +243,7 @@ def new_names(names: Collection[str]) -> list[str]:
 
 
 def with_old_names(pairs: Iterable[NamePair], names: Collection[str]) -> list[NamePair]:
-    """Use the old names of norm tensors in pairs if the file has those."""
+    """Change the pairs to the old names of norm tensors if the file has those."""
     found = []
     for pair in pairs:
         stem, _, kind = pair.theirs.rpartition(".")
@@ -244,7 +256,7 @@ def with_old_names(pairs: Iterable[NamePair], names: Collection[str]) -> list[Na
 def weight_and_bias(
     theirs: str, ours: str, change: TensorTransform = IDENTITY, *, bias: bool = True
 ) -> list[NamePair]:
-    """Make the pairs for the weight and the bias of a layer or a norm."""
+    """Make the name pairs for the weight and the bias of a layer or a norm."""
     kinds = ("weight", "bias") if bias else ("weight",)
     return [NamePair(f"{theirs}.{kind}", f"{ours}.{kind}", change=change) for kind in kinds]
 
@@ -252,7 +264,8 @@ def weight_and_bias(
 def stacked(
     theirs: Sequence[str], ours: str, sizes: Sequence[int], *, bias: bool = True
 ) -> list[NamePair]:
-    """Make the pairs for layers that are joined by rows in one of ours; `sizes`: rows of each."""
+    """Make the name pairs for foreign layers that are joined by rows in one of ours. `sizes`: rows
+    of each."""
     pairs = []
     for kind in ("weight", "bias") if bias else ("weight",):
         start = 0

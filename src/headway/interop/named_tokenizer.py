@@ -1,4 +1,5 @@
-"""Tokenizer of an import: from the model folder, or the one that `--tokenizer` names."""
+"""Find and load the tokenizer of an import: in the model folder, or the one that `--tokenizer`
+names."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from headway.tokens.tokenizer import Vocabularies
 NAMES = ("*.model", "*.spm", "*.tiktoken", "tokenizer.json", "tokenizer_config.json",
          "special_tokens_map.json", "added_tokens.json", "vocab.json", "target_vocab.json",
          "vocab.txt", "merges.txt", CHAT_TEMPLATE)  # fmt: skip
-"""Name patterns of tokenizer files."""
+"""File name patterns of tokenizer files."""
 
 HINTS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 USUAL = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
@@ -35,7 +36,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def chat_template(files: Sequence[Path]) -> str | None:
-    """Return the default chat template: from its own file, or from tokenizer_config.json."""
+    """Read the default chat template from its own file or from tokenizer_config.json."""
     named = {path.name: path for path in files}
     if CHAT_TEMPLATE in named:
         return read_text(named[CHAT_TEMPLATE])
@@ -50,13 +51,13 @@ def chat_template(files: Sequence[Path]) -> str | None:
 def load_beside(
     folder: Path, config: Mapping[str, Any], n_tokens: int, n_source: int | None = None
 ) -> Vocabularies:
-    """Load the tokenizer of a model folder. Links to files outside the folder are an error."""
+    """Load the tokenizer in a model folder. Links to files outside the folder are an error."""
     files_of(folder)
     return load_foreign(folder, config, n_tokens, n_source)
 
 
 def files_named(path: Path) -> list[Path]:
-    """Find the files of the tokenizer that the user named, by a file or a folder."""
+    """Find the tokenizer files at a path that the user named, a file or a folder."""
     path = _gpt2_in(path)
     if path.is_dir():
         return files_of(path)
@@ -66,7 +67,8 @@ def files_named(path: Path) -> list[Path]:
 
 
 def _gpt2_in(path: Path) -> Path:
-    """Return encoder.json if the folder has OpenAI's two files of GPT-2, else the path itself."""
+    """Return encoder.json if the folder has the two files of OpenAI's GPT-2, else the path
+    itself."""
     files = [path / name for name in USUAL]
     return files[0] if path.is_dir() and all(file.is_file() for file in files) else path
 
@@ -75,8 +77,10 @@ def load_named(
     path: Path, folder: Path | None, config: Mapping[str, Any], n_tokens: int,
     n_source: int | None = None,
 ) -> Vocabularies:  # fmt: skip
-    """Load the tokenizer that the user named. The small files of the model folder still determine
-    the roles of special tokens."""
+    """Load the tokenizer that the user named.
+
+    The small files of the model folder still determine the roles of special tokens.
+    """
     path = _gpt2_in(path)
     if path.suffix == ".bin":
         both = load_llama2c_tokenizer(path, n_tokens)

@@ -1,4 +1,4 @@
-"""Safe reading of tensors from torch pickles, without executing code from the file.
+"""Read tensors from torch pickles safely, without executing code from the file.
 
 There are two checks: first, all functions that the pickle names must be ones that construct
 tensors. Then `torch.load` reads it with `weights_only=True`. All pickles are read in this way.
@@ -26,26 +26,28 @@ ALLOWED = re.compile(
     r"|torch\._utils _rebuild_(?:tensor|tensor_v2|parameter)"
     r"|torch (?:Float|Half|BFloat16|Double|Long|Int|Short|Char|Byte|Bool)Storage"
 )
-"""Names that construct a dict of tensors. All others are rejected."""
+"""Names of functions and classes that construct a dict of tensors. All others are rejected."""
 
 LARGEST_PICKLE = 64 << 20
-"""Limit on the bytes of the pickle in a zip file, which only contains names and shapes."""
+"""Limit on the bytes of the pickle inside a zip file, which contains only names and shapes."""
 
 LEGACY_PARTS = 5
-"""Number of pickles in a file of torch before 1.6: magic number, version, system, tensors, keys of
-storages."""
+"""Number of pickles in a file of torch before 1.6: magic number, version, system, tensors, storage
+keys."""
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a file in its order. They are memory-mapped if possible, and checked not
-    to claim more data than the file has."""
+    """Read the tensors of a file in its order.
+
+    They are memory-mapped if possible, and checked not to claim more data than the file has.
+    """
     return _checked(_loaded(path), path)
 
 
 def read_checkpoint(
     path: Path, facts: str, tensors: str
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a file that contains a dict of integers and a dict of tensors, under these names."""
+    """Read a file that contains a dict of integers and a dict of tensors, under the given names."""
     value = _loaded(path)
     if not isinstance(value, dict) or set(value) != {facts, tensors}:
         raise FolderError(f"{path} must contain exactly the entries {facts!r} and {tensors!r}.")
@@ -56,7 +58,7 @@ def read_checkpoint(
 
 
 def _loaded(path: Path) -> Any:
-    """Load the contents of a pickle, which can only be numbers, strings, containers and tensors."""
+    """Load the contents of a pickle: numbers, strings, containers and tensors."""
     try:
         with path.open("rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"
@@ -85,7 +87,10 @@ def _damaged(path: Path, error: Exception) -> FolderError:
 
 
 def _check_zip(path: Path) -> None:
-    """Check a zip file. Torch writes no compressed parts, so their sizes cannot exceed the file."""
+    """Check a zip file.
+
+    Torch does not compress the parts, so their sizes cannot exceed the file.
+    """
     with zipfile.ZipFile(path) as file:
         entries = file.infolist()
         packed = [e.filename for e in entries if e.compress_type != zipfile.ZIP_STORED]
@@ -112,7 +117,7 @@ def _check_legacy(file: IO[bytes], path: Path) -> None:
 
 
 def _check_names(stream: Any, path: Path) -> None:
-    """Reject a pickle that names anything other than constructors of tensors."""
+    """Raise an error if a pickle names anything other than constructors of tensors."""
     for name in _names(stream):
         if not ALLOWED.fullmatch(name):
             what = name.replace(" ", ".")[:200]
@@ -132,7 +137,8 @@ def _names(stream: Any) -> Iterator[str]:
 
 
 def _checked(value: Any, path: Path) -> dict[str, Tensor]:
-    """Check that a value is a dict of plain tensors that do not claim more data than exists."""
+    """Check that a value is a dict of plain tensors that do not claim more data than the file
+    has."""
     if not isinstance(value, dict):
         raise FolderError(
             f"{path} must contain a dict of tensors, but contains a value of type "

@@ -1,4 +1,4 @@
-"""Numerical proof of an export: the same inputs through our model and the exported one."""
+"""Numerical proof of an export: the same inputs through the run and through the exported model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from headway.storage import replace_text
 
 PROOF = "proof.json"
 TOLERANCE = 1e-4
-"""Largest difference in fp32 for values of about 1; the limit is proportional to larger values."""
+"""Largest difference in fp32 for values of about 1; for larger values the limit grows in
+proportion."""
 
 TIE = 1e-4
-"""Tokens whose logits differ by less count as equally good, because rounding decides."""
+"""Tokens whose logits differ by less count as equally good, because rounding errors decide between
+them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,26 +37,27 @@ class Proof:
     tokens: int
     max_difference: float
     what: str
-    """Compared values: logits, log-probabilities, hidden states, vectors."""
+    """Name of the compared values: logits, log-probabilities, hidden states or vectors."""
 
     equal_outputs: float
-    """Share of sentences in which all predictions are equal."""
+    """Fraction of sentences in which all predictions are equal."""
 
     tolerance: float
     """Limit on `max_difference`."""
 
     least_equal: float
-    """Least allowed value of `equal_outputs`."""
+    """Least allowed `equal_outputs`."""
 
     by: str = ""
     """Program that ran the exported model, with its version."""
 
     notes: list[str] = field(default_factory=list)
     items: str = "sentences"
-    """Name of what `sentences` counts: images or recordings for models of those."""
+    """Plural name of the items that `sentences` counts: images or recordings for models that read
+    those."""
 
     units: str = "tokens"
-    """Name of what `tokens` counts."""
+    """Plural name of the units that `tokens` counts."""
 
     @property
     def passed(self) -> bool:
@@ -82,7 +85,7 @@ class Proof:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the programs that may affect the results."""
+    """Versions of the programs that may affect the result."""
     found = {"headway": __version__, "python": platform.python_version()}
     for name in ("torch", "transformers", "ctranslate2", "onnx", "onnxruntime"):
         try:

@@ -1,10 +1,13 @@
-"""Inputs of a proof and the outputs of our model for them, for all tasks.
+"""Inputs of a proof, and the outputs of our model for them, for all tasks.
 
 Texts are built-in sentences and those of the user, tokenized as the task does it. Images and audio
-of several kinds are generated. Models with a decoder first generate text greedily, and language
-models continue each sentence greedily. The model then reads that text, and the proof compares the
-logits of every next token. If the best tokens agree everywhere, greedy outputs agree too. Models
-that reconstruct masked parts get masked inputs.
+of several kinds are generated.
+
+Models with a decoder first generate text greedily, and language models continue each sentence
+greedily. The model then reads that text, and the proof compares the logits of every next token. If
+the best tokens agree everywhere, greedy outputs agree too.
+
+Models that reconstruct masked parts get masked inputs.
 """
 
 from __future__ import annotations
@@ -47,15 +50,17 @@ NEW_TOKENS = 16
 """Limit on the tokens that a language model adds to a sentence."""
 
 LONGEST_OUTPUT = 48
-"""Limit on the tokens of a translation; half of it for the text about an image or audio."""
+"""Limit on the tokens of a translation. The text for an image or audio may have half as many."""
 
 N_IMAGES = 8
+"""Two images of each of the four kinds that `proof_images` generates."""
+
 SECONDS = (0.4, 1.1, 2.5, 6.0)
-"""Lengths of the audio clips; shorter if the model reads less."""
+"""Lengths of the audio clips in seconds; shorter if the model reads less."""
 
 Float32Array = NDArray[np.float32]
 ProofMedia = NDArray[Any]
-"""Pixels (T C Y X) or audio samples."""
+"""Pixels (time, channel, height, width) or audio samples."""
 
 Item = TextItem | ProofMedia
 
@@ -80,30 +85,34 @@ SENTENCES = (
     "Is this good or bad?",
     "def f(x): return x ** 2 + 1",
 )
-"""Short and long sentences with several scripts, digits and symbols. Most vocabularies lack some of
-their characters."""
+"""Short and long sentences with several scripts, digits and symbols.
+
+Most vocabularies lack some of their characters, so that unknown tokens are tested, too.
+"""
 
 
 @dataclass(frozen=True)
 class ProofCase:
-    """One input and the outputs of our model for it."""
+    """One input of a proof, and the outputs of our model for it."""
 
     item: Item
     target: list[int]
-    """Input of the decoder of an encoder-decoder: the start token, then our greedy output."""
+    """Input of the decoder in an encoder-decoder: the start token, then our greedy output."""
 
     scores: Float32Array
-    """Outputs for each position of the input (tokens, tags, CTC symbols) or of `target`, or a
-    single row (classes, an embedding)."""
+    """Outputs for each position of the input (tokens, tags, CTC symbols) or of `target`.
+
+    There is a single row for classes or an embedding.
+    """
 
     hidden_TD: Float32Array
     """Hidden states before the head; those of the decoder if there is one."""
 
     masked_P: NDArray[np.bool_] | None = None
-    """Marks the masked parts of an image or audio, for a model that reconstructs them."""
+    """Mask of the positions of an image or audio that a model reconstructs."""
 
     ctc_scores: Float32Array | None = None
-    """Outputs of a CTC head at each position of the source, if the model also has a decoder."""
+    """Outputs of the CTC head at each position of the source, if the model also has a decoder."""
 
     @property
     def tokens(self) -> list[int]:
@@ -112,19 +121,21 @@ class ProofCase:
 
     @property
     def n_positions(self) -> int:
-        """Number of tokens of the input text and the output, or else of positions."""
+        """Number of tokens of the text and the output, or of positions if the input is not text."""
         return len(self.tokens) + len(self.target) or len(self.hidden_TD)
 
 
 def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
-    """Return the sentences of the user, filled up to `n` with ours."""
+    """Return the sentences of the user, filled up to `n` with built-in ones."""
     own = [line for line in ensure_list(more) if line.strip()]
     return [*own, *SENTENCES[: max(0, n - len(own))]]
 
 
 def proof_items(run: LoadedRun, sentences: Sequence[str], *, odd: bool = False) -> list[Item]:
-    """Make the inputs of the modality that the model reads. `odd`: two more clips, one shorter
-    than a frame and one that is mostly silent."""
+    """Make inputs of the modality that the model reads.
+
+    `odd`: add two audio clips, one shorter than a frame and one that is mostly silent.
+    """
     shape = media_settings(run.settings)
     if shape is None:
         return [*proof_texts(run, sentences)]
@@ -139,7 +150,7 @@ def proof_items(run: LoadedRun, sentences: Sequence[str], *, odd: bool = False) 
 def proof_texts(run: LoadedRun, sentences: Sequence[str]) -> list[TextItem]:
     """Tokenize each sentence as the task of the run does, cut to the length that the model reads.
 
-    An encoder that supports pairs reads every fourth sentence as a pair with the one before it. A
+    For an encoder that supports pairs, every fourth sentence forms a pair with the one before it. A
     model for filling in gaps gets gaps.
     """
     tokenizer, longest = run.vocab.source, run.shape.max_len
@@ -220,8 +231,10 @@ def compute_cases(run: LoadedRun, items: Sequence[Item]) -> list[ProofCase]:
 def compute_case(
     run: LoadedRun, item: Item, target: Sequence[int] = (), gone: Batch[MaskTargets] | None = None
 ) -> ProofCase:
-    """Run the model on an item, or on a source and its output so far. `gone`: the item with its
-    masked parts removed."""
+    """Run our model on an item, or on a source and its output so far.
+
+    `gone`: the item with its masked parts removed.
+    """
     rows_R, gone_P = None, None
     if gone is None:
         streams = [_source(run, item)]
@@ -243,14 +256,14 @@ def compute_case(
 
 
 def output_name(run: LoadedRun) -> str:
-    """Name of the outputs to compare, for `proof.compared`."""
+    """Name of the compared outputs, for `proof.compared`."""
     readout = readout_of(run.settings)
     numbers = isinstance(readout, OneVector) or readout == EachRow("rebuild")
     return "vectors" if numbers else "logits"
 
 
 def unit_names(run: LoadedRun) -> tuple[str, str]:
-    """Names of what a proof counts: `Proof.items` and `Proof.units`."""
+    """Plural names of what a proof counts, for `Proof.items` and `Proof.units`."""
     shape = media_settings(run.settings)
     if shape is None:
         return "sentences", "tokens"
@@ -259,7 +272,8 @@ def unit_names(run: LoadedRun) -> tuple[str, str]:
 
 
 def _greedy_outputs(run: LoadedRun, items: Sequence[Item]) -> list[list[int]]:
-    """Generate the output for each source, after the start token; empty without a decoder."""
+    """Generate the output for each source greedily; it begins with the start token. Empty without a
+    decoder."""
     if not isinstance(run.model, Seq2Seq):
         return [[] for _ in items]
     texts = media_settings(run.settings) is None
@@ -280,7 +294,7 @@ def _greedy_continuations(run: LoadedRun, prompts: Sequence[Sequence[int]]) -> l
 
 
 def _masked_batch(run: LoadedRun, number: int, item: Item) -> Batch[MaskTargets] | None:
-    """Remove the masked parts of an item, for a model that reconstructs them."""
+    """Mask parts of an item, for a model that reconstructs them."""
     if "rebuild" not in getattr(run.shape, "heads", ()):
         return None
     intake = preprocessor_of(run.settings)

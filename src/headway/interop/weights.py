@@ -1,4 +1,4 @@
-"""Lazy reading of the tensors of a foreign folder.
+"""Lazy access to the tensors in a foreign folder.
 
 Names, shapes and types are read at once, values on access. Safetensors are preferred; pickles are
 read without executing code.
@@ -20,7 +20,10 @@ from headway.interop.folder_files import inside, read_table
 from headway.interop.pickles import read_pickle
 
 LARGEST_HEADER = 16 << 20
+"""Limit on the bytes of a safetensors header: ten thousand tensors take about a megabyte."""
+
 MOST_SHARDS = 1000
+"""Limit on the weight files of a model; the largest published ones have a few hundred."""
 
 DTYPES = {
     "F64": torch.float64,
@@ -34,7 +37,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""Supported types of safetensors. The others are for quantised weights."""
+"""Supported tensor types of safetensors. The other types are for quantized weights."""
 
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 INDEX = tuple(f"{name}.index.json" for name in WHOLE)
@@ -47,7 +50,7 @@ class TensorEntry(NamedTuple):
 
 
 class LazyWeights(Mapping[str, Tensor]):
-    """Mapping of tensors by name, in the order of the files; values are read on access."""
+    """Tensors by name, in the order of the files; values are read on access."""
 
     def __init__(self, entries: dict[str, TensorEntry], files: list[Path]) -> None:
         self.entries, self.files = entries, files
@@ -65,7 +68,7 @@ class LazyWeights(Mapping[str, Tensor]):
         return name in self.entries
 
     def on_meta(self) -> dict[str, Tensor]:
-        """Return tensors with only shapes and types, on the device "meta"."""
+        """Return the tensors without values, on the device "meta"."""
         return {
             name: torch.empty(entry.shape, dtype=entry.dtype, device="meta")
             for name, entry in self.entries.items()
@@ -73,7 +76,7 @@ class LazyWeights(Mapping[str, Tensor]):
 
 
 def open_weights(folder: Path) -> LazyWeights:
-    """Open the weights of a folder: one file, or several with an index."""
+    """Open the weights of a folder: a single file, or several files with an index."""
     for whole, index in zip(WHOLE, INDEX, strict=True):
         if (folder / whole).exists():
             path = inside(folder, whole)
@@ -95,7 +98,7 @@ def shards_of(folder: Path, index: str) -> list[str]:
 
 
 def _weight_map(folder: Path, index: str) -> dict[str, str]:
-    """Read the file name of each tensor from an index."""
+    """Read from an index the file name of each tensor."""
     table = read_table(inside(folder, index)).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
         raise FolderError(f"{folder / index} needs a `weight_map` from tensor names to files.")
@@ -152,7 +155,8 @@ def _detached(tensor: Tensor) -> Tensor:
 
 
 def _safetensors(path: Path) -> dict[str, TensorEntry]:
-    """Open a safetensors file. The library checks that tensors fill it without gaps or overlaps."""
+    """Open a safetensors file. The library checks that its tensors fill it without gaps or
+    overlaps."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > LARGEST_HEADER:

@@ -36,15 +36,17 @@ from headway.settings.run import RunSettings
 from headway.tasks.loaded_run import check_fits
 
 HEADS = "heads.safetensors"
-"""File with the output heads of an encoder: CTranslate2 stores only the body."""
+"""File with the output heads of an exported encoder: CTranslate2 itself stores only the body."""
 
 VOCABULARIES = ("shared_vocabulary.json", "vocabulary.json")
-"""Names of a vocabulary for both sides. Otherwise there is one file per side,
-`source_vocabulary.json` and `target_vocabulary.json`."""
+"""Names of a vocabulary file that is shared by source and target.
+
+Otherwise there is one file per side, `source_vocabulary.json` and `target_vocabulary.json`.
+"""
 
 
 def ctranslate2_engine(folder: Path, settings: RunSettings) -> Ctranslate2Engine:
-    """Make the engine; an implementation of `tasks.engines.Make`."""
+    """Make the engine for an exported folder; an implementation of `tasks.engines.Make`."""
     return Ctranslate2Engine(folder, settings)
 
 
@@ -97,7 +99,7 @@ class Ctranslate2Engine(Engine):
         return Ctranslate2Searcher(self.runner, settings, specials, both, self.reach, detail)
 
     def vocabulary(self, side: str) -> list[str]:
-        """Tokens of one side (`source` or `target`), indexed by token id."""
+        """Tokens of one side (`source` or `target`), in the order of their ids."""
         if side not in self.known:
             present = (name for name in VOCABULARIES if (self.folder / name).is_file())
             path = file_in(self.folder, next(present, f"{side}_vocabulary.json"))
@@ -128,12 +130,13 @@ class Ctranslate2Engine(Engine):
         return [found[i] for i in range(len(sources))]
 
     def logits(self, source: Sequence[int], target: Sequence[int]) -> NDArray[np.float32]:
-        """Logits over the vocabulary at each position of a target and after its last token."""
+        """Logits over the vocabulary after each token of a target, beginning with the start
+        token."""
         [result] = self._forced([source], [target], return_logits_vocab=True)
         return np.stack([np.array(row_V) for row_V in result.logits[0]])
 
     def _forced(self, sources: TokenLists, targets: TokenLists, **wanted: bool) -> list[Any]:
-        """Score given targets by forced decoding; `wanted` are the extra outputs to return."""
+        """Score given targets by forced decoding. `wanted` are the additional outputs to return."""
         words, tokens = self.vocabulary("source"), self.vocabulary("target")
         results: list[Any] = self.runner.translate_batch(
             [[words[token] for token in source] for source in sources],
@@ -171,7 +174,7 @@ class Ctranslate2Engine(Engine):
         return EngineEncoder(self._read, whole.heads, whole.pooling, whole.ngrams)
 
     def _read(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
-        """Compute the hidden states of a batch; an implementation of `EncodeFunction`."""
+        """Compute the hidden states of a batch of texts; an implementation of `EncodeFunction`."""
         assert isinstance(self.shape, EncoderSettings)
         lengths = layout.known_lengths()
         segments = None

@@ -1,7 +1,7 @@
-"""`headway export --to ctranslate2`: the exported folder, and the proof of equal outputs.
+"""`headway export --to ctranslate2`: writes the folder and proves that its outputs are equal.
 
-Our models are converted to CTranslate2 specifications, with copies of the weights. Models that the
-format does not support are rejected before, in `exportable.py`.
+Models are converted to CTranslate2 specifications with copies of the weights. `exportable.py`
+rejects unsupported models before that.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.tokenizer import Tokenizer
 
 SHOWN = 3
-"""Number of different translations to show in a proof."""
+"""Number of differing translations that the report of a proof shows."""
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
-    """Write the files for `--engine ctranslate2` and for CTranslate2 itself."""
+    """Write the exported folder, for `--engine ctranslate2` and for CTranslate2 itself."""
     needs("ctranslate2", "ctranslate2")
     check_exportable(run.shape, run.settings.task)
     spec = spec_of(run.shape, run.model)
@@ -89,7 +89,10 @@ def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """Return the tokens of a tokenizer as its file spells them, by id; check that all differ."""
+    """Return the tokens of a tokenizer in the order of their ids, spelled as in its file.
+
+    Two equal tokens are an error, because CTranslate2 identifies tokens by their text.
+    """
     inner = tokenizers.Tokenizer.from_str(tokenizer.library_json())
     known = inner.get_vocab(with_added_tokens=True)
     found = {number: token for token, number in known.items()}
@@ -103,7 +106,7 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
 
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
-    """Compare with the outputs of the same engine that `--engine ctranslate2` uses."""
+    """Compare the exported model with the run, using the engine of `--engine ctranslate2`."""
     decode = replace(run.settings.decode, sample=False, precision="fp32")
     engine = Ctranslate2Engine(out, replace(run.settings, decode=decode))
     texts = proof_items(run, sentences)
@@ -132,7 +135,7 @@ def _compared(
 def _searched(
     run: LoadedRun, engine: Ctranslate2Engine, sources: Sequence[Sequence[int]]
 ) -> list[str]:
-    """Note how many translations are equal with the decoding settings of the run, and show some
+    """Report how many translations are equal with the decoding settings of the run, and show some
     that differ."""
     target, settings = run.vocab.target, engine.settings.decode
     assert isinstance(run.model, Seq2Seq)
@@ -154,12 +157,12 @@ def _program() -> str:
 
 
 ROPE_SCALING = {"linear": "Linear", "llama3": "Llama3"}
-"""CTranslate2 names of rotary scalings; `ntk` is expressed by a larger base."""
+"""CTranslate2 names of rotary scalings. `ntk` is missing because a larger base expresses it."""
 
 
 def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
-    """Return a specification with all weights; vocabularies and special tokens are still
-    missing."""
+    """Return a CTranslate2 specification with all weights; vocabularies and special tokens are
+    added later."""
     specs = needs("ctranslate2", "ctranslate2").specs
     if isinstance(settings, Seq2SeqSettings):
         assert isinstance(model, Seq2Seq)
@@ -185,7 +188,7 @@ def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
 
 
 def _common(settings: TextSettings, side: StackSpec) -> dict[str, Any]:
-    """Specification arguments that encoder and decoder stacks share."""
+    """Arguments for CTranslate2 specifications that encoder and decoder stacks share."""
     specs = needs("ctranslate2", "ctranslate2").specs
     told: dict[str, Any] = {
         "pre_norm": settings.block_layout != "post",
@@ -223,7 +226,8 @@ def _encoder(settings: TextSettings, front: nn.Module, stack: nn.Module) -> Any:
         embeddings_merge=specs.EmbeddingsMerge.ADD,
         **_common(settings, side),
     )
-    # With segments only the token embeddings are scaled, so the scale goes into the weights.
+    # With segment embeddings, CTranslate2 scales only the token embeddings, so the scale goes into
+    # the weights.
     scales = front.segments is None
     tokens_VD = front.tokens.weight * (1.0 if scales else front.scale)
     spec.embeddings[0].weight = _array(tokens_VD)
@@ -245,7 +249,7 @@ def _decoder(
         side.n_layers,
         side.n_heads,
         with_encoder_attention=cross,
-        # Same layer as `decode.steps.alignment_layer`; alignments are the mean of its heads.
+        # This is the layer of `decode.steps.alignment_layer`; alignments are the mean of its heads.
         alignment_layer=max(0, side.n_layers - 2),
         alignment_heads=side.n_heads,
         alibi=settings.positions == "alibi",
@@ -291,8 +295,11 @@ def _layer(layer: Any, settings: TextSettings, block: Block, bias: nn.Module | N
 
 
 def _attention(spec: Any, settings: TextSettings, attention: Attention) -> None:
-    """Copy the weights of an attention layer. Self-attention has one matrix for q, k and v, as in
-    our models; cross-attention has one for q, and one for k and v."""
+    """Copy the weights of an attention layer.
+
+    Self-attention has one matrix for q, k and v, as in our models; cross-attention has one for q,
+    and one for k and v.
+    """
     weight_ED, bias_E = attention.to_qkv.weight, attention._qkv_bias()
     parts = [slice(None)]
     if len(spec.linear) == 3:
@@ -306,7 +313,7 @@ def _attention(spec: Any, settings: TextSettings, attention: Attention) -> None:
     rope = settings.rope
     if hasattr(spec, "rotary_base") and rope.scaling == "llama3":
         spec.rotary_low_freq_factor, spec.rotary_high_freq_factor = np.float32(1), np.float32(4)
-        # The runtime reads these, but the specification does not declare them.
+        # The runtime reads these attributes, but the specification does not declare them.
         vars(spec)["rotary_scaling_factor"] = np.float32(rope.factor)
         vars(spec)["original_max_position_embeddings"] = np.int32(rope.trained_len)
     if attention.norm_q is not None and attention.norm_k is not None:
@@ -340,8 +347,10 @@ def _linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def _positions(settings: TextSettings, positions: nn.Module | None) -> Tensor | None:
-    """Table with one row per position. A model without positions gets zeros, because CTranslate2
-    would add its own sinusoids."""
+    """Position embeddings, one row per position.
+
+    A model without positions gets zeros, because CTranslate2 would add its own sinusoids.
+    """
     if isinstance(positions, Learned):
         return positions.table.weight
     rows = positions_of(settings)
@@ -351,5 +360,5 @@ def _positions(settings: TextSettings, positions: nn.Module | None) -> Tensor | 
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    """Return a float32 copy: preparing int8 weights rescales the array in place."""
+    """Return a float32 copy, because the conversion of int8 weights rescales the array in place."""
     return np.array(tensor.detach().float().cpu().numpy(), dtype=np.float32, copy=True)

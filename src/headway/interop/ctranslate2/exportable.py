@@ -1,4 +1,4 @@
-"""Checks that CTranslate2's format supports a model, made before anything is written."""
+"""Checks whether CTranslate2's format supports a model, before anything is written."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ACTIVATIONS = {
     "geglu": "GELU",
     "geglu-tanh": "GELUTanh",
 }
-"""Names of activations in CTranslate2, by ours."""
+"""CTranslate2's name of each of our activation functions."""
 
 POSITIONS = 1024
-"""Minimum number of rows of an exported table of sinusoids; our own sinusoids have no limit."""
+"""Minimum number of rows of an exported table of sinusoids, which in our models have no limit."""
 
 
 def check_exportable(model: ModelSettings, task: str) -> None:
@@ -55,7 +55,7 @@ def check_exportable(model: ModelSettings, task: str) -> None:
 
 
 def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
-    """Checks of settings: whether the check fails, the setting, and the reason."""
+    """Table of unsupported settings: whether the run has them, the setting, and the reason."""
     decoder, seq2seq = isinstance(model, DecoderSettings), isinstance(model, Seq2SeqSettings)
     narrow = isinstance(model, EncoderSettings) and model.d_embedding is not None
     other_heads = isinstance(model, DecoderSettings) and model.heads != ("words",)
@@ -99,7 +99,7 @@ def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
 
 
 def positions_of(settings: TextSettings) -> int | None:
-    """Number of positions of an exported model. None: no limit."""
+    """Maximum number of positions of the exported model. None: no limit."""
     if settings.positions == "learned":
         return settings.max_len
     if settings.positions in ("sinusoidal", "sinusoidal-halves", "none"):

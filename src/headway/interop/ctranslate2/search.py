@@ -1,4 +1,4 @@
-"""Translation and continuation of prompts by CTranslate2's own search, with the interface of ours.
+"""Translation and text generation by CTranslate2's own search, with the interface of our search.
 
 Settings of `decode.*` are converted to options of CTranslate2. Settings without an equivalent raise
 an error that names them, unless they have no effect.
@@ -28,11 +28,11 @@ from headway.errors import ConfigError, Option, UserError
 from headway.settings.decode import DecodeSettings
 
 FIRST = 64
-"""Initial length of the table of length penalties."""
+"""Initial length of the table of length penalties; it grows for longer outputs."""
 
 
 class Ranking:
-    """Conversion of CTranslate2 outputs to hypotheses, ranked by our length penalty."""
+    """Converts CTranslate2 outputs to hypotheses, and ranks them by our length penalty."""
 
     def __init__(
         self, settings: DecodeSettings, specials: SpecialTokens, vocabulary: Sequence[str]
@@ -42,7 +42,7 @@ class Ranking:
         self.power, self.divisors = power(settings), divisors(settings, FIRST)
 
     def hypotheses(self, found: Sequence[list[str]], scores: Sequence[float]) -> list[Hypothesis]:
-        """Return the `n_best` best hypotheses. As in our search, finished ones come first."""
+        """Return the `n_best` best hypotheses. Finished ones come first, as in our search."""
         logs = [score * len(one) ** self.power for one, score in zip(found, scores, strict=True)]
         ranks = [log / self._divisor(len(one)) for one, log in zip(found, logs, strict=True)]
         order = sorted(range(len(found)), key=lambda i: (found[i][-1:] != [self.end], -ranks[i]))
@@ -55,8 +55,8 @@ class Ranking:
         return Hypothesis(ids, log_prob, score, [], finished)
 
     def detailed(self, h: Hypothesis, token_log_probs: list[float]) -> Hypothesis:
-        """Return the hypothesis with the log-probability of each token, and scores computed from
-        these."""
+        """Return the hypothesis with the log-probability of each token, and with scores computed
+        from them."""
         log_prob = sum(token_log_probs)
         score = log_prob / self._divisor(len(token_log_probs))
         return replace(h, log_prob=log_prob, score=score, token_log_probs=token_log_probs)
@@ -68,8 +68,8 @@ class Ranking:
 
 
 class SearchRequest(NamedTuple):
-    """Sources of a search: their tokens, their constraints, and the maximum length of their
-    outputs."""
+    """Batch of sources for a search: their tokens, their constraints, and the maximum lengths of
+    their outputs."""
 
     texts: list[list[str]]
     wishes: Sequence[TokenConstraints]
@@ -80,7 +80,7 @@ class Ctranslate2Searcher:
     """Translation search by CTranslate2; an implementation of `decode.engine.Search`.
 
     All batches are queued at once and processed by the workers. The longest come first, so that no
-    long batch is left for the end.
+    worker is left with a long batch at the end.
     """
 
     def __init__(
@@ -125,7 +125,8 @@ class Ctranslate2Searcher:
         self, sources: TokenLists, wishes: Sequence[TokenConstraints]
     ) -> Iterator[SearchedBatch]:
         self._check(sources, wishes)
-        # CTranslate2's scores omit forced prefixes and renormalise without banned words.
+        # CTranslate2's scores omit forced prefixes, and renormalize probabilities if phrases are
+        # banned.
         inexact = {i for i, wish in enumerate(wishes) if self.detail or wish != NO_CONSTRAINTS}
         wishes = with_begin(wishes, self.specials.target_begin)
         lengths = [len(source) for source in sources]
@@ -141,8 +142,11 @@ class Ctranslate2Searcher:
     def _results(
         self, asked: SearchRequest, groups: list[list[int]], waiting: list[Any], inexact: set[int]
     ) -> Iterator[SearchedBatch]:
-        """Yield finished batches in order. Outputs that must be searched again or scored come
-        last."""
+        """Yield finished batches in order.
+
+        Outputs that exceed their own length limit are searched again. They come last, with those
+        that must be scored.
+        """
         last: dict[int, list[Hypothesis]] = {}
         late: list[int] = []
         for group, results in zip(groups, waiting, strict=True):
@@ -150,7 +154,8 @@ class Ctranslate2Searcher:
             for i, one in zip(group, results, strict=True):
                 result = one.result()
                 hypotheses, scores = result.hypotheses, result.scores
-                # The longest source sets the limit of a batch, so others may exceed theirs.
+                # The longest source sets the length limit of a batch, so outputs of shorter sources
+                # may exceed theirs.
                 if max(map(len, hypotheses)) > asked.limits[i]:
                     late.append(i)
                 else:
@@ -164,7 +169,7 @@ class Ctranslate2Searcher:
         yield list(last), list(last.values())
 
     def _submit(self, asked: SearchRequest, group: Sequence[int]) -> Any:
-        """Submit a batch to the queue."""
+        """Submit a batch to CTranslate2's queue."""
         wishes = [asked.wishes[i] for i in group]
         return self.runner.translate_batch(
             [asked.texts[i] for i in group],
@@ -190,8 +195,10 @@ class Ctranslate2Searcher:
     def _groups(
         self, lengths: Sequence[int], wishes: Sequence[TokenConstraints]
     ) -> Iterator[list[int]]:
-        """Batches of similar length. Banned phrases apply to a whole batch, so its sources share
-        them."""
+        """Yield batches of sources of similar length.
+
+        Banned phrases apply to a whole batch, so only sources with the same ones share a batch.
+        """
         together: dict[tuple[Phrase, ...], list[int]] = {}
         for i, wish in enumerate(wishes):
             together.setdefault(wish.banned, []).append(i)
@@ -235,8 +242,11 @@ class Ctranslate2Searcher:
 
 
 def even_batches(lengths: Sequence[int], room: int, workers: int) -> Iterator[list[int]]:
-    """Indices in groups of similar length, longest first. Groups have about equal numbers of
-    tokens, at most about `room`, and their number is a multiple of `workers`."""
+    """Yield groups of indices of similar length, longest first.
+
+    Groups have about equal numbers of tokens, at most about `room`, and their number is a multiple
+    of `workers`.
+    """
     total = sum(lengths)
     n_groups = workers * math.ceil(total / (room * workers))
     groups: list[list[int]] = [[] for _ in range(n_groups)]
@@ -252,7 +262,8 @@ def spelled(tokens: Sequence[int], vocabulary: Sequence[str]) -> list[str]:
 
 
 class Ctranslate2PromptSearcher:
-    """Language model search by CTranslate2; an implementation of `decode.engine.Search`."""
+    """Text generation with a language model by CTranslate2; an implementation of
+    `decode.engine.Search`."""
 
     def __init__(
         self,
@@ -268,7 +279,8 @@ class Ctranslate2PromptSearcher:
         check_options(settings)
         self.runner, self.settings, self.specials = runner, settings, specials
         self.vocabulary, self.context = vocabulary, context
-        # Tokens after a stop string must not count in the score, so each token needs its own.
+        # Tokens after a stop string must not count in the score, so the log-probability of every
+        # token is needed.
         self.detail = detail or bool(settings.stop)
         self.ranking = Ranking(settings, specials, vocabulary)
         self.options = {
@@ -324,10 +336,11 @@ class Ctranslate2PromptSearcher:
 
 
 def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]:
-    """Indices of prompts that can share a batch.
+    """Yield groups of prompts that can share a batch.
 
-    All have the same length limit, so that no output exceeds the context of the model. Prompts of
-    one token are separate: next to one, CTranslate2 repeats tokens of longer prompts.
+    All prompts of a group have the same length limit, so that no output exceeds the context of the
+    model. Prompts of one token are separate: in a batch with one, CTranslate2 repeats tokens of
+    longer prompts.
     """
     groups: dict[tuple[int, bool], list[int]] = {}
     for i, (text, limit) in enumerate(zip(texts, limits, strict=True)):
@@ -336,8 +349,10 @@ def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]
 
 
 def _callback(watch: TokenCallback, group: Sequence[int]) -> Callable[[Any], bool]:
-    """Callback that passes each new token to `watch`. CTranslate2 calls it for greedy search and
-    sampling only, as in our search."""
+    """Callback that passes each new token to `watch`.
+
+    Like our search, CTranslate2 calls it only for greedy search and sampling.
+    """
     return lambda step: watch(group[step.batch_id], step.hypothesis_id, step.token_id)
 
 
@@ -362,8 +377,11 @@ MAPPED = {
     "stop": "callback, or cut off afterwards",
     "batch_tokens": "size of the batches that headway makes",
 }
-"""CTranslate2 options for each setting. Prefixes become `target_prefix`, banned phrases
-`suppress_sequences`, and alignments `return_attention`."""
+"""CTranslate2's option for each of our decoding settings.
+
+Prefixes become `target_prefix`, banned phrases `suppress_sequences`, and alignments
+`return_attention`.
+"""
 
 UNSUPPORTED: dict[str, tuple[Any, str]] = {
     "groups": (1, "CTranslate2 has no diverse beam search"),
@@ -373,8 +391,10 @@ UNSUPPORTED: dict[str, tuple[Any, str]] = {
     ),
     "precision": ("fp32", "the precision of the weights is set by `headway export --int8`"),
 }
-"""Settings without an equivalent: the value that has no effect, and the reason. `diversity` only
-has an effect with `groups`. Required phrases are not supported either."""
+"""Settings without an equivalent in CTranslate2: the value that has no effect, and the reason.
+
+`diversity` has an effect only with `groups`. Required phrases are not supported either.
+"""
 
 RERANKING_NOTE = (
     "CTranslate2 has no gnmt length penalty: it searches with its own (n^alpha), and its outputs "
@@ -394,7 +414,7 @@ def check_options(settings: DecodeSettings) -> None:
 
 
 def searches(settings: DecodeSettings) -> bool:
-    """Return whether this is a beam search; only there a length penalty has an effect."""
+    """Whether decoding is a beam search; only there the length penalty has an effect."""
     return not settings.sample and settings.beam > 1
 
 
@@ -413,7 +433,7 @@ def power(settings: DecodeSettings) -> float:
 
 
 def divisors(settings: DecodeSettings, longest: int) -> list[float]:
-    """Divisors of log P in our length penalty, for each number of tokens."""
+    """Divisors of log P in our length penalty, in the order of the number of tokens."""
     found: list[float] = length_penalty(settings)(torch.arange(longest + 1)).tolist()
     return found
 
@@ -421,10 +441,11 @@ def divisors(settings: DecodeSettings, longest: int) -> list[float]:
 def search_options(
     settings: DecodeSettings, specials: SpecialTokens, tokens: Sequence[str]
 ) -> dict[str, Any]:
-    """Options for both `translate_batch` and `generate_batch`. `tokens`: the target vocabulary."""
+    """Options for `translate_batch` and `generate_batch`. `tokens` is the target vocabulary."""
     width, n_found = 1, 1
     if searches(settings):
-        # All finished hypotheses, for re-ranking; without a penalty it stops at the first one.
+        # Return all finished hypotheses for re-ranking. Without a length penalty the first one is
+        # the best.
         width, n_found = settings.beam, settings.beam if power(settings) else settings.n_best
     elif settings.sample and settings.top_k != 1:  # with top_k=1 all samples would be equal
         n_found = settings.n_best

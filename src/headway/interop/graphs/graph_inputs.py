@@ -1,4 +1,4 @@
-"""Inputs of exported graphs, and their conversion to the padded batches that models read.
+"""Inputs of exported graphs, and their conversion to padded batches for models.
 
 All preprocessing of pixels and samples is part of the graph, so callers pass pixels as they are
 stored and samples as a waveform.
@@ -26,19 +26,20 @@ PIXELS, WAVEFORM, LENGTHS, HIDDEN_ROWS = "pixel_values", "waveform", "lengths", 
 
 
 class GraphInputs(nn.Module):
-    """Inputs of a graph for texts or media; `batch` converts them to the input of the model."""
+    """Inputs of an exported graph; `batch` converts them to the input of the model."""
 
     example: dict[str, Tensor]
-    """Example inputs by name, with distinct sizes for distinct axes."""
+    """Example inputs by name. Different axes have different sizes, so that the exporter can tell
+    them apart."""
 
     axes: dict[str, dict[int, str]]
-    """Names of the dynamic axes of each input; axes of the same name have the same size."""
+    """Names of the dynamic axes of each input. Axes with the same name have the same size."""
 
     about: dict[str, str]
-    """Descriptions of the inputs for `graphs.json`."""
+    """Descriptions of the inputs, which are written to `graphs.json`."""
 
     def batch(self, *inputs: Tensor) -> ModelInput:
-        """Convert the inputs, in their order, to a model input with a `PaddedLayout`."""
+        """Convert the graph inputs, in their order, to a model input with a `PaddedLayout`."""
         raise NotImplementedError
 
 
@@ -74,7 +75,7 @@ def _about_segments(front: TextFront) -> str:
 
 
 class ImageInputs(GraphInputs):
-    """Pixels of images or videos, in the size that the model was trained on."""
+    """Pixels of images or videos, at the size that the model was trained on."""
 
     def __init__(self, front: ImageFront) -> None:
         super().__init__()
@@ -112,7 +113,7 @@ class ImageInputs(GraphInputs):
 
 
 class AudioInputs(GraphInputs):
-    """Waveforms with their numbers of samples; the values of the padding do not matter."""
+    """Waveforms and their lengths in samples; the values of the padding do not matter."""
 
     def __init__(self, front: AudioFront) -> None:
         super().__init__()
@@ -158,7 +159,8 @@ class AudioInputs(GraphInputs):
 
 
 class PaddedMel(nn.Module):
-    """Log-mel spectrogram of padded recordings, computed differently from `LogMel` for graphs.
+    """Log-mel spectrogram of padded recordings, computed without Fourier transforms for use in
+    graphs.
 
     `LogMel` cuts out a window for each frame and takes its Fourier transform. Runtimes compute this
     slowly if the size is not a power of two, or do not support it. Here the spectrum is a
@@ -170,8 +172,11 @@ class PaddedMel(nn.Module):
     filters_FQ1: Tensor
 
     def __init__(self, mel: LogMel, least: int, fewest_frames: int) -> None:
-        """`least`: number of samples that shorter recordings are padded to. The size allows for
-        `fewest_frames`, because `torch.export` treats a size of one as a constant."""
+        """`least`: number of samples to which shorter recordings are padded.
+
+        There must be at least `fewest_frames`, because `torch.export` treats a size of one as a
+        constant.
+        """
         super().__init__()
         self.n_fft, self.hop, self.scale = mel.n_fft, mel.hop, mel.scale
         self.least, self.room = least, max(least, fewest_frames * mel.hop)
@@ -182,7 +187,7 @@ class PaddedMel(nn.Module):
         self.register_buffer("filters_FQ1", mel.filters_QF.T[:, :, None].contiguous())
 
     def forward(self, waveform_BS: Tensor, lengths_B: Tensor, frames_B: Tensor) -> Tensor:
-        """Frames of all recordings, including padding (B F A)."""
+        """Log-mel frames of all recordings, including padding (recordings, frames, bands)."""
         n_samples = waveform_BS.shape[1]
         room = torch.sym_max(n_samples, self.room)
         # Reflection at both ends repeats with a period of 2 (n - 1) for n samples.
@@ -198,7 +203,7 @@ class PaddedMel(nn.Module):
         return self._scaled(power_BFA.clamp(min=FLOOR), frames_B)
 
     def _scaled(self, power_BFA: Tensor, frames_B: Tensor) -> Tensor:
-        """Logarithm and normalisation of each recording by itself, as in `nn.mel`."""
+        """Logarithm and normalization of each recording, as in `nn.mel`."""
         real_B1A = _first(frames_B, power_BFA.shape[2])[:, None]
         if self.scale == "whisper":
             log_BFA = power_BFA.log10()
@@ -215,8 +220,10 @@ class PaddedMel(nn.Module):
 
 
 def _taps(rows_B: Tensor, n_rows: int, stride: int) -> Tensor:
-    """Row numbers of a grid (B, `n_rows`) that each output of a convolution reads:
-    `AudioBatch.taps`."""
+    """Indices of the grid rows that each output of a convolution reads, as in `AudioBatch.taps`.
+
+    The grid has `n_rows` rows for each of the B recordings.
+    """
     n_results = (n_rows + (stride - 1)) // stride
     reads_TW = torch.arange(n_results)[:, None] * stride + torch.arange(WIDE) - WIDE // 2
     inside_BTW = (reads_TW >= 0) & (reads_TW < rows_B[:, None, None])
@@ -226,20 +233,21 @@ def _taps(rows_B: Tensor, n_rows: int, stride: int) -> Tensor:
 
 
 def check_equal_sizes(first_BT: Tensor, *more: Tensor) -> None:
-    """Tell `torch.export` that these inputs have equal sizes, so that the graph does not check it
-    in every call."""
+    """Tell `torch.export` that these inputs have equal sizes; otherwise the graph checks it in
+    every call."""
     for other_BT in more:
         for axis in (0, 1):
             torch._check(first_BT.shape[axis] == other_BT.shape[axis])
 
 
 def _first(lengths_B: Tensor, size: int) -> Tensor:
-    """Mask that is True for the first `lengths_B` of `size` positions (B T)."""
+    """Boolean mask of the first `lengths_B` of `size` positions (batch, positions)."""
     return torch.arange(size)[None] < lengths_B[:, None]
 
 
 def _spread(hidden_BR: Tensor, place_T: Tensor) -> Tensor:
-    """Value of the row of each position; rows past the end have the value of the last one."""
+    """For each position the value of its row in `hidden_BR`; positions after the end get the last
+    value."""
     return hidden_BR.index_select(1, place_T.clamp(max=hidden_BR.shape[1] - 1))
 
 

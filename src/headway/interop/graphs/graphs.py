@@ -1,9 +1,9 @@
-"""Graphs for other runtimes: modules with named inputs and outputs and their dynamic axes.
+"""Graphs for other runtimes: modules with named inputs and outputs and dynamic axes.
 
 A model that reads texts, images, videos or recordings is one graph. A language model is one graph,
 too: it reads new tokens after cached keys and values, so it takes a whole prompt (with an empty
 cache) as well as single steps. An encoder-decoder is two graphs: one encodes the source, the other
-one takes decoding steps.
+one computes decoding steps.
 """
 
 from __future__ import annotations
@@ -53,12 +53,14 @@ STATES, LOGITS, SENTENCE = "last_hidden_state", "logits", "sentence_embedding"
 EMBEDDING, REBUILT, CTC = "embeddings", "rebuilt", "ctc_logits"
 TRANSITIONS, CROSS, CROSS_HEADS = "transitions", "cross_attention", "cross_attention_heads"
 ENCODER, DECODER, MODEL = "encoder", "decoder", "model"
-"""Names of the graphs and of their files."""
+"""Names of the graphs, which are also the names of their files."""
 
 FEWEST_POSITIONS = 1024
+"""Least rows of computed tables of positions, which have no limit in headway but need one in a
+graph."""
 
 PAST_AND_LENGTH = "past_and_length"
-"""Name of the axis whose size is the sum of two others."""
+"""Name of the axis with the cached and the new tokens, whose size is the sum of those two axes."""
 
 ABOUT = {
     IDS: "token ids",
@@ -76,7 +78,7 @@ ABOUT = {
     CROSS_HEADS: "attention weights of each new token over the source positions, for each head "
     "of the last layer",
 }
-"""Descriptions of inputs and outputs; per-layer ones are described by their kind
+"""Descriptions of inputs and outputs for `graphs.json`. Those of each layer are described by kind
 (`record.OF_LAYERS`)."""
 
 
@@ -84,20 +86,21 @@ ABOUT = {
 class Graph:
     name: str
     module: nn.Module
-    """Module that maps the inputs, in order, to the outputs, in order."""
+    """Module that maps the inputs to the outputs, both in the order of their names."""
 
     example: dict[str, Tensor]
-    """Example inputs by name, with distinct sizes for distinct axes."""
+    """Example inputs by name. Different axes have different sizes, so that the exporter can tell
+    them apart."""
 
     axes: dict[str, dict[int, str]]
-    """Names of the dynamic axes of each input; axes of the same name have the same size."""
+    """Names of the dynamic axes of each input. Axes with the same name have the same size."""
 
     outputs: tuple[str, ...]
     max_positions: int | None
     """Maximum number of positions. None: no limit."""
 
     about: dict[str, str] = field(default_factory=dict)
-    """Descriptions of inputs that are more specific than `ABOUT`."""
+    """Descriptions of inputs that are more specific than those in `ABOUT`."""
 
 
 def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
@@ -114,7 +117,7 @@ def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
 
 
 def _table_rows(settings: ModelSettings) -> int:
-    """Number of rows for tables of positions that have no limit of their own."""
+    """Number of rows for computed tables of positions, which have no limit of their own."""
     reach = max(FEWEST_POSITIONS, 2 * settings.max_len)
     if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
         return max(reach, settings.image.extra + prod(settings.image.grid))
@@ -124,7 +127,7 @@ def _table_rows(settings: ModelSettings) -> int:
 
 
 class ReadoutGraph(nn.Module):
-    """Encoder graph: from texts or media to hidden states and the outputs of the heads."""
+    """Graph of an encoder: from texts or media to hidden states and the outputs of the heads."""
 
     def __init__(
         self, model: Encoder | Decoder, inputs: GraphInputs, settings: RunSettings
@@ -167,8 +170,8 @@ class ReadoutGraph(nn.Module):
 
 
 class TextStepGraph(nn.Module):
-    """Language model graph: reads new tokens after cached ones and returns the logits of the
-    next."""
+    """Graph of a language model: reads new tokens after cached ones and returns the logits of the
+    next token."""
 
     def __init__(self, model: Decoder) -> None:
         super().__init__()
@@ -186,9 +189,12 @@ class TextStepGraph(nn.Module):
 
 
 class SourceGraph(nn.Module):
-    """Encoder graph of an encoder-decoder: from sources to hidden states, and the keys and values
-    of each cross-attention layer. For media it also returns the mask and, if the model has one, the
-    logits of the CTC head."""
+    """Source graph of an encoder-decoder: from sources to hidden states, keys and values of each
+    cross-attention layer.
+
+    For media it also returns the mask of real positions and, if the model has a CTC head, its
+    logits.
+    """
 
     def __init__(self, model: Seq2Seq, inputs: GraphInputs) -> None:
         super().__init__()
@@ -211,7 +217,7 @@ class SourceGraph(nn.Module):
 
 
 class TargetStepGraph(nn.Module):
-    """Decoder graph of an encoder-decoder: reads new output tokens after cached ones."""
+    """Target graph of an encoder-decoder: reads new output tokens after cached ones."""
 
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
@@ -220,7 +226,8 @@ class TargetStepGraph(nn.Module):
         self.blocks = _blocks(model.decoder)
         names = [f"decoder.blocks.{n}.cross.weights" for n in range(len(self.blocks))]
         self.aligned, self.last = names[alignment_layer(model)], names[-1]
-        # Word timestamps come from single heads if there is no CTC head, which is more precise.
+        # Without a CTC head, which is more precise, word timestamps come from single attention
+        # heads.
         self.by_head = isinstance(model.source_front, AudioFront) and model.ctc is None
         self.outputs = (LOGITS, *layer_names("present", len(self.blocks)), CROSS)
         self.outputs += (CROSS_HEADS,) * self.by_head
@@ -286,7 +293,7 @@ def _step_graph(module: TextStepGraph | TargetStepGraph, name: str) -> Graph:
 
 
 def _max_positions(module: nn.Module) -> int | None:
-    """Number of rows of the smallest table of positions; None if there is no table."""
+    """Number of rows of the smallest table of positions; None if there is no such table."""
     ends = []
     for part in module.modules():
         if isinstance(part, Learned):

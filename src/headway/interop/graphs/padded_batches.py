@@ -1,4 +1,5 @@
-"""Padded batches for exported graphs in any runtime: arrays by name in, arrays by name out."""
+"""Run exported graphs of any runtime on padded batches, with inputs and outputs as arrays by
+name."""
 
 from __future__ import annotations
 
@@ -50,18 +51,18 @@ from headway.tasks.text_items import TextItem
 One = TypeVar("One")
 GraphArray = NDArray[Any]
 GraphCall = Callable[[Mapping[str, GraphArray]], dict[str, GraphArray]]
-"""A graph as a function from all its inputs to all its outputs."""
+"""Function that runs a graph: from all inputs by name to all outputs by name."""
 
 
 BATCH_SIZES = (1, 3, 5, 7)
-"""Batch sizes of a proof; no graph was exported with an example of such a size."""
+"""Batch sizes of a proof. They differ from the example sizes with which graphs are exported."""
 
 STEPS = 5
-"""Number of tokens at the end of a proof's texts that are read one at a time."""
+"""Number of tokens at the end of each text that a proof reads one at a time, to test the cache."""
 
 
 def padded(texts: Sequence[Sequence[int]], *, left: bool = False) -> tuple[GraphArray, GraphArray]:
-    """Token ids padded with 0 to a grid, and their attention mask."""
+    """Token ids padded with 0 to equal lengths, and their attention mask."""
     longest = max(map(len, texts))
     ids_BT = np.zeros((len(texts), longest), np.int64)
     real_BT = np.zeros((len(texts), longest), np.int64)
@@ -72,7 +73,7 @@ def padded(texts: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Graph
 
 
 class CachedGraph:
-    """Incremental decoding with a step graph: keeps the cache from one step to the next."""
+    """Incremental decoding with a step graph; keeps the cache of keys and values between steps."""
 
     def __init__(
         self,
@@ -81,8 +82,8 @@ class CachedGraph:
         n_texts: int,
         constant_inputs: Mapping[str, GraphArray] | None = None,
     ) -> None:
-        """`heads`: number and width of the heads, by names of past inputs; `constant_inputs`: the
-        other inputs."""
+        """`heads`: number and width of the attention heads, by the names of the cache inputs.
+        `constant_inputs`: the other inputs, which are the same in every step."""
         self.call, self.constant_inputs = call, dict(constant_inputs or {})
         self.real_BS = np.zeros((n_texts, 0), np.int64)
         self.past = {
@@ -108,8 +109,10 @@ class CachedGraph:
         return found
 
     def select(self, rows: GraphArray, *, same_given: bool = False) -> None:
-        """Reorder the texts: text i becomes the former text `rows[i]`. `same_given`: both have the
-        same other inputs."""
+        """Reorder the cache: text i becomes the former text `rows[i]`.
+
+        `same_given`: both texts have the same constant inputs, which need no reordering.
+        """
         self.real_BS = self.real_BS[rows]
         self.past = {name: x.take(rows, 0) for name, x in self.past.items()}
         if not same_given:
@@ -121,8 +124,8 @@ class CachedGraph:
 def text_inputs(
     texts: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
 ) -> dict[str, GraphArray]:
-    """Inputs of a text graph. `segments`: 1 for tokens of the second text of a pair. None: no
-    pairs."""
+    """Make the inputs of a text graph. `segments`: 1 for tokens of the second text of a pair; None
+    without pairs."""
     ids_BT, real_BT = padded(texts)
     second_BT = np.zeros_like(ids_BT) if segments is None else padded(segments)[0]
     return {IDS: ids_BT, MASK: real_BT, SEGMENTS: second_BT}
@@ -131,8 +134,11 @@ def text_inputs(
 def media_inputs(
     items: Sequence[GraphArray], hidden: Sequence[GraphArray] = ()
 ) -> dict[str, GraphArray]:
-    """Graph inputs for images (T C Y X) of one size, or for recordings (16-bit or float samples).
-    `hidden`: masks of the hidden rows of each item, for graphs with that input."""
+    """Make graph inputs for images (T C Y X) of one size, or for recordings (16-bit or float
+    samples).
+
+    `hidden`: masks of the masked positions of each item, for graphs with that input.
+    """
     if items[0].ndim == 4:
         pixels = np.stack(items)
         inputs = {PIXELS: pixels[:, 0] if pixels.shape[1] == 1 else pixels}
@@ -151,7 +157,8 @@ def media_inputs(
 
 
 def source_inputs(reader: GraphCall, inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
-    """Inputs of a step graph that depend on its sources, and `CTC` if the encoder graph has it."""
+    """Run the source graph and return those of its outputs that are inputs of the target graph, and
+    `CTC` if present."""
     found = reader(inputs)
     found.pop(STATES)
     return {SOURCE_MASK: inputs[MASK], **found} if MASK in inputs else found
@@ -166,8 +173,10 @@ def prove_padded(
     by: str,
     int8: bool = False,
 ) -> Proof:
-    """Compare the outputs of graphs with those of the run, in padded batches of odd sizes. Texts
-    that are generated are also read one token at a time."""
+    """Compare the outputs of graphs with those of the run, in padded batches of odd sizes.
+
+    Generated texts are also read one token at a time.
+    """
     readings = compute_cases(run, proof_items(run, sentences, odd=True))
     ours, theirs, heard = [*readings], [], []
     for some in _batches(readings):
@@ -196,7 +205,7 @@ def _ctc_case(reading: ProofCase) -> ProofCase:
 def _graph_outputs(
     run: LoadedRun, calls: Mapping[str, GraphCall], readings: Sequence[ProofCase]
 ) -> tuple[list[GraphArray], list[GraphArray]]:
-    """Logits of each item, as in `ProofCase.scores`, and those of the CTC head of an
+    """Outputs of each item as in `ProofCase.scores`, and those of the CTC head of an
     encoder-decoder."""
     if run.spec.continues:
         growing = CachedGraph(calls[MODEL], _heads(run), len(readings))
@@ -236,7 +245,7 @@ def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
 
 
 def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
-    """Number and width of the heads, by names of the past inputs of a step graph."""
+    """Number and width of the attention heads, by the names of the cache inputs of a step graph."""
     kind, stack = [*run.shape.stacks.items()][-1]
     width = stack.head_width
     return {
@@ -247,7 +256,8 @@ def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
 
 
 def _cached_scores(growing: CachedGraph, texts: Sequence[Sequence[int]]) -> list[GraphArray]:
-    """Logits of growing texts: all but the last tokens are read at once, the rest one by one."""
+    """Logits of each text with a cache: the last tokens are read one by one, those before them at
+    once."""
     ids_BT, real_BT = padded(texts, left=True)
     at_once = max(1, ids_BT.shape[1] - STEPS)
     scores = [growing.feed(ids_BT[:, :at_once], real_BT[:, :at_once])[LOGITS]]

@@ -1,4 +1,4 @@
-"""Export of graphs with `torch.export`, for `.pt2` files and as the source of ONNX."""
+"""Export graphs with `torch.export`, as `.pt2` files or as the source of an ONNX file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICKER = (
     ("torch.fx.config", "do_not_emit_stack_traces", True),
     ("torch._dynamo.config", "fake_tensor_cache_enabled", False),
 )
-"""Internal settings of torch, which may disappear in later versions."""
+"""Internal settings of torch that speed up `torch.export`. They may disappear in later versions."""
 
 
 @torch.no_grad()
@@ -42,8 +42,8 @@ def export_program(graph: Graph) -> ExportedProgram:
             dynamic_shapes=_dynamic_shapes(graph),
             strict=False,
         )
-    # Torch assumes dynamic sizes of at least 2 and later checks this, also for their sums.
-    # Our graphs do not depend on it, as the proof shows.
+    # Torch assumes dynamic sizes of at least 2, and later checks this, also for their sums. Our
+    # graphs do not depend on it, as the proof shows.
     for size, known in program.range_constraints.items():
         program.range_constraints[size] = ValueRanges(0, known.upper)
     for node in program.graph.nodes:
@@ -74,8 +74,8 @@ def quickly() -> Iterator[None]:
 
 
 def _dynamic_shapes(graph: Graph) -> dict[str, Any]:
-    """Dynamic sizes as `torch.export` takes them: by parameter of the module, with several for
-    `*past`."""
+    """Dynamic sizes in the form that `torch.export` takes: by parameter of the module, with a tuple
+    for `*past`."""
     dims: dict[str, Any] = {PAST_AND_LENGTH: Dim.AUTO}
     by_input = [
         {axis: dims.setdefault(name, Dim(name)) for axis, name in axes.items()}
@@ -95,7 +95,7 @@ def _dynamic_shapes(graph: Graph) -> dict[str, Any]:
 def describe(
     folder: Path, graphs: Sequence[tuple[Graph, ExportedProgram]], settings: RunSettings
 ) -> None:
-    """Write `graphs.json`, which describes inputs and outputs for users who call the graphs."""
+    """Write `graphs.json`, which describes inputs and outputs to callers of the graphs."""
     facts: list[dict[str, Any]] = []
     several = spec_of(settings).is_multi_label
     threshold = {"threshold": settings.classify.threshold or THRESHOLD} if several else {}
@@ -138,7 +138,7 @@ OF_LAYERS = {
 
 
 def output_shapes(graph: Graph, program: ExportedProgram) -> dict[str, GraphShape]:
-    """Shape of each output; dynamic sizes are named after the axes of the inputs."""
+    """Shape of each output. Dynamic sizes are named after the axes of the inputs."""
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     inputs = [nodes[name] for name in program.graph_signature.user_inputs]
     names: dict[str, str] = {}
@@ -152,7 +152,8 @@ def output_shapes(graph: Graph, program: ExportedProgram) -> dict[str, GraphShap
 
 
 def named(size: Any, names: Mapping[str, str]) -> int | str:
-    """A size as a number, or as an expression of axis names; torch numbers its symbols."""
+    """A size as a number or as an expression of axis names, in place of torch's numbered
+    symbols."""
     if isinstance(size, int):
         return size
     text = str(size)

@@ -25,7 +25,8 @@ SENTENCE_ORDER = {
 }
 
 MOST_SHARED = 1000
-"""Limit on the number of layers: with shared layers the file does not bound it."""
+"""Limit on the number of layers, which the file does not bound because all layers share their
+weights."""
 
 
 class Albert(EncoderFamily):

@@ -1,4 +1,4 @@
-"""BART, Marian and Pegasus of Hugging Face, which have the same layers and tensor names."""
+"""BART, Marian and Pegasus of Hugging Face, which share their layers and tensor names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headway.settings.model import Seq2SeqSettings, StackSettings
 from headway.settings.run import RunSettings
 
 OFFSET = 2
-"""Number of unused rows at the start of the table of learned positions."""
+"""Number of unused rows at the start of BART's table of learned positions."""
 
 NORM_EPS = 1e-5
-"""Epsilon of all norms; it cannot be configured."""
+"""Epsilon of all norms; these architectures have no key for it."""
 
 SINUSOIDS = {
     r"(model\.)?(en|de)coder\.embed_positions\.weight": "sinusoids, which headway computes",
@@ -39,11 +39,11 @@ class BartFamily:
     model_type: str
     cls: str
     head: str
-    """Suffix of the name of the class that generates text."""
+    """Suffix of the class name in `transformers`, for the class that generates text."""
 
     block_layout: Any
     learned: bool
-    """Whether positions are learned, with a norm after the embeddings; otherwise they are
+    """Whether positions are learned and the embeddings have a norm; otherwise positions are
     sinusoids."""
 
     two_vocabularies: bool = False
@@ -107,7 +107,7 @@ class BartFamily:
             "is_encoder_decoder": True,
         }
         if self.two_vocabularies:
-            # One shared matrix of ours may be stored as two equal ones.
+            # Marian may store our one shared matrix as two equal ones.
             config["share_encoder_decoder_embeddings"] = ours.tie == "all"
             config["tie_word_embeddings"] = ours.tie in ("all", "target-softmax")
             config["decoder_vocab_size"] = ours.vocab_size
@@ -136,8 +136,8 @@ class BartFamily:
             shared = given.flag("share_encoder_decoder_embeddings", True)
         if shared and tied:
             return "all"
-        # With a separate softmax, transformers 5 does not share embeddings; files of earlier
-        # versions then store the same embedding twice.
+        # With a separate softmax, transformers 5 does not share the embeddings of source and
+        # target. Files of earlier versions store the same embedding twice.
         apart = f"{prefix}encoder.embed_tokens.weight" in names
         if shared and not apart:
             return "source-target"
@@ -178,8 +178,8 @@ def _embeddings(model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> 
 
 
 def first_of(pairs: list[NamePair], names: Collection[str]) -> list[NamePair]:
-    """Pairs for the names of one tensor: the first name in the file holds it, the others may be
-    missing."""
+    """Name pairs for one tensor that a file has under several names: the first one present is used,
+    the others may be missing."""
     first = next((pair for pair in pairs if pair.theirs in names), pairs[0])
     others = [pair._replace(tied=True) for pair in pairs if pair is not first]
     return [first._replace(ours=pairs[0].ours), *others]
@@ -205,22 +205,23 @@ BART = BartFamily("bart", "Bart", "ForConditionalGeneration", block_layout="post
 MARIAN = BartFamily(
     "marian", "Marian", "MTModel", block_layout="post", learned=False, two_vocabularies=True
 )
-"""The Transformer of 2017 with biases in all layers and optionally two vocabularies."""
+"""Marian: the Transformer of 2017 with biases in all layers, optionally with two vocabularies."""
 
 PEGASUS = BartFamily(
     "pegasus", "Pegasus", "ForConditionalGeneration", block_layout="pre", learned=False
 )
-"""Marian with its norms before the layers. Our translators are such."""
+"""Pegasus: like Marian, but pre-norm. Our default translators have this architecture."""
 
 
 def pegasus_tables(config: Config) -> dict[str, Tensor]:
-    """It looks for its sinusoids in the file, though it could compute them."""
+    """Sinusoidal positions of Pegasus: `transformers` expects them in the file, although it could
+    compute them."""
     table_PD = sinusoids(config["max_position_embeddings"], config["d_model"], halves=True)
     return {f"model.{side}.embed_positions.weight": table_PD for side in ("encoder", "decoder")}
 
 
 KEYS = {"n_layers": "layers", "n_heads": "attention_heads", "d_ff": "ffn_dim"}
-"""Foreign keys by our settings; `encoder_` or `decoder_` precedes them."""
+"""Foreign key for each of our settings; the prefix `encoder_` or `decoder_` is added."""
 
 
 class SideSizes(TypedDict):
@@ -231,8 +232,8 @@ class SideSizes(TypedDict):
 
 
 def read_sides(given: ForeignConfig, names: Collection[str]) -> SideSizes:
-    """Read the sizes of both sides. If both have the same heads and feed-forward width, it is set
-    once."""
+    """Read the sizes of encoder and decoder. If both have the same heads and feed-forward width,
+    these are set once."""
     n_heads, d_ff = given.integer("encoder_attention_heads"), given.integer("encoder_ffn_dim")
     decoder_heads = given.integer("decoder_attention_heads", n_heads)
     decoder_ff = given.integer("decoder_ffn_dim", d_ff)
@@ -257,15 +258,19 @@ def foreign_sizes(ours: Seq2SeqSettings) -> dict[str, int]:
 
 
 READERS = ("tokens.weight", "to_qkv.weight", "to_hidden.weight", "head.linear.weight")
-"""Matrices that read the residual stream: their columns are permuted."""
+"""Matrices that read the residual stream: a reordering of its dimensions permutes their columns."""
 
 WRITERS = ("to_out.weight", "to_out.bias")
-"""Weights that write the residual stream: their rows are permuted. Those of norms are, too."""
+"""Weights that write to the residual stream: a reordering of its dimensions permutes their rows.
+Norms are permuted, too."""
 
 
 def in_halves(found: Architecture, width: int) -> Architecture:
-    """Return the architecture with the even dimensions of the residual stream first, then the odd
-    ones."""
+    """Return the architecture with reordered dimensions of the residual stream: first the even,
+    then the odd ones.
+
+    Our sinusoids alternate sines and cosines; those of Pegasus have all sines first.
+    """
     order_D = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
     return replace(found, pairs=[_reordered(pair, order_D) for pair in found.pairs])
 

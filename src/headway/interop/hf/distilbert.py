@@ -12,7 +12,7 @@ from headway.interop.name_pairs import NamePair, stacked, weight_and_bias
 from headway.settings.model import EncoderSettings
 
 EPS = 1e-12
-"""Epsilon of all norms; it cannot be configured."""
+"""Epsilon of all norms; DistilBERT has no key for it."""
 
 
 class Distilbert(EncoderFamily):

@@ -1,4 +1,4 @@
-"""Common code of BERT-like encoders: the heads of each class, unsupported variants, and export."""
+"""Common code for BERT-like encoders: heads of each class, unsupported variants, and export."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ForSequenceClassification": ("classify", ("classes",)),
     "ForTokenClassification": ("tag", ("tags",)),
 }
-"""Task and heads for each class of transformers, by the class name without the architecture."""
+"""Task and heads for each class of transformers. The key is the class name without the
+architecture."""
 
 COUNTED = {r"(?:\w+\.)?embeddings\.position_ids": "counts 0, 1, 2 ..."}
-"""Ignored buffer of old files."""
+"""Ignored buffer in files of old versions, which numbers the positions."""
 
 
 class DetectedNames(NamedTuple):
-    """Facts about a file, from the names of its tensors."""
+    """Properties of a model that the names of its tensors show."""
 
     prefix: str
-    """Prefix of all names of the body; empty for a body without heads."""
+    """Prefix of all tensor names of the encoder body; empty for a model without heads."""
 
     pooler: bool
     names: Collection[str]
@@ -53,15 +54,15 @@ class HeadPlan:
 
 
 class EncoderFamily(ABC):
-    """Import and export of an encoder. A subclass has the tensor names and the configuration
-    keys."""
+    """Import and export of a BERT-like encoder. Subclasses define the tensor names and the
+    configuration keys."""
 
     class_name: str
     body: str
-    """Attribute name of the body in a model with heads."""
+    """Attribute name of the encoder body in a model with heads, such as `bert`."""
 
     words: str
-    """Prefix of the tensor names of the masked language model head."""
+    """Prefix of the tensor names in the masked language model head."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
@@ -102,7 +103,7 @@ class EncoderFamily(ABC):
 
     @abstractmethod
     def config(self, model: EncoderSettings) -> dict[str, Any]:
-        """Return the foreign configuration of a model. Raises `UserError` for unsupported
+        """Return the foreign `config.json` of a model; raise a `UserError` for unsupported
         settings."""
 
     @abstractmethod
@@ -112,8 +113,8 @@ class EncoderFamily(ABC):
     def head_plan(self, given: ForeignConfig, seen: DetectedNames) -> HeadPlan:
         """Determine task and heads from the class name, or from the tensors if no class is named.
 
-        A pooler in the file is kept even if the class does not use it, because training may.
-        Classification always needs one, so a file without it is incomplete.
+        A pooler in the file is kept even if the class does not use it, because training may use it.
+        Classification always needs a pooler, so a file without it is incomplete.
         """
         name = given.architecture()
         kind = self._guess(given, seen) if name is None else name.removeprefix(self.class_name)
@@ -138,7 +139,7 @@ class EncoderFamily(ABC):
 
 
 def refuse_variants(given: ForeignConfig) -> None:
-    """Raise an error for variants of these encoders that are not supported."""
+    """Raise an error for unsupported variants of these encoders, such as decoders."""
     given.require("position_embedding_type", "absolute", "it must be absolute")
     given.require("is_decoder", False, "an encoder has no causal attention")
     given.require("add_cross_attention", False, "an encoder has no cross-attention")
@@ -160,18 +161,19 @@ def as_cross_encoder(found: Architecture, given: ForeignConfig) -> Architecture:
 
 
 class HeadNames(NamedTuple):
-    """Tensor names of the heads of BERT or ALBERT."""
+    """Names of the tensors in the heads of BERT or ALBERT."""
 
     pooler: str
     words: str
     before_words: str
-    """Prefix of the dense layer and the norm before the output words."""
+    """Prefix of the dense layer and norm that precede the output layer of the masked language
+    model."""
 
 
 def head_pairs(
     heads: Collection[str], seen: DetectedNames, named: HeadNames, *, tied: bool
 ) -> tuple[list[NamePair], dict[str, str]]:
-    """Return name pairs of the heads, and ignored names with reasons."""
+    """Return name pairs of the heads, and the names of ignored tensors with reasons."""
     pairs: list[NamePair] = []
     ignored: dict[str, str] = {}
     if "pooled" in heads:
@@ -191,7 +193,7 @@ def word_pairs(
 ) -> tuple[list[NamePair], dict[str, str]]:
     """Return name pairs of the masked language model head, and ignored names with reasons.
 
-    Its output matrix may be tied to the embedding. Its bias has two names, and a file may have
+    The output matrix may be tied to the embedding. The bias has two names, and a file may have
     either of them.
     """
     ours = "heads.words.words.linear"
@@ -211,7 +213,7 @@ def word_pairs(
 
 
 def kind_of(settings: RunSettings) -> str:
-    """Return the class suffix of transformers for the heads of a run."""
+    """Return the class suffix in transformers for the heads of a run."""
     assert isinstance(settings.model, EncoderSettings)
     heads = settings.model.heads
     if "classes" in heads:

@@ -98,7 +98,8 @@ class Esm(EncoderFamily):
 
 
 def _dropped(given: ForeignConfig) -> int | None:
-    """Return the mask token if its embedding is zeroed and the others are scaled."""
+    """Return the mask token id if the model drops mask tokens: their embedding is zero and the
+    others are scaled."""
     if not given.flag("token_dropout", False):
         return None
     return given.integer("mask_token_id", least=0, most=given.integer("vocab_size") - 1)
@@ -121,8 +122,10 @@ def _body(model: EncoderSettings, prefix: str) -> list[NamePair]:
 
 
 def unused(config: Config) -> dict[str, Tensor]:
-    """Tensors that the classes of ESM need in a file but that our model does not have: a head for
-    protein contacts, rotary frequencies and, without heads, a pooler."""
+    """Tensors that the classes of ESM expect in a file, but that our model does not have.
+
+    They are a head for protein contacts, rotary frequencies and, without other heads, a pooler.
+    """
     width, n_heads = config["hidden_size"], config["num_attention_heads"]
     alone = config["architectures"] == ["EsmModel"]
     prefix = "" if alone else "esm."

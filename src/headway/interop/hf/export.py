@@ -1,4 +1,4 @@
-"""Export of a run to a folder that `transformers` loads with `from_pretrained`.
+"""Export a run to a folder that `transformers` loads with `from_pretrained`.
 
 An imported run gets its original tensor names, types and values. Other runs are written as the
 first architecture that can represent them.
@@ -50,8 +50,10 @@ CANDIDATES = {
     "image-seq2seq": ("vision-encoder-decoder",),
     "audio-seq2seq": ("whisper",),
 }
-"""Architectures to try for a run that was not imported, in this order. RoBERTa is not among them:
-BERT can represent the same models, and its positions do not depend on the id of the padding token.
+"""Architectures to try, in this order, for a run that was not imported.
+
+RoBERTa is not among them: BERT can represent the same models, and its positions do not depend on
+the id of the padding token.
 """
 
 EXTRA: dict[str, Callable[[Mapping[str, Any]], dict[str, Tensor]]] = {
@@ -59,7 +61,7 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], dict[str, Tensor]]] = {
     "pegasus": pegasus_tables,
     "vision-encoder-decoder": hf_captioner.unused,
 }
-"""Functions that make additional tensors that a class of `transformers` expects in its file."""
+"""Functions that make additional tensors that classes of `transformers` expect in a file."""
 
 WAY_OUT = {
     "decoder": "Decoders with rotary positions, LayerNorm and no gate, and those with RMSNorm and "
@@ -78,7 +80,7 @@ WAY_OUT = {
 
 
 def _others() -> str:
-    """Advice for runs that transformers cannot hold."""
+    """Advice for the user if `transformers` cannot represent a run."""
     return (
         f"To export this run unchanged, use {Option('to', 'onnx')} or {Option('to', 'torch')}, "
         "which support every run."
@@ -86,13 +88,13 @@ def _others() -> str:
 
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
-    """Compare the neural model of the run with the exported folder."""
+    """Compare the exported folder with the run, without its n-gram model."""
     proof = hf_proof.prove(without_ngrams(run), out, sentences, int8=int8)
     return replace(proof, notes=[*proof.notes, *_ngram_notes(run)])
 
 
 def _ngram_notes(run: LoadedRun) -> list[str]:
-    """Make a note about the n-gram model, with the validation scores with and without it."""
+    """Report that the n-gram model was left out, with the validation scores with and without it."""
     if not getattr(run.shape, "ngrams", 0):
         return []
     history, score = read_history(run.folder), run.spec.headline
@@ -128,7 +130,7 @@ def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
 
 
 def without_ngrams(run: LoadedRun) -> LoadedRun:
-    """Return the run without its n-gram part, which `transformers` does not support."""
+    """Return the run without its n-gram model, which `transformers` does not support."""
     if not getattr(run.shape, "ngrams", 0):
         return run
     model: Any = run.model
@@ -138,7 +140,7 @@ def without_ngrams(run: LoadedRun) -> LoadedRun:
 
 
 def _with_first_token(run: LoadedRun) -> LoadedRun:
-    """Convert a classifier to one that uses the first token and a pooler, if that is possible."""
+    """Convert a classifier to one that uses the first token and a pooler, if possible."""
     if not can_be_read_at_first(run.settings):
         return run
     assert isinstance(run.shape, EncoderSettings)
@@ -175,7 +177,7 @@ def _write_back(run: LoadedRun, out: Path) -> None:
 def _in_their_types(
     theirs: Mapping[str, Tensor], kinds: Mapping[str, str], folder: Path
 ) -> dict[str, Tensor]:
-    """Select the tensors of the original file, in its order and types."""
+    """Select the tensors that the original file had, in its order and types."""
     dtypes = {name: getattr(torch, str(kind), None) for name, kind in kinds.items()}
     known = {name for name, dtype in dtypes.items() if isinstance(dtype, torch.dtype)}
     wrong = [name for name in dtypes if name not in theirs or name not in known]
@@ -232,8 +234,11 @@ def _write_ours(run: LoadedRun, out: Path) -> None:
 
 
 def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the output bias of masked language models under both names that `transformers` looks
-    for if the embeddings are not tied."""
+    """Return the output bias of masked language models under both names that `transformers` may
+    look for.
+
+    It does so if the embeddings are not tied.
+    """
     heads = {"bert": "cls.predictions", "albert": "predictions"}
     head = heads.get(model_type)
     if head is None or f"{head}.decoder.weight" not in theirs:
@@ -244,7 +249,8 @@ def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def describe_run(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
-    """Describe a run as the first architecture that fits; raise with all reasons if none does."""
+    """Describe a run as the first architecture that fits; raise an error with all reasons if none
+    does."""
     kind = family_of(run.shape)
     if kind not in CANDIDATES:
         raise UserError(
@@ -289,7 +295,7 @@ def _check_shapes(run: LoadedRun) -> None:
 
 
 def _check_zeros(weights: Mapping[str, Tensor], found: Architecture) -> None:
-    """Raise if a tensor of ours that is not zero would be lost."""
+    """Raise an error if one of our tensors would be lost that is not zero."""
     written = {weights[pair.ours].data_ptr() for pair in found.pairs}  # tied ones count once
     lost = [n for n, tensor in weights.items() if tensor.data_ptr() not in written and tensor.any()]
     if lost:

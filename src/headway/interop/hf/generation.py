@@ -27,15 +27,17 @@ WITHOUT_A_PLACE = {
     "guidance_scale": None,
     "penalty_alpha": None,
 }
-"""Unsupported keys that change the output, each with the value that has no effect."""
+"""Unsupported keys that change the output, each with the value at which it has no effect."""
 
 MOST_TOKENS = 1 << 20
+"""Limit on numbers of tokens in a configuration: beyond any context length, so that it is an
+error."""
 
 NEW_TOKENS = 256
 """Maximum number of new tokens if the run does not set one."""
 
 WHISPER_TASKS = ("<|transcribe|>", "<|translate|>")
-"""Task tokens of Whisper: transcribe in the spoken language, or translate into English."""
+"""Task tokens of Whisper: `transcribe` in the spoken language, or `translate` into English."""
 
 
 def decode_settings(
@@ -49,8 +51,8 @@ def decode_settings(
 
     Absent keys have the defaults of `generate`: greedy search, scores divided by the length for
     beam search, and no ban of the unknown token. `translates`: outputs are about as long as their
-    source, so our own length limit applies as well; otherwise a beam divided by the length would
-    search much longer without finding anything better.
+    source, so our own length limit applies as well. Otherwise a beam search with scores divided by
+    the length would continue much longer without finding anything better.
     """
     given = ForeignConfig({**config, **generation}, "generation_config.json")
     beam = given.integer("num_beams", 1, most=1024)
@@ -91,10 +93,10 @@ def decode_settings(
 
 
 def _about_tokens(given: ForeignConfig, has_source: bool) -> list[str]:
-    """Notes on unsupported end tokens and banned tokens.
+    """Return notes on unsupported end tokens and banned tokens.
 
-    Language models support several end tokens. Padding and begin tokens, which Marian bans by these
-    keys, are never generated anyway.
+    Only language models support several end tokens. Padding and begin tokens, which Marian bans by
+    these keys, are never generated anyway.
     """
     notes = []
     ends = given.values.get("eos_token_id")
@@ -112,8 +114,10 @@ def _about_tokens(given: ForeignConfig, has_source: bool) -> list[str]:
 
 
 def _lengths(given: ForeignConfig, has_source: bool) -> dict[str, Any]:
-    """Read length limits. `max_length` and `min_length` count the begin token and a prompt;
-    `max_new_tokens` does not."""
+    """Read the limits on output length.
+
+    `max_length` and `min_length` count the begin token and a prompt; `max_new_tokens` does not.
+    """
     found: dict[str, Any] = {}
     if given.values.get("max_new_tokens") is not None:
         found["max_len"] = given.integer("max_new_tokens", most=MOST_TOKENS)
@@ -141,7 +145,7 @@ def _penalty(given: ForeignConfig, notes: list[str]) -> dict[str, Any]:
 def generation_config(
     decode: DecodeSettings, tokens: Mapping[str, Any], *, longest: int, never: Sequence[int]
 ) -> dict[str, Any]:
-    """Return a `generation_config.json` for a run.
+    """Return the `generation_config.json` of a run.
 
     `tokens`: ids of the special tokens by their keys. `longest`: maximum number of tokens of the
     model. `never`: tokens that are never generated. GNMT's length penalty has no equivalent, so a
@@ -168,8 +172,8 @@ def generation_config(
 
 
 def whisper_generation(words: Tokenizer, model: ModelSettings) -> dict[str, Any]:
-    """Return a `generation_config.json` for a transcriber: greedy search without timestamps, as in
-    headway."""
+    """Return the `generation_config.json` of a speech recognizer: greedy search without timestamps,
+    as in headway."""
     specials = SpecialTokens.of(words)
     found: dict[str, Any] = {
         "bos_token_id": words.eos,

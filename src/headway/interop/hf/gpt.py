@@ -23,21 +23,21 @@ IGNORED = {
 
 @dataclass(frozen=True)
 class GptFamily:
-    """Import and export of GPT and GPT-2. Both have the same layers; GPT is post-norm and has no
+    """Import and export of GPT and GPT-2, which have the same layers. GPT is post-norm and has no
     final norm."""
 
     model_type: str
     tokens: str
     positions: str
     cls: str
-    """Prefix of the class names."""
+    """Prefix of the class names in `transformers`."""
 
     is_first: bool
-    """Whether this is GPT rather than GPT-2."""
+    """Whether the model is GPT rather than GPT-2."""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Names of the classes that predict the next token."""
+        """Names of the language model classes."""
         return tuple(f"{self.cls}{kind}Model" for kind in ("LMHead", "DoubleHeads", ""))
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
@@ -105,7 +105,7 @@ class GptFamily:
     def _activation(self, given: ForeignConfig) -> Any:
         if not self.is_first:
             return given.activation("activation_function", "gelu_new")
-        # OpenAIGPT has its own table of names, in which "gelu" is the tanh approximation.
+        # OpenAIGPT has its own table of activations, in which "gelu" is the tanh approximation.
         tanh = given.string("afn", "gelu") == "gelu"
         return "gelu-tanh" if tanh else given.activation("afn")
 
@@ -138,13 +138,14 @@ class GptFamily:
 
 
 def _prefix(names: Collection[str]) -> str:
-    """Prefix of tensor names: files saved by `transformers` have one, the published files have
-    none."""
+    """Prefix of the tensor names. Files saved by `transformers` have one, the published files do
+    not."""
     return "transformer." if any(name.startswith("transformer.") for name in names) else ""
 
 
 def _first_activation(ours: str) -> str:
-    """Name of an activation in GPT's own table: gelu (the tanh approximation), relu and silu."""
+    """Name of an activation in GPT's own table: gelu (which means the tanh approximation), relu or
+    silu."""
     names = {"gelu-tanh": "gelu", "relu": "relu", "silu": "silu"}
     if ours not in names:
         raise UserError(

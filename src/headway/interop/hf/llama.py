@@ -29,11 +29,12 @@ class LlamaFamily:
     model_type: str
     cls: str
     attention_bias: str | None = None
-    """Projections with a bias. None: the configuration sets it for all projections together."""
+    """Which projections have a bias. None: one key of the configuration sets it for all
+    projections."""
 
     qk_norm: bool = False
     window: bool = False
-    """Whether `sliding_window` applies to all layers."""
+    """Whether `sliding_window` applies to all layers, as in Mistral."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = ForeignConfig(config)
@@ -157,8 +158,8 @@ def _gate(given: ForeignConfig) -> Any:
 
 
 def rope_settings(given: ForeignConfig) -> RopeSettings:
-    """Read rotary settings in both formats: `rope_theta` with `rope_scaling`, or `rope_parameters`
-    of transformers 5, which has all of them."""
+    """Read rotary settings in either format: `rope_theta` with `rope_scaling`, or `rope_parameters`
+    of transformers 5."""
     new, old = given.nested("rope_parameters"), given.nested("rope_scaling")
     values = ForeignConfig({**old, **new}, f"{given.where}: rope_parameters")
     base = values.number("rope_theta", given.number("rope_theta", 10_000.0), least=1e-9)

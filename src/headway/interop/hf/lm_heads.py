@@ -1,4 +1,4 @@
-"""Heads of foreign language models: the next token, classes or tags."""
+"""Heads of foreign decoders: next token, classes or tags."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headway.settings.task_rows import spec_of
 
 @dataclass(frozen=True)
 class DecoderHead:
-    """A head of a decoder, and the names of its labels."""
+    """Head of a decoder, with the names of its labels."""
 
     task: str
     names: tuple[str, ...] = ()
     layer: str = ""
-    """Foreign name of the linear layer."""
+    """Name of the linear layer in the foreign file."""
 
     answer: ClassifyAnswer = "label"
 
@@ -34,7 +34,7 @@ class DecoderHead:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Values for `DecoderSettings`."""
+        """Values of `DecoderSettings` for this head."""
         if not self.head:
             return {"heads": ("words",) if self.generates else ()}
         n_labels = 1 if self.answer == "number" else len(self.names)
@@ -46,7 +46,7 @@ class DecoderHead:
         return spec_of(self.task).writes
 
     def pairs(self) -> list[NamePair]:
-        """Name pairs of the head. Foreign classifiers have no bias; ours is zero after an
+        """Name pairs of the head. Foreign classifiers have no bias; our bias is zero after an
         import."""
         if not self.head:
             return []
@@ -58,7 +58,7 @@ class DecoderHead:
 
     @property
     def zeros(self) -> tuple[str, ...]:
-        """Our tensors that have no foreign one, and are zero after an import."""
+        """Our tensors without a foreign counterpart, which are zero after an import."""
         return ("heads.classes.linear.bias",) if self.head == "classes" else ()
 
 
@@ -76,7 +76,7 @@ def class_config(settings: RunSettings, base: str, words: str) -> dict[str, Any]
 def decoder_head(
     given: ForeignConfig, words: Collection[str], tags: str = "score", *, has_words: bool = True
 ) -> DecoderHead:
-    """Determine the head from the class name.
+    """Determine the head of a decoder from its class name.
 
     `words`: classes that predict the next token, which is also the default if no class is named.
     `tags`: name of the layer of a token classifier. `has_words`: whether the file has the output
@@ -106,7 +106,7 @@ def language_model(
     config: Mapping[str, Any],
     generation: Mapping[str, Any],
 ) -> Architecture:
-    """Return the architecture of a decoder with this head. Decoding settings are only used if it
+    """Return the architecture of a decoder with this head. Decoding settings are used only if it
     generates text."""
     decode, notes = decode_settings(config, generation, has_source=False)
     if not label.generates:

@@ -91,8 +91,8 @@ class NeoxFamily:
 
 
 def _rope(given: ForeignConfig) -> RopeSettings:
-    """Read the rotary settings, which have their own keys for the base and for the rotated share of
-    a head."""
+    """Read the rotary settings. GPT-NeoX has its own keys for the base and for the fraction of a
+    head that is rotated."""
     table = given.nested("rope_parameters")
     part = table.get("partial_rotary_factor", given.values.get("rotary_pct", 0.25))
     if part != 1:
@@ -127,8 +127,8 @@ def _pairs(model: DecoderSettings, prefix: str, label: DecoderHead) -> list[Name
 
 
 def _by_heads(n_heads: int) -> TensorTransform:
-    """Change between the order of GPT-NeoX (q, k and v of each head together) and ours (all q, then
-    all k, then all v)."""
+    """Convert between the row order of GPT-NeoX (q, k and v of each head together) and ours (all q,
+    then all k, then all v)."""
     return TensorTransform(
         lambda tensor: tensor.unflatten(0, (n_heads, 3, -1)).transpose(0, 1).flatten(0, 2),
         lambda tensor: tensor.unflatten(0, (3, n_heads, -1)).transpose(0, 1).flatten(0, 2),

@@ -1,4 +1,5 @@
-"""Preprocessing settings of `transformers`, read and written: pixels and samples to model input."""
+"""Read and write preprocessing settings of `transformers`: from pixels or samples to model
+inputs."""
 
 from __future__ import annotations
 
@@ -16,15 +17,17 @@ from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings, 
 
 PREPROCESSOR_JSON = "preprocessor_config.json"
 PROCESSOR_JSON = "processor_config.json"
-"""File of newer versions of `transformers` with the settings of all parts of a processor."""
+"""File of newer versions of `transformers` with the preprocessing settings of all modalities."""
 
 PARTS = ("image_processor", "feature_extractor")
 LEVELS = 255.0
 """Largest value of an 8-bit pixel."""
 
 BILINEAR = 2
+"""Number of bilinear resampling in Pillow, which headway uses."""
+
 RESAMPLING = {0: "nearest", 1: "Lanczos", 3: "bicubic", 4: "box", 5: "Hamming"}
-"""Names of Pillow's resampling methods other than bilinear."""
+"""Pillow's resampling methods other than bilinear, by their numbers."""
 
 PROCESSORS = {
     "vit": "ViTImageProcessor",
@@ -34,7 +37,7 @@ PROCESSORS = {
 
 
 def read_preprocessor(folder: Path) -> dict[str, Any]:
-    """The preprocessing settings of a folder; {} where it has none."""
+    """Read the preprocessing settings of a folder; {} if it has none."""
     if (folder / PREPROCESSOR_JSON).is_file():
         return read_table(inside(folder, PREPROCESSOR_JSON))
     if not (folder / PROCESSOR_JSON).is_file():
@@ -44,7 +47,7 @@ def read_preprocessor(folder: Path) -> dict[str, Any]:
 
 
 def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Architecture:
-    """The architecture with the preprocessing that `values` describe."""
+    """Return the architecture with the preprocessing that `values` describe."""
     given = ForeignConfig(values, PREPROCESSOR_JSON)
     if not values:
         return _with_defaults(found)
@@ -59,7 +62,7 @@ def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Archit
 
 
 def _with_defaults(found: Architecture) -> Architecture:
-    """The architecture with a note on the preprocessing that is assumed."""
+    """Return the architecture with a note on the preprocessing that is assumed."""
     if not isinstance(found.model, ImageEncoderSettings | ImageSeq2SeqSettings):
         return found
     image = found.model.image
@@ -75,8 +78,10 @@ def _listed(numbers: tuple[float, ...]) -> str:
 
 
 def _image_settings(given: ForeignConfig, image: ImageSettings) -> tuple[ImageSettings, list[str]]:
-    """Read the normalisation of pixels. Foreign: (x · factor − mean) / std for pixels up to 255;
-    ours is for pixels up to 1."""
+    """Read the normalization of pixels.
+
+    Foreign: (x · factor − mean) / std for pixels up to 255. Ours is for pixels up to 1.
+    """
     factor = given.number("rescale_factor", 1 / LEVELS, least=1e-9)
     full = LEVELS * (factor if given.flag("do_rescale", True) else 1.0)
     if given.flag("do_normalize", True):
@@ -100,7 +105,7 @@ def _image_settings(given: ForeignConfig, image: ImageSettings) -> tuple[ImageSe
 
 
 def _resizing(given: ForeignConfig) -> list[str]:
-    """A note for each way to resize that differs from ours."""
+    """Return a note for each resizing option that differs from headway's."""
     notes = []
     resample = given.values.get("resample")
     if type(resample) is int and resample in RESAMPLING and given.flag("do_resize", True):
@@ -132,7 +137,7 @@ def _numbers(
 
 
 def _size(value: Any) -> tuple[int, int] | None:
-    """Return height and width if both are given; `shortest_edge` is not a size."""
+    """Read height and width if both are given; `shortest_edge` does not determine them."""
     if type(value) is int:
         return value, value
     if isinstance(value, dict) and {"height", "width"} <= set(value):

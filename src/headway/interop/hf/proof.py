@@ -1,4 +1,4 @@
-"""Proof of an export: outputs of `transformers` are compared with those of the run.
+"""Prove an export by comparing the outputs of `transformers` with those of the run.
 
 Texts also pass through the exported tokenizer, images and recordings through the preprocessing of
 `transformers`.
@@ -58,10 +58,10 @@ CLASSES = {
     "tags": "AutoModelForTokenClassification",
     "vector": "AutoModel",
 }
-"""Auto classes by the kind of output, or by the family of the model."""
+"""Auto class of `transformers` for each kind of output or family of models."""
 
 ModelArguments = dict[str, Any]
-"""Keyword arguments of a foreign model."""
+"""Keyword arguments for calling a foreign model."""
 
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
@@ -89,7 +89,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = F
 
 
 def _standardised(run: LoadedRun, scores: Float32Array) -> Float32Array:
-    """Convert regression outputs to standardised units, those of our head."""
+    """Convert regression outputs to the standardized units of our head."""
     if not run.spec.is_regression:
         return scores
     own = run.settings.classify
@@ -98,7 +98,7 @@ def _standardised(run: LoadedRun, scores: Float32Array) -> Float32Array:
 
 @contextmanager
 def quiet(transformers: ModuleType) -> Iterator[None]:
-    """Suppress progress bars and log messages of `transformers`."""
+    """Suppress progress bars and log messages of `transformers` within the context."""
     log = transformers.utils.logging
     before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -112,7 +112,7 @@ def quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
-    """Notes on differences that are caused by the format."""
+    """Return notes on differences that the format causes."""
     if not run.spec.is_text:
         return []
     assert isinstance(run.shape, TextSettings)
@@ -171,7 +171,7 @@ def _auto_class(run: LoadedRun) -> str:
 
 
 def _sentence(out: Path) -> SentenceFolder | None:
-    """Return the folder's rule for turning a text into one vector, if it has one."""
+    """Read the pooling modules of a sentence-transformers folder; None if there are none."""
     return SentenceFolder(out) if (out / MODULES).is_file() else None
 
 
@@ -183,8 +183,10 @@ def _text(item: TextItem) -> ModelArguments:
 def _preparation(
     transformers: Any, run: LoadedRun, out: Path
 ) -> tuple[Callable[[ProofMedia], ModelArguments], str]:
-    """Preprocessing of `transformers` from pixels or samples to model inputs, and a note about
-    it."""
+    """Return a function from pixels or samples to model inputs, and a note about it.
+
+    It uses the preprocessing of `transformers` where possible.
+    """
     said = read_table(out / PREPROCESSOR_JSON) if (out / PREPROCESSOR_JSON).is_file() else {}
     if isinstance(run.shape, AudioSeq2SeqSettings):
         hear = transformers.WhisperFeatureExtractor.from_pretrained(out, local_files_only=True)
@@ -220,7 +222,7 @@ def _preparation(
 def _scores(
     run: LoadedRun, said: Any, reading: ProofCase, sentence: SentenceFolder | None
 ) -> Tensor:
-    """Scores of one output, as in `ProofCase.scores`."""
+    """Output of the foreign model for one item, as in `ProofCase.scores`."""
     if run.spec.is_embedding and run.spec.is_text:
         return _vector(run, said, len(reading.tokens), sentence)
     if "prediction_logits" in said:
@@ -242,8 +244,11 @@ def _vector(run: LoadedRun, said: Any, length: int, sentence: SentenceFolder | N
 def _same_ids(
     transformers: ModuleType, run: LoadedRun, out: Path, sentences: Sequence[str]
 ) -> tuple[float, str]:
-    """Share of sentences for which the exported tokenizer returns the ids that our model reads,
-    including special tokens, and a note about it."""
+    """Return the fraction of sentences for which the exported tokenizer gives our token ids, and a
+    note about it.
+
+    Special tokens are included.
+    """
     excuse = _excuse(run, out)
     if excuse is not None:
         return 1.0, f"its tokenizer was not compared: {excuse}"
@@ -259,7 +264,7 @@ def _same_ids(
 
 
 def _excuse(run: LoadedRun, out: Path) -> str | None:
-    """Reason why `transformers` cannot be expected to read the tokenizer like headway, or None."""
+    """Reason why `transformers` cannot be expected to tokenize like headway; None if it can."""
     if (out / TOKENIZER).is_file():
         return None
     if (out / "vocab.txt").is_file():

@@ -1,6 +1,6 @@
-"""Folders of sentence-transformers: an encoder or decoder, pooling, and optional normalisation.
+"""sentence-transformers folders: an encoder or decoder, pooling, and optional normalization.
 
-They are read for an import, and written beside an exported encoder.
+They are read in an import, and written next to an exported encoder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headway.tasks.loaded_run import LoadedRun
 MODULES = "modules.json"
 
 KEPT = "modules"
-"""Subfolder of a run with the files of the original folder."""
+"""Subfolder of an imported run with the module files of the original folder."""
 
 BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json", "README.md")
 
@@ -32,13 +32,14 @@ POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
 }
-"""Our pooling by the key of the pooling configuration; exactly one key must be true."""
+"""Our pooling for each key of the pooling configuration; exactly one key must be true."""
 
 UNUSED = "the pooler, which this folder does not use for its vectors"
 
 
 class SentenceFolder:
-    """Modules of a folder. Only Transformer, Pooling and Normalize are supported."""
+    """Modules of a sentence-transformers folder. Only Transformer, Pooling and Normalize are
+    supported."""
 
     def __init__(self, folder: Path) -> None:
         modules = modules_of(folder)
@@ -49,7 +50,7 @@ class SentenceFolder:
                 "Transformer, Pooling and optionally Normalize are supported, in this order."
             )
         self.home = folder if not modules[0][1] else _part(folder, modules[0][1])
-        """Folder of the encoder."""
+        """Folder with the encoder."""
 
         self.normalise = "Normalize" in kinds
         self.pooling = _pooling(_part(folder, modules[1][1]) / "config.json")
@@ -57,8 +58,11 @@ class SentenceFolder:
         self._folder, self._parts = folder, [path for _, path in modules[1:]]
 
     def keep(self, run: Path) -> None:
-        """Copy the module files into a run, so that an export can restore them. If the encoder has
-        a subfolder of its own, an export writes new module files instead."""
+        """Copy the module files into a run, so that an export can restore them.
+
+        If the encoder has a subfolder of its own, they are not copied, and an export writes new
+        ones.
+        """
         if self.home != self._folder:
             return
         (run / KEPT).mkdir()
@@ -72,7 +76,7 @@ class SentenceFolder:
                 shutil.copyfile(inside(path.parent, path.name), run / KEPT / part / path.name)
 
     def applied(self, found: Architecture) -> Architecture:
-        """Change the architecture of an encoder or decoder to one for sentence embeddings."""
+        """Convert the architecture of an encoder or decoder to one for sentence embeddings."""
         model = found.model
         if not isinstance(model, EncoderSettings | DecoderSettings):
             raise UserError(
@@ -127,7 +131,7 @@ def _pooling(path: Path) -> str:
 
 
 def _notes(folder: Path, home: Path) -> tuple[str, ...]:
-    """Check the settings in the other files and return notes for the user."""
+    """Check the settings in the other files, and return notes for the user."""
     notes = []
     for place, name in ((folder, "config_sentence_transformers.json"),
                         (home, "sentence_bert_config.json")):  # fmt: skip
@@ -150,8 +154,10 @@ def _notes(folder: Path, home: Path) -> tuple[str, ...]:
 
 
 def write_modules(settings: RunSettings, out: Path) -> None:
-    """Write the module files. There are none for vectors from BERT's pooler, which the format does
-    not support."""
+    """Write the module files.
+
+    Embeddings from BERT's pooler have none, because the format does not support them.
+    """
     model = settings.model
     assert isinstance(model, EncoderSettings | DecoderSettings)
     if model.pooling == "first" and "pooled" in model.heads:
@@ -177,8 +183,8 @@ def write_modules(settings: RunSettings, out: Path) -> None:
 
 
 def give_back_modules(run: LoadedRun, out: Path) -> bool:
-    """Copy the original files of an imported run if they still match its settings; return whether
-    they do."""
+    """Restore the original files of an imported run if they still match its settings; return
+    whether they do."""
     kept = run.folder / KEPT
     model = run.shape
     assert isinstance(model, EncoderSettings | DecoderSettings)

@@ -24,7 +24,7 @@ FEED_FORWARD = {
     "gated-silu": "swiglu",
     "gated-gelu_new": "geglu-tanh",
 }
-"""Our activations by the value of `feed_forward_proj`."""
+"""Our activation function for each value of `feed_forward_proj`."""
 
 IGNORED = {
     r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": (
@@ -121,15 +121,20 @@ class T5Family:
             raise given.error("architectures", f"is not supported; it must be {' or '.join(known)}")
 
     def _scales(self, given: ForeignConfig) -> bool:
-        """Whether decoder outputs are scaled. Files of transformers 5 have a key for it; in older
-        ones an untied softmax means version 1.1, which does not scale."""
+        """Whether decoder outputs are scaled before the softmax.
+
+        Files of transformers 5 have a key for it. In older files an untied softmax means version
+        1.1, which does not scale.
+        """
         if self.model_type != "t5":
             return False
         return given.flag("scale_decoder_outputs", given.flag("tie_word_embeddings", True))
 
     def _tied(self, given: ForeignConfig, names: Collection[str]) -> bool:
-        """Whether all embeddings are tied. Transformers 5 sets the key even for 1.1, whose file has
-        a separate softmax."""
+        """Whether all embeddings are tied.
+
+        Transformers 5 sets the key even for version 1.1, whose file has a separate softmax.
+        """
         return "lm_head.weight" not in names or self._scales(given)
 
 

@@ -1,4 +1,5 @@
-"""Captioners of Hugging Face: a ViT encoder and a GPT-2 decoder with cross-attention."""
+"""Image captioning models of Hugging Face: a ViT encoder and a GPT-2 decoder with
+cross-attention."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ CLASS = "VisionEncoderDecoderModel"
 SIDES = {"encoder": VIT.model_type, "decoder": GPT2.model_type}
 READER = {"front.": "source_front.", "stack.": "encoder."}
 WRITER = {"front.": "target_front.", "stack.": "decoder."}
-"""Prefixes of our tensors: those of a single-stack model, and of an encoder-decoder."""
+"""Prefixes of our tensors in the encoder-decoder, by their prefixes in a model with a single stack:
+for the encoder (`READER`) and the decoder (`WRITER`)."""
 
 IGNORED = {
     **{rf"encoder\.{name}": why for name, why in HIDDEN.items()},
@@ -90,7 +92,7 @@ class VisionEncoderDecoderFamily:
 
 
 def _side(given: ForeignConfig, side: str, names: Collection[str]) -> Architecture:
-    """Architecture of one side, read like a model of its own."""
+    """Read one side as if it were a model of its own."""
     own = {**given.nested(side), "architectures": None, "add_cross_attention": None}
     if own.get("model_type") != SIDES[side]:
         raise given.error(
@@ -140,13 +142,12 @@ def _model(reader: ImageEncoderSettings, writer: DecoderSettings) -> ImageSeq2Se
 
 
 def _other(value: T, same: T) -> T | None:
-    """Value of a decoder setting, or None if it equals that of the encoder."""
+    """Value of a decoder setting, or None if the encoder has the same."""
     return None if value == same else value
 
 
 def _alone(ours: ImageSeq2SeqSettings, kind: str) -> dict[str, Any]:
-    """Settings of one side as a model of its own. The remaining settings are compared at the
-    end."""
+    """Settings of one side as a model of its own. The other settings are compared at the end."""
     stack = ours.stack(kind)
     both_sides = (
         "d_model",
@@ -188,7 +189,7 @@ def _writer(ours: ImageSeq2SeqSettings) -> DecoderSettings:
 
 
 def _moved(pairs: Sequence[NamePair], prefix: str, places: Mapping[str, str]) -> list[NamePair]:
-    """Name pairs of a side, moved to their places in the encoder-decoder."""
+    """Name pairs of one side, with the tensor names that they have in the encoder-decoder."""
     moved = []
     for pair in pairs:
         start, _, rest = pair.ours.partition(".")
@@ -216,7 +217,7 @@ def _cross(writer: DecoderSettings) -> list[NamePair]:
 
 
 def unused(config: Config) -> dict[str, Tensor]:
-    """Tensors of ViT's pooler, which its class expects in a file but does not use."""
+    """Tensors of ViT's pooler, which `transformers` expects in the file but does not use."""
     width = config["encoder"]["hidden_size"]
     return {
         "encoder.pooler.dense.weight": torch.zeros(width, width),

@@ -17,7 +17,7 @@ from headway.settings.run import RunSettings
 from headway.settings.vision import ImageEncoderSettings, ImageSettings
 
 LARGEST = 1 << 14
-"""Maximum height and width in pixels."""
+"""Limit on height and width in pixels, so that an absurd configuration is an error."""
 
 HIDDEN = {
     r"(?:\w+\.)?embeddings\.mask_token": "embedding of masked patches; nothing is masked "
@@ -30,17 +30,17 @@ class VitFamily:
     model_type: str
     cls: str
     body: str
-    """Prefix of tensor names in models with a head."""
+    """Prefix of the tensor names of the body in models with a head."""
 
     heads: Mapping[str, Mapping[str, str]]
-    """Our heads and the foreign names of their layers, by suffix of the class name."""
+    """For each suffix of a class name, our heads and the foreign names of their layers."""
 
     distils: bool = False
     """Whether there is a distillation token after the class token."""
 
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
-    """Standard deviation of pixels if no preprocessor file sets it."""
+    """Standard deviation of the pixel values if no preprocessor file sets it."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = ForeignConfig(config)
@@ -117,7 +117,7 @@ class VitFamily:
         return config, said
 
     def _kind(self, given: ForeignConfig, names: Collection[str]) -> str:
-        """Suffix of the class name; if no class is named, it is derived from the tensors."""
+        """Suffix of the class name. If no class is named, it is derived from the tensors."""
         name = given.architecture()
         if name is None:
             layers = {kind: {f"{n}.weight" for n in heads.values()} or {"embeddings"}
@@ -160,7 +160,7 @@ class VitFamily:
 
 
 def _sides(given: ForeignConfig, key: str, default: int) -> tuple[int, int]:
-    """Read height and width in pixels from one number or a pair."""
+    """Read height and width in pixels from a number or a pair."""
     value = given.values.get(key, default)
     if isinstance(value, list | tuple) and len(value) == 2:
         height, width = value
@@ -179,7 +179,7 @@ def _side(image: ImageSettings) -> int | list[int]:
 
 
 def check_image(ours: ImageSettings, said: ImageSettings, name: str) -> None:
-    """Raise an error unless the input layer is a plain grid of patches."""
+    """Raise an error unless the input layer of the model is a plain grid of patches."""
     if ours.step != ours.patch:
         raise UserError(
             f"{name} does not support model.image.stride = {ours.stride}; the stride must equal "
@@ -194,7 +194,8 @@ def check_image(ours: ImageSettings, said: ImageSettings, name: str) -> None:
 
 
 def front_pairs(image: ImageSettings, prefix: str) -> list[NamePair]:
-    """Name pairs of patches, special tokens, and the one table of positions for both."""
+    """Name pairs of the patch embedding, the special tokens, and the table of positions that both
+    share."""
     front, extra = f"{prefix}embeddings", image.extra
     _, n_lines, n_columns = image.grid
     channels, patch = image.channels, image.patch
@@ -264,4 +265,4 @@ DEIT = VitFamily(
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
 )
-"""ViT with a token that is trained by distillation from a teacher."""
+"""DeiT: ViT with an additional token that is trained by distillation from a teacher."""

@@ -17,30 +17,31 @@ from headway.settings.audio import AudioSeq2SeqSettings, AudioSettings
 from headway.settings.run import RunSettings
 
 NORM_EPS = 1e-5
-"""Epsilon of all norms; it cannot be configured."""
+"""Epsilon of all norms; Whisper has no key for it."""
 
 WIDE = 3
 """Kernel size of the convolutions, in frames."""
 
 STRIDES = (1, 2)
+"""Strides of the two convolutions, which halve the number of frames."""
 
 CONVOLUTION = TensorTransform(
     lambda t: t.permute(0, 2, 1).flatten(1),
     lambda t: t.unflatten(1, (WIDE, -1)).permute(0, 2, 1),
 )
-"""Conversion of convolution weights: theirs are (out, in, time), ours are a matrix over three
-frames."""
+"""Conversion of convolution weights. Foreign weights are (out, in, time), ours are a matrix over
+three frames."""
 
 NOT_FOLLOWED = {"begin_suppress_tokens": None, "suppress_tokens": None, "forced_decoder_ids": None}
-"""Keys that are represented by roles of tokens, not by `decode.*`."""
+"""Keys of the generation configuration that are ignored, because roles of tokens represent them."""
 
 
 @dataclass(frozen=True)
 class WhisperNames:
-    """Names of the parts of Whisper in one file format."""
+    """Names of the parts of Whisper in one of its file formats."""
 
     layer: str
-    """Name between the side and the layer number."""
+    """Part of a tensor name between the side (encoder or decoder) and the layer number."""
 
     attention: str
     cross: str
@@ -48,11 +49,11 @@ class WhisperNames:
     """Names of the q, k, v and output projections."""
 
     norms: tuple[str, str, str]
-    """Norms before self-attention, before cross-attention and before the feed-forward layer."""
+    """Names of the norms before self-attention, cross-attention and the feed-forward layer."""
 
     hidden: tuple[str, str]
     final_norms: tuple[str, str]
-    """Final norms of encoder and decoder."""
+    """Names of the final norms of encoder and decoder."""
 
     words: str
     positions: str
@@ -142,8 +143,11 @@ class WhisperFamily:
 
 
 def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> AudioSeq2SeqSettings:
-    """Settings of a Whisper model of these sizes. Positions are learned, so the encoder's rounded
-    sinusoids are read from the file."""
+    """Settings of a Whisper model with these sizes.
+
+    Positions are treated as learned, so that the encoder's rounded sinusoids are read from the
+    file.
+    """
     audio = AudioSettings(
         bands=bands, positions="learned", max_rows=max_rows, pad_s=window_s(max_rows)
     )
@@ -158,7 +162,7 @@ def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> AudioSeq2Seq
 
 
 def window_s(max_rows: int) -> float:
-    """Length in seconds of a recording with this many encoder positions."""
+    """Duration in seconds of the audio that fills this number of encoder positions."""
     usual = AudioSettings(strides=STRIDES)
     return max_rows * usual.row_seconds
 

@@ -63,12 +63,14 @@ from headway.tasks.readout import OneVector, readout_of
 from headway.tokens.tokenizer import Tokenizer
 
 SCORES_AT_ONCE = 1 << 25
-"""Maximum number of logits that a graph returns per call while a prompt is read. Only those of the
-last token are used."""
+"""Limit on the logits that a graph returns per call while a prompt is read: 128 MB in fp32.
+
+Only the logits of the last token are used.
+"""
 
 
 def onnx_engine(folder: Path, settings: RunSettings) -> OnnxEngine:
-    """Make the engine; an implementation of `tasks.engines.Make`."""
+    """Make the engine for an exported folder; an implementation of `tasks.engines.Make`."""
     return OnnxEngine(folder, settings)
 
 
@@ -113,7 +115,7 @@ class OnnxEngine(Engine):
         return GraphRecognizer(self, tokenizer, settings, self.front, weight)
 
     def rows(self, source: Any) -> int:
-        """Number of positions that the encoder outputs for a source."""
+        """Number of positions that the encoder returns for a source."""
         if self.front is None:
             return len(source)
         if isinstance(self.front, AudioSettings):
@@ -121,7 +123,8 @@ class OnnxEngine(Engine):
         return self.front.rows_of(len(source), *source.shape[2:])
 
     def read(self, sources: Sequence[Any]) -> dict[str, GraphArray]:
-        """Encode texts, images or recordings: the inputs of the decoder graph, and `CTC`."""
+        """Encode texts, images or recordings; return inputs of the decoder graph, and `CTC` if the
+        model has it."""
         inputs = text_inputs(sources) if self.front is None else media_inputs(sources)
         return source_inputs(self.graphs[ENCODER].call, inputs)
 
@@ -132,8 +135,10 @@ class OnnxEngine(Engine):
     def cross_attention(
         self, name: str, sources: Sequence[Any], texts: TokenLists
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Cross-attention of each text, from the decoder output `name` ((T S), or (H T S) by head),
-        and the logits of its first token (V)."""
+        """Cross-attention of each text, and the logits of its first token.
+
+        `name` is the decoder output: (T S), or (H T S) with heads.
+        """
         found: dict[int, Tensor] = {}
         first: dict[int, Tensor] = {}
         lengths = [self.rows(source) for source in sources]
@@ -162,7 +167,7 @@ class OnnxEngine(Engine):
 
 
 class GraphSteps:
-    """Decoding steps on a graph, as `DecodingSteps`.
+    """Decoding steps on a graph; an implementation of `DecodingSteps`.
 
     Each hypothesis is a row with its own cache. Until the first output token is chosen, all
     hypotheses of a source share one row.
@@ -172,7 +177,7 @@ class GraphSteps:
         self.cached_graph, self.n_sources, self.width = cached_graph, n_sources, width
         self.device, self.attention_BWS = torch.device("cpu"), torch.empty(0)
         self.first_BV: Tensor | None = None
-        """Log-probabilities of the first tokens, if a prompt has been read already."""
+        """Log-probabilities of the first output tokens, if a prompt has already been read."""
 
         self.is_one = True
 
@@ -214,7 +219,7 @@ class GraphSteps:
 
 
 class GraphSourceSearcher(Searcher):
-    """Search for encoder-decoders on two graphs. `weight`: weight of the CTC scores."""
+    """Search for encoder-decoders, which have two graphs. `weight`: weight of the CTC scores."""
 
     def __init__(
         self,
@@ -246,7 +251,7 @@ class GraphSourceSearcher(Searcher):
 
 
 class GraphRecognizer(DecoderRecognizer):
-    """Speech recognition with an encoder-decoder on two graphs."""
+    """Speech recognition with an encoder-decoder, which has two graphs."""
 
     def __init__(
         self,
@@ -285,7 +290,7 @@ class GraphRecognizer(DecoderRecognizer):
 
 
 class GraphTextSearcher(Searcher):
-    """Search for language models on one graph."""
+    """Search for language models, which have one graph."""
 
     def __init__(
         self, graph: Session, settings: DecodeSettings, specials: SpecialTokens, context: int | None
@@ -326,10 +331,10 @@ TOKENS_AT_ONCE = 4096
 
 
 class PassThroughHead(nn.Module):
-    """Head that returns its input: the graph has already computed the output."""
+    """Output head that returns its input, because the graph has already computed the output."""
 
     def __init__(self, transitions: Tensor | None = None) -> None:
-        """`transitions`: transition scores of a CRF, for tagging tasks."""
+        """`transitions`: transition scores of the CRF, if a tagger has one."""
         super().__init__()
         self.transitions = transitions
 
@@ -338,7 +343,7 @@ class PassThroughHead(nn.Module):
 
 
 class GraphTextEncoder(Encoder):
-    """Text encoder whose output is already that of the head, computed by a graph."""
+    """Text encoder on a graph; its output is already that of the head."""
 
     def __init__(self, graph: Session, settings: RunSettings) -> None:
         super().__init__(nn.Identity(), nn.Identity(), nn.ModuleDict(), "mean")
@@ -352,8 +357,8 @@ class GraphTextEncoder(Encoder):
         self.heads["words"] = self.heads["classes"] = PassThroughHead()
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        """Output of the graph: a row for each token (words, tags) or for each text (classes,
-        vectors)."""
+        """Return the output of the graph: one row per token (words, tags) or per text (classes,
+        embeddings)."""
         lengths = list(layout.known_lengths())
         numbers_N = torch.zeros_like(tokens_N) if segments_N is None else segments_N
         texts = [part.tolist() for part in tokens_N.split(lengths)]
@@ -375,7 +380,7 @@ class GraphTextEncoder(Encoder):
 
 
 class ImageCollator(ImageFront):
-    """Front that only collates images; the graph embeds them."""
+    """Input layer that only collates images; the graph embeds them."""
 
     def __init__(self, shape: ImageSettings) -> None:
         Front.__init__(self)
@@ -383,7 +388,7 @@ class ImageCollator(ImageFront):
 
 
 class AudioCollator(AudioFront):
-    """Front that only collates recordings; the graph embeds them."""
+    """Input layer that only collates recordings; the graph embeds them."""
 
     def __init__(self, shape: AudioSettings) -> None:
         Front.__init__(self)
@@ -391,8 +396,10 @@ class AudioCollator(AudioFront):
 
 
 class GraphMediaEncoder(Encoder):
-    """Encoder of images, videos or recordings whose output is that of the heads: classes, and a
-    vector if the graph has one."""
+    """Encoder of images, videos or recordings on a graph; its output is that of the heads.
+
+    It has classes, and an embedding if the graph returns one.
+    """
 
     def __init__(self, graph: Session, settings: RunSettings) -> None:
         shape = media_settings(settings)
@@ -406,12 +413,12 @@ class GraphMediaEncoder(Encoder):
         self.graph, self.names = graph, [n for n in (LOGITS, EMBEDDING) if n in graph.outputs]
         self.heads["classes"] = self.heads["ctc"] = PassThroughHead()
         self.anchor = nn.Parameter(torch.zeros(0))
-        """Empty parameter that gives the model a device."""
+        """Empty parameter, from which callers find the device of the model."""
 
     def forward(
         self, given: ImageBatch | AudioBatch, layout: Layout, segments_N: Tensor | None = None
     ) -> Tensor:
-        """One row per item: its class logits, then its vector."""
+        """Return one row per item: its class logits, then its embedding."""
         found = [self._read(items) for items in graph_batches(given, layout)]
         numbers = np.concatenate([places for places, _ in found])
         rows = np.concatenate([np.concatenate([x[n] for n in self.names], 1) for _, x in found])
@@ -439,7 +446,7 @@ class GraphMediaEncoder(Encoder):
         return {"classes": x_ND[:, : self.n_classes]}
 
     def cosine_head(self, scale: float) -> Callable[[Tensor], Tensor]:
-        """Return the head unchanged: the graph has already applied the scale."""
+        """Return the head unchanged, because the graph has already applied the scale."""
         return self.heads["classes"]
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
@@ -447,7 +454,8 @@ class GraphMediaEncoder(Encoder):
 
 
 class GraphCtcEncoder(GraphMediaEncoder, AudioEncoder):
-    """Speech encoder whose output is that of the CTC head: one row of logits per frame."""
+    """Speech encoder on a graph; its output is that of the CTC head, one row of logits per
+    frame."""
 
     def forward(
         self, given: ImageBatch | AudioBatch, layout: Layout, segments_N: Tensor | None = None
@@ -467,7 +475,7 @@ class GraphCtcEncoder(GraphMediaEncoder, AudioEncoder):
 def graph_batches(
     given: ImageBatch | AudioBatch, layout: Layout
 ) -> Iterator[tuple[list[int], list[GraphArray]]]:
-    """Split a flat batch into batches for the graph; yield the indices and items of each."""
+    """Split a flat batch into batches for the graph; yield the indices and the items of each."""
     if isinstance(given, ImageBatch):
         assert given.order_N is None, "images of one size"
         (group,) = given.groups

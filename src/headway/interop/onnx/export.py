@@ -1,4 +1,4 @@
-"""`headway export --to onnx`: graphs for onnxruntime and other programs that read ONNX."""
+"""`headway export --to onnx`: writes graphs for onnxruntime and other programs that read ONNX."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ from headway.settings.model import AudioEncoderSettings, AudioSeq2SeqSettings
 from headway.tasks.loaded_run import LoadedRun
 
 OPSET = 20
-"""Version of the operator set; onnxruntime supports it since 1.17."""
+"""Version of the ONNX operator set, which onnxruntime supports since 1.17."""
 
 MADE_BY = "pkg.torch.onnx.class_hierarchy"
-"""Metadata key in which torch's exporter stores the module classes of an operator."""
+"""Metadata key in which torch's exporter stores the module classes that an operator comes from."""
 
 ONE_FILE = 1_800_000_000
-"""Limit on the bytes of weights inside the `.onnx` file, because the format is limited to 2 GB."""
+"""Limit on the bytes of weights inside the `.onnx` file. Larger weights get a file of their own,
+because the format is limited to 2 GB."""
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
@@ -68,7 +69,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) ->
 
 
 def _facts(run: LoadedRun, graph: Graph) -> dict[str, str]:
-    """Metadata of an ONNX file."""
+    """Metadata that is stored in an ONNX file."""
     facts: dict[str, Any] = {"headway_version": __version__, "task": run.settings.task}
     if run.settings.labels:
         facts["labels"] = json.dumps(run.settings.labels, ensure_ascii=False)
@@ -95,7 +96,7 @@ def _write_graph(
             verbose=False,
         )
         assert program is not None
-        # Encoder and decoder graph use different rows of the matrices of cross attention.
+        # The encoder and the decoder graph use different rows of the cross-attention matrices.
         optimizer.fold_constants(program.model, input_size_limit=2**62, output_size_limit=2**62)
         optimizer.remove_unused_nodes(program.model)
         _name_axes(program.model, graph)
@@ -114,7 +115,7 @@ def _write_graph(
 
 
 def _of_fronts(model: Any) -> list[str]:
-    """Names of the operators of the image and audio fronts."""
+    """Names of the operators in the input layers for images and audio."""
     names = [cls.__qualname__ for cls in (ImageFront, AudioFront)]
     made_by = {node.name: node.metadata_props.get(MADE_BY, "") for node in model.graph}
     return [node for node, classes in made_by.items() if any(name in classes for name in names)]
@@ -126,7 +127,7 @@ def _n_bytes(graph: Graph) -> int:
 
 
 def _name_axes(model: Any, graph: Graph) -> None:
-    """Rename axes to our names; torch numbers them."""
+    """Rename dynamic axes to our names in place of torch's numbers."""
     names: dict[str, str] = {}
     for value in model.graph.inputs:
         for axis, name in graph.axes[value.name].items():
@@ -147,7 +148,7 @@ def _plain(size: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the log messages and warnings of torch's exporter."""
+    """Silence log messages and warnings of torch's exporter within the context."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "root")]
     before = [logger.level for logger in loggers]
     try:
@@ -162,10 +163,10 @@ def _quiet() -> Iterator[None]:
 
 
 def quantise(whole: Path, path: Path, *, large: bool, leave: Collection[str] = ()) -> None:
-    """Quantise weights to 8 bits with one scale per column; activations are quantised at run time.
+    """Quantize weights to 8 bits with one scale per column; activations are quantized at run time.
 
     Weights are unsigned, because signed products overflow on CPUs without VNNI. Embeddings, norms,
-    products inside attention, and the operators in `leave` are not quantised.
+    products inside attention, and the operators in `leave` are not quantized.
     """
     library = needs("onnxruntime.quantization", "onnx")
     model = needs("onnx", "onnx").load(whole)
@@ -184,9 +185,10 @@ def quantise(whole: Path, path: Path, *, large: bool, leave: Collection[str] = (
 
 
 def _plain_products(graph: Any) -> None:
-    """Replace Gemm with a stored matrix by MatMul and Add, with a transposed copy of the matrix.
+    """Replace Gemm operators with a stored matrix by MatMul and Add, with a transposed copy of the
+    matrix.
 
-    The quantiser also does this, but transposes the matrix in place, although embeddings may share
+    The quantizer also does this, but transposes the matrix in place, although embeddings may share
     it.
     """
     helper, arrays = needs("onnx.helper", "onnx"), needs("onnx.numpy_helper", "onnx")

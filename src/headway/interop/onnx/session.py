@@ -1,6 +1,6 @@
-"""Inference with an ONNX file in onnxruntime, and checks that the file belongs to a run.
+"""Run an ONNX file in onnxruntime, after checking that it belongs to the run.
 
-Another model's graph would return wrong outputs without an error.
+A graph of another model would return wrong outputs without an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.settings.task_rows import spec_of
 
 
 class Session:
-    """An ONNX graph: arrays by name in, all outputs by name out."""
+    """Loaded ONNX graph: arrays by name in, all outputs by name out."""
 
     def __init__(self, path: Path) -> None:
         runtime = needs("onnxruntime", "onnx")
@@ -41,7 +41,8 @@ class Session:
         self.outputs = {value.name: value.shape for value in self.session.get_outputs()}
 
     def call(self, inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
-        """Run the graph. Inputs that it does not have are ignored: no output depends on them."""
+        """Run the graph. Inputs that it does not have are ignored, because no output depends on
+        them."""
         known = {name: x for name, x in inputs.items() if name in self.inputs}
         return dict(zip(self.outputs, self.session.run(list(self.outputs), known), strict=True))
 
@@ -52,7 +53,7 @@ class Session:
 
     @property
     def heads(self) -> dict[str, tuple[int, int]]:
-        """Number and width of the heads, by names of the past inputs of the graph."""
+        """Number and width of the attention heads, by the names of the cache inputs."""
         return {
             name: (shape[1], shape[3])
             for name, shape in self.inputs.items()
@@ -67,11 +68,11 @@ class Session:
 
 
 SPARE = (STATES, TRANSITIONS, CROSS_HEADS)
-"""Optional outputs, which not all exported folders have."""
+"""Optional outputs, which not all exported graphs have."""
 
 
 def expected_graphs(settings: RunSettings) -> dict[str, Graph]:
-    """Graphs that an export of the run would have, by name, from a model without weights."""
+    """Graphs that an export of the run would have, by name; built without weights."""
     assert settings.model is not None
     model = build_model(settings.model, device="meta")
     with torch.device("meta"):
@@ -79,8 +80,8 @@ def expected_graphs(settings: RunSettings) -> dict[str, Graph]:
 
 
 def check_graph(path: Path, wanted: Graph, graph: Session, settings: RunSettings) -> None:
-    """Raise an error if a file belongs to another task, to another model or to another graph of
-    it."""
+    """Raise an error if a file belongs to another task or model, or is another graph of this
+    model."""
     task = graph.facts.get("task")
     if task != settings.task:
         raise _other(path, f"its task is {task}, but the task in config.toml is {settings.task}")
