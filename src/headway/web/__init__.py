@@ -1,1 +1,2 @@
-"""Pages that are single files: their sources (see `README.md`), and the code that adds the data."""
+"""Self-contained HTML pages: the sources of their scripts and styles (see `README.md`), and the
+code that adds the data."""

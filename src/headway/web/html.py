@@ -1,6 +1,7 @@
-"""Make one HTML file from the sources in this folder and the data. It makes no network requests.
+"""Make a self-contained HTML file from the sources in this folder and packed data.
 
-Scripts are allowed by the hash of their text, so that nothing else can run in the page.
+The page makes no network requests. Scripts are allowed by the hash of their text, so that nothing
+else can run in the page.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 
 COMMENT = re.compile(r"^[ \t]*(?://.*|/\*(?:[^*]|\*(?!/))*\*/)[ \t]*$", re.MULTILINE)
-"""Comments on lines of their own. A page contains neither these nor indentation: without them it is
-a tenth smaller. No string of the sources spans lines, so none can match."""
+"""Comments on lines of their own.
+
+They and indentation are removed from pages, which makes them a tenth smaller. No string of the
+sources spans several lines, so none can match.
+"""
 
 
 def page_data(
@@ -26,10 +30,10 @@ def page_data(
     run: Mapping[str, object],
     order: Collection[str],
 ) -> dict[str, object]:
-    """Assemble the data of a page, which is packed with `pack` or sent to a live page.
+    """Assemble the data of a page, which is then packed with `pack` or sent to a live page.
 
-    `README.md` describes a look. `shared` has the sections that do not depend on the look, `run`
-    the facts of the model in the header, `order` the names of the tabs.
+    `README.md` describes the data of a look. `shared` has the sections that all looks share, `run`
+    the facts about the model in the header, `order` the names of the tabs.
     """
     return {
         "title": title,
@@ -41,8 +45,10 @@ def page_data(
 
 
 def page_html(title: str, packed: str, panels: Collection[str], live: bool = False) -> str:
-    """Make the HTML of a page with these panels and the packed data. A `live` page may connect to
-    the server that it came from, and to no other."""
+    """Make the HTML of a page from the names of its panels and the packed data.
+
+    A `live` page may connect to the server that it came from, and to no other.
+    """
     texts = scripts(panels, live)
     style = [FOLDER / "style.css", *_files(panels, "css")]
     parts = {
@@ -56,8 +62,10 @@ def page_html(title: str, packed: str, panels: Collection[str], live: bool = Fal
 
 
 def scripts(panels: Collection[str], live: bool = False) -> list[tuple[str, str]]:
-    """Name and text of each script: the core, each panel in its own block, then main. A syntax
-    error in a panel therefore affects only that panel."""
+    """Name and text of each script: the core, each panel in its own block, then main.
+
+    A syntax error in a panel therefore affects only that panel.
+    """
     core = "\n".join(map(_compact, sorted(FOLDER.glob("core/*.js"))))
     found = [("", core)]
     found += [(path.stem, f"{{\n{_compact(path)}\n}}") for path in _files(panels, "js")]
@@ -78,8 +86,8 @@ def _compact(path: Path) -> str:
 
 
 def policy(sources: Sequence[str], live: bool = False) -> str:
-    """Content security policy: the page may run these scripts and show embedded media, nothing
-    else."""
+    """Content Security Policy: the page may run exactly these scripts and show embedded media,
+    nothing else."""
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in sources)
     connect = "'self'" if live else "'none'"
     return (

@@ -1,4 +1,4 @@
-"""Pack the data of a page into one text: a JSON header and small arrays, deflated, in base64.
+"""Pack the data of a page into one string: a JSON header and binary arrays, deflated, in base64.
 
 Attention as JSON numbers would be fifty times larger than in eight bits. Base64 also ensures that
 no text of a model can end the script element that holds it.
@@ -31,14 +31,15 @@ LARGEST_HALF = 65504.0
 """Largest finite number of IEEE 754 half precision."""
 
 ALIGNED = 4
-"""A typed array of 32-bit numbers must begin at a multiple of its element size in bytes."""
+"""Alignment of arrays in bytes: a typed array of 32-bit numbers must begin at a multiple of its
+element size."""
 
 DATA = re.compile(r'<script[^>]* id="data"[^>]*>([^<]*)</script>')
 
 
 @dataclass(frozen=True)
 class PackedArray:
-    """Numbers that are stored as bytes and become a typed array with a shape in the page.
+    """Array that is stored as bytes and becomes a typed array with a shape in the page.
 
     `u8` is linear between the lowest and the highest value, with an error of at most 1/510 of their
     distance. `sqrt8` is finer near the lowest value, with an error of at most 1/255, for weights
@@ -48,8 +49,10 @@ class PackedArray:
     values: Any
     kind: str = "u8"
     ends: tuple[float, float] | None = None
-    """Ends of the scale of eight bits; None: the lowest and the highest value. A wider scale is
-    coarser and compresses better."""
+    """Values at the ends of the 8-bit scale; None: the lowest and the highest value.
+
+    A wider scale is coarser and compresses better.
+    """
 
     def numpy(self) -> np.ndarray:
         values = self.values
@@ -59,7 +62,7 @@ class PackedArray:
 
 
 class _Writer:
-    """Collect the bytes of arrays while converting a tree to plain JSON."""
+    """Converts a tree of values to plain JSON, and collects the bytes of its arrays."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -94,7 +97,7 @@ class _Writer:
 def _encode(
     values: np.ndarray, kind: str, ends: tuple[float, float] | None
 ) -> tuple[np.ndarray, str, float, float]:
-    """Return the codes of the values, the kind that was used, and the ends of the scale."""
+    """Return the codes of the values, the encoding that was used, and the ends of the scale."""
     if kind == "f16" and values.size and float(np.abs(values).max()) > LARGEST_HALF:
         kind = "f32"
     if kind not in ("u8", "sqrt8"):
@@ -124,7 +127,7 @@ def pack(tree: Any) -> str:
 
 
 def unpack(text: str) -> Any:
-    """Read the data of a page or of a packed text; `PackedArray`s become NumPy arrays."""
+    """Unpack the data of a page or of a packed string; `PackedArray`s become NumPy arrays."""
     found = DATA.search(text)
     raw = zlib.decompress(base64.b64decode(found[1] if found else text))
     (size,) = struct.unpack_from("<I", raw)
