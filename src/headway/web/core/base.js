@@ -93,6 +93,7 @@ const percent = (x) => (x > 0 && x < 0.005 ? "<1 %" : Math.round(100 * x) + " %"
  * @type {HTMLElement | null}
  */
 let tipNode = null;
+
 /**
  * Moves the label beside the pointer to an event and shows a text; null removes it.
  * @param {MouseEvent | null} event

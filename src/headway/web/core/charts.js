@@ -547,7 +547,7 @@ function axisLabels(look, { columns, block }, name) {
 }
 
 /**
- * A patch of an image with its neighbours, where there is one.
+ * A patch of an image with its neighbours; nothing without an image.
  * @param {string | null | undefined} seen
  */
 const patch = (seen) => seen && el("img", { class: "patch", src: seen, alt: "" });

@@ -17,6 +17,7 @@ const STOPS = {
     diverging: ["#9ccdfb", "#4a94dc", "#25507f", "#1c2127", "#7a4516", "#e08a30", "#ffd9a6"],
   },
 };
+
 /** @type {Record<string, Rgb[]>} */
 const tables = {};
 
@@ -44,13 +45,16 @@ function colourTable(map) {
  * @type {(x: number, map?: ColourMap) => Rgb}
  */
 const colour = (x, map = "blues") => colourTable(map)[Math.round(255 * clamp(x || 0, 0, 1))];
+
 /** @type {(rgb: Rgb) => string} */
 const css = (rgb) => `rgb(${rgb.join(",")})`;
+
 /**
  * The colour of readable text on this background.
  * @type {(rgb: Rgb) => string}
  */
 const ink = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14181d" : "#ffffff");
+
 /**
  * The colour of the i-th line of a chart.
  * @type {(i: number) => string}

@@ -89,6 +89,7 @@ const shaped = (array, shape) => Object.assign(array, { shape });
 
 /** @type {Float32Array | null} */
 let halves = null;
+
 /**
  * The number of each code.
  * @param {string} kind

@@ -3,10 +3,13 @@
 
 /** Most labels of a confusion matrix: with more, the most frequent mistakes are listed. */
 const MOST_LABELS = 40;
+
 /** @type {(x: number | undefined) => string} */
 const share = (x) => (isFiniteNumber(x) ? (100 * x).toFixed(1) : "–");
+
 /** @param {number} x */
 const whole = (x) => x.toLocaleString("en");
+
 /** @type {(x: number) => string} */
 const sure = (x) => (Number.isFinite(x) ? x.toFixed(2) : "");
 
@@ -50,6 +53,7 @@ function attempt(make) {
     return null;
   }
 }
+
 /**
  * What `make` makes of each entry, without those that are damaged.
  * @template T, R
@@ -300,6 +304,7 @@ const drawDistilled = (host, found) =>
  */
 const figure = (one, title, ...under) =>
   el("figure", {}, seen(one, title), el("figcaption", {}, under));
+
 /** @param {ExampleFigure} one */
 const told = (one) => `true: ${one.true}, predicted: ${one.said}`;
 

@@ -116,6 +116,7 @@ function roleOf(page, kind, layer, head) {
  * @type {WeakMap<AttentionKind, {key: string, tiles: HTMLCanvasElement[][]}>}
  */
 const kept = new WeakMap();
+
 /**
  * @param {AttentionKind} kind
  * @param {View} view

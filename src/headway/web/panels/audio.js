@@ -115,6 +115,7 @@ function measured(page) {
 /** Most lanes of words, and their height in pixels. */
 const LANES = 4,
   LANE = 25;
+
 /**
  * Words at their times, in lanes so that labels do not overlap. A word without a free lane is a tick
  * with a tooltip.

@@ -4,8 +4,10 @@
 /** Height of a row and gap between two columns, in pixels. */
 const ROW = 27,
   GAP = 26;
+
 /** @param {string} piece */
 const clean = (piece) => piece.replace(/▁/g, " ").trim() || "␣";
+
 /** @type {(s: BeamSection, i: number) => boolean} */
 const isDead = (s, i) => ["cut", "lost"].includes(s.fate[i]);
 
@@ -32,6 +34,7 @@ const words = (s, i) =>
       .map((n) => (s.place[n] || s.fate[n] === "lost" ? "" : s.piece[n]))
       .join(""),
   );
+
 /**
  * The text beside the pointer on node `i`.
  * @type {(s: BeamSection, i: number) => string}

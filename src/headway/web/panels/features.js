@@ -8,8 +8,10 @@ const SORTS = [
   ["strength", "maximum activation"],
   ["effect", "effect"],
 ];
+
 /** Most factors in the list. */
 const LISTED = 25;
+
 /** @param {[stack: string, layer: number]} site */
 const siteName = ([stack, layer]) =>
   (stack === "self" ? "" : `${stack} `) + (layer ? `layer ${layer}` : "embedding");

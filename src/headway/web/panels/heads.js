@@ -8,9 +8,11 @@
 const nameOf = (page, one) =>
   page.head(one.kind, one.layer, one.head) +
   (one.number === one.head ? "" : ` (was ${one.number + 1})`);
+
 /** @type {(page: Page, one: HeadMetrics) => void} */
 const open = (page, one) =>
   page.set({ tab: "attention", kind: one.kind, layer: one.layer, head: one.head, map: null });
+
 /**
  * The roles for which this model has scores.
  * @param {HeadsSection} section

@@ -175,9 +175,9 @@ function outline(brush, field, n, level, [left, top, wide, tall], thick) {
   }
 }
 
-// One frame with its map: clear where weights are large and dark or foggy elsewhere, or warm colours there.
 /** Colours over the image. */
 const VEIL = { light: [8, 10, 14], fog: [236, 240, 246] };
+
 /**
  * Draws one frame with its map: clear where weights are large and dark or foggy elsewhere, or warm
  * colours there.
@@ -236,6 +236,7 @@ function overlay(canvas, image, cells, section, { width, high, style, strength }
 
 /** @param {Float32Array} cells */
 const most = (cells) => cells.reduce((a, b) => Math.max(a, b), 0);
+
 /**
  * @param {ImageSection} section
  * @param {number} t

@@ -11,6 +11,7 @@ const WORDS = {
   undecided: ["?", "warn"],
   "cannot tell": ["–", "warn"],
 };
+
 /** @type {Record<string, string>} */
 const STANCES = {
   agrees: "agrees",
@@ -19,6 +20,7 @@ const STANCES = {
   differs: "different finding",
   context: "background",
 };
+
 /** @param {number | null | undefined} x */
 const spoken = (x) => (typeof x === "number" && Number.isFinite(x) ? number(x) : "?");
 

@@ -11,6 +11,7 @@ const at = (array, l, r) => array[l * array.shape[1] + r];
  * @type {(section: LensSection, l: number) => string}
  */
 const named = ({ layers }, l) => layers[l].replace(/^layer |^with /, "");
+
 /**
  * The output that is decided in the highest layer.
  * @param {(number | null)[]} decided

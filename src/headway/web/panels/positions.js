@@ -65,8 +65,10 @@ const fact = (name, value, text) =>
       typeof value === "number" ? number(value) : value,
     ),
   );
+
 /** @param {string} text */
 const said = (text) => el("p", { class: "small soft" }, text);
+
 /** @type {(values: Float32Array, from?: number) => Point[]} */
 const points = (values, from = 1) => Array.from(values, (y, i) => [i + from, y]);
 

@@ -25,6 +25,7 @@
  * @type {Record<string, string>}
  */
 const NAMES = { source: "source", target: "prefix", text: "text" };
+
 /**
  * A line of tokens with its label; the tokens are put into the second node.
  * @param {string} label

@@ -3,6 +3,7 @@
 
 /** @param {Metric} metric */
 const better = ({ lower }) => (lower ? "lower ↓" : "higher ↑");
+
 /** @type {(value: number | null, digits: number) => string} */
 const written = (value, digits) => (value === null ? "–" : value.toFixed(digits));
 

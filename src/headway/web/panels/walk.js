@@ -18,6 +18,7 @@
  * @param {number} n
  */
 const below = (n) => String(n).replace(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[Number(digit)]);
+
 /**
  * The dot product of `b` and the part of `a` that begins at `at`.
  * @type {(a: Numbers, b: Numbers, at?: number) => number}
@@ -27,6 +28,7 @@ const dot = (a, b, at = 0) => {
   for (let i = 0; i < b.length; i++) sum += a[at + i] * b[i];
   return sum;
 };
+
 /**
  * The index of the value that is furthest from zero.
  * @param {number[] | Float32Array} list
@@ -36,6 +38,7 @@ const largest = (list) => {
   for (let i = 1; i < list.length; i++) if (Math.abs(list[i]) > Math.abs(list[best])) best = i;
   return best;
 };
+
 /**
  * The three largest products, as text.
  * @param {{a: number, b?: number, name: string}[]} pairs
@@ -65,6 +68,7 @@ const gelu = (/** @type {number} */ x) => (x * (1 + erf(x / Math.SQRT2))) / 2,
  * @param {number} x
  */
 const near = (x) => (x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)))) / 2;
+
 /** @type {Record<string, (x: number) => number>} */
 const ACTS = {
   relu,

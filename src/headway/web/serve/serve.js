@@ -5,6 +5,7 @@
 // no task is known by its name. Output of a model is inserted as text, never as markup.
 
 const KEY = "headway-key";
+
 /** @type {ServeState} */
 const APP = {
   models: [],
@@ -24,6 +25,7 @@ const APP = {
 /** @returns {Record<string, string>} */
 const keyHeader = () =>
   sessionStorage.getItem(KEY) ? { Authorization: "Bearer " + sessionStorage.getItem(KEY) } : {};
+
 /**
  * A node by its name in `data-serve`.
  * @param {string} name
@@ -52,6 +54,7 @@ const messageOf = (/** @type {unknown} */ error) =>
 /** @returns {ModelFacts} */
 const own = () => theModel().headway;
 const isMedia = () => own().reads !== "text";
+
 /**
  * Name and file types of each kind of media.
  * @type {Record<MediaKind, [name: string, accept: string]>}
@@ -105,6 +108,7 @@ function theInput() {
  */
 const byLine = (given) =>
   own().writes && !own().continues && typeof given === "string" && given.trim().includes("\n");
+
 /** @param {string} line */
 const isLine = (line) => line.trim() !== "";
 
@@ -439,6 +443,7 @@ function show(host, answer, whole) {
  * @param {string} text
  */
 const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
+
 /**
  * A value as Python writes it.
  * @param {unknown} value
@@ -785,6 +790,7 @@ const FIRST = [
   "groups",
   "diversity",
 ];
+
 /** @param {ModelOption} option */
 const rank = ({ name }) => FIRST.indexOf(name) + 1 || FIRST.length + 1;
 
@@ -1220,7 +1226,12 @@ function draw() {
             ),
           el(
             "button",
-            { class: "tool", "aria-label": "dark or light", "data-serve": "theme", onclick: turn },
+            {
+              class: "tool",
+              "aria-label": "switch between dark and light theme",
+              "data-serve": "theme",
+              onclick: turn,
+            },
             sign(),
           ),
         ),
