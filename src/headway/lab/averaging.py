@@ -32,16 +32,20 @@ if TYPE_CHECKING:
 
 StateDict = Mapping[str, Tensor]
 KEPT = 16
+"""Checkpoints that a run keeps: twice those of the verdict, so that a plot shows the effect of
+more."""
+
 TAKEN = 8
-"""Number of averaged checkpoints that the verdict is about."""
+"""Number of averaged checkpoints on which the verdict is based."""
 
 SCHEDULES = {"constant": "constant learning "
     "rate", "inverse-sqrt": "inverse square root, as in the paper",
              "linear": "linear decay to zero"}  # fmt: skip
 LEAST = 0.005
-"""Smallest gain that counts, in nats per token."""
+"""Smallest gain of averaging that counts, in nats per token."""
 
 WAY = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Positions on the line between two sets of weights where the loss is measured."""
 
 
 class AveragingExperiment(Experiment):
@@ -211,7 +215,8 @@ EXPERIMENT = AveragingExperiment()
 def material(
     bench: Workspace,
 ) -> tuple[str, datasets.TextColumns, datasets.TextColumns, dict[str, Any]]:
-    """Return a task, its data, and settings that keep the last checkpoints."""
+    """Return a task, its training and validation data, and settings that keep the last
+    checkpoints."""
     if bench.data is not None:
         train, valid, settings = language(bench)
         every = bench.choose(5, 25)
@@ -231,7 +236,7 @@ def material(
 
 
 def means(runs: Mapping[str, Run], ema: Run, other: Run) -> dict[str, Any]:
-    """Losses of averaged checkpoints, and the numbers they are compared with."""
+    """Losses of averaged checkpoints, and of the models that they are compared with."""
     found: dict[str, Any] = {"mean": {}, "members": {}, "cosine": {}}
     for name, run in runs.items():
         loss = Losses(run)
@@ -256,7 +261,7 @@ def means(runs: Mapping[str, Run], ema: Run, other: Run) -> dict[str, Any]:
 
 
 class Losses:
-    """Validation losses of a run with other weights than its own."""
+    """Computes the validation loss of a run with other weights than its own."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.run_loss = run, RunLoss(run)
@@ -283,7 +288,7 @@ def between(one: StateDict, other: StateDict, at: float) -> dict[str, Tensor]:
 
 
 def cosine(kept: Sequence[StateDict]) -> float:
-    """Mean cosine of each step between checkpoints with the next one."""
+    """Mean cosine between consecutive steps of the weights, from checkpoint to checkpoint."""
     flat = [torch.cat([tensor.flatten() for tensor in one.values()]) for one in kept]
     steps = [b - a for a, b in pairwise(flat)]
     found = [float(torch.cosine_similarity(a, b, dim=0)) for a, b in pairwise(steps)]

@@ -1,7 +1,8 @@
 """E9: what does beam search lose by pruning?
 
 Beam search prunes by rank: a hypothesis that is not among the best of its step is dropped. An exact
-search, which prunes only what can no longer win, finds the most probable output. Both are compared.
+search prunes only hypotheses that can no longer win, so it finds the most probable output. Both are
+compared.
 """
 
 from __future__ import annotations
@@ -46,21 +47,25 @@ from headway.tasks.loaded_run import LoadedRun
 
 MODEL = "tatoeba-de-en"
 BEAM = 4
-"""Beam width that the question is about."""
+"""Beam width for which the question is answered."""
 
 AT_ONCE = 64
-"""Number of hypotheses that the exact search expands together."""
+"""Number of hypotheses that the exact search expands in one batch."""
 
 MIN_DIFFERENCE = 1.0
-"""Smallest difference in chrF that counts: less is invisible in a test set of 1,000 sentences."""
+"""Smallest difference in chrF that counts: a smaller one is invisible in a test set of 1,000
+sentences."""
 
 CHRF = Bounds(low=0.0, high=100.0, margin=MIN_DIFFERENCE)
 
 SAME = 1e-3
-"""A beam missed the best output if that output is better by more than this, in nats."""
+"""Difference in nats from which an output counts as more probable, so that the beam missed the best
+one."""
 
 NAMED = {"1": "greedy", "exact": "exact", "gnmt-0.6": "beam 4, α 0.6", "gnmt-1": "beam 4, α 1"}
 THRESHOLDS = (1.0, 2.0, 4.0, 8.0)
+"""Distances from the best hypothesis of a step, in nats, at which pruning by threshold is
+tested."""
 
 
 class BeamExperiment(Experiment):
@@ -266,8 +271,10 @@ def label(arm: str) -> str:
 def sample_pairs(
     pairs: Sequence[tuple[str, str]], some: int, seed: int
 ) -> Sequence[tuple[str, str]]:
-    """Sentences of a seed. No two seeds share sentences until all are used; then they are shuffled
-    and used again."""
+    """Sample the sentences of one seed.
+
+    No two seeds share sentences until all are used; then they are shuffled and used again.
+    """
     parts = max(1, len(pairs) // some)
     order = list(pairs)
     if seed >= parts:
@@ -278,7 +285,7 @@ def sample_pairs(
 def measure_run(
     run: LoadedRun, pairs: Sequence[tuple[str, str]], widths: Sequence[int], most: int
 ) -> dict[str, Any]:
-    """Compute all numbers for these sentences."""
+    """Decode these sentences with every search, and return all measurements."""
     source, target = run.vocab.source, run.vocab.target
     items = [source.as_source(source.encode(german)) for german, _ in pairs]
     references = [english for _, english in pairs]
@@ -356,34 +363,35 @@ def share(those: Sequence[bool]) -> float:
     return sum(those) / len(those) if those else float("nan")
 
 
-# -- the most probable output
+# -- exact search for the most probable output
 
 
 @dataclass(frozen=True)
 class ExactResult:
     tokens: list[int]
-    """Tokens without the end token."""
+    """Tokens of the output without the end token."""
 
     log_prob: float
     expanded: int
-    """Number of hypotheses that were expanded."""
+    """Number of hypotheses that the search expanded."""
 
     proved: bool
-    """Whether no better output is possible; False if the search stopped at its limit."""
+    """Whether the output is proved to be the most probable one; False if the search stopped at its
+    limit."""
 
 
 NextLogProbs = Callable[[Sequence[Sequence[int]]], Tensor]
-"""Function from hypotheses of one length to the log-probabilities of every next token (W V)."""
+"""Function from W hypotheses of equal length to the log-probabilities of every next token (W V)."""
 
 
 def exact_best(
     ask: NextLogProbs, eos: int, limit: int, first: Hypothesis | None, most: int
 ) -> ExactResult:
-    """Find the most probable output by depth-first search. Hypotheses that are not above the best
-    finished output are dropped.
+    """Find the most probable output by depth-first search.
 
-    `limit`: most tokens, including the end token. `first`: a finished output that is already known.
-    `most`: number of expanded hypotheses after which the search stops.
+    Hypotheses that are not more probable than the best finished output are dropped. `limit`:
+    maximum number of tokens, including the end token. `first`: a finished output that is already
+    known. `most`: number of expanded hypotheses after which the search stops.
     """
     best = (-float("inf"), []) if first is None else (first.log_prob, list(first.tokens))
     levels: list[list[tuple[float, list[int]]]] = [[(0.0, [])]]  # by their number of tokens
@@ -415,8 +423,11 @@ def exact_best(
 
 
 def next_log_probs(model: Seq2Seq, source: Sequence[int], job: Job) -> NextLogProbs:
-    """Make a function that returns the log-probabilities of every next token, with the rules of the
-    search. The source is encoded once."""
+    """Make a function that returns the log-probabilities of every next token under the rules of the
+    beam search.
+
+    The source is encoded once.
+    """
     with torch.no_grad(), evaluating([model]):
         given, layout = model.source_front.collate([list(source)], model_device(model))
         memory_SD = model.encode(given, layout).x_MD
@@ -449,7 +460,7 @@ def model_device(model: torch.nn.Module) -> torch.device:
 
 
 def count_pruned(trees: Sequence[BeamTree], exact: Sequence[ExactResult]) -> dict[str, Any]:
-    """Count kept and pruned hypotheses, and those that could not have won."""
+    """Count kept and pruned hypotheses, and pruned ones that could not have won anyway."""
     kept = cut = hopeless = fatal = 0
     ranks = []
     for tree, best in zip(trees, exact, strict=True):
@@ -473,8 +484,11 @@ def count_pruned(trees: Sequence[BeamTree], exact: Sequence[ExactResult]) -> dic
 
 
 def pruned_at_threshold(trees: Sequence[BeamTree], threshold: float) -> dict[str, float]:
-    """Share of hypotheses that pruning at this distance from the leader would drop, and share of
-    winners that it would lose."""
+    """Simulate pruning at a distance from the best hypothesis of each step.
+
+    Returns the fraction of hypotheses that it would drop, and the fraction of best outputs that it
+    would lose.
+    """
     n = spared = lost = 0
     for tree in trees:
         leader: dict[int, float] = {}

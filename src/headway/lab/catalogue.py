@@ -1,4 +1,5 @@
-"""The table of experiments: names, questions and run times. It needs no torch."""
+"""Table of the lab's experiments: names, questions and run times. The module does not import
+torch."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class ExperimentEntry:
     name: str
     number: int
     question: str
-    """The question in plain words."""
+    """Question of the experiment in plain words."""
 
     quick: float
     """Minutes of a quick run on two cores with `SEEDS` seeds."""
@@ -33,13 +34,13 @@ class ExperimentEntry:
     """Minutes of `--full` on two cores with `SEEDS` seeds."""
 
     on_gpu: float | None = None
-    """Minutes of `--full` on a GPU. None: a GPU does not make it faster."""
+    """Minutes of `--full` on a GPU. None: a GPU makes it no faster."""
 
     data: str = ""
-    """What `--data` takes; empty: the option is not supported."""
+    """Description of what `--data` takes; empty if the option is not supported."""
 
     def load(self) -> Experiment:
-        """Load the experiment from the module of its name."""
+        """Import the experiment from the module with its name."""
         module = importlib.import_module(f"headway.lab.{self.name.replace('-', '_')}")
         found: Experiment = module.EXPERIMENT
         return found
@@ -133,7 +134,7 @@ def find(word: str) -> ExperimentEntry:
     for entry in EXPERIMENTS.values():
         if numbered and entry.number == int(numbered[1]):
             return entry
-    # A word of a question is a better hint than a name that looks similar.
+    # A word of a question is a better suggestion than a name that is spelled similarly.
     asked = [one.name for one in EXPERIMENTS.values() if text in one.question.lower()]
     near = (asked if len(text) > 2 else []) or difflib.get_close_matches(
         text, EXPERIMENTS, n=3, cutoff=0.7

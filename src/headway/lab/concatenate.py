@@ -1,7 +1,8 @@
 """E5: should positions be added to embeddings or concatenated with them?
 
-Adding looks wasteful: one vector holds two things. But the encodings of a sentence's positions span
-few directions, and embeddings can learn to avoid these: such a sum can be separated again.
+Adding looks wasteful, because one vector holds two things. But the encodings of a sentence's
+positions span few directions, and embeddings can learn to avoid these. The sum can then be
+separated again.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 MOST = 512
-"""Number of positions that these encodings cover."""
+"""Number of positions in the table of encodings."""
 
 EQUAL = 0.1
-"""Smallest difference that counts, as a share of the gain from positions."""
+"""Smallest difference that counts, as a fraction of the gain from positions."""
 
 
 class FixedPositions(nn.Module):
@@ -48,7 +49,7 @@ class FixedPositions(nn.Module):
 
 
 class ConcatenatedPositions(FixedPositions):
-    """The last dimensions of a vector hold the positional encoding and nothing of the word."""
+    """Positional encoding in the last dimensions of a vector, which hold nothing of the word."""
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         code_NC = self.code(x_ND, layout)
@@ -56,8 +57,10 @@ class ConcatenatedPositions(FixedPositions):
 
 
 class RotatedPositions(FixedPositions):
-    """Positional encodings in random directions instead of the last dimensions. Word and position
-    can still be separated exactly."""
+    """Positional encoding in random directions instead of the last dimensions.
+
+    Word and position can still be separated exactly.
+    """
 
     free_DD: Tensor
     basis_CD: Tensor
@@ -216,7 +219,7 @@ EXPERIMENT = ConcatenateExperiment()
 
 
 def share(found: Sequence[SeedMeasurements], arm: str) -> list[float]:
-    """Loss of an arm minus that of addition, as a share of the gain from positions."""
+    """Loss of an arm minus that of addition, as a fraction of the gain from positions."""
     return [
         (one["loss"][arm] - one["loss"]["add"]) / (one["loss"]["none"] - one["loss"]["add"])
         if one["loss"]["none"] != one["loss"]["add"]
@@ -226,7 +229,8 @@ def share(found: Sequence[SeedMeasurements], arm: str) -> list[float]:
 
 
 def language(bench: Workspace) -> tuple[datasets.TextColumns, datasets.TextColumns, dict[str, Any]]:
-    """Pairs to translate and settings for them: a toy grammar, or German and English."""
+    """Translation pairs and training settings: a toy grammar, German and English, or the user's
+    data."""
     if bench.quick and bench.data is None:
         made = datasets.make_pairs(datasets.grammar, 4000, 200, bench.seed)
         return *made.columns(), {
@@ -255,7 +259,7 @@ def longest(train: datasets.TextColumns) -> int:
 
 
 def shared(run: Run, n_places: int) -> dict[str, Any]:
-    """Share of the embeddings' variance in the directions of the positional encoding."""
+    """Fraction of the embeddings' variance in the directions of the positional encoding."""
     front: Any = run.model.get_submodule("source_front")
     return overlap(front.tokens.weight.detach().cpu() * front.scale, n_places)
 
@@ -272,8 +276,8 @@ def overlap(table_VD: Tensor, n_places: int) -> dict[str, Any]:
 
 
 def directions(code_PD: Tensor, most: float = 0.99) -> Tensor:
-    """Principal directions that hold a share `most` of the variance of an encoding, largest first
-    (C D)."""
+    """Principal directions that together hold a fraction `most` of an encoding's variance, largest
+    first (C D)."""
     centred_PD = code_PD.double() - code_PD.double().mean(0)
     _, size_C, basis_CD = torch.linalg.svd(centred_PD, full_matrices=False)
     held_C = size_C.square().cumsum(0) / size_C.square().sum()

@@ -1,4 +1,4 @@
-"""Data of the experiments: artificial languages with a known alignment, and two small texts."""
+"""Data for the experiments: artificial languages with known word alignment, and two small texts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from headway.inside.measure.truth import AlignedPair
 TEXTS = Path(__file__).parent / "texts"
 
 NOUNS = 40
+"""Number of nouns, more than of other words because every sentence has two."""
+
 ADJECTIVES, VERBS, ADVERBS = 20, 20, 10
+"""Numbers of words per class, at most one per syllable (60). They are small, so that a tiny model
+learns all words."""
+
 CONSONANTS, VOWELS = "bdfgklmnprst", "aeiou"
 AlignedWords = list[tuple[str, tuple[int, ...]]]
-"""Target words, each with the indices of the source words that it comes from."""
+"""Target words, each with the indices of the source words from which it is translated."""
 
 TextColumns = dict[str, list[str]]
-"""Columns of in-memory data for `headway.train`."""
+"""In-memory data for `headway.train`: texts by column name."""
 
 
 @dataclass(frozen=True)
 class PairSplit:
-    """Training and validation pairs with no source sentence in both."""
+    """Training and validation pairs that have no source sentence in common."""
 
     train: list[AlignedPair]
     valid: list[AlignedPair]
@@ -42,8 +47,8 @@ def columns(pairs: Sequence[AlignedPair]) -> TextColumns:
 def make_pairs(
     make: Callable[[int, int], list[AlignedPair]], n_train: int, n_valid: int, seed: int
 ) -> PairSplit:
-    """Make training and validation pairs of a language: `make_pairs(grammar, 4000, 200,
-    bench.seed)`."""
+    """Make training and validation pairs of an artificial language, such as `make_pairs(grammar,
+    4000, 200, bench.seed)`."""
     valid = _distinct(make(n_valid, 2 * seed + 1), set())
     sources = {pair.source for pair in valid}
     return PairSplit(_distinct(make(n_train, 2 * seed + 2), sources), valid)
@@ -59,17 +64,16 @@ def _distinct(pairs: Sequence[AlignedPair], seen: set[str]) -> list[AlignedPair]
     return found
 
 
-# -- languages
+# -- artificial languages
 
 
 def grammar(n: int, seed: int = 1, clauses: int = 1) -> list[AlignedPair]:
-    """Sentence pairs of a toy grammar. `clauses`: clauses per sentence; the target reverses them.
+    """Generate `n` sentence pairs of a toy grammar, in which the alignment of every word is known.
 
-    Source: `the red dog often sees a cat up`. In the target an adjective follows its noun, the
-    object comes before the subject, and the verb is at the end. `the` and `a` become noun endings,
-    a verb with a particle becomes one word, and an adverb becomes two.
-
-    So alignments are rarely diagonal, and the source of every target word is known.
+    `clauses`: clauses per sentence; the target reverses their order. Source: `the red dog often
+    sees a cat up`. In the target an adjective follows its noun, the object comes before the
+    subject, and the verb is at the end. `the` and `a` become noun endings, a verb with a particle
+    becomes one word, and an adverb becomes two. So alignments are rarely diagonal.
     """
     picks = random.Random(seed)
     return [_joined([_sentence(picks) for _ in range(clauses)]) for _ in range(n)]
@@ -114,7 +118,7 @@ def _sentence(picks: random.Random) -> AlignedPair:
 
 
 def _phrase(picks: random.Random, source: list[str]) -> AlignedWords:
-    """A noun with its article and perhaps an adjective; it is appended to `source`."""
+    """Generate a noun with its article and perhaps an adjective, and append it to `source`."""
     first = len(source)
     article = picks.choice(["the", "a"])
     source.append(article)
@@ -131,7 +135,10 @@ def _phrase(picks: random.Random, source: list[str]) -> AlignedWords:
 
 
 def copies(n: int, seed: int = 1, *, turned: bool = False, letters: int = 20) -> list[AlignedPair]:
-    """Sentence pairs of a copying task with distractors to leave out; `turned`: copy in reverse."""
+    """Generate sentence pairs of a copying task with distractors that must be left out.
+
+    `turned`: the target is in reverse order.
+    """
     picks = random.Random(seed)
     made = []
     for _ in range(n):
@@ -150,8 +157,10 @@ def reverses(n: int, seed: int = 1) -> list[AlignedPair]:
 def strings(
     order: str, low: int, high: int, letters: int = 12
 ) -> Callable[[int, int], list[AlignedPair]]:
-    """A language of `low` to `high` random words whose target is a copy (`copy`), reversed
-    (`reverse`) or sorted (`sort`)."""
+    """Make an artificial language of `low` to `high` random words per sentence.
+
+    The target is a copy (`copy`), reversed (`reverse`) or sorted (`sort`).
+    """
 
     def make(n: int, seed: int) -> list[AlignedPair]:
         picks = random.Random(seed)
@@ -171,7 +180,7 @@ def strings(
 
 
 def syllable(number: int) -> str:
-    """A syllable (ba, be, bi …), so that every tokenizer keeps a word in one piece."""
+    """Syllable number n (ba, be, bi …). Every tokenizer keeps such a word in one piece."""
     return CONSONANTS[number // len(VOWELS)] + VOWELS[number % len(VOWELS)]
 
 
@@ -180,19 +189,19 @@ def _known(source: list[str], target: AlignedWords) -> AlignedPair:
     return AlignedPair(" ".join(source), " ".join(word for word, _ in target), tuple(links))
 
 
-# -- texts that come along
+# -- included texts
 
 
 @cache
 def shakespeare() -> str:
-    """300 kB of plays in the public domain."""
+    """Read the included 300 kB of Shakespeare's plays, which are in the public domain."""
     return gzip.decompress((TEXTS / "shakespeare.txt.gz").read_bytes()).decode()
 
 
 def speeches(
     n_train: int, n_valid: int, size: int = 400, text: str | None = None
 ) -> tuple[TextColumns, TextColumns]:
-    """Cut Shakespeare, or another text, into pieces of `size` characters; the last are for
+    """Cut Shakespeare, or another text, into pieces of `size` characters. The last pieces are for
     validation."""
     text = shakespeare() if text is None else text
     pieces = [text[start : start + size] for start in range(0, len(text) - size, size)]
@@ -207,7 +216,7 @@ def speeches(
 
 @cache
 def tatoeba_pairs() -> tuple[tuple[str, str], ...]:
-    """6,000 German-English pairs of Tatoeba (CC BY 2.0 FR)."""
+    """Read the 6,000 included German-English pairs of Tatoeba (CC BY 2.0 FR)."""
     lines = gzip.decompress((TEXTS / "tatoeba-de-en.tsv.gz").read_bytes()).decode().splitlines()
     found = [line.split("\t") for line in lines]
     return tuple((german, english) for german, english in found)
@@ -215,14 +224,14 @@ def tatoeba_pairs() -> tuple[tuple[str, str], ...]:
 
 @cache
 def test_set_pairs() -> tuple[tuple[str, str], ...]:
-    """1,200 pairs of the test set of the translators that come with headway."""
+    """Read 1,200 pairs from the test set of the included translators."""
     lines = gzip.decompress((TEXTS / "tatoeba-test.tsv.gz").read_bytes()).decode().splitlines()
     found = [line.split("\t") for line in lines]
     return tuple((german, english) for german, english in found)
 
 
 def translations(n_train: int, n_valid: int) -> tuple[TextColumns, TextColumns]:
-    """German-English pairs; the last are for validation."""
+    """German-English pairs for training and, from the end of the list, for validation."""
     pairs = tatoeba_pairs()
 
     def some(found: Sequence[tuple[str, str]]) -> TextColumns:
@@ -231,7 +240,7 @@ def translations(n_train: int, n_valid: int) -> tuple[TextColumns, TextColumns]:
     return some(pairs[:n_train]), some(pairs[-n_valid:])
 
 
-# -- a folder of the user's
+# -- a folder of the user
 
 
 def read_folder(

@@ -1,7 +1,7 @@
 """E7: can pretrained word vectors be reused?
 
-A translator that was trained on few pairs has seen most words only once. Vectors from monolingual
-text know which words are similar. How much do they help, and up to which number of pairs?
+A translator trained on few pairs has seen most words only once. Vectors from monolingual text
+contain which words are similar. How much do they help, and up to which number of pairs?
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 WordVectors = Mapping[str, Tensor]
 
 LEAST = 0.03
-"""Smallest gain that counts, in nats per token."""
+"""Smallest gain of pretrained vectors that counts, in nats per token."""
 
 LOUD = 8.0
+"""Factor of the vectors that are too large: they outweigh the positional encoding."""
 
 
 class Loud(Sinusoidal):
-    """Word vectors that are much larger than the positional encodings, like vectors that were not
+    """Positional encoding added to word vectors that are much too large, like vectors that were not
     rescaled."""
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
@@ -107,7 +108,7 @@ class EmbeddingsExperiment(Experiment):
         most, least = sizes[-1], sizes[0]
         loss: dict[str, dict[str, float]] = {}
         drift: dict[str, float] = {}
-        # The largest first: its trained vectors are the input of one arm.
+        # The largest data set comes first, because its trained vectors are the input of one arm.
         for n in reversed(sizes):
             arms = ["random", "tuned", "frozen"] + ["shuffled", "loud", "taught"] * (n == least)
             loss[str(n)] = {}
@@ -206,7 +207,7 @@ EXPERIMENT = EmbeddingsExperiment()
 
 
 def gain_over_random(found: Sequence[SeedMeasurements], n: str, arm: str) -> list[float]:
-    """Gain over random initial vectors for each seed."""
+    """Gain in loss over random initial vectors, for each seed."""
     pairs = zip(per_seed(found, "loss", n, "random"), per_seed(found, "loss", n, arm), strict=True)
     return [chance - reused for chance, reused in pairs]
 
@@ -216,7 +217,8 @@ def mean_of(values: Sequence[float]) -> float:
 
 
 def pairs(bench: Workspace) -> tuple[datasets.TextColumns, datasets.TextColumns]:
-    """All pairs, shuffled by the seed, so that the first few differ between seeds."""
+    """Training and validation pairs. The training pairs are shuffled by the seed, so that small
+    data sets differ between seeds."""
     if bench.data is not None:
         train, valid = datasets.read_folder(bench.data)
         if len(train["source"]) < 1000:
@@ -251,16 +253,17 @@ def settings(bench: Workspace, file: Path | None, *, frozen: bool) -> dict[str, 
 
 
 def lowest(run: Run) -> float:
-    """The lowest validation loss of its checkpoints."""
+    """Lowest validation loss of the run's checkpoints."""
     loss = Losses(run)
     return min(loss(Checkpoints.weights(path)) for path in checkpoints_of(run))
 
 
-# -- vectors
+# -- word vectors
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text approximately like the word tokenizer: each punctuation mark is a token."""
+    """Split a text into words approximately like the word tokenizer: each punctuation mark is a
+    token."""
     spaced = "".join(sign if sign.isalnum() or sign.isspace() else f" {sign} " for sign in text)
     return spaced.lower().split()
 
@@ -268,8 +271,8 @@ def tokens(text: str) -> list[str]:
 def cooccurrence_vectors(
     texts: Iterable[str], width: int, window: int = 3, least: int = 2
 ) -> WordVectors:
-    """Word vectors from neighbouring words: the largest singular directions of positive pointwise
-    mutual information."""
+    """Compute word vectors from neighbouring words: the largest singular directions of positive
+    pointwise mutual information."""
     sentences = [tokens(text) for text in texts]
     counts = Counter(word for sentence in sentences for word in sentence)
     words = [word for word, count in counts.most_common(8000) if count >= least]
@@ -289,7 +292,7 @@ def cooccurrence_vectors(
 
 
 def directions(near_VV: Tensor, width: int) -> Tensor:
-    """Vectors of `width` numbers for each word, from counts of neighbouring words (V V)."""
+    """Vectors of `width` numbers for each word, from the counts of neighbouring words (V V)."""
     total, rows_V1, columns_1V = near_VV.sum(), near_VV.sum(1, True), near_VV.sum(0, True) ** 0.75
     columns_1V = columns_1V * total / columns_1V.sum().clamp(min=1)
     expected_VV = (rows_V1 * columns_1V / total.clamp(min=1)).clamp(min=1e-9)
@@ -301,7 +304,7 @@ def directions(near_VV: Tensor, width: int) -> Tensor:
 
 
 def shuffle(vectors: WordVectors, seed: int) -> WordVectors:
-    """Assign the same vectors to other words."""
+    """Assign the same vectors to randomly chosen other words."""
     words, others = list(vectors), list(vectors.values())
     Random(seed).shuffle(others)
     return dict(zip(words, others, strict=True))
@@ -321,7 +324,7 @@ def read_back(path: Path) -> WordVectors:
 
 
 def vectors_of(run: Run) -> WordVectors:
-    """The embeddings of a run by their words."""
+    """Embeddings of a run by word."""
     front: Any = run.model.get_submodule("source_front")
     table_VD, tokenizer = front.tokens.weight.detach().cpu(), run.tokenizer
     known = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
@@ -330,7 +333,8 @@ def vectors_of(run: Run) -> WordVectors:
 
 
 def relative_change(now: WordVectors, before: WordVectors) -> float:
-    """Distance of vectors from their initial values, relative to the length of these."""
+    """Distance of vectors from their initial values, relative to the length of the initial
+    vectors."""
     words = [word for word in now if word in before]
     now_WD, then_WD = (torch.stack([one[word] for word in words]) for one in (now, before))
     then_WD = then_WD * (

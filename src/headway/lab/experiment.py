@@ -1,4 +1,4 @@
-"""The parts of an experiment: its hypothesis, its measurements for one seed, and its verdict."""
+"""Base class of the experiments: hypothesis, measurements for one seed, verdict, and literature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headway.lab.workspace import Workspace
 
 SeedMeasurements = Mapping[str, Any]
-"""Measurements of one seed: numbers, texts, lists and mappings of them, as in JSON."""
+"""Measurements of one seed: numbers, texts, and lists and mappings of them, as in JSON."""
 
 
 OPPOSITE_STANCE = {"agrees": "disagrees", "disagrees": "agrees"}
@@ -21,7 +21,7 @@ OPPOSITE_STANCE = {"agrees": "disagrees", "disagrees": "agrees"}
 
 @dataclass(frozen=True)
 class Citation:
-    """A claim from the literature, and how it relates to the hypothesis."""
+    """Claim from the literature, and how it relates to the hypothesis."""
 
     who: str
     says: str
@@ -30,12 +30,15 @@ class Citation:
     background."""
 
     part: str = ""
-    """Part of the hypothesis that the source is about, by its name in `Verdict.parts`; empty:
-    all."""
+    """Name in `Verdict.parts` of the part of the hypothesis that the source is about; empty: all of
+    it."""
 
     def stance_on_finding(self, verdict: str, parts: Mapping[str, str]) -> str:
-        """Return the source's stance towards the finding. A source that agrees with a refuted claim
-        disagrees with the finding; one about an undecided claim is `open`."""
+        """Return the source's stance towards the finding of the experiment.
+
+        A source that agrees with a refuted claim disagrees with the finding; one about an undecided
+        claim is `open`.
+        """
         found = parts.get(self.part, verdict)
         if self.stance not in OPPOSITE_STANCE or found == "supported":
             return self.stance
@@ -43,16 +46,17 @@ class Citation:
 
 
 class Experiment(ABC):
-    """Base class of an experiment; its module has one instance called `EXPERIMENT`."""
+    """Base class of experiments. The module of an experiment has one instance called
+    `EXPERIMENT`."""
 
     hypothesis: ClassVar[str]
-    """The claim; the verdict `supported` means that it is true."""
+    """Claim that is tested; the verdict `supported` means that it is true."""
 
     method: ClassVar[Sequence[str]]
-    """What is done, one paragraph each, written for students."""
+    """Description of the method, one string per paragraph, written for students."""
 
     control: ClassVar[str]
-    """The control: a result that must come out as expected, and why."""
+    """Description of the control: a result that must come out as expected, and why."""
 
     literature: ClassVar[Sequence[Citation]]
     pieces: ClassVar[tuple[int, int]] = (1, 1)
@@ -68,15 +72,15 @@ class Experiment(ABC):
 
     @abstractmethod
     def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
-        """Derive the verdict from the numbers, one mapping per seed. A pure function."""
+        """Derive the verdict from the measurements of all seeds. A pure function."""
 
     @abstractmethod
     def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
-        """The plots and tables of the page; the first is its main plot."""
+        """Return the plots and tables of the page; the first one is the main plot."""
 
 
 def per_seed(found: Sequence[SeedMeasurements], *path: str | int) -> list[float]:
-    """One number per seed: `per_seed(found, "loss", "skip", "4")`."""
+    """Value at a path in the measurements of each seed: `per_seed(found, "loss", "skip", "4")`."""
     values = []
     for one in found:
         value: Any = one

@@ -1,4 +1,4 @@
-"""Plots and tables of an experiment as data; the page draws them with the components of `web/`."""
+"""Plots and tables of an experiment as data, which the page draws with the components of `web/`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Figure:
         raise NotImplementedError
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
-        """Return the figure as column names and rows, for a page without scripts."""
+        """Return the data of the figure as column names and rows, for a page without scripts."""
         raise NotImplementedError
 
 
@@ -31,7 +31,7 @@ class LineChart(Figure):
     log_x: bool = False
     log_y: bool = False
     levels: Sequence[tuple[str, float]] = ()
-    """Horizontal lines with their names, such as chance or a threshold."""
+    """Horizontal lines with their names, such as the level of chance or a threshold."""
 
     def data(self) -> dict[str, Any]:
         return {
@@ -55,7 +55,7 @@ class LineChart(Figure):
 @dataclass(frozen=True, kw_only=True)
 class BarChart(Figure):
     bars: Sequence[tuple[str, float, float, float]]
-    """Name, value, and the ends of its range: low, high."""
+    """Bars: name, value, and the lower and upper end of its range."""
 
     unit: str = ""
     most: float | None = None
@@ -67,7 +67,8 @@ class BarChart(Figure):
         return {
             "kind": "bars", "title": self.title, "hint": self.hint, "unit": self.unit,
             "max": self.most,
-            # Invisibly small values become 0: a tiny negative one would shift all other bars.
+            # Invisibly small values become 0, because a tiny negative one would shift all other
+            # bars.
             "bars": [{"label": name, "value": value if abs(value) > least else 0.0, "low": low,
                       "high": high, "note": note}
                      for (name, value, low, high), note in zip(self.bars, notes, strict=True)],
@@ -96,7 +97,7 @@ class TableFigure(Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap(Figure):
-    """A matrix whose values are from `low` to `high`."""
+    """Matrix of values from `low` to `high`, drawn as a heatmap."""
 
     values: Sequence[Sequence[float]]
     rows: Sequence[str]
@@ -122,5 +123,6 @@ class Heatmap(Figure):
 def interval_bars(
     named: Sequence[tuple[str, Sequence[float]]],
 ) -> list[tuple[str, float, float, float]]:
-    """Bars from one number per seed: the mean, with the lowest and highest seed as range."""
+    """Make bars from one number per seed: the mean, with the lowest and the highest seed as
+    range."""
     return [(name, sum(all_) / len(all_), min(all_), max(all_)) for name, all_ in named]

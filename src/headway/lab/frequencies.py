@@ -36,15 +36,20 @@ from headway.nn.layout import Layout
 from headway.settings.model import TextSettings
 
 PLACES = 512
+"""Positions that an encoding is compared over, and the period of the slowest wave of the DFT
+family."""
+
 LEAST = 0.05
-"""Smallest difference that counts, in nats per word."""
+"""Smallest difference in loss that counts, in nats per word."""
 
 LOSS = Bounds(low=0.0, margin=LEAST)
 """The source determines each word of the target, so a perfect model has a loss of 0."""
 
 LENGTHS = {"quick": ((3, 16), (17, 24)), "full": ((3, 40), (41, 60))}
-"""Lengths of the training strings, and longer ones for testing only. With up to 8 words every
-family of frequencies reached 100 %."""
+"""Lengths of the training strings, and longer ones for testing only.
+
+The strings are long because with up to 8 words every family of frequencies reached 100 %.
+"""
 
 FrequencyFamily = Callable[[int, np.random.Generator], Any]
 
@@ -57,11 +62,11 @@ FAMILIES: dict[str, FrequencyFamily] = {
     "uniform": lambda pairs, random: random.uniform(0, math.pi, pairs),
     "dft": lambda pairs, _: 2 * math.pi * np.arange(1, pairs + 1) / PLACES,
 }
-"""Radians per position for each pair of dimensions, by family of frequencies."""
+"""Families of frequencies: each returns radians per position for every pair of dimensions."""
 
 
 class FrequencyPositions(nn.Module):
-    """Positional encoding of sines and cosines with any frequencies, added to embeddings."""
+    """Positional encoding of sines and cosines with arbitrary frequencies, added to embeddings."""
 
     rate_I: Tensor
 
@@ -227,7 +232,7 @@ EXPERIMENT = FrequenciesExperiment()
 
 
 def kernel(family: str, width: int, seed: int) -> dict[str, Any]:
-    """Distances of unit-length encodings from that of the first position."""
+    """Distances of unit-length encodings from the encoding of the first position."""
     rates = FAMILIES[family](width // 2, np.random.default_rng(seed))
     table_PD = waves(PLACES, torch.tensor(rates)).double()
     table_PD = table_PD / table_PD.norm(dim=1, keepdim=True)

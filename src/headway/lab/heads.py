@@ -37,7 +37,7 @@ from headway.nn.attention.attention import Attention
 from headway.tasks.loaded_run import LoadedRun
 
 FREE = 0.05
-"""Total rise of the loss, in nats per token, up to which removed heads count as not needed."""
+"""Rise of the loss, in nats per token, up to which removed heads count as unnecessary."""
 
 KINDS = {
     "encoder": "encoder self-attention",
@@ -123,7 +123,8 @@ class HeadsExperiment(Experiment):
     ) -> tuple[
         datasets.TextColumns, datasets.TextColumns, list[tuple[str, str]], list[tuple[str, str]]
     ]:
-        """Data to train on, to validate on, to rank heads by, and to measure the loss on."""
+        """Return data for training and validation, pairs for ranking heads, and pairs for measuring
+        the loss."""
         if bench.data is None:
             bed = datasets.make_pairs(datasets.grammar, bench.choose(3000, 12000), 150, bench.seed)
             train, valid = bed.columns()
@@ -247,7 +248,7 @@ EXPERIMENT = HeadsExperiment()
 
 
 def at_quarter(one: Mapping[str, Any], order: str) -> float:
-    """Added loss with a quarter of the heads off."""
+    """Rise of the loss when a quarter of the heads is off."""
     losses = one["orders"][order]
     return float(losses[(len(losses) - 1) // 4] - losses[0])
 
@@ -260,8 +261,11 @@ def pruned(
     *,
     gates: bool = True,
 ) -> dict[str, Any]:
-    """Loss by number of removed heads, in three orders and for each kind of attention, with related
-    measurements."""
+    """Measure the loss by number of removed heads, in three orders and for each kind of attention.
+
+    The result also has the speed of a pruned model, learned gates, and the roles of the most
+    important heads.
+    """
     known = [read(run, source, GenerationOptions(output=target)) for source, target in judged_by]
     found = heads(run, known)
     batch = ReadingBatch.of(
@@ -294,8 +298,10 @@ def pruned(
 
 
 def removable_share(losses: Sequence[float]) -> float:
-    """Share of heads that can be removed one by one before the loss has risen by `FREE`,
-    interpolated between the last two."""
+    """Fraction of heads that can be removed one by one before the loss has risen by `FREE`.
+
+    It is interpolated between the last two measurements.
+    """
     rises = [value - losses[0] for value in losses]
     for n, (before, behind) in enumerate(pairwise(rises)):
         if behind >= FREE:
@@ -307,7 +313,7 @@ def removable_share(losses: Sequence[float]) -> float:
 def loss(
     run: LoadedRun, batch: ReadingBatch, off: Sequence[HeadId] | frozenset[HeadId] = ()
 ) -> float:
-    """Loss in nats per token of the target sentences, with these heads off."""
+    """Loss in nats per token of the target sentences, with these heads disabled."""
     with disable_heads(run.model, Intervention(disabled_heads=frozenset(off))):
         return float(_loss(run, batch))
 
@@ -333,26 +339,30 @@ def roles(
 
 @torch.no_grad()
 def speedup(run: LoadedRun, small: LoadedRun, batch: ReadingBatch, rounds: int = 7) -> float:
-    """Speed of the small model relative to the whole one."""
+    """Speed of the pruned model relative to the unpruned one."""
     steps = {name: partial(last_hidden_states, one.model, batch)
              for name, one in (("run", run), ("small", small))}  # fmt: skip
     times = in_turns(steps, rounds, next(run.model.parameters()).device)
     return statistics.median(times["run"]) / statistics.median(times["small"])
 
 
-# -- gates that are learned (Louizos et al. 2018)
+# -- learned gates (Louizos et al. 2018)
 
 BETA, LOW, HIGH = 2 / 3, -0.1, 1.1
-"""Temperature and stretch of the hard concrete distribution."""
+"""Temperature and stretch of the hard concrete distribution, as in Louizos et al."""
 
 PRICES = (0.02, 0.1, 0.4)
+"""Prices of an open gate in nats per head, from nearly all heads to only a few."""
+
 STEPS = 80
+"""Optimizer steps for the gates, which are only one number per head."""
 
 
 def learned_gates(
     run: LoadedRun, known: Sequence[Reading], batch: ReadingBatch, seed: int
 ) -> dict[str, dict[str, float]]:
-    """For each price per head: how many stay open, and the loss with these alone."""
+    """For each price of an open gate: the number of heads that stay open, and the loss with these
+    alone."""
     some = ReadingBatch.of(run, known)
     return {f"{price:g}": _gates(run, some, batch, price, seed) for price in PRICES}
 

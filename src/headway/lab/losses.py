@@ -1,4 +1,5 @@
-"""Loss and accuracy of a model on target words, each predicted from the right words before it."""
+"""Loss and accuracy of a model on given targets, with each word predicted from the correct words
+before it."""
 
 from __future__ import annotations
 
@@ -15,16 +16,18 @@ from headway.run import Run
 
 class TeacherForcedScore(NamedTuple):
     nats: float
-    """Loss per token of the target, including the end token."""
+    """Loss in nats per target token, including the end token."""
 
     accuracy: float
-    """Share of words whose most likely prediction is right. End tokens do not count: a model that
-    only knows lengths predicts them."""
+    """Fraction of tokens whose most likely prediction is correct.
+
+    End tokens do not count, because a model that only knows lengths predicts them.
+    """
 
 
 @torch.no_grad()
 def score_pairs(run: Run, pairs: Sequence[AlignedPair]) -> TeacherForcedScore:
-    """Loss and accuracy of a translator on pairs."""
+    """Loss and accuracy of a translator on given translations."""
     words: Any = run.opened.words
     model: Any = run.model
     sources = [words.source.as_source(words.source.encode(pair.source)) for pair in pairs]
@@ -45,7 +48,8 @@ def score_pairs(run: Run, pairs: Sequence[AlignedPair]) -> TeacherForcedScore:
 
 @torch.no_grad()
 def score_continuations(run: Run, texts: Sequence[tuple[str, str]]) -> TeacherForcedScore:
-    """Loss and accuracy of a language model on the second part of each text, given the first."""
+    """Loss and accuracy of a language model on the second part of each text, given the first
+    part."""
     words, model = run.tokenizer, run.model
     firsts = [words.as_text(words.encode(first))[:-1] for first, _ in texts]
     wholes = [

@@ -1,7 +1,8 @@
 """E12: can attention maps be trusted?
 
 Maps show which source words a model uses for a target word. In an artificial language the true
-alignment is known, so every kind of map can be compared with it, and with maps that know nothing.
+alignment is known, so that every kind of map can be compared with it, and with baselines that
+ignore the input.
 """
 
 from __future__ import annotations
@@ -56,21 +57,25 @@ NAMED = {
     "random": "chance",
 }
 BETTER = ("rollout", "norm", "gradxinput")
-"""Maps that are claimed to be more precise than raw attention. Each is judged by itself."""
+"""Maps that are claimed to be more precise than raw attention. Each one has its own verdict."""
 
 CLAUSES = 3
-"""Clauses per sentence. With one clause, attention of the last layer is right on 97 to 100 % of the
-words, and no map can be more precise."""
+"""Clauses per sentence.
+
+With one clause, attention of the last layer is correct for 97 to 100 % of the words, so that no map
+can be more precise.
+"""
 
 MARGIN = 0.02
-"""Margin of precision for `Bounds`: about three standard errors near 1 with 500 words."""
+"""Margin of precision at the limits of its scale: about three standard errors near 1 with 500
+words."""
 
 OTHERS = {
     "tatoeba-de-en": "names and numbers, German to English",
     "shapes": "objects in images, by the words of a caption",
     "digits": "digits in recordings, by the time they are spoken",
 }
-"""Included models, whose maps were measured in the same way."""
+"""Included models whose maps were measured in the same way, and their ground truth."""
 
 
 class MapsExperiment(Experiment):
@@ -138,7 +143,8 @@ class MapsExperiment(Experiment):
         )  # fmt: skip
         words = {name: effects[name].above(0.0) for name in BETTER}
         word = all_of(*words.values())
-        # One map can refute the claim: the effect is that of the first map that decides it.
+        # One map is enough to refute the claim, so the effect is that of the first map that decides
+        # it.
         effect = next(effects[name] for name in BETTER if words[name] == word)
         off = max(abs(one["p1"]["random"] - one["chance"]) / one["sigma"] for one in found)
         shuffled = max(abs(one["shuffled"] - one["chance"]) / one["sigma"] for one in found)
@@ -230,7 +236,7 @@ EXPERIMENT = MapsExperiment()
 def measure_run(
     run: LoadedRun, known: Sequence[AlignedPair], few: int, seed: int
 ) -> dict[str, Any]:  # fmt: skip
-    """Precision of every map, of heads of an untrained model, and of the selected head when
+    """Measure the precision of every map, of heads in an untrained model, and of the best head when
     shuffled."""
     cases = alignment_cases(run, known)
     methods = ("heads", "mean", "rollout", "norm", "flow", "gradients", "integrated", "occlusion")
@@ -269,7 +275,7 @@ def by_name(found: MapAccuracy, n_layers: int) -> dict[str, float]:
 
 
 def shuffled(run: LoadedRun, case: Case, name: str, draws: torch.Generator) -> Map:
-    """Map of a head with its columns shuffled separately in each row."""
+    """Make the map of a head with its columns shuffled separately in each row."""
     [map_] = [one for one in maps.make(run, trace(run, case.reading), ["heads"])
               if one.name == name]  # fmt: skip
     weights_RS = map_.weights_RS
@@ -282,7 +288,7 @@ def shuffled(run: LoadedRun, case: Case, name: str, draws: torch.Generator) -> M
 
 
 def agreements(run: LoadedRun, cases: Sequence[Case], n_layers: int) -> dict[str, float]:
-    """Mean rank correlation of maps with occlusion, over the words of the source."""
+    """Mean rank correlation of each map with occlusion, over the words of the source."""
     wanted = {"last": f"cross.{n_layers - 1}.mean", "norm": f"cross.{n_layers - 1}.norm",
               "rollout": "rollout", "gradxinput": "gradxinput"}  # fmt: skip
     methods = ("mean", "norm", "rollout", "gradients", "occlusion")
@@ -300,7 +306,7 @@ def agreements(run: LoadedRun, cases: Sequence[Case], n_layers: int) -> dict[str
 
 
 def other_models() -> list[list[Any]]:
-    """Rows with the stored precisions of the included models."""
+    """Table rows with the stored precisions of the included models."""
     rows = []
     for name, what in OTHERS.items():
         truth = MapAccuracy.load(run_folders([name])[0] / "truth.json")

@@ -44,16 +44,19 @@ from headway.nn.linear import Linear
 from headway.run import Run
 
 CONTEXT, LAYERS = 64, 4
+"""Characters of context and number of layers: so few that all architectures can be trained on a
+CPU."""
+
 ECHO, LETTERS, TIMES = 20, "abcdefgh", 3
-"""The copying test: `ECHO` random characters from `LETTERS`, repeated `TIMES` times."""
+"""Copying test: `ECHO` random characters from `LETTERS`, repeated `TIMES` times."""
 
 COPY = Bounds(low=0.0, high=math.log(len(LETTERS)), margin=0.05)
-"""Range of the loss in copying, from perfect copying to guessing."""
+"""Range of the copying loss, from perfect copying to guessing."""
 
 
 class DistanceScores(nn.Module):
     """Attention scores that depend only on distance: head h attends mostly to the token h positions
-    back."""
+    before."""
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
@@ -102,11 +105,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "every-layer": {"body": "sha-rnn", "single_head": "every"},
     "convolution": {"body": "convolution", "dilation": 2},
 }
-"""Model settings of the architectures that replace a Transformer."""
+"""Model settings of each architecture that replaces a Transformer."""
 
 REPLACED = ("lstm", "single", "every-layer", "convolution")
 CLOSE = 0.05
-"""Differences below this, in nats per character, count as equal."""
+"""Difference in nats per character below which two losses count as equal."""
 
 COPYISTS = ("transformer", "no-head", "single", "every-layer")
 
@@ -183,7 +186,7 @@ class OptimalExperiment(Experiment):
             "train.batch_tokens": tokens, "train.eval_every": max(1, steps // 5),
         }  # fmt: skip
         if other is None:
-            # A wider feed-forward network makes up for the missing queries and keys.
+            # A wider feed-forward network compensates for the missing queries and keys.
             settings |= {
                 "model.d_ff": (5 if arm == "fixed" else 4) * wide, "model.positions": "rotary",
                 "model.n_heads": 1 if arm == "one-head" else 4,
@@ -312,19 +315,19 @@ EXPERIMENT = OptimalExperiment()
 
 
 def parameters_of(width: int, vocab: int) -> int:
-    """Number of parameters of the Transformer, which all other models match."""
+    """Number of parameters of the Transformer, which all other architectures match."""
     return count_parameters(meta_model(shape("transformer", width, LAYERS, vocab)))
 
 
 def echoes(n: int, seed: int) -> list[str]:
-    """Texts of random characters that are repeated several times."""
+    """Texts of random characters that are repeated several times, for the copying test."""
     picks = random.Random(seed)
     return ["".join(picks.choices(LETTERS, k=ECHO)) * TIMES for _ in range(n)]
 
 
 @torch.no_grad()
 def copy_loss(run: Run, texts: Sequence[str]) -> float:
-    """Loss on the repeated characters, in nats per character."""
+    """Loss on the repeated characters of the copying test, in nats per character."""
     model = run.model
     assert isinstance(model, Decoder)
     device = next(model.parameters()).device
@@ -332,7 +335,8 @@ def copy_loss(run: Run, texts: Sequence[str]) -> float:
     tokens_N = torch.tensor([token for row in rows for token in row], device=device)
     layout = Layout.of([len(row) for row in rows], device)
     scores_NV = model.scores(model(tokens_N, layout))
-    # A prediction is at the position of the previous character; the first copy is random.
+    # A prediction is at the position of the previous character. The first copy is random and does
+    # not count.
     said_N = (layout.positions_N >= len(rows[0]) - len(texts[0]) - 1 + ECHO) & (
         layout.positions_N < len(rows[0]) - 1
     )
@@ -340,7 +344,10 @@ def copy_loss(run: Run, texts: Sequence[str]) -> float:
 
 
 def step_seconds(runs: dict[str, Run], tokens: int, rounds: int) -> dict[str, float]:
-    """Seconds of a training step by architecture, timed in turns, and the tokens per step."""
+    """Measure the seconds of a training step for each architecture, in alternating rounds.
+
+    The result also has the tokens per step.
+    """
     steps = {}
     for arm, run in runs.items():
         model = run.model
@@ -361,14 +368,14 @@ def step_seconds(runs: dict[str, Run], tokens: int, rounds: int) -> dict[str, fl
 
 
 def at_equal_time(one: SeedMeasurements) -> dict[str, float]:
-    """Loss of each architecture at the time when the fastest has finished all its steps."""
+    """Loss of each architecture at the time when the fastest one has finished all its steps."""
     seconds, curves = one["seconds"], one["curves"]
     budget = min(seconds[arm] * curve[-1][0] for arm, curve in curves.items())
     return {arm: between(curve, budget / seconds[arm]) for arm, curve in curves.items()}
 
 
 def between(curve: Sequence[Sequence[float]], step: float) -> float:
-    """Loss at a step, interpolated linearly between measured steps."""
+    """Loss at a training step, interpolated linearly between measured steps."""
     before = curve[0]
     for point in curve:
         if point[0] >= step:

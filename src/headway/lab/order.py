@@ -1,7 +1,8 @@
 """E16: what is lost without positional encodings?
 
 An encoder without positions sees a bag of words. A decoder still has information about the order,
-because each token sees only the tokens before it. So the value of positions depends on the task.
+because each token attends only to the tokens before it. So the value of positions depends on the
+task.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ TASKS = {
     "letters": "predict the next character (decoder)",
 }
 LITTLE = 0.25
-"""Largest loss of a decoder that counts as small, as a share of what it learns with positions
-beyond character frequencies."""
+"""Largest loss of a decoder without positions that counts as small.
+
+It is a fraction of what the decoder with positions learns beyond character frequencies.
+"""
 
 TINY: dict[str, Any] = {
     "model.d_model": 32, "model.n_heads": 2, "model.d_ff": 64, "model.n_layers": 2,
@@ -182,8 +185,10 @@ EXPERIMENT = OrderExperiment()
 def questions(
     kind: str, n_train: int, n_valid: int, seed: int
 ) -> tuple[datasets.TextColumns, datasets.TextColumns]:
-    """Sentences of eight words with a label: which of the words `one` and `two` comes first
-    (`first`), or whether `one` is present (`there`)."""
+    """Make sentences of eight words with a label.
+
+    `first`: which of the words `one` and `two` comes first. `there`: whether `one` is present.
+    """
 
     def some(n: int, seed: int) -> datasets.TextColumns:
         picks = random.Random(seed)

@@ -1,7 +1,7 @@
 """E14: when does a model begin to overfit, and what delays it?
 
 From some step on, the training loss keeps falling while the validation loss rises: the model
-memorises the training data. The step of this turning point, its loss, and the cost of training past
+memorizes the training data. The step of this turning point, its loss, and the cost of training past
 it depend on the data, the model size, dropout, label smoothing and pretraining.
 """
 
@@ -227,18 +227,18 @@ def settings(bench: Workspace) -> dict[str, Any]:
 
 
 def some(every: datasets.TextColumns, n: int, seed: int) -> datasets.TextColumns:
-    """Random sample of `n` pieces, different for each seed."""
+    """Random sample of `n` pieces of text, different for each seed."""
     return {"text": Random(seed).sample(every["text"], n)}
 
 
 def other_text() -> datasets.TextColumns:
-    """English sentences of Tatoeba, in pieces of the same size as those of Shakespeare."""
+    """English sentences of Tatoeba, cut into pieces of the same size as those of Shakespeare."""
     text = "\n".join(english for _, english in datasets.tatoeba_pairs())
     return {"text": [text[at : at + SIZE] for at in range(0, len(text) - SIZE, SIZE)]}
 
 
 def loss_curves(run: Run) -> dict[str, Any]:
-    """Losses on unseen text and on training text, for every checkpoint."""
+    """Loss on unseen text and on training text at every checkpoint."""
     loss, learned = Losses(run), RunLoss(run, most=20)
     steps, valid, train = [], [], []
     for path in checkpoints_of(run):
@@ -249,7 +249,7 @@ def loss_curves(run: Run) -> dict[str, Any]:
     return {"steps": steps, "valid": valid, "train": train}
 
 
-# -- loss curves: steps and losses
+# -- loss curves: training steps and losses
 
 
 def least(curve: SeedMeasurements) -> float:
@@ -257,22 +257,23 @@ def least(curve: SeedMeasurements) -> float:
 
 
 def turn(curve: SeedMeasurements) -> float:
-    """Step of the checkpoint with the lowest loss on unseen text."""
+    """Training step of the checkpoint with the lowest loss on unseen text."""
     return float(curve["steps"][curve["valid"].index(min(curve["valid"]))])
 
 
 def early(curve: SeedMeasurements) -> bool:
-    """Whether the turning point is the first checkpoint, so that it may really be earlier."""
+    """Whether the lowest loss is that of the first checkpoint, so that the turning point may be
+    earlier."""
     return turn(curve) == float(curve["steps"][0])
 
 
 def cost(curve: SeedMeasurements) -> float:
-    """Rise of the loss on unseen text from its minimum to the end."""
+    """Rise of the loss on unseen text from its minimum to the end of training."""
     return float(curve["valid"][-1]) - least(curve)
 
 
 def fall(curve: SeedMeasurements) -> float:
-    """Fall of the training loss after the turning point."""
+    """Fall of the training loss from the turning point to the end of training."""
     at = curve["valid"].index(min(curve["valid"]))
     return float(curve["train"][at] - curve["train"][-1])
 

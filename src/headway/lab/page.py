@@ -1,4 +1,4 @@
-"""HTML pages of the lab: one for an experiment, and an index of several."""
+"""HTML pages of the lab: one page for each experiment, and an index of several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_page(
     facts: Mapping[str, Any],
     found: Sequence[SeedMeasurements],
 ) -> Path:
-    """Write the page of an experiment: question, method, plots, control, verdict, literature."""
+    """Write the page of an experiment: question, method, plots, control, verdict and literature."""
     figures = [one.data() for one in entry.load().figures(found)] if found else []
     sections = {"lab": {**facts, "figures": figures}, "labnumbers": {"rows": _rows(found)}}
     title = f"{entry.question} (headway lab {entry.name})"
@@ -36,7 +36,8 @@ def write_page(
 
 
 def write_index(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write the index page. `rows`: contents of each `verdict.json`, with `page`, its link."""
+    """Write the index page. `rows` has the contents of each `verdict.json` and, as `page`, a link
+    to its page."""
     about = {"name": "The lab", "facts": [f"{len(rows)} experiments"]}
     replace_text(folder / INDEX, _page("headway lab", about, {"labindex": {"rows": list(rows)}}))
     return folder / INDEX
@@ -53,7 +54,7 @@ def _seeds(n: int) -> str:
 
 
 def _rows(found: Sequence[SeedMeasurements]) -> list[list[Any]]:
-    """Every measured number by its name, with one column per seed."""
+    """Table rows of every measured number by its name, with one column per seed."""
     flat = [dict(_flat(one)) for one in found]
     names = dict.fromkeys(name for one in flat for name in one)
     return [[name, *(one.get(name) for one in flat)] for name in names]

@@ -1,7 +1,7 @@
 """E1: why are residual connections a good idea?
 
 Without them all tokens become the same vector within a few layers, and deep models learn nothing.
-With them each layer adds a correction and can be left out.
+With them each layer adds a correction, and can be left out without much harm.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 DEEP = 12
-"""Number of layers of the models that are measured without training."""
+"""Number of layers in the models that are measured without training."""
 
 ALIKE, APART = 1e-3, 0.3
-"""Thresholds for the distance of tokens from their mean, as a share of their length: below the
-first they are the same vector, above the second they are clearly different."""
+"""Thresholds for the distance of tokens from their mean, relative to their length.
+
+Below the first one they are the same vector, above the second one they are clearly different.
+"""
 
 
 class NoSkip(PreNorm):
@@ -257,14 +259,15 @@ EXPERIMENT = ResidualsExperiment()
 
 
 def fresh(seed: int) -> dict[str, list[float]]:
-    """Difference of 32 random tokens before and after each untrained layer, for each kind of
-    block."""
+    """Spread of 32 random tokens before and after each untrained layer, for each kind of block."""
     return {arm: [relative_spread(x_ND.detach()) for x_ND in streams(arm, seed)] for arm in ARMS}
 
 
 def flow(seed: int) -> dict[str, Any]:
-    """Gradient norms of untrained layers relative to the last layer, and the share that each layer
-    adds to its input, by norm and kind of block."""
+    """Gradient norms of untrained layers relative to the last layer, by norm and kind of block.
+
+    The result also has the share that each layer adds to its input.
+    """
     found: dict[str, Any] = {norm: {} for norm in NORMS}
     for norm, arms in found.items():
         for arm in ARMS:
@@ -282,7 +285,8 @@ def flow(seed: int) -> dict[str, Any]:
 
 
 def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
-    """Hidden states of 32 random tokens before twelve untrained layers and after each of them."""
+    """Hidden states of 32 random tokens before the first of twelve untrained layers and after each
+    of them."""
     random = torch.Generator().manual_seed(seed)
     tokens_N, layout = torch.randint(100, (32,), generator=random), Layout.of([32])
     parts = ARMS[arm]
@@ -304,12 +308,12 @@ def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
 
 
 def relative_spread(x_ND: Tensor) -> float:
-    """Distance of the rows from their mean, as a share of their length."""
+    """Distance of the rows from their mean, relative to their length."""
     return float((x_ND - x_ND.mean(0)).norm() / x_ND.norm())
 
 
 def layer_ablations(run: Run, valid: datasets.TextColumns) -> dict[str, Any]:
-    """Validation losses with each layer left out."""
+    """Validation loss with each layer left out in turn."""
     stack: Any = run.model.stack
     dropped = []
     for layer in range(len(stack.blocks)):
@@ -320,7 +324,7 @@ def layer_ablations(run: Run, valid: datasets.TextColumns) -> dict[str, Any]:
 
 @contextmanager
 def layer_skipped(stack: Any, layer: int) -> Iterator[None]:
-    """Context manager in which a layer returns its input unchanged."""
+    """Context manager within which a layer returns its input unchanged."""
     block = stack.blocks[layer]
     usual, block.forward = block.forward, lambda x_ND, *_: x_ND
     try:
@@ -330,7 +334,7 @@ def layer_skipped(stack: Any, layer: int) -> Iterator[None]:
 
 
 def unigram(train: datasets.TextColumns, valid: datasets.TextColumns) -> float:
-    """Baseline loss from character frequencies, in nats per character."""
+    """Baseline loss of a model that only knows character frequencies, in nats per character."""
     text, other = "".join(train["text"]), "".join(valid["text"])
     counts = {letter: text.count(letter) for letter in set(text)}
     total = len(text) + 1

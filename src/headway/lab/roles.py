@@ -1,7 +1,7 @@
 """E2: in cross-attention, why do queries come from the decoder, and keys and values from the
 encoder?
 
-Attention outputs one row per query, made of values that are selected by keys. The decoder needs a
+Attention returns one row per query, a sum of values that are selected by keys. The decoder needs a
 row for each target word, with information from the source. So the roles cannot be assigned
 differently.
 """
@@ -38,26 +38,33 @@ from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 
 LENGTHS = range(3, 21)
-"""Lengths of the strings. With up to 9 words the mean of the source was enough: it reached 100 % in
-2,000 steps."""
+"""Lengths of the strings.
+
+With up to 9 words the mean of the source was enough: it reached 100 % in 2,000 steps.
+"""
 
 LETTERS = 8
+"""Number of different words in the strings, which sets the accuracy of guessing."""
+
 CHANCE = 100 / LETTERS
-"""Accuracy of guessing, in percent."""
+"""Accuracy of guessing in percent."""
 
 FAR, NEAR = 10.0, 5.0
-"""Differences in accuracy, in percentage points: far fewer words are right; hardly more than by
-guessing."""
+"""Differences in accuracy, in percentage points.
+
+`FAR`: far fewer words are correct. `NEAR`: hardly more words are correct than by guessing.
+"""
 
 SCALE = Bounds(low=CHANCE, high=100.0, margin=1.0)
-"""Accuracy in percent; the margin is a tenth of the difference that counts."""
+"""Range of the accuracy in percent; the margin is a tenth of the difference that counts."""
 
 
 class ValuesFromDecoder(Attention):
-    """Cross-attention with values from the decoder: queries select by keys of the encoder but read
-    earlier rows of the decoder with the same position.
+    """Cross-attention with values from the decoder.
 
-    In a search step the only row is the current one; only losses are compared here.
+    Queries select positions by keys of the encoder, but read the values of earlier decoder rows
+    with the same position. In a search step the only row is the current one, so only losses are
+    compared here.
     """
 
     def forward(
@@ -118,7 +125,7 @@ class OneHead(Attention):
 
 
 def in_grid(x_NHK: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Sequences as rows of a padded grid, and its mask."""
+    """Return sequences as rows of a padded grid, and the mask of real positions."""
     place_T = torch.arange(layout.longest, device=x_NHK.device)
     may_BT = place_T < layout.lengths_B[:, None]
     rows_BT = (layout.starts_B.long()[:, None] + place_T).clamp(max=len(x_NHK) - 1)
@@ -126,7 +133,7 @@ def in_grid(x_NHK: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def crossing(kind: type[Attention]) -> Parts:
-    """Standard block with another kind of cross-attention."""
+    """Make a standard block with another kind of cross-attention."""
 
     def block(
         attention: Attention, feed_forward: FeedForward, norm: Callable[[], nn.Module], *,
@@ -150,7 +157,7 @@ ARMS: dict[str, tuple[str, Parts | None]] = {
     "decoder-only": ("decoder only: source and target as one sequence", None),
 }
 FULL = ("one-head", "diagonal", "decoder-only")
-"""Arms of full runs only: the verdict does not depend on them, and the last one needs more
+"""Arms that only full runs have: the verdict does not depend on them, and the last one needs more
 steps."""
 
 

@@ -1,4 +1,4 @@
-"""The loss of a run with other weights than its own: averaged, ablated or from an earlier step."""
+"""Loss of a run with other weights than its own: averaged, ablated or from an earlier step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from headway.tasks.task import find_task
 
 
 class RunLoss:
-    """Loss in nats per token on the validation or training data of a run, without label smoothing
-    and dropout, for any model of the same shape."""
+    """Computes the loss of any model of the same shape on the data of a run, in nats per token.
+
+    Label smoothing and dropout are off.
+    """
 
     def __init__(self, run: Run, most: int | None = None) -> None:
-        """`most`: use only this many examples from the start."""
+        """`most`: number of examples from the start of the data; None: all."""
         self.run, self.most = run, most
 
     @cached_property
@@ -31,11 +33,11 @@ class RunLoss:
         return task.objective(self.run.settings, task.load_prepared(self.run.folder))
 
     def validation(self, model: nn.Module | None = None) -> float:
-        """Loss on the validation set."""
+        """Loss on the validation set of the run."""
         return self.ensemble([model or self.run.model])
 
     def training(self, model: nn.Module | None = None) -> float:
-        """Loss on the training set."""
+        """Loss on the training set of the run."""
         return self.ensemble([model or self.run.model], learned=True)
 
     @torch.no_grad()
@@ -59,7 +61,7 @@ class RunLoss:
         return total / max(1.0, count)
 
     def _target_log_probs(self, model: nn.Module, batch: Any) -> Tensor:
-        """Log-probability that the model gives to each right token."""
+        """Log-probability that the model gives to each correct token."""
         read = self._objective.read(model, self._objective.augment(model, batch))
         right_R = getattr(batch.targets, "targets_N", batch.targets)
         scores_RV = read.scores(read.x_RD).float()

@@ -28,8 +28,10 @@ MARK = "experiment.json"
 NUMBERS = "numbers.json"
 VERDICT = "verdict.json"
 SEED = "seed.json"
-"""File with all numbers of one seed, in the seed's folder. Seeds may be measured in parallel, each
-in its own folder, and their folders then be moved into one."""
+"""File with all numbers of one seed, in the seed's folder.
+
+Seeds may be measured in parallel, each in a folder of its own, which are then merged into one.
+"""
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,10 @@ def run_experiment(
 
 
 def _measure_seed(experiment: Experiment, bench: Workspace) -> SeedMeasurements:
-    """Numbers of one seed, measured once. Seeds with doubts are measured again, so that the reasons
-    are reported again."""
+    """Measure one seed, or load its numbers if it was measured before.
+
+    Seeds whose data raised doubts are measured again, so that the reasons are reported again.
+    """
     path = bench.folder / SEED
     if path.is_file():
         for _ in range(experiment.pieces[not bench.quick]):
@@ -161,8 +165,10 @@ def default_folder(entry: ExperimentEntry, full: bool, within: Path = Path("lab"
 def _judged(
     entry: ExperimentEntry, found: Sequence[SeedMeasurements], doubts: Sequence[str], over: str
 ) -> dict[str, Any]:
-    """The verdict of the experiment, or why there is none. `over`: note that the time ran out;
-    finished seeds are judged normally."""
+    """Return the verdict of the experiment, or the reason why there is none.
+
+    `over`: note that the time ran out; the finished seeds are still judged.
+    """
     if not found:
         return {
             "verdict": "undecided", "effect": None, "controls": [], "more": [], "parts": {},
@@ -222,11 +228,11 @@ def versions() -> dict[str, str]:
     return found | {"python": platform.python_version()}
 
 
-# -- the folder
+# -- the folder of results
 
 
 def _claim(folder: Path, entry: ExperimentEntry, full: bool, data: Path | None) -> None:
-    """Mark a new folder with this experiment; raise an error if it holds something else."""
+    """Mark a new folder as that of this experiment; raise an error if it holds something else."""
     wanted = {
         "experiment": entry.name, "size": "full" if full else "quick",
         "data": None if data is None else str(data.resolve()),
@@ -278,7 +284,7 @@ def _data(entry: ExperimentEntry, path: Path) -> Path:
 
 
 class _Clock:
-    """Wall-clock and CPU time of an experiment, summed over all its sessions."""
+    """Wall-clock and CPU time of an experiment, summed over all sessions that resumed it."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "spent.json"
@@ -298,8 +304,10 @@ class _Clock:
 
 
 def _n_seeds_to_judge(folder: Path, seeds: int, first_seed: int, progress: Progress) -> int:
-    """Number of seeds to judge: the requested ones, or more if more were already measured. A
-    verdict over more seeds is never replaced by one over fewer."""
+    """Number of seeds to judge: the requested ones, or more if more were measured already.
+
+    A verdict over more seeds is never replaced by one over fewer.
+    """
     there = 0
     while (folder / f"seed-{first_seed + there}" / SEED).is_file():
         there += 1
@@ -311,7 +319,8 @@ def _n_seeds_to_judge(folder: Path, seeds: int, first_seed: int, progress: Progr
 
 
 def _report_duration(entry: ExperimentEntry, device: str, seeds: int, progress: Progress) -> None:
-    """Report the expected run time of a full run if no GPU is available or none would help."""
+    """Report the expected run time of a full run if no GPU is available, or if a GPU would not
+    help."""
     from headway.nn.devices import pick_device
 
     def taking(minutes: float) -> str:

@@ -1,8 +1,8 @@
 """E3: is shifting a positional encoding a linear map?
 
 It is: every pair of dimensions is rotated by an angle that depends only on the shift. The verdict
-is about the encoding that a model really adds to its embeddings. The existence of such a map does
-not mean that it is learned: least squares on some positions finds another one.
+is about the encoding that a model really adds to its embeddings. The existence of the map does not
+mean that it is learned: least squares on some positions finds another one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ from headway.nn.layout import Layout
 from headway.settings.model import EncoderSettings
 
 PLACES = 5000
+"""Positions at which the rotation is checked: far more than a text usually has."""
+
 SHIFTS = (1, 7, 100, 1000)
+"""Shifts that are checked, from neighbouring words to far beyond a sentence."""
+
 SEEN, UNSEEN = 512, 500
+"""Positions that the matrix is fitted on, and later positions that it is tested on."""
+
 FITTED = 7
-"""Shift whose map is fitted by least squares."""
+"""Shift of the map that is fitted by least squares."""
 
 ROUNDING = 1e-6
-"""Tolerance for rounding: eight units in the last place of single precision, in which models store
-the encoding."""
+"""Tolerance for rounding errors: eight units in the last place of single precision, in which models
+store the encoding."""
 
 
 class ShiftExperiment(Experiment):
@@ -133,18 +139,20 @@ EXPERIMENT = ShiftExperiment()
 
 
 def shown(found: Sequence[SeedMeasurements]) -> str:
-    """Width that the page reports: 128 if it was measured, which is far smaller than the number of
-    fitted positions."""
+    """Width that the page reports.
+
+    It is 128 if that was measured, because it is far smaller than the number of fitted positions.
+    """
     return "128" if "128" in found[0] else list(found[0])[-1]
 
 
 def rates(width: int) -> Tensor:
-    """Radians per position of each pair, by the formula of the paper."""
+    """Radians per position of each pair of dimensions, by the formula of the paper."""
     return torch.exp(torch.arange(0, width, 2).double() * (-math.log(10_000.0) / width))
 
 
 def code(places_P: Tensor, width: int) -> Tensor:
-    """Positional encoding in double precision: (positions, pairs, 2)."""
+    """Positional encoding in double precision (positions, pairs, 2)."""
     angle_PI = places_P.double()[:, None] * rates(width)
     return torch.stack([angle_PI.sin(), angle_PI.cos()], -1)
 
@@ -158,7 +166,7 @@ def model_positions(n_places: int, width: int) -> Tensor:
 
 
 def rotated(code_PI2: Tensor, angle_I: Tensor) -> Tensor:
-    """Rotate every pair by its angle."""
+    """Rotate every pair of dimensions by its angle."""
     sin_PI, cos_PI = code_PI2.unbind(-1)
     sin_I, cos_I = angle_I.sin().to(sin_PI), angle_I.cos().to(sin_PI)
     return torch.stack([sin_PI * cos_I + cos_PI * sin_I, cos_PI * cos_I - sin_PI * sin_I], -1)
@@ -174,7 +182,8 @@ def errors(width: int, seed: int) -> dict[str, Any]:
         single = rotated(table[:PLACES], angle_I) - table[k : PLACES + k]
         by_shift[str(k)] = {"double": float(exact.abs().max()), "single": float(single.abs().max())}
     random = torch.Generator().manual_seed(seed)
-    # More rows than the matrix has columns; otherwise a matrix would exist for any table.
+    # The table has more rows than the matrix has columns; otherwise a matrix would exist for any
+    # table.
     noise = torch.randn(max(SEEN, 4 * width), width, generator=random, dtype=torch.float64)
     seen = torch.arange(SEEN - FITTED)
     both = torch.arange(SEEN + UNSEEN - FITTED)
@@ -201,20 +210,23 @@ def errors(width: int, seed: int) -> dict[str, Any]:
 
 
 def unshiftable(table_PD: Tensor) -> float:
-    """Remaining error of the best matrix for a shift by one, as a share of the norm."""
+    """Remaining error of the best matrix for a shift by one position, relative to the norm."""
     here, there = table_PD[:-1], table_PD[1:]
     return float((here @ best_map(here, there) - there).norm() / there.norm())
 
 
 def best_map(here_PD: Tensor, there_PD: Tensor) -> Tensor:
-    """Matrix that fits best by least squares. numpy uses singular values; torch's method varies
-    between calls here, because columns are nearly equal."""
+    """Matrix that maps one table to another with the least squared error.
+
+    numpy uses singular values. The results of torch's method vary between calls, because columns
+    are nearly equal.
+    """
     found, *_ = np.linalg.lstsq(here_PD.numpy(), there_PD.numpy(), rcond=None)
     return torch.from_numpy(found)
 
 
 def fitted_turns(here_PI2: Tensor, there_PI2: Tensor) -> Tensor:
-    """Rotation angle of each pair that fits best."""
+    """Rotation angle of each pair of dimensions that fits best."""
     sin, cos = here_PI2.unbind(-1)
     sin_there, cos_there = there_PI2.unbind(-1)
     return torch.atan2((sin_there * cos - cos_there * sin).sum(0),
@@ -222,5 +234,5 @@ def fitted_turns(here_PI2: Tensor, there_PI2: Tensor) -> Tensor:
 
 
 def relative_errors(found_PD: Tensor, right_PD: Tensor) -> Tensor:
-    """Error of each position, as a share of its norm."""
+    """Error of each position relative to its norm."""
     return (found_PD - right_PD).norm(dim=1) / right_PD.norm(dim=1)

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 FLAT = 0.25
-"""Rank correlations closer to 0 than this count as none: for 64 dimensions in random order it is
-0.13."""
+"""Rank correlations closer to 0 than this count as none.
+
+For 64 dimensions in random order their standard deviation is 0.13.
+"""
 
 CLEAR = -0.2
 """Rank correlation below which the effect counts as at least modest."""
@@ -201,10 +203,12 @@ class SlowTailExperiment(Experiment):
 EXPERIMENT = SlowTailExperiment()
 HALVES = ("slow", "fast")
 BANDS = 8
+"""Groups of dimensions in the plot, from the fastest to the slowest: each averages eight or
+more."""
 
 
 def tables(run: Run) -> tuple[Tensor, Tensor]:
-    """Embeddings at initialisation and after training."""
+    """Source embeddings at initialization and after training."""
     fresh = build_model(run.settings.model, seed=run.settings.train.seed)
     first: Any = fresh.get_submodule("source_front")
     last: Any = run.model.get_submodule("source_front")
@@ -212,8 +216,10 @@ def tables(run: Run) -> tuple[Tensor, Tensor]:
 
 
 def profile(first_VD: Tensor, last_VD: Tensor, code_D: Tensor, paper_D: Tensor) -> dict[str, Any]:
-    """Rank correlations of the growth of embeddings with the variance of the model's own encoding
-    and with that of the paper's."""
+    """Rank correlations of the growth of embeddings with the variance of the positional encoding.
+
+    They are computed for the model's own encoding and for that of the paper.
+    """
     growth_D = last_VD.double().var(0) / first_VD.double().var(0)
     ranks = code_D.argsort(descending=True)
     slow, fast = ranks[len(ranks) // 2 :], ranks[: len(ranks) // 2]
@@ -227,7 +233,8 @@ def profile(first_VD: Tensor, last_VD: Tensor, code_D: Tensor, paper_D: Tensor) 
 
 
 def halves(run: Run, code_D: Tensor, valid: datasets.TextColumns) -> dict[str, Any]:
-    """Loss without either half of the embeddings, and accuracy of probes on each half."""
+    """Loss without the slow or the fast half of the embedding dimensions, and accuracy of probes on
+    each half."""
     ranks = code_D.argsort(descending=True)
     parts = {"slow": ranks[len(ranks) // 2 :], "fast": ranks[: len(ranks) // 2]}
     yardstick = RunLoss(run)
@@ -252,7 +259,7 @@ class MaskedEmbeddings(nn.Module):
 
 @contextmanager
 def dimensions_zeroed(model: nn.Module, part: Tensor) -> Iterator[None]:
-    """Context manager in which these dimensions of all embeddings are zero."""
+    """Context manager within which these dimensions of all embeddings are zero."""
     fronts: list[Any] = [model.get_submodule(f"{side}_front") for side in ("source", "target")]
     usual = [front.positions for front in fronts]
     for front in fronts:
@@ -269,7 +276,9 @@ def dimensions_zeroed(model: nn.Module, part: Tensor) -> Iterator[None]:
 @torch.no_grad()
 def probes(run: Run, parts: dict[str, Tensor], texts: Sequence[str]) -> dict[str, Any]:
     """Accuracy of linear probes for words and positions on parts of the encoder's hidden states.
-    Half of the texts are used for fitting, half for testing."""
+
+    Half of the texts are used for fitting, half for testing.
+    """
     words: Any = run.opened.words
     model: Any = run.model
     numbers = [words.source.as_source(words.source.encode(text)) for text in texts]
@@ -291,7 +300,7 @@ def probes(run: Run, parts: dict[str, Tensor], texts: Sequence[str]) -> dict[str
 
 
 def probe_accuracy(x_MC: Tensor, right_M: Tensor, n_first: int, ridge: float = 1e-2) -> float:
-    """Fit a linear probe on the first rows, and return its accuracy on the others."""
+    """Fit a linear probe on the first rows, and return its accuracy on the remaining ones."""
     wide_MC = torch.cat([x_MC.double(), torch.ones(len(x_MC), 1).double()], dim=1)
     truth_MK = torch.nn.functional.one_hot(right_M).double()
     fit_FC, test_TC = wide_MC[:n_first], wide_MC[n_first:]

@@ -1,4 +1,5 @@
-"""Verdicts: effects with intervals over seeds, their power, the limits of a scale, and controls.
+"""Verdicts of experiments: effects with intervals over seeds, statistical power, limits of a scale,
+and controls.
 
 Everything here is a pure function of numbers, so that tests can use made-up results.
 """
@@ -15,19 +16,24 @@ from typing import Any, Literal
 from headway.lab.catalogue import SEEDS
 
 VerdictLabel = Literal["supported", "refuted", "undecided", "cannot tell"]
-"""`undecided`: more seeds may decide it. `cannot tell`: no number of seeds can, since an arm is at
-the floor or the ceiling of its scale."""
+"""Possible verdicts.
+
+`undecided`: more seeds may decide it. `cannot tell`: no number of seeds can, since an arm is at the
+floor or the ceiling of its scale.
+"""
 
 ScaleEnd = Literal["", "floor", "ceiling"]
 
 POWER = 0.8
-"""Cohen's convention for the share of true effects that a study should detect."""
+"""Fraction of true effects that a study should detect, by Cohen's convention."""
 
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
 2.160,
      2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
-"""Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond them the normal
-quantile is used."""
+"""Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
+
+For more degrees of freedom the normal quantile is used.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +43,7 @@ class Bounds:
     low: float = -math.inf
     high: float = math.inf
     margin: float
-    """An arm whose mean is within this distance of a bound is at its floor or ceiling."""
+    """Distance from a bound within which the mean of an arm counts as at its floor or ceiling."""
 
     def end(self, scores: Sequence[float]) -> ScaleEnd:
         mean = fmean(scores)
@@ -48,7 +54,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One of the models that an experiment compares: its name and its score for each seed."""
+    """One of the models that an experiment compares: its name, and its score for each seed."""
 
     name: str
     scores: Sequence[float]
@@ -56,7 +62,7 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """A number that the verdict rests on: the mean over seeds and its 95 % interval."""
+    """Number on which a verdict is based: the mean over seeds and its 95 % interval."""
 
     name: str
     value: float
@@ -72,23 +78,26 @@ class Effect:
     `POWER`."""
 
     exact: bool = False
-    """The number is exact arithmetic and does not depend on seeds."""
+    """Whether the number is exact arithmetic that does not depend on seeds."""
 
     hides_more: bool = False
-    """An arm is at a limit of its scale, so that the true difference may be larger."""
+    """Whether an arm is at a limit of its scale, so that the true difference may be larger."""
 
     hides_less: bool = False
-    """An arm is at a limit of its scale, so that the true difference may be smaller."""
+    """Whether an arm is at a limit of its scale, so that the true difference may be smaller."""
 
     limits: Sequence[str] = ()
-    """Arms at a limit of their scale, in words."""
+    """Descriptions of the arms that are at a limit of their scale."""
 
     @classmethod
     def over(
         cls, values: Sequence[float], name: str, unit: str = "", *, exact: bool = False
     ) -> Effect:
-        """Effect from one number per seed. With one seed the interval is unknown, unless the number
-        is `exact`; with NaN or infinity the effect is NaN."""
+        """Make the effect from one number per seed.
+
+        With one seed the interval is unknown, unless the number is `exact`. With NaN or infinity
+        the effect is NaN.
+        """
         known = [float(value) for value in values]
         if not known or not all(map(math.isfinite, known)):
             return cls(name=name, unit=unit, seeds=len(known), value=math.nan, low=-math.inf,
@@ -108,7 +117,7 @@ class Effect:
 
     @classmethod
     def between(cls, one: Arm, other: Arm, bounds: Bounds, name: str, unit: str = "") -> Effect:
-        """Difference of two arms on a bounded scale, `one` minus `other`.
+        """Make the effect from the difference of two arms on a bounded scale, `one` minus `other`.
 
         If an arm is at a limit of the scale, the true difference may be larger than the measured
         one: a large difference can still be concluded, a small one cannot.
@@ -127,7 +136,7 @@ class Effect:
         )  # fmt: skip
 
     def above(self, least: float) -> VerdictLabel:
-        """Whether the whole interval is above this."""
+        """Verdict on the claim that the effect is above `least`: its whole interval must be."""
         if self._both_at_same_limit:
             return "cannot tell"
         if self.low > least:
@@ -137,7 +146,7 @@ class Effect:
         return "undecided"
 
     def below(self, most: float) -> VerdictLabel:
-        """Whether the whole interval is below this."""
+        """Verdict on the claim that the effect is below `most`: its whole interval must be."""
         if self._both_at_same_limit:
             return "cannot tell"
         if self.high < most:
@@ -145,7 +154,8 @@ class Effect:
         return "refuted" if self.low > most else "undecided"
 
     def within(self, most: float) -> VerdictLabel:
-        """Whether the effect is negligible: the whole interval is closer to 0 than this."""
+        """Verdict on the claim that the effect is negligible: its whole interval must be within
+        ±`most`."""
         if self._both_at_same_limit:
             return "cannot tell"
         if -most < self.low and self.high < most:
@@ -158,7 +168,7 @@ class Effect:
         return self.hides_more and self.hides_less
 
     def __str__(self) -> str:
-        """The mean with its interval, such as `0.42 nats (95 % interval 0.31 to 0.53)`."""
+        """Mean with its interval, such as `0.42 nats (95 % interval 0.31 to 0.53)`."""
         unit = spaced(self.unit)
         if self.exact or not math.isfinite(self.low + self.high):
             return f"{rounded(self.value)}{unit}"
@@ -172,11 +182,11 @@ def student(seeds: int) -> float:
 
 
 def power(distance: float, seeds: int) -> float:
-    """Probability that the 95 % interval over `seeds` values excludes a threshold, if their true
-    mean is `distance` standard deviations from it.
+    """Statistical power: the probability that a 95 % interval over `seeds` values excludes a
+    threshold.
 
-    This is the noncentral t distribution, integrated over the standard deviation that the seeds
-    happen to have.
+    Their true mean is `distance` standard deviations from it. The noncentral t distribution is
+    integrated over the standard deviation that the seeds happen to have.
     """
     df = seeds - 1
     shift, critical = distance * math.sqrt(seeds), student(seeds)
@@ -193,7 +203,7 @@ def power(distance: float, seeds: int) -> float:
 
 @cache
 def smallest_detectable(seeds: int) -> float:
-    """Distance from a threshold, in standard deviations, that this many seeds detect with
+    """Distance from a threshold, in standard deviations, that this many seeds detect with power
     `POWER`."""
     low, high = 0.0, 100.0
     for _ in range(40):
@@ -203,14 +213,16 @@ def smallest_detectable(seeds: int) -> float:
 
 
 def all_of(*words: VerdictLabel) -> VerdictLabel:
-    """Verdict on a claim with several parts: one refuted part refutes it; all must be supported."""
+    """Verdict on a claim with several parts: one refuted part refutes it, and it is supported only
+    if all parts are."""
     order: tuple[VerdictLabel, ...] = ("refuted", "cannot tell", "undecided")
     return next((word for word in order if word in words), "supported")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """A result that must come out as expected, or else the effect means nothing."""
+    """Control measurement: a result that must come out as expected, or else the effect means
+    nothing."""
 
     name: str
     passed: bool
@@ -222,22 +234,21 @@ class Control:
 class Verdict:
     verdict: VerdictLabel
     answer: str
-    """The answer to the question of the experiment: one sentence in plain words, without
-    numbers."""
+    """Answer to the question of the experiment: one sentence in plain words, without numbers."""
 
     measured: str
-    """The numbers that the answer rests on, with their intervals."""
+    """Numbers on which the answer is based, with their intervals."""
 
     effect: Effect
     controls: Sequence[Control] = ()
     more: Sequence[Effect] = ()
-    """Additional numbers that the verdict does not depend on."""
+    """Additional numbers, on which the verdict does not depend."""
 
     parts: Mapping[str, VerdictLabel] = field(default_factory=dict)
-    """Verdicts on parts of the hypothesis, for sources that are about one part."""
+    """Verdicts on parts of the hypothesis, for sources that are about a single part."""
 
     changes: str = ""
-    """What would change the verdict."""
+    """Description of the results that would change the verdict."""
 
     def as_json(self) -> dict[str, Any]:
         return plain(asdict(self))
@@ -245,7 +256,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeSentences:
-    """The answers to the question of an experiment, one plain sentence for each outcome."""
+    """Possible answers to the question of an experiment, one plain sentence for each outcome."""
 
     supported: str
     refuted: str
@@ -254,14 +265,15 @@ class OutcomeSentences:
     """Further measured numbers, which are shown after the effect."""
 
     changes: str = ""
-    """What would change the verdict."""
+    """Description of the results that would change the verdict."""
 
 
 def decide(
     word: VerdictLabel, effect: Effect, answers: OutcomeSentences, controls: Sequence[Control] = (),
     more: Sequence[Effect] = (), parts: Mapping[str, VerdictLabel] | None = None,
 ) -> Verdict:  # fmt: skip
-    """Make the verdict with its answer. `effect` is the effect that `word` is about.
+    """Make the verdict with its answer. `word` is the verdict on the claim, `effect` the number
+    that it is based on.
 
     A failed control or a single seed makes the verdict undecided, and an arm at a limit of its
     scale makes it `cannot tell`.
@@ -297,13 +309,13 @@ def decide(
 
 
 def capitalised(text: str) -> str:
-    """The text as the beginning of a sentence. A first word with capitals inside stays."""
+    """Capitalize the first word of a text, unless it has capital letters inside."""
     first = text.partition(" ")[0]
     return text if first != first.lower() else text[:1].upper() + text[1:]
 
 
 def power_of(effect: Effect) -> str:
-    """A sentence about the effects that these seeds could have detected."""
+    """Sentence about the smallest effect that these seeds could have detected."""
     return (
         f"These {effect.seeds} seeds detect a distance of {rounded(effect.detectable)}"
         f"{spaced(effect.unit)} from the bar in {100 * POWER:.0f} % of cases."
@@ -311,12 +323,12 @@ def power_of(effect: Effect) -> str:
 
 
 def spaced(unit: str) -> str:
-    """The unit as it is written after a number."""
+    """Unit as it is written after a number, with a space unless it is % or ×."""
     return f" {unit}" if unit and unit not in "%×" else unit
 
 
 def rounded(value: float) -> str:
-    """A number rounded to about three significant figures."""
+    """Format a number with about three significant figures."""
     if not math.isfinite(value):
         return "?"
     if value == 0 or 1e-3 <= abs(value) < 1e4:

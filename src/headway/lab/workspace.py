@@ -1,4 +1,5 @@
-"""The workspace of one seed of an experiment: its folder, and trainings that can be resumed."""
+"""Workspace for one seed of an experiment: its folder, resumable trainings, and stored
+measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ QUICK_SETTINGS: dict[str, Any] = {
     "train.lr": 2e-3,
     "train.batch_tokens": 1024, "train.average": 1, "train.keep": 1, "train.metric": "loss",
     "train.threads": 1, "train.precision": "fp32", "tokenizer.kind": "words", }  # fmt: skip
-"""Settings of every training in a quick experiment; an experiment may override them."""
+"""Settings of every training run in a quick experiment. An experiment may override them."""
 
 
 REVERSAL_SETTINGS: dict[str, Any] = {
@@ -35,17 +36,17 @@ REVERSAL_SETTINGS: dict[str, Any] = {
     "model.d_ff": 96, "train.lr": 8e-3, "train.batch_tokens": 512, "train.steps": 300,
     "train.warmup": 30, "train.clip": 1.0, "decode.beam": 1,
 }  # fmt: skip
-"""Settings of a translator that learns to reverse eight words in eight seconds."""
+"""Settings of a translator that learns to reverse eight words within eight seconds."""
 
 
 class OutOfTime(Exception):
-    """The time budget is used up; finished measurements are kept."""
+    """Raised when the time budget is used up; finished measurements are kept."""
 
 
 @dataclass(kw_only=True)
 class Workspace:
     folder: Path
-    """The folder of this seed."""
+    """Folder of this seed."""
 
     seed: int
     quick: bool
@@ -54,16 +55,16 @@ class Workspace:
     progress: Progress = SILENT
     stage: ProgressStage | None = None
     deadline: float | None = None
-    """Time limit, by `time.monotonic`."""
+    """Time limit as a value of `time.monotonic`; None: no limit."""
 
     doubts: list[str] = field(default_factory=list)
 
     def choose(self, quick: Value, full: Value) -> Value:
-        """Return the value for the quick or the full size."""
+        """Return the first value in a quick run and the second one in a full run."""
         return quick if self.quick else full
 
     def doubt(self, reason: str) -> None:
-        """Record why the data cannot support a verdict; the verdict will be `undecided`."""
+        """Record a reason why the data cannot support a verdict, which will then be `undecided`."""
         if reason not in self.doubts:
             self.doubts.append(reason)
 
@@ -79,14 +80,14 @@ class Workspace:
         columns: Mapping[str, Any] | None = None,
         start: str | os.PathLike[str] = "none",
     ) -> Run:
-        """Train a run once: load a finished one, resume a stopped one.
+        """Train a run once: load it if it is finished, resume it if it was stopped.
 
         `name`: its folder inside the folder of the seed. `settings` override `QUICK_SETTINGS`. With
-        `start`, the settings that come with its weights are left out of both.
+        `start`, both are applied without the settings that come with the weights.
         """
         out = self.folder / "runs" / name
         said = {**QUICK_SETTINGS, "train.seed": 1 + self.seed, **(settings or {})}
-        # One evaluation at the end, unless the experiment sets more.
+        # Evaluate once at the end, unless the experiment sets an interval.
         steps = said.get("train.steps")
         if steps is not None:
             said.setdefault("train.eval_every", steps)
@@ -108,7 +109,10 @@ class Workspace:
         return run
 
     def cached(self, name: str, measure: Callable[[], Value]) -> Value:
-        """Return the result of `measure` as JSON values, computed once and stored."""
+        """Return the result of `measure` as JSON values.
+
+        It is computed once and stored in the folder of the seed.
+        """
         path = self.folder / "measured" / f"{name}.json"
         if path.is_file():
             self.done()
@@ -123,7 +127,8 @@ class Workspace:
         return value
 
     def lines(self, path: Path, least: int, what: str) -> list[str]:
-        """Return the lines of the user's file. Fewer than `least` make the verdict undecided."""
+        """Read the lines of the user's file. Fewer than `least` lines make the verdict
+        undecided."""
         try:
             found = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
@@ -133,8 +138,8 @@ class Workspace:
         return found
 
     def text(self, usual: Callable[[], str], least: int = 100_000) -> str:
-        """Return the user's text, or the default one. A text shorter than `least` makes the verdict
-        undecided."""
+        """Read the user's text, or the default one. A text shorter than `least` characters makes
+        the verdict undecided."""
         if self.data is None:
             return usual()
         text = "\n".join(self.lines(self.data, 1, "lines"))
@@ -169,7 +174,7 @@ class Workspace:
 
 
 def is_inherited(key: str) -> bool:
-    """Whether a run that starts from another inherits this setting with its weights."""
+    """Whether a run that starts from another one inherits this setting with its weights."""
     return key.startswith("tokenizer.") or (key.startswith("model.") and key != "model.dropout")
 
 
