@@ -31,7 +31,8 @@ LOUD = 1e7
 errors (6e-8)."""
 
 LOUDEST = 1e13
-"""Constants that determine the standard deviation in the norm: a million times the scaled logits."""
+"""Constants that determine the standard deviation in the norm: a million times the scaled
+logits."""
 
 QUIET = 1e-4
 """Scale of the inputs of tanh: small enough that the error x²/3 is below fp32 precision."""
