@@ -22,11 +22,12 @@ class Metric:
     unit: str = ""
     digits: int = 2
     remark: str = ""
-    """Explanation of the value in tables."""
+    """Explanation that tables print next to the value."""
 
     @property
     def most(self) -> float | None:
-        """The largest possible value, or None: error rates, for example, may exceed 100 %."""
+        """The largest possible value; None: no limit. Error rates, for example, may exceed 100
+        %."""
         in_percent = self.unit == "%" or self.name in ("bleu", "chrf")
         return 100.0 if in_percent and not self.lower else None
 
@@ -39,7 +40,7 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """The label with its unit, for table columns and chart axes."""
+        """Label with its unit, for the heads of table columns and chart axes."""
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
     def better(self, one: float, other: float) -> bool:
@@ -101,7 +102,8 @@ def named_metric(name: str, better: object) -> Metric:
 
 
 def custom_metrics_of(asked: Mapping[str, object]) -> dict[str, Metric]:
-    """Custom metrics of a run, from its `metrics.NAME` settings (`lower` or `higher` is better)."""
+    """Return the custom metrics of a run from its `metrics.NAME` settings, which are `lower` or
+    `higher`: the better direction."""
     keys = {key.removeprefix("metrics."): one for key, one in asked.items()
             if key.startswith("metrics.")}  # fmt: skip
     return {name: named_metric(name, better) for name, better in keys.items()}
@@ -117,8 +119,8 @@ def check_metric(
     names: Sequence[str],
     locate: Callable[[str], object] | None = None,
 ) -> None:
-    """Raise ConfigError if the task has no such metric. `locate` returns the file and line that the
-    message begins with."""
+    """Raise a `ConfigError` if the task does not have this metric. `locate` returns the file and
+    line that the message begins with."""
     if metric is not None and metric not in names:
         near, where = suggest(metric, names), locate("train.metric") if locate else ""
         raise ConfigError(
@@ -127,5 +129,5 @@ def check_metric(
 
 
 def has_span_tags(labels: tuple[str, ...]) -> bool:
-    """Whether the labels mark spans: O, or one of B, I, E, S before a dash and a type."""
+    """Whether the labels are span tags: `O`, or one of B, I, E, S before a dash and a type."""
     return all(label == "O" or (label[:1] in "BIES" and label[1:2] == "-") for label in labels)

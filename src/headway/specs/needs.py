@@ -12,23 +12,24 @@ Modality = Literal["text"] | MediaModality
 
 
 DataKind = str
-"""Kind of values in a column of the data, a key of `data.columns.column.KINDS`."""
+"""Kind of values in a data column: a key of `data.columns.column.KINDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """A data column that a task needs."""
+    """A data column that a task uses."""
 
     name: str
-    """Name of the column. `data.NAME_field` can set another one."""
+    """Name of the column in the task. The setting `data.NAME_field` gives its name in files."""
 
     kinds: frozenset[DataKind]
     role: Literal["input", "target"]
-    """Targets are what a run predicts, so inputs for prediction do not have them."""
+    """Whether the column is an input or a target. Targets are what a run predicts, so inputs for
+    prediction lack them."""
 
     optional: bool = False
     also: tuple[str, ...] = ()
-    """Other names under which the column is recognised."""
+    """Other names under which the column is recognised in files."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,9 +104,9 @@ WRITTEN = Need(
 
 
 ANSWERS: dict[str, Need] = {"labels": LABELS, "number": NUMBER}
-"""Columns of classification tasks whose answer is not one label."""
+"""Target columns of classification tasks whose answer is not a single label."""
 
 
 def need_for_answer(need: Need, answer: str) -> Need:
-    """Return the column that holds the targets for this kind of answer."""
+    """Return the target column for a kind of answer, such as `number`."""
     return ANSWERS.get(answer, need) if need is LABEL else need

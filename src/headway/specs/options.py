@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class CallOption:
-    """An option of one call, in addition to the decoding settings."""
+    """An option of a single call of predict or evaluate, in addition to the decoding settings."""
 
     name: str
     help: str
     takes: str = ""
-    """Placeholder of the value in help texts, or all choices with `|` between them. Empty: the
-    option is a switch."""
+    """Placeholder for the value in help texts, or all choices separated by `|`. Empty: the option
+    is a switch."""
 
     number: bool = False
     several: bool = False

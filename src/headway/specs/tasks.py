@@ -47,7 +47,8 @@ from headway.specs.task_settings import (
 )
 
 Reads = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
-"""Form of the examples in data files. Inputs for prediction use the same columns."""
+"""Form of the examples in data files. Inputs for prediction have the same columns except the
+targets."""
 
 
 FileSetting = Literal["text", "pairs", "media"]
@@ -58,7 +59,7 @@ OutputKind = Literal["text", "label", "labels", "number", "tags", "gaps", "vecto
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A row of the table: one task with one kind of data."""
+    """A row of the task table: one task with one kind of data."""
 
     name: str
     modality: Modality
@@ -70,35 +71,36 @@ class Spec:
     needs: tuple[Need, ...]
     answers: OutputKind
     metrics: tuple[Metric, ...]
-    """Metrics that it reports, the main one first. The data may exclude some (`top5` with three
-    classes)."""
+    """Metrics that the task reports, the main one first. Some may not apply to the data (`top5`
+    with three classes)."""
 
     families: tuple[str, ...]
-    """Model families that can do the task, the default first."""
+    """Model families that the task supports, the default first."""
 
     heads: tuple[str, ...] = ()
     """Output heads needed in addition to those of the family (a decoder always predicts words)."""
 
     settings: type | None = None
-    """Settings class of its section, which is named after the task."""
+    """Class of the settings section that is named after the task."""
 
     options: frozenset[str] = frozenset()
-    """Names of the `OPTIONS` that apply to its predictions."""
+    """Names of the `OPTIONS` that apply when the task predicts."""
 
     scoring: frozenset[str] = frozenset()
-    """Names of the `SCORING` options that apply to its evaluations."""
+    """Names of the `SCORING` options that apply when the task is evaluated."""
 
     decode: frozenset[str]
-    """Names of the `decode.*` settings that it uses."""
+    """Names of the `decode.*` settings that the task uses."""
 
     continues: bool = False
-    """Whether it generates text that continues its input."""
+    """Whether the task generates text that continues its input."""
 
     pretrained: str = ""
-    """Shipped run that training starts from by default, if its vocabulary covers the texts."""
+    """Shipped run that training starts from by default, provided that its vocabulary covers the
+    texts."""
 
     compares: bool = False
-    """Whether its vectors measure the similarity of two inputs."""
+    """Whether the output vectors measure the similarity of two inputs."""
 
     scores_ensembles: bool = False
     """Whether several runs can be scored as one ensemble."""
@@ -107,8 +109,8 @@ class Spec:
     """Whether a student learns from the teacher's generated text, not from its probabilities."""
 
     readout_settings: tuple[str, ...] = ()
-    """Settings of its section that define how outputs are read from a model. A student takes them
-    from its teacher."""
+    """Settings of the task's section that define how outputs are read from a model. A student
+    inherits them from its teacher."""
 
     counts: str
     """Unit of the loss and of the training speed, in the singular."""
@@ -117,24 +119,24 @@ class Spec:
     """Headings for the `source` and `target` of samples in the report."""
 
     lacks: str
-    """Data that most often helps a model that is worse than a baseline."""
+    """What to add to the data if a model is worse than a baseline."""
 
     starts_from: Literal["", "language", "unlabelled"] = ""
-    """Encoder that helps such a model to start from, if any: one of the language, or one that was
-    pretrained without labels."""
+    """Kind of pretrained encoder that helps if a model is worse than a baseline: a language model,
+    or one trained on media without labels. Empty: none."""
 
     truth: Literal["", "pairs", "repeats", "shapes", "moving", "digits"] = ""
-    """Kind of data for which the correct attention is known: data made by
-    `examples/make_NAME.py`, aligned pairs, or text that repeats itself."""
+    """Kind of data for which the correct attention is known: aligned pairs, text that repeats
+    itself, or data made by `examples/make_NAME.py`. Empty: none."""
 
     example: str = "headway predict {run} < sentences.txt"
     """Example command that predicts with a run."""
 
     others: tuple[Spec, ...] = ()
-    """Rows of the task for other kinds of data."""
+    """Rows of the same task for other kinds of data."""
 
     def remedies(self, *, tuned: bool) -> str:
-        """Return what most often helps a model that is worse than a baseline. `tuned`: the model
+        """Advice on what most often helps a model that is worse than a baseline. `tuned`: the model
         already started from an encoder."""
         start = Option("start", takes="RUN")
         encoders = {
@@ -148,57 +150,57 @@ class Spec:
 
     @property
     def rows(self) -> tuple[Spec, ...]:
-        """The rows of this task, one for each kind of data."""
+        """All rows of this task, one for each kind of data."""
         return (self, *self.others)
 
     @property
     def all_families(self) -> tuple[str, ...]:
-        """Model families of the task for all kinds of data."""
+        """Model families that the task supports, for all kinds of data."""
         return tuple(dict.fromkeys(family for row in self.rows for family in row.families))
 
     @property
     def file_options(self) -> str:
-        """Alternatives to files after the task, for messages."""
+        """Alternatives to naming files after the task, as the end of an error message."""
         if self.reads == "pairs":
             return f", or {Option('source', takes='FILE')} {Option('target', takes='FILE')}"
-        # A list of paths that has neither labels nor texts could be text itself.
+        # A list of paths without labels or texts could be mistaken for text.
         alone = self.reads == "media" and self.answers in ("gaps", "vector")
         return f", or a list of paths with {Option('media', takes='FILE')}" if alone else ""
 
     @property
     def media(self) -> MediaModality | None:
-        """The kind of media that it reads; None if it reads text."""
+        """The modality that the task reads; None if it reads text."""
         return None if self.modality == "text" else self.modality
 
     @property
     def target(self) -> Need | None:
-        """The column that it predicts, if the data has it."""
+        """The column that the task predicts, if its data has one."""
         return next((need for need in self.needs if need.role == "target"), None)
 
     @property
     def files(self) -> FileSetting:
-        """The setting of `data` that takes its files."""
+        """The setting of `data` that takes the task's files."""
         found: dict[Reads, FileSetting] = {"pairs": "pairs", "media": "media"}
         return found.get(self.reads, "text")
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether its data is sources with their translations."""
+        """Whether the data consists of sources and their translations."""
         return self.reads == "pairs"
 
     @property
     def reads_sentences(self) -> bool:
-        """Whether its data is sentences that are split into words."""
+        """Whether the data consists of sentences split into words."""
         return self.reads == "tagged"
 
     @property
     def reads_documents(self) -> bool:
-        """Whether its data is running text."""
+        """Whether the data is running text."""
         return self.reads == "documents"
 
     @property
     def reads_views(self) -> bool:
-        """Whether its data is pairs of texts, or texts that are read twice."""
+        """Whether the data consists of pairs of texts, or of texts that are read twice."""
         return self.reads == "texts"
 
     @property
@@ -207,17 +209,17 @@ class Spec:
 
     @property
     def writes(self) -> bool:
-        """Whether its output is generated text."""
+        """Whether the output is generated text."""
         return self.answers == "text"
 
     @property
     def is_single_label(self) -> bool:
-        """Whether it predicts exactly one class."""
+        """Whether the task predicts exactly one class."""
         return self.answers == "label"
 
     @property
     def is_multi_label(self) -> bool:
-        """Whether it predicts any number of labels."""
+        """Whether the task predicts any number of labels."""
         return self.answers == "labels"
 
     @property
@@ -226,22 +228,22 @@ class Spec:
 
     @property
     def is_tagging(self) -> bool:
-        """Whether it predicts one tag per word."""
+        """Whether the task predicts one tag per word."""
         return self.answers == "tags"
 
     @property
     def fills_masks(self) -> bool:
-        """Whether it predicts masked tokens or masked parts of media."""
+        """Whether the task predicts masked tokens or masked parts of media."""
         return self.answers == "gaps"
 
     @property
     def is_embedding(self) -> bool:
-        """Whether its output is a vector."""
+        """Whether the output is a vector."""
         return self.answers == "vector"
 
     @property
     def is_text(self) -> bool:
-        """Whether its input is text; otherwise it is images, video or audio."""
+        """Whether the input is text; otherwise it is images, video or audio."""
         return self.modality == "text"
 
     @property
@@ -254,47 +256,48 @@ class Spec:
 
     @property
     def is_media(self) -> bool:
-        """Whether its data is folders or lists of media."""
+        """Whether the data consists of folders or lists of media."""
         return self.reads == "media"
 
     @property
     def reads_lines(self) -> bool:
-        """Whether a line of plain text is one of its examples."""
+        """Whether a line of plain text can be an example of the task."""
         return not self.is_media and not self.reads_pairs
 
     @property
     def in_words(self) -> bool:
-        """Whether its outputs are words of a vocabulary."""
+        """Whether the outputs are words of a vocabulary."""
         return self.writes or "words" in self.heads
 
     @property
     def headline(self) -> Metric:
-        """Main metric that can be compared between vocabularies, so not the loss per token."""
+        """First metric that can be compared between vocabularies: not the loss or the perplexity
+        per token."""
         return next(one for one in self.metrics if one.name not in ("loss", "ppl"))
 
     @property
     def labelled(self) -> bool:
-        """Whether its outputs are labels or tags of the training data."""
+        """Whether the outputs are labels or tags of the training data."""
         return self.answers in ("label", "labels", "tags")
 
     @property
     def has_targets(self) -> bool:
-        """Whether its outputs are compared with labels, tags or texts of the data."""
+        """Whether outputs are compared with labels, tags or texts in the data."""
         return self.is_single_label or self.is_tagging or self.writes
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether its outputs have probabilities: vectors and reconstructed media have none."""
+        """Whether outputs have probabilities. Vectors and reconstructed media have none."""
         return self.answers != "vector" and "rebuild" not in self.heads
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Names of its metrics, the main one first."""
+        """Names of the task's metrics, the main one first."""
         return tuple(metric.name for metric in self.metrics)
 
 
 ENGLISH = "base-en"
-"""The shipped English encoder."""
+"""Name of the shipped English encoder."""
 
 
 _CLASSES = scored("accuracy", "f1", "loss", "top5")
@@ -320,8 +323,8 @@ DECODING = frozenset({
     "min_len", "sample", "temperature", "top_k", "top_p", "min_p", "seed", "groups", "diversity",
     "repetition_penalty", "no_repeat_ngram", "unknown", "stop", "precision", "batch_tokens",
 })  # fmt: skip
-"""All names of `decode.*` settings. A test compares them with `DecodeSettings`: importing that
-class would make the tables depend on the settings."""
+"""Names of all `decode.*` settings. A test compares them with `DecodeSettings`; importing that
+class here would make the tables depend on the settings."""
 
 
 _SEARCHED = DECODING - {"stop"}
@@ -341,7 +344,7 @@ def _classify(
     modality: Modality, family: str, one: str,
     truth: Literal["", "shapes", "moving"] = "",
 ) -> Spec:  # fmt: skip
-    """The row for classification of one kind of media; `one` is its singular noun."""
+    """Return the row for classification of one kind of media. `one`: its singular noun."""
     return Spec(
         name="classify", modality=modality, objective="label.ClassifyTask", reads="media",
         needs=(MEDIA[modality], LABEL), answers="label", metrics=_CLASSES, families=(family,),
@@ -353,7 +356,7 @@ def _classify(
 
 
 def _embed(modality: Modality, family: str, one: str) -> Spec:
-    """The row for embeddings of one kind of media; `one` is its singular noun."""
+    """Return the row for embeddings of one kind of media. `one`: its singular noun."""
     return Spec(
         name="embed", modality=modality, objective="contrast.ContrastiveTask", reads="media",
         needs=(MEDIA[modality],), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
@@ -472,7 +475,7 @@ SPECS: dict[str, Spec] = {spec.name: spec for spec in _ROWS}
 SECTIONS: dict[str, type] = {
     spec.name: spec.settings for spec in _ROWS if spec.settings is not None
 }
-"""Settings classes of the sections that only one task uses, by the name of the task."""
+"""Settings classes of the sections that only one task has, by the name of the task."""
 
 
 def register(spec: Spec) -> None:
@@ -495,7 +498,7 @@ class Alias:
     """Name of the task. Empty: the task of the teacher."""
 
     needs: str = ""
-    """Setting that must be given with the alias, or be inherited from another run."""
+    """Setting that must be given together with the alias, or inherited from another run."""
 
 
 ALIASES: dict[str, Alias] = {
@@ -505,7 +508,7 @@ ALIASES: dict[str, Alias] = {
 
 
 def spec_for_answer(row: Spec, answer: str) -> Spec:
-    """The row of a classification task, adapted to multi-label targets or to numbers."""
+    """Return the row of a classification task, adapted to multi-label targets or to regression."""
     if row.answers != "label" or answer not in ("labels", "number"):
         return row
     several = answer == "labels"

@@ -1,4 +1,4 @@
-"""What classes of settings share: types of values, their checks, and which values were passed."""
+"""Types, checks and explicit values of settings classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def setting_types(cls: Any) -> Mapping[str, Any]:
-    """The settings of a class and their types."""
+    """Return the settings of a class with their types."""
     return _setting_types(cls)  # uncached wrapper: mypy does not consider every class hashable
 
 
@@ -30,9 +30,9 @@ def _setting_types(cls: Any) -> Mapping[str, Any]:
 def fit(value: Any, hint: Any, quoted: bool = False) -> Any:
     """Convert a value to the type of its setting, or raise ValueError.
 
-    Lists become tuples, 1 becomes 1.0 or "1": text on the command line has no quotes. `quoted`:
-    text has quotes, so a number is not text. The word `none` clears an optional setting, also in
-    files, because TOML has no null; it is also the name of some choices.
+    Lists become tuples. 1 becomes 1.0, or "1" because text on the command line has no quotes.
+    `quoted`: text has quotes here, so a number is not converted to text. The word `none` clears an
+    optional setting, also in files, because TOML has no null; it is also the name of some choices.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -57,7 +57,7 @@ def fit(value: Any, hint: Any, quoted: bool = False) -> Any:
 
 
 def describe(hint: Any) -> str:
-    """Description of a type, to follow "it must be"."""
+    """Return the description of a type, which follows "it must be" in errors."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(inner)}"
@@ -69,7 +69,7 @@ def describe(hint: Any) -> str:
 
 
 def nearest(value: Any, hint: Any) -> str:
-    """The end of an error: the choice closest to the first wrong value, if any."""
+    """Return the end of an error: the choice closest to the first invalid value, if any."""
     choices = _choices(hint)
     for word in value if isinstance(value, list) else [value]:
         if isinstance(word, str) and word not in choices:
@@ -146,9 +146,10 @@ class TracksExplicit:
 
 
 def explicit_fields(settings: object) -> frozenset[str]:
-    """Names passed explicitly, as in `TrainSettings(optimizer="adam")`.
+    """Return the names that were passed explicitly, as in `TrainSettings(optimizer="adam")`.
 
-    Empty if all names were passed, which is what `replace` and files do."""
+    The result is empty if all names were passed, as `replace` and files do.
+    """
     names: frozenset[str] = getattr(settings, "_said", frozenset())
     everything = len(fields(settings))  # type: ignore[arg-type]
     return frozenset() if len(names) == everything else names
