@@ -29,11 +29,11 @@ L2: dict[LinkFunction, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
 to 0.581."""
 
 TextPair = tuple[str, str]
-"""A text and the other text of its pair, which is empty if there are no pairs."""
+"""A text and the second text of its pair, which is empty if there are no pairs."""
 
 
 def majority(labels_N: NDArray[np.integer], n_classes: int) -> int:
-    """The most frequent class; the first one of a tie."""
+    """Return the most frequent class, or the first one of a tie."""
     return int(np.bincount(labels_N, minlength=n_classes).argmax())
 
 
@@ -80,7 +80,7 @@ class BagOfWords:
         l2: float | None = None,
         most_weights: int = 2_000_000,
     ) -> BagOfWords:
-        """Fit by minimising loss + ½ l2 ‖weights‖², which is scikit-learn's default with l2 = 1.
+        """Fit by minimising loss + ½ l2 ‖weights‖². With l2 = 1, this is scikit-learn's default.
 
         Fitting should take only seconds. Callers therefore thin a large corpus evenly (`thinning`),
         and only the most frequent features are kept.
@@ -96,12 +96,12 @@ class BagOfWords:
 
     @torch.no_grad()
     def scores(self, texts: Sequence[TextPair]) -> Tensor:
-        """Logits, or predicted numbers (N C)."""
+        """Logits of classes, or predicted numbers of a regression (N C)."""
         rows = self._rows([features(*text) for text in texts])
         return rows.scores(self.weight_FC, self.bias_C)
 
     def log_probs(self, texts: Sequence[TextPair]) -> NDArray[np.float64]:
-        """Log-probabilities of classes (N C)."""
+        """Log-probabilities of the classes (N C)."""
         found: NDArray[np.float64] = self.scores(texts).double().log_softmax(-1).numpy()
         return found
 
@@ -109,7 +109,7 @@ class BagOfWords:
         return self.log_probs(texts).argmax(1)
 
     def _rows(self, found: Sequence[Sequence[str]]) -> SparseFeatures:
-        """Sparse matrix of the known features of all texts."""
+        """Sparse matrix of the known features in all texts."""
         known = [[self.numbers[f] for f in row if f in self.numbers] for row in found]
         starts = np.cumsum([0, *(len(row) for row in known[:-1])]) if known else np.zeros(0)
         flat = torch.tensor([number for row in known for number in row], dtype=torch.long)
@@ -117,12 +117,14 @@ class BagOfWords:
 
 
 def thinning(texts: Sequence[TextPair], most_characters: int = MOST_CHARACTERS) -> int:
-    """Step with which texts are sampled, so that their length stays near `most_characters`."""
+    """Return the step with which to sample texts, so that their total length stays near
+    `most_characters`."""
     return -(-sum(len(a) + len(b) for a, b in texts) // most_characters) or 1
 
 
 def features(text: str, other: str = "") -> list[str]:
-    """Distinct case-folded words and pairs of neighbouring words, separately for both texts."""
+    """Return the distinct case-folded words and pairs of neighbouring words, separately for both
+    texts."""
     found: dict[str, None] = {}
     for mark, part in (("", text), ("\t", other)):
         words = TOKEN.findall(part.casefold())
@@ -161,7 +163,8 @@ class NearestNeighbours:
         return self._votes(near_AK, self.n, len(self.labels_K))
 
     def _votes(self, near_AK: NDArray[np.float32], n: int, most: int) -> NDArray[np.int64]:
-        """Classes with the most votes. A vote has the weight 1 + cosine; ties go to the first."""
+        """Classes with the most votes of their neighbours. A vote has the weight 1 + cosine; the
+        first class of a tie wins."""
         n = min(n, most)
         if n < 1:
             return np.zeros(len(near_AK), np.int64)
@@ -188,7 +191,8 @@ def sample_per_class(labels_N: NDArray[np.integer], each: int, seed: int) -> NDA
 
 @dataclass(frozen=True)
 class FrequentTags:
-    """Tagger with the most frequent training tag of each word, or of all words for a new word."""
+    """Tagger that predicts the most frequent training tag of each word. A new word gets the most
+    frequent tag of all words."""
 
     tags: dict[Hashable, int]
     default: int
@@ -208,5 +212,5 @@ class FrequentTags:
 
 
 def _top(counts: Counter[int]) -> int:
-    """The most frequent tag; the smallest number of a tie."""
+    """The most frequent tag; of a tie, the one with the smallest number."""
     return min(counts, key=lambda tag: (-counts[tag], tag), default=0)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["DocumentFrequencies", "cider", "ciders", "exact_match", "match_interval", "words_of"]
 
 ORDERS = 4
-"""Longest n-grams in words."""
+"""Longest n-grams in words, as in the CIDEr paper."""
 
 SIGMA = 6.0
-"""Difference in length, in words, at which the length penalty is exp(-1/2)."""
+"""Difference in length, in words, at which the length penalty is exp(-1/2), as in CIDEr-D."""
 
 SIGNATURE = "CIDEr-D|n:1-4|sigma:6|x10|case:lc|words:\\w+|stem:no"
 
@@ -58,7 +58,7 @@ class DocumentFrequencies:
         return cls(counts, len(references))
 
     def weight(self, gram: tuple[str, ...]) -> float:
-        """Inverse document frequency; an unseen n-gram counts as seen once."""
+        """Inverse document frequency of an n-gram; an unseen one counts as seen once."""
         return math.log(self.n_images / max(1, self.counts[gram]))
 
 
@@ -85,7 +85,7 @@ def ciders(
     references: Sequence[Reference],
     frequencies: DocumentFrequencies | None = None,
 ) -> NDArray[np.float64]:
-    """CIDEr-D of every output (Vedantam, Zitnick and Parikh 2015)."""
+    """CIDEr-D of each output (Vedantam, Zitnick and Parikh 2015)."""
     rarity = DocumentFrequencies.of(references) if frequencies is None else frequencies
     pairs = zip(outputs, references, strict=True)
     return np.array(
@@ -118,7 +118,7 @@ def _norm(vector: dict[tuple[str, ...], float]) -> float:
 
 
 def _grams(text: str) -> list[Grams]:
-    """Counts of the n-grams of each order."""
+    """Counts of the n-grams of each order in a text."""
     words = words_of(text)
     return [
         Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
@@ -127,7 +127,7 @@ def _grams(text: str) -> list[Grams]:
 
 
 def match_interval(share: float, n: int) -> Interval:
-    """A percentage of n images with its 95 % bootstrap interval."""
+    """Percentage of matches among n images, with its 95 % bootstrap interval."""
     drawn = 100 * np.random.default_rng(SEED).binomial(n, share / 100, SAMPLES) / n
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Interval(share, float(low), float(high))

@@ -33,18 +33,19 @@ BINS = 15
 """Number of bins for the expected calibration error, as in Guo et al. (2017)."""
 
 MAX_TEMPERATURE = 20.0
-"""Range in which a temperature is fitted for reports: from 1/20 to 20."""
+"""Upper end of the range in which a temperature is fitted for reports; the lower end is 1/20."""
 
 MAX_APPLIED_TEMPERATURE = 5.0
-"""Range of temperatures that are applied to predictions, from 1/5 to 5, so that probabilities
-become neither almost certain nor almost equal."""
+"""Upper end of the range of temperatures that are applied to predictions; the lower end is 1/5. It
+keeps probabilities from becoming almost certain or almost equal."""
 
 PSEUDO_EXAMPLES = 10
-"""Number of pseudo-examples, labelled with the model's own probabilities, that are added when a
-temperature is fitted. They keep it near 1 if examples are few or none is wrong."""
+"""Number of pseudo-examples that are added when a temperature is fitted. They are labelled with the
+model's own probabilities, and keep the temperature near 1 if there are few examples or no
+errors."""
 
 ENOUGH = 1_000_000
-"""Number of probabilities that is enough to fit a temperature."""
+"""Number of probabilities that are enough to fit a temperature; more would only take time."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions with probabilities from `low` to `high`."""
+    """Predictions whose probabilities are from `low` to `high`."""
 
     low: float
     high: float
@@ -79,8 +80,8 @@ class Calibration:
 
     @property
     def by_chance(self) -> float:
-        """Approximate ECE of perfectly calibrated probabilities, due to the random number of
-        correct predictions in each bin: the mean absolute value of a normal deviation."""
+        """Approximate ECE of perfectly calibrated probabilities. It is not 0, because the number of
+        correct predictions in each bin is random: the mean absolute value of a normal deviation."""
         luck = [one.count * one.confidence * (1 - one.confidence) for one in self.bins]
         n = sum(one.count for one in self.bins)
         return math.sqrt(2 / math.pi) * sum(map(math.sqrt, luck)) / max(1, n)
@@ -116,7 +117,7 @@ def class_scores(counts_CC: IntArray) -> list[ClassScore]:
 
 
 Z = 1.959964
-"""Standard errors of a 95 % interval."""
+"""Number of standard errors on each side of a 95 % interval."""
 
 
 def wilson_interval(right: int, n: int) -> Interval:
@@ -133,8 +134,8 @@ def wilson_interval(right: int, n: int) -> Interval:
 
 
 def widened(found: Interval, n: int) -> Interval:
-    """Replace a bootstrap interval without width by Wilson's interval. It has no width if all or
-    none of the `n` predictions are correct."""
+    """Return the interval, or Wilson's interval if a bootstrap interval has no width. That happens
+    if all or none of the `n` predictions are correct."""
     if found.low < found.high or found.value not in (0.0, 1.0):
         return found
     certain = wilson_interval(n if found.value == 1.0 else 0, n)
@@ -164,8 +165,8 @@ def calibration(
 def reliability(
     sure_N: FloatArray, right_N: NDArray[np.bool_] | FloatArray, n_bins: int = BINS
 ) -> Calibration:
-    """Calibration over bins with equal numbers of predictions. Equal probabilities always share a
-    bin."""
+    """Calibration over bins with equal numbers of predictions. Equal probabilities are always in
+    the same bin."""
     n = len(sure_N)
     if not n:
         return Calibration([], 0.0)
@@ -183,9 +184,10 @@ def reliability(
 
 
 def best_temperature(loss: Callable[[float], float], most: float = MAX_TEMPERATURE) -> float:
-    """Temperature with the lowest loss between 1 / `most` and `most`, or 1 if that is as good.
+    """Return the temperature with the lowest loss between 1 / `most` and `most`, or 1 if that is as
+    good.
 
-    The likelihood of labels has a single optimum, so a golden-section search finds it.
+    The likelihood of labels has a single optimum, so golden-section search finds it.
     """
     golden = (math.sqrt(5.0) - 1.0) / 2.0
 
@@ -206,7 +208,7 @@ def best_temperature(loss: Callable[[float], float], most: float = MAX_TEMPERATU
 
 
 def fit_temperature(logs_NC: FloatArray, labels_N: NDArray[np.integer]) -> float:
-    """Fit the temperature, the divisor of the logits that makes the labels most likely (Guo et al.
+    """Fit the temperature: the divisor of the logits that makes the labels most likely (Guo et al.
     2017). Above 1, the model is overconfident."""
     return best_temperature(lambda t: nll(apply_temperature(logs_NC, t), labels_N))
 
@@ -219,8 +221,9 @@ def safe_temperature(
     """Fit the temperature that is applied to future predictions, regularised with `PSEUDO_EXAMPLES`
     pseudo-examples.
 
-    `true_NC`: one where a label is correct. `shares_at`: the probabilities (N C) at a temperature.
-    `soft_cross_entropy`: the mean cross-entropy of probabilities and soft targets."""
+    `shares_at`: the probabilities (N C) at a temperature. `true_NC`: one where a label is correct.
+    `surprise`: the mean cross-entropy of probabilities and soft targets.
+    """
     n = len(true_NC)
     aims_NC = (n * true_NC + PSEUDO_EXAMPLES * shares_at(1.0)) / (n + PSEUDO_EXAMPLES)
     return best_temperature(lambda t: surprise(shares_at(t), aims_NC), MAX_APPLIED_TEMPERATURE)
@@ -239,7 +242,8 @@ def apply_temperature(logs_NC: FloatArray, temperature: float) -> FloatArray:
 
 
 def _margins(counts: NDArray[np.integer]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Correct predictions, all predictions and examples of each class, on the last axis."""
+    """Numbers of correct predictions, of predictions and of examples for each class, on the last
+    axis."""
     right = np.diagonal(counts, axis1=-2, axis2=-1)
     return right.astype(float), counts.sum(-2).astype(float), counts.sum(-1).astype(float)
 
@@ -255,13 +259,13 @@ def _macro_f1(counts: NDArray[np.integer]) -> FloatArray:
 
 
 def _fraction(part: NDArray[np.number], whole: NDArray[np.number]) -> FloatArray:
-    """Fractions, with 0/0 = 0."""
+    """Fraction of two counts, with 0/0 = 0."""
     return np.asarray(part / np.maximum(whole, 1), dtype=np.float64)
 
 
 def _interval(counts_CC: IntArray, score: Callable[[NDArray[np.integer]], FloatArray]) -> Interval:
-    """Bootstrap interval of a score. Resampling examples equals resampling cells of the confusion
-    matrix."""
+    """Score with its bootstrap interval. Resampling examples equals resampling cells of the
+    confusion matrix."""
     n = int(counts_CC.sum())
     if not n:
         return Interval(0.0, 0.0, 0.0)

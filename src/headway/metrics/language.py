@@ -17,7 +17,7 @@ def perplexity(nll_per_token: float) -> float:
 
 
 def bits_per_byte(nll: float, n_bytes: float) -> float:
-    """Bits per byte from a negative log-likelihood (nats) and the UTF-8 size of the same text."""
+    """Bits per byte of a text, from its negative log-likelihood in nats and its UTF-8 size."""
     return nll / math.log(2) / max(1e-9, n_bytes)
 
 

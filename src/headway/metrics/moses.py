@@ -15,7 +15,7 @@ LETTER = r"[^\W\d_]"
 NO_LETTER = r"[\W\d_]"
 NBSP = "\N{NO-BREAK SPACE}"
 SMALL_DIGITS = "²³¹¼½¾⁰-₉⅐-⅟①-⒛"
-"""Characters that Python's `\\w` matches as part of a word, but Perl does not."""
+r"""Characters that match Python's `\w` but not Perl's."""
 
 LETTERS = "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z"
 ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI XVII XVIII XIX XX"
@@ -45,7 +45,7 @@ KEEP_PERIOD: dict[str, frozenset[str]] = {
     | {str(number) for number in range(1, 100)},  # der 3. Mai
     "fr": _words(LETTERS, LETTERS.lower(), FRENCH),
 }
-"""Abbreviations: a period after them does not end a sentence and stays attached."""
+"""Abbreviations of each language. A period after one does not end a sentence and stays attached."""
 
 KEEP_BEFORE_NUMBER = {"en": frozenset({"No", "Art", "pp"})}
 
@@ -96,7 +96,7 @@ NORMAL: list[tuple[str, str]] = [
     (rf"«{NBSP}?", '"'),
     (rf"{NBSP}»{NBSP}", '" '),
     (rf"{NBSP}?»", '"'),
-    # Non-breaking spaces.
+    # Non-breaking spaces become spaces.
     (rf"{NBSP}([%:?!;])", r"\1"),
     (rf"(nº|,){NBSP}", r"\1 "),
     (rf"{NBSP}(ºC|cm)", r" \1"),

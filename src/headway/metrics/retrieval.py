@@ -15,10 +15,11 @@ from torch import Tensor
 from headway.data.token_store import TokenStore
 
 COMPARED_AT_ONCE = 256
-"""Number of examples whose similarities to all others are in memory at once."""
+"""Number of examples whose similarities to all others are in memory at once, to limit memory."""
 
 NEAR = 1e-6
-"""Cosines with a smaller difference count as equal, because rounding depends on the batch."""
+"""Largest difference at which cosines count as equal. Rounding depends on the batch, so exact ties
+would, too."""
 
 Float32Array = NDArray[np.float32]
 
@@ -41,8 +42,8 @@ def cosine(x_ND: Float32Array) -> Float32Array:
 
 
 def retrieval(a_ND: Float32Array, b_ND: Float32Array, keys_N: NDArray[np.int64]) -> Retrieval:
-    """Rank the vectors of `b` by cosine for each vector i of `a`, whose partner is vector i of `b`.
-    Partners with equal keys are duplicates and do not compete."""
+    """Rank the vectors of `b` by cosine for each vector of `a`. The correct one has the same index.
+    Vectors with equal keys are duplicates and do not compete with each other."""
     a, b = torch.from_numpy(cosine(a_ND)), torch.from_numpy(cosine(b_ND))
     return _ranked(lambda rows: a[rows] @ b.T, keys_N)
 
@@ -53,7 +54,7 @@ def chance(n: int) -> Retrieval:
 
 
 def text_keys(texts: TokenStore) -> NDArray[np.int64]:
-    """Numbers that are equal for equal texts."""
+    """Return numbers that are equal for equal texts."""
     known: dict[bytes, int] = {}
     pairs = pairwise(texts.offsets.tolist())
     found = [known.setdefault(texts.tokens[i:j].tobytes(), len(known)) for i, j in pairs]
@@ -86,7 +87,7 @@ def bag_retrieval(a: TokenStore, b: TokenStore, vocab_size: int) -> Retrieval:
 
 
 def _bags(texts: TokenStore, rows: Tensor, weight_V: Tensor) -> Tensor:
-    """Weighted token counts of some texts."""
+    """Matrix of weighted token counts of some texts."""
     tokens, lengths = texts.gather(rows.numpy())
     number_M = torch.arange(len(rows)).repeat_interleave(torch.from_numpy(lengths))
     tokens_M = torch.from_numpy(tokens)
@@ -95,8 +96,7 @@ def _bags(texts: TokenStore, rows: Tensor, weight_V: Tensor) -> Tensor:
 
 
 def _ranked(likeness: Callable[[Tensor], Tensor], keys_N: NDArray[np.int64]) -> Retrieval:
-    """Scores from similarities. Ties are ranked in random order, of which the expected value is
-    taken."""
+    """Retrieval scores from similarities. Ties count as their expected value in random order."""
     keys, right, reciprocal = torch.from_numpy(keys_N), 0.0, 0.0
     for rows in torch.arange(len(keys)).split(COMPARED_AT_ONCE):
         like_TS = likeness(rows)

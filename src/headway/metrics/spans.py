@@ -61,7 +61,7 @@ def spans(tags: TagSequence) -> list[TagSpan]:
 
 
 def _parts(tag: str) -> tuple[str, str]:
-    """Letter and type of a tag. A tag without a dash is its own type."""
+    """Letter and type of a span tag. A tag without a dash is its own type."""
     return tag[:1], tag.split("-", maxsplit=1)[-1] or "_"
 
 
@@ -72,7 +72,7 @@ def _continues(before: tuple[str, str], now: tuple[str, str]) -> bool:
 def span_scores(
     truths: Sequence[TagSequence], guesses: Sequence[TagSequence]
 ) -> tuple[SpanScore, dict[str, SpanScore]]:
-    """Scores over all types together (micro), and of each type that occurs or is predicted."""
+    """Scores of all types together (micro), and of each type that occurs or is predicted."""
     totals: Counter[tuple[str, str]] = Counter()
     for true, guessed in _pairs(truths, guesses):
         for kind, found in (("true", true), ("guessed", guessed), ("right", true & guessed)):

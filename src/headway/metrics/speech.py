@@ -22,7 +22,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 LARGE = 1 << 22
-"""Texts with a product of their lengths above this are split in two to save memory."""
+"""Limit on the cells of an alignment table, of four bytes each. A larger alignment is split in two
+to save memory."""
 
 SPACES = re.compile(r"\s\s+")
 
@@ -34,10 +35,10 @@ class EditCounts:
     hits: int = 0
     substitutions: int = 0
     deletions: int = 0
-    """Words or characters that are only in the reference."""
+    """Words or characters that occur only in the reference."""
 
     insertions: int = 0
-    """Words or characters that are only in the output."""
+    """Words or characters that occur only in the output."""
 
     @property
     def length(self) -> int:
@@ -50,8 +51,8 @@ class EditCounts:
 
     @property
     def rate(self) -> float:
-        """Errors per word or character of the references, which may be above 1. The number of
-        insertions if the references are empty."""
+        """Errors per word or character of the references, which may exceed 1. With empty
+        references, the number of insertions."""
         return self.total / self.length if self.length else float(self.insertions)
 
     def __add__(self, other: EditCounts) -> EditCounts:
@@ -94,7 +95,7 @@ def without_case_and_punctuation(text: str) -> str:
 
 
 def errors(reference: Sequence[str], answer: Sequence[str]) -> EditCounts:
-    """Error counts of one text, from an alignment with the fewest errors."""
+    """Count the errors of one text in an alignment with the fewest errors."""
     numbers = {part: i for i, part in enumerate(dict.fromkeys([*reference, *answer]))}
     right = np.array([numbers[part] for part in reference], dtype=np.int64)
     said = np.array([numbers[part] for part in answer], dtype=np.int64)
@@ -102,7 +103,7 @@ def errors(reference: Sequence[str], answer: Sequence[str]) -> EditCounts:
 
 
 def _errors(right: IntArray, said: IntArray, most: int) -> EditCounts:
-    """Error counts between texts that are known to have at most `most` errors."""
+    """Count the errors between two texts that have at most `most` errors."""
     before = _common_prefix(right, said)
     right, said = right[before:], said[before:]
     after = _common_prefix(right[::-1], said[::-1])
@@ -147,7 +148,8 @@ def _rows(right: IntArray, said: IntArray) -> Iterator[NDArray[np.int32]]:
         new = np.empty_like(row)
         new[0] = i + 1
         new[1:] = np.minimum(row[1:] + 1, row[:-1] + (said != symbol))
-        # Each insertion adds 1 from left to right: a running minimum after subtracting the index.
+        # Each insertion adds 1 from left to right, so subtract the index and take a running
+        # minimum.
         row = np.minimum.accumulate(new - along) + along
         yield row
 
@@ -179,11 +181,11 @@ class EqualError(NamedTuple):
     """
 
     threshold: float
-    """Trials with at least this score are accepted."""
+    """Threshold of the equal error rate: trials with at least this score are accepted."""
 
 
 class DetPoints(NamedTuple):
-    """Detection error tradeoff (DET) curve: both error rates by rising threshold."""
+    """Detection error tradeoff (DET) curve: both error rates at rising thresholds."""
 
     threshold: FloatArray
     false_accept: FloatArray

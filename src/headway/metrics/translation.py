@@ -33,12 +33,12 @@ N_GRAMS = 4
 
 
 Reference = str | Sequence[str]
-"""The reference of an output, or several alternative references."""
+"""One reference of an output, or several alternative ones."""
 
 
 @dataclass(frozen=True)
 class CorpusScore:
-    """A score and the signature that makes it comparable."""
+    """A score and the sacreBLEU signature that makes it comparable."""
 
     name: str
     value: float
@@ -91,7 +91,7 @@ def tokenised_bleu(
 ) -> CorpusScore:
     """BLEU on lower-cased tokenised text, only for comparison with papers that report it.
 
-    Both sides are normalised and tokenised by our Moses rules, then compared word by word.
+    Both sides are normalised and tokenised by headway's Moses rules, then compared word by word.
     """
     score = bleu(
         moses(outputs, language, lowercase=lowercase),
@@ -160,7 +160,8 @@ def compare_bleu(
 def _counts(
     outputs: Sequence[str], references: Sequence[Reference], lowercase: bool, tokenize: str
 ) -> Numbers:
-    """One row per sentence: matched n-grams, n-grams, and the lengths of output and reference."""
+    """One row per sentence: numbers of matching n-grams and of n-grams for each order, and the
+    lengths of output and reference."""
     outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.bleu import BLEU
 
@@ -175,17 +176,18 @@ def _counts(
 
 
 def _resampled(counts: Numbers) -> Numbers:
-    """Sums over sentences drawn with replacement, with the same draws for every system."""
+    """Sums over sentences drawn with replacement. Every system gets the same sentences."""
     random = np.random.default_rng(SEED)
     n = len(counts)
     return np.stack([counts[random.integers(n, size=n)].sum(0) for _ in range(SAMPLES)])
 
 
 def _bleu_of(sums: Numbers) -> Numbers:
-    """Corpus BLEU from summed counts on the last axis, smoothed as sacreBLEU does by default."""
+    """Corpus BLEU from counts summed over sentences (last axis), smoothed as sacreBLEU does by
+    default."""
     matched, total = sums[..., :N_GRAMS], sums[..., N_GRAMS : 2 * N_GRAMS]
     n_output, n_reference = sums[..., -2], sums[..., -1]
-    # The k-th order without a match counts as 2^-k matches, but an output without any match is 0.
+    # The k-th order without a match counts as 2^-k matches. An output without any match scores 0.
     halvings = 2.0 ** np.cumsum(matched == 0, axis=-1)
     smooth = np.where(matched == 0, 1 / halvings, matched)
     with np.errstate(divide="ignore", invalid="ignore"):
