@@ -25,7 +25,7 @@ Complete = Callable[[str], list[str]]
 
 
 def runs(incomplete: str) -> list[str]:
-    """Names of runs, and folders that contain runs."""
+    """Complete names of runs, and folders that contain runs."""
     names = [*shipped_names(), *(path.name for path in runs_in(RUNS))]
     *before, last = incomplete.split(",")  # several answer together
     found = [name for name in names if name.startswith(last)]
@@ -44,7 +44,7 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
-    """Presets and runs."""
+    """Complete names of presets and runs."""
     return [*_starting(_presets(), incomplete), *runs(incomplete)]
 
 
@@ -53,7 +53,8 @@ def families(incomplete: str) -> list[str]:
 
 
 def of_value(takes: str) -> Complete | None:
-    """The completion for an option with this metavar; None lets the shell complete files."""
+    """Return the completion function for an option with this metavar; None lets the shell complete
+    files."""
     if takes.split("|")[0] == "RUN":
         return runs
     if "|" in takes:
@@ -100,7 +101,7 @@ def _starting(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _paths(incomplete: str) -> list[str]:
-    """Paths that start with the incomplete one."""
+    """Return the paths that start with an incomplete one."""
     folder, slash, start = incomplete.rpartition("/")
     there = Path(f"{folder}{slash}")
     names = sorted(path.name for path in there.iterdir()) if there.is_dir() else []
@@ -126,7 +127,7 @@ def _presets() -> list[str]:
 
 
 def _of_training(task: str | None) -> Iterator[tuple[str, Any]]:
-    """The settings that a run of the task reads, with their types and defaults."""
+    """Return the settings that a run of the task reads, with their types and defaults."""
     named = task in SPECS or (task in ALIASES and bool(ALIASES[task].task))
     spec = spec_of(task) if task and named else None
     for section, cls in SETTINGS.items():
@@ -143,7 +144,7 @@ def _of_training(task: str | None) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(cls: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Dotted keys with their types and default values."""
+    """Yield dotted keys with their types and default values."""
     usual = cls()
     hints = setting_types(cls)
     for one in fields(cls):
@@ -155,7 +156,7 @@ def _leaves(cls: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _values(key: str, leaf: tuple[Any, Any]) -> list[str]:
-    """All values of a choice or boolean; otherwise the default, as an example."""
+    """Return all values of a choice or boolean; for other types the default, as an example."""
     if key == "model.preset":
         return _presets()
     hint, usual = leaf

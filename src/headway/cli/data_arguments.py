@@ -25,11 +25,11 @@ from headway.tasks import engines
 COLUMNS = tuple(
     f"data.{name}_field" for name in ("text", "other", "label", "source", "target", "path")
 )
-"""Settings that name the columns of a file, if they differ from the training data."""
+"""Settings that name the columns of a file, needed if the names differ from the training data."""
 
 BAD = "data.on_bad_row"
-"""Whether unreadable lines stop the command or are answered as empty lines. Scores never skip any.
-"""
+"""Setting that decides whether unreadable lines stop the command or are answered as empty lines.
+When scoring, lines are never skipped."""
 
 RunArgument = Annotated[
     str,
@@ -99,16 +99,17 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def run_folders(run: str, more: Sequence[str] = ()) -> list[Path]:
-    """The folders of runs. `a,b` is an ensemble of two, unless a folder has that name."""
+    """Return the folders of runs. `a,b` is an ensemble of two runs, unless a folder has that
+    name."""
     names = [run] if Path(run).is_dir() else run.split(",")
     return [run_folder(name.strip()) for name in [*names, *more]]
 
 
 def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -> Resolved:
-    """The settings of a run with options and `decode.key=value` words applied, in that order."""
+    """Return the settings of a run, changed by options and then by `decode.key=value` words."""
     options = Overrides.from_flags({f"decode.{name}": value for name, value in decode.items()})
     if "beam" in decode and "sample" not in decode:
-        # --beam asks for beam search, even if the run samples by default.
+        # `--beam` selects beam search, even if the run samples by default.
         options |= Overrides(
             {"decode.sample": False}, Origin.implied(Option("beam", decode["beam"]))
         )
@@ -116,7 +117,8 @@ def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -
 
 
 def files_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split words for a command that uses a trained model, and check the settings."""
+    """Split words into files and settings for a command that uses a trained model, and check the
+    settings."""
     files, overrides = split_words(words)
     check_settings([word for word in overrides if key_of(word) != BAD])
     return files, overrides
@@ -188,7 +190,7 @@ def text_files(files: Sequence[str]) -> list[str]:
 
 
 def check_alone(files: Sequence[str], named: Mapping[str, Any]) -> None:
-    """Check that positional files exist and that no option names files too."""
+    """Raise an error if positional files do not exist, or if an option names files, too."""
     if files and named:
         raise UserError(
             f"--{next(iter(named))} cannot be combined with a file ({files[0]}). Give one of them."
@@ -199,16 +201,16 @@ def check_alone(files: Sequence[str], named: Mapping[str, Any]) -> None:
 
 
 def _is_text(word: str) -> bool:
-    """Whether a word that is not an existing file looks like input text rather than a path."""
+    """Whether a word that is not an existing file looks like a text to predict rather than a
+    path."""
     return " " in word or not (Path(word).suffix or Path(word).parent.name)
 
 
 def media_files(
     settings: RunSettings, files: Sequence[str], texts: Sequence[str] | None
 ) -> list[str] | None:
-    """The input files of a run on media. An empty list: standard input has their paths.
-
-    None for a run on text."""
+    """Return the input files of a run on media. An empty list means that standard input has their
+    paths; None, that the run reads text."""
     if spec_of(settings).is_text:
         return None
     if texts:
@@ -226,7 +228,7 @@ def media_files(
 
 
 def print_to_stderr(text: str) -> None:
-    """Print a line for people on standard error: standard output carries results only."""
+    """Print a line on standard error, because standard output carries only results."""
     print(visible(text), file=sys.stderr, flush=True)
 
 

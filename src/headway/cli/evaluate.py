@@ -123,7 +123,8 @@ def files_of_test(
     settings: RunSettings, paths: list[str], named: OptionValues, encoding: str | None, *,
     hypotheses: bool = False,
 ) -> DataSettings:  # fmt: skip
-    """Data settings of a test set. Scores cover every line: bad lines are never skipped."""
+    """Return the data settings of a test set. Invalid lines are errors, because scores must cover
+    every line."""
     from headway.run import test_files
 
     names = {flag.name for flag in TEST_SET}

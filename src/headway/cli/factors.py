@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from headway.inside.measure.features.dictionary import FeatureDictionary
 
 TELLING = 10
-"""Features listed on the terminal; the folder has all of them."""
+"""Number of features listed on the terminal, about half a screen. The folder contains all of
+them."""
 
 CONTEXT = 7
-"""Number of tokens that the table shows before the strongest activation."""
+"""Number of tokens that the table shows before the strongest activation, so that a row fits the
+terminal."""
 
 
 FLAGS = (
@@ -75,7 +77,7 @@ def factors(
     settings = _settings(given)
     check_alone(files, named)
     folder = run_folder(run)
-    # Nothing is written into the package.
+    # Shipped models are in the package, where nothing may be written.
     place = out or (Path(f"{folder.name}-factors") if is_shipped(folder) else folder / "factors")
     _check_free(place, restart)
     from headway.inside.capture.corpus import Corpus

@@ -72,18 +72,18 @@ class Flag:
     help: str
     section: FlagSection
     fits: Callable[[Spec], bool]
-    """Whether the option applies to runs of this kind."""
+    """Function that returns whether the option applies to a row of the task table."""
 
     takes: str = ""
-    """The metavar: what kind of value the option takes."""
+    """Metavar in the help: the kind of value that the option takes."""
 
     type: Any = str
     several: bool = False
 
     @property
     def key(self) -> str:
-        """The parameter name. The prefix avoids clashes: `with` is a Python keyword, and commands
-        have a parameter `words`."""
+        """Name of the parameter. The prefix avoids clashes: `with` is a Python keyword, and
+        commands have a parameter `words`."""
         return f"said_{self.name}"
 
     @property
@@ -130,12 +130,12 @@ HELP = {
     "words": "Column of the words (a list).",
     "tags": "Column of the tags, one per word.",
 }
-"""Help texts of the options that name columns; some of them may name files instead."""
+"""Help texts of the options that name columns. Some of them name files if FILES is missing."""
 
 
 def _columns() -> tuple[Flag, ...]:
-    """One option for each column that a task needs. A column of media paths is named after its
-    modality: `--image`, `--video`, `--audio`."""
+    """Return one option for each column that a task reads. A column of media paths is named after
+    its modality: `--image`, `--video`, `--audio`."""
     needs = (need for spec in SPECS.values() for row in spec.rows for need in row.needs)
     fits = {need.name: _has(need.name) for need in needs} | {"text": _has_text}
     del fits["path"]
@@ -191,7 +191,7 @@ def _of_options(options: Mapping[str, CallOption], section: FlagSection) -> tupl
 
 
 def _of_decoding() -> tuple[Flag, ...]:
-    """One option for every decoding setting."""
+    """Return one option for each decoding setting."""
 
     def flag(name: str, hint: Any) -> Flag:
         if type(None) in get_args(hint):
@@ -246,7 +246,8 @@ class TaskCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _first(self, ctx: Any, args: list[str]) -> str:
-        """The first positional argument, needed for the help before the arguments are parsed."""
+        """Return the first positional argument, which the help needs before the arguments are
+        parsed."""
         try:
             values = self.make_parser(ctx).parse_args(list(args))[0]
         except UsageError:  # which will be said when that is parsed
@@ -256,7 +257,8 @@ class TaskCommand(TyperCommand):
         return str(words[0]) if words and words[0] else ""
 
     def _rows(self, first: str) -> tuple[tuple[Spec, ...], Resolved | None]:
-        """The specs of the task or run that is named, and the settings of the run."""
+        """Return the rows of the task table for the task or run in the first argument, and the
+        settings of the run."""
         if not self.by_task:
             settings = load_run(first.split(",")[0]) if first else None
             return ((spec_of(settings),) if settings else ()), settings
@@ -274,7 +276,8 @@ class TaskCommand(TyperCommand):
         return [one for one in super().shell_complete(ctx, incomplete) if one.value not in unfit]
 
     def _fits(self, flag: Flag, rows: Sequence[Spec]) -> bool:
-        """Whether the option applies to any of these specs; without specs, to all tasks."""
+        """Whether the option applies to any of these rows; without rows, whether it applies to all
+        tasks."""
         if rows:
             return any(map(flag.fits, rows))
         return all(flag.fits(row) for spec in SPECS.values() for row in spec.rows)
@@ -311,7 +314,7 @@ class TaskCommand(TyperCommand):
                 formatter.write_dl(list(self.by_tasks().items()))
 
     def by_tasks(self) -> dict[str, str]:
-        """The options of each task. Decoding settings are too many to list."""
+        """Return the options of each task as text. Decoding settings are too many to list."""
         found = {}
         for name, spec in SPECS.items():
             words = [
@@ -336,8 +339,9 @@ def _shown(value: object) -> str:
 def with_settings(params: Sequence[Any], args: Sequence[str]) -> list[str]:
     """Expand `--epochs 3` and `epochs=3` to `train.epochs=3`.
 
-    Training settings may be typed without their section unless the command has an option of that
-    name."""
+    Training settings may be typed without their section, unless the command has an option of that
+    name.
+    """
     options = {name: param for param in params for name in param.opts}
     found: list[str] = []
     rest = iter(args)
@@ -375,7 +379,8 @@ def with_current_names(flags: Iterable[Flag], args: Sequence[str]) -> list[str]:
 
 
 def check_given_once(flags: Iterable[Flag], args: Sequence[str]) -> None:
-    """Reject repeated options that take one value: otherwise the last would win silently."""
+    """Reject an option that is repeated but takes one value. Otherwise the last one would win
+    silently."""
     names = [arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]]
     for flag in flags:
         if flag.several or flag.type is bool or names.count(flag.word) < 2:
@@ -416,7 +421,8 @@ def add_command(
 
 
 def columns_named(files: Sequence[str], named: OptionValues) -> dict[str, Any]:
-    """Data options as keyword arguments: names of columns if FILES are given, otherwise files."""
+    """Return data options as keyword arguments. They name columns if FILES are given, otherwise
+    files."""
     if not files:
         return dict(named)
     wrong = next((flag for flag in (*FILES, *VALID_FILES) if flag.name in named), None)

@@ -9,7 +9,8 @@ from headway.errors import UserError
 
 
 def head_given(word: str, option: str) -> tuple[str, int, int]:
-    """Parse `cross.2.4` (or `cross 2.4`, as printed) to kind, layer and head, counted from 0."""
+    """Parse `cross.2.4` (or `cross 2.4`, as printed) to kind, layer and head. Layers and heads are
+    converted to count from 0."""
     kind, *numbers = word.strip().replace(" ", ".").split(".")
     if len(numbers) != 2:
         raise UserError(
@@ -27,9 +28,8 @@ def number_given(word: str, whole: str) -> int:
 
 
 def shown(name: str) -> str:
-    """The printed form of a name: `cross.1.3` is `cross 2.4`, `cross.1.mean` is `cross 2 mean`.
-
-    Names that are not heads are returned unchanged."""
+    """Return the printed form of a head's name: `cross.1.3` is `cross 2.4`, `cross.1.mean` is
+    `cross 2 mean`. Other names are returned unchanged."""
     kind, *rest = name.split(".")
     if not rest or not rest[0].isdecimal():
         return name

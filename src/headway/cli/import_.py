@@ -1,4 +1,4 @@
-"""`headway import`: a run folder from published weights."""
+"""`headway import`: convert published weights to a run folder."""
 
 from __future__ import annotations
 

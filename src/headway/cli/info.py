@@ -72,7 +72,7 @@ def info(
 
 
 def _counted(model: str, settings: DecoderSettings, *, as_json: bool) -> None:
-    """Show an n-gram model. The number of n-grams is known only for a trained run."""
+    """Print the sizes of an n-gram model. The number of n-grams is known only for a trained run."""
     n_grams = n_bytes = None
     with suppress(FolderError):
         weights = file_in(run_folder(model), WEIGHTS)
@@ -97,7 +97,7 @@ def _counted(model: str, settings: DecoderSettings, *, as_json: bool) -> None:
 
 
 def _shape_rows(settings: ModelSettings) -> list[InfoRow]:
-    """Rows with the settings that define the architecture, with explanations."""
+    """Table rows with the settings that define the architecture and their explanations."""
     stacks = settings.stacks.values()
     layers = " + ".join(str(stack.n_layers) for stack in stacks)
     heads = f"{' and '.join(map(str, settings.each('head_width')))} wide"
@@ -130,7 +130,7 @@ def _shape_rows(settings: ModelSettings) -> list[InfoRow]:
 
 
 def _of_body(settings: ModelSettings) -> str:
-    """A summary of the settings that only some bodies have."""
+    """Summary of the settings that only some bodies have."""
     unread, said = ignored_by({"body": settings.body}), []
     if "bidirectional" not in unread and not settings.causal:
         said.append("both directions" if settings.bidirectional else "one direction")
@@ -145,7 +145,7 @@ def _of_body(settings: ModelSettings) -> str:
 
 
 def _front(settings: ModelSettings) -> list[InfoRow]:
-    """Rows about the input: vocabulary, image or audio shape, and positions."""
+    """Table rows about the input: vocabulary, image or audio shape, and positions."""
     n_words = getattr(settings, "vocab_size", None)
     rows: list[InfoRow] = [] if n_words is None else [("vocabulary", f"{n_words:,}", "")]
     if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
@@ -200,7 +200,7 @@ def _memory_rows(settings: ModelSettings, summary: Summary) -> list[InfoRow]:
 
 
 def _of_source(summary: Summary, n_bytes: int) -> str:
-    """Cache size per source token, as a note on the size per target token."""
+    """Cache size per source token, as a remark on the size per target token."""
     if not summary.memory_numbers:
         return ""
     same = summary.memory_numbers == summary.cache_numbers

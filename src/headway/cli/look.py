@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headway.tasks.loaded_run import LoadedRun
 
 PORT = 8321
-"""Another port than that of `headway serve`, so that both can run."""
+"""Default port. It differs from that of `headway serve`, so that both can run."""
 
 
 def _reads_text(spec: Spec) -> bool:
@@ -197,7 +197,8 @@ def _serve(
 
 
 def _check_words(words: list[str]) -> None:
-    """Accept `decode.*` settings only. An input is an option here, not an argument."""
+    """Reject words that are not `decode.*` settings. Inputs of this command are options, not
+    arguments."""
     for word in words:
         if "=" not in word:
             raise UserError(
@@ -209,9 +210,9 @@ def _check_words(words: list[str]) -> None:
 def _subject(
     run: LoadedRun, page: OptionValues, which: str = "", *, serve: bool = False
 ) -> str | MediaInput | None:
-    """The input to look at: the one given, or the example that comes with the model.
+    """Return the input to look at: the given one, or the example that comes with the model.
 
-    None for a server of a text model without an example: its page starts with a greeting.
+    None: a server for a text model without an example, whose page starts with a greeting.
     """
     from headway.inside.capture.media import check_input_kind, example_input, open_media
     from headway.settings.run import media_settings
@@ -284,7 +285,8 @@ def _place(word: str) -> tuple[str, int, int, int]:
 
 
 def _tuned(run: LoadedRun, path: Path | None, out: Path) -> Path | None:
-    """The file of a tuned lens. For a corpus, train the lens and save it next to the page."""
+    """Return the file of a tuned lens. For a corpus, train the lens and save it next to the
+    page."""
     if path is None or path.suffix == ".safetensors":
         return path
     from headway.inside.capture.corpus import Corpus

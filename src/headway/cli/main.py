@@ -54,7 +54,7 @@ TAKES = {
     ),
     **dict.fromkeys(("predict", "evaluate", "play"), ("decode",)),
 }
-"""The settings sections that each command accepts as `key=value`, most likely first."""
+"""Sections of settings that each command accepts as `key=value`, most likely first."""
 
 app = typer.Typer(
     name="headway",
@@ -96,7 +96,8 @@ def top(
 ) -> None:
     """Handle `--version` and a missing command.
 
-    `main` has already removed `--debug`: it is declared here only for the help."""
+    `main` has already removed `--debug`, which is declared here only for the help.
+    """
     if version:
         print(f"headway {__version__}")
         raise typer.Exit
@@ -105,7 +106,7 @@ def top(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 2 for an error that the user can fix.
+    """Run a command and return its exit code, which is 2 for an error that the user can fix.
 
     Results go to stdout and everything else to stderr, in plain text, so that both can be piped.
     """
@@ -134,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextmanager
 def _notes_of_renamed(words: list[str]) -> Iterator[None]:
-    """Print warnings about earlier names of settings as notes of one line."""
+    """Print warnings about earlier names of settings as one-line notes."""
     show = warnings.showwarning
 
     def note(message: Warning | str, category: type[Warning], *place: Any) -> None:
@@ -159,7 +160,8 @@ def _fail(code: int, words: list[str], message: str, debug: bool) -> int:
 
 @cache
 def _parser() -> Any:
-    """The command parser, cached: typer reads the type hints of every command to build it."""
+    """Return the parser of all commands. It is cached, because typer reads the type hints of every
+    command to build it."""
     return typer.main.get_command(app)
 
 
@@ -177,8 +179,8 @@ def _close_stdout() -> None:
 
 
 def _take_debug(words: list[str]) -> tuple[list[str], bool]:
-    """Remove `--debug`, which may come before or after the command. Returns the rest and whether it
-    was given."""
+    """Remove `--debug`, which may come before or after the command. Return the other arguments, and
+    whether it was given."""
     end = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"]
     return kept + words[end:], len(kept) < end
@@ -211,7 +213,7 @@ NUMBERS = {"integer": "whole number", "number": "number"}
 
 
 def _given(error: Exception, words: list[str]) -> str:
-    """The option that an error is about, with its value as typed."""
+    """Return the option that an error is about, with its value as typed."""
     names = tuple(getattr(getattr(error, "param", None), "opts", ()))
     place = next((i for i, word in enumerate(words) if word.split("=")[0] in names), None)
     if place is None:
@@ -220,7 +222,7 @@ def _given(error: Exception, words: list[str]) -> str:
 
 
 def _called_here(option: str, words: list[str]) -> str | None:
-    """The headway equivalent of an option that is known from another tool."""
+    """Return the headway equivalent of an option that is known from another tool."""
     from headway.settings.model import FAMILY_SETTINGS
     from headway.settings.run import SETTINGS
     from headway.specs.values import setting_types

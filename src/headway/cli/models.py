@@ -32,7 +32,7 @@ from headway.specs.metrics import METRICS
 CARD = "README.md"
 DAMAGED = "damaged"
 SCALE = ".row_scale"
-"""Suffix of the tensors with the scales of 8-bit weights, which do not count as parameters."""
+"""Suffix of tensors with the scales of 8-bit weights. They do not count as parameters."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ def models(
 
 
 def _found(folder: Path, name: str) -> RunInfo:
-    """Facts of a run, read without loading its weights. An incomplete folder raises no error."""
+    """Return facts about a run, read without loading its weights. An incomplete folder raises no
+    error."""
     from headway.run import load
 
     try:
@@ -127,7 +128,7 @@ def _without_weights(folder: Path, name: str, trouble: str) -> RunInfo:
 
 
 def _card(folder: Path) -> dict[str, str]:
-    """Figures in the tables of a model card, by the name in the column before them."""
+    """Return the figures in the tables of a model card, by the name in the column before them."""
     path = folder / CARD
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     rows = re.findall(r"^\| ([\w ]+) \| \**([\d.-]+)", text, re.MULTILINE)
@@ -135,7 +136,7 @@ def _card(folder: Path) -> dict[str, str]:
 
 
 def _parameters(weights: Path) -> int:
-    """The number of parameters, read from the header of the weights file only."""
+    """Return the number of parameters, read from the header of the weights file."""
     with weights.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         tensors = json.loads(file.read(size))

@@ -68,11 +68,11 @@ class Player:
         self._predictor: Predictor | None = None
         self.shown = False
         self.number = 0
-        """The number of the last line since the predictor was created."""
+        """Number of lines since the predictor was created."""
 
     @property
     def predictor(self) -> Predictor:
-        """The predictor, created again after every change of a setting."""
+        """The predictor, which is created again after a change of settings."""
         if self._predictor is None:
             self._predictor, self.number = self.run.predictor(self._options()), 0
         return self._predictor
@@ -89,7 +89,8 @@ class Player:
         print(visible(piece), end="", flush=True)
 
     def process(self, line: str) -> bool:
-        """Process one line. Returns False after `/quit`; user errors are only printed."""
+        """Process one line. Return False after `/quit`. Errors that the user can fix are only
+        printed."""
         try:
             if line.startswith("/") and not line.startswith("//"):
                 return self._command(line)
@@ -137,7 +138,7 @@ class Player:
 
 
 def _lines() -> Iterator[str]:
-    """Input lines: typed, with a prompt and history, or read from a pipe."""
+    """Yield input lines: typed, with a prompt and history, or read from a pipe."""
     if not sys.stdin.isatty():
         for line in sys.stdin:
             yield line.rstrip("\n")

@@ -168,7 +168,8 @@ def predict(
         if paths and not live
         else None
     )
-    # On a terminal the answers themselves show the progress. For a pipe the total is unknown.
+    # On a terminal, the answers themselves show the progress. In a pipe, the number of inputs is
+    # unknown.
     watched = SILENT if out == "-" and sys.stdout.isatty() else progress
     beats = bool(text or names) or n_lines is not None
     stage = watched.stage("predicting", n_lines, beats=beats)
@@ -192,7 +193,8 @@ def predict(
 def _texts_and_columns(
     options: dict[str, Any], files: Sequence[str]
 ) -> tuple[list[str] | None, dict[str, str]]:
-    """Input texts, and the columns that options name. `--text` is a column if files are given."""
+    """Return the input texts, and the columns that options name. `--text` is a column if files are
+    given."""
     needs: dict[str, str] = {}
     for flag in COLUMNS_READ:
         value = options.pop(flag.name, None)
@@ -218,7 +220,7 @@ def _only(name: str, values: Sequence[str]) -> str:
 
 
 def _with_path(settings: Resolved, needs: dict[str, str]) -> Resolved:
-    """Settings with the column of media paths, if an option names it."""
+    """Return the settings with the column of media paths, if an option names it."""
     if spec_of(settings).is_text or not needs:
         return settings
     (name,) = needs.values()
@@ -229,8 +231,8 @@ def _given(
     settings: Resolved, text: list[str] | None, names: list[str] | None, paths: Sequence[str],
     needs: dict[str, str], *, table: bool,
 ) -> InputFile:  # fmt: skip
-    """The inputs: from files, the columns used in training; from a stream, one text or path per
-    line."""
+    """Yield the inputs. Files are read by the columns of training; a stream has one text or path
+    per line."""
     from headway.data.files import is_stream, open_lines
     from headway.data.predict_input import InputFile, InputRow, input_words, open_inputs
 
@@ -293,7 +295,7 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 def _table(out: str, columns: Sequence[str], spec: Spec, n_best: int) -> AnswerTable:
-    """A table with the input columns followed by the columns of the answers."""
+    """Return a table of the input columns followed by the columns of the answers."""
     from headway.tasks.answer_tables import AnswerTable
     from headway.tasks.format import cell_names
 
@@ -319,7 +321,7 @@ def _write_rows(
 
 
 def _report_columns(name: str, settings: RunSettings) -> None:
-    """Report how the columns of a list of media files are interpreted; skip other files."""
+    """Report how the columns of a list of media files are interpreted. Other files are skipped."""
     from headway.data.predict_input import describe_media_columns
     from headway.data.sniff import is_table_file
 
@@ -339,7 +341,6 @@ def _print(
     stage: ProgressStage,
 ) -> int:
     """Print answers and return the number of inputs that failed. Errors go to standard error.
-
     Without `show`, answers are printed as JSON."""
     from headway.tasks.answers import LabelAnswer, VectorAnswer
 
@@ -370,8 +371,8 @@ def _show_piece(piece: str) -> None:
 
 
 class _Output:
-    """Standard output, or a file that is created when the first line is written: a command that
-    fails earlier leaves no file."""
+    """Standard output, or a file that is created when the first line is written, so that a command
+    that fails earlier leaves no file."""
 
     def __init__(self, out: str) -> None:
         self.out = out

@@ -67,7 +67,8 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
 
 
 def _read(settings: ModelSettings, name: str) -> int | str:
-    """A setting of each side; empty where the body does not use it."""
+    """Return a size of each stack, joined by `+` if they differ; empty if the body does not use
+    it."""
     return "" if name in ignored_by({"body": settings.body}) else _joined(settings.each(name))
 
 

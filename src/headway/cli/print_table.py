@@ -8,7 +8,7 @@ from typing import Literal
 from headway.errors import visible
 
 WIDE = 10_000
-"""Columns of a table that goes to a file or a pipe: no cell is cut."""
+"""Width in characters of tables that go to a file or a pipe: enough that no cell is cut."""
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: set[str]) -> None:

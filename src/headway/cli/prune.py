@@ -115,7 +115,7 @@ def prune(
 
 
 def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozenset[HeadId]:
-    """Parse `--heads`: a number of heads, or the heads themselves."""
+    """Parse `--heads`, which is the number of heads to remove or a list of heads."""
     from headway.inside.measure.pruning import all_heads, prunable, remaining_heads
 
     if kind is not None and kind not in model.attention_layers:

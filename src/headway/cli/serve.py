@@ -112,7 +112,8 @@ def serve(
         )  # fmt: skip
     _print_note("stopped.")
     if not service_of(app).join(0.1):
-        # A computation without a waiting client is still running; a normal exit would abort in it.
+        # Computations of cancelled requests may still be running; a normal exit would abort in
+        # them.
         os._exit(0)
 
 
@@ -159,7 +160,7 @@ def _languages(words: Sequence[str], names: Sequence[str]) -> dict[str, tuple[st
 
 
 def _started(app: Any, url: str) -> None:
-    """Report the models and the address when the server accepts connections."""
+    """Report the models and the address as soon as the server accepts connections."""
     from headway.serve.application import service_of
 
     workers = service_of(app).workers.values()
@@ -167,7 +168,7 @@ def _started(app: Any, url: str) -> None:
 
 
 def _ready(app: Any, url: str, needs_key: bool) -> None:
-    """Report memory use and an example request when all models are loaded."""
+    """Report memory use and an example request as soon as all models are loaded."""
     from headway.serve.application import service_of
     from headway.serve.memory import resident_bytes
 

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from headway.training.run import Training
 
 AGAIN = 75
-"""Exit code of a run that was interrupted and saved: the same command resumes it."""
+"""Exit code of a run that was interrupted and saved: `EX_TEMPFAIL` of sysexits.h. The same command
+resumes it."""
 
 INCOMPLETE = 1
-"""Exit code of a run that ended, but could not save everything."""
+"""Exit code of a run that ended but could not save everything."""
 
 FLAGS = (*COLUMNS, *FILES, *VALID_FILES)
 
@@ -123,9 +124,10 @@ def train_request(
     words: Sequence[str], named: OptionValues, *, task: str | None = None,
     encoding: str | None = None, recipe: str | None = None, **more: Any,
 ) -> TrainRequest:  # fmt: skip
-    """The request that `headway.train` or `headway.check` would build from the same arguments.
+    """Build the same request as `headway.train` or `headway.check` from command-line arguments.
 
-    `named`: options that name columns or files. `more`: other fields of the request."""
+    `named`: options that name columns or files. `more`: other fields of the request.
+    """
     from headway.training.request import TrainRequest
 
     task, files, settings = _task_files_settings(words, task, recipe=recipe is not None)
@@ -165,7 +167,7 @@ def _task_files_settings(
 
 
 def _is_table(path: str) -> bool:
-    """Whether a file is a table: by its name, or because its first line has a tab."""
+    """Whether a file is a table, by its name or because its first line has a tab."""
     from headway.data.sniff import COMPRESSED, TAB, TABLES, extensions
 
     if extensions(path) & (COMPRESSED | TABLES - {TAB}):
@@ -175,7 +177,7 @@ def _is_table(path: str) -> bool:
 
 
 def _show_plan(run: Training, folder: Path) -> int:
-    """Print the plan, with times measured on this machine, as comments and TOML on stdout."""
+    """Print the plan, with times measured on this machine as comments, as TOML on stdout."""
     from headway.models.summary import count_parameters, meta_model
     from headway.progress import duration
     from headway.settings.defaults import TABLE

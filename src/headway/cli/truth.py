@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headway.inside.measure.truth import MapAccuracy
 
 BEST_HEADS = 5
-"""Heads listed on the terminal; the file has all of them."""
+"""Number of heads listed on the terminal. The file contains all of them."""
 
 FLAGS = (
     Flag("pairs", "SOURCE<TAB>TARGET per line; optionally <TAB> and an alignment like 0-0 1-2.",
@@ -116,7 +116,7 @@ def truth(
 
 
 def _by_option(words: list[str], named: OptionValues, spec: Spec) -> OptionValues:
-    """The positional file, under the name of the option that applies to the run."""
+    """Return the positional file under the name of the option that applies to the run."""
     check_alone(words, named)
     if len(words) > 1:
         raise UserError(
@@ -148,7 +148,7 @@ def _show(found: MapAccuracy, n_texts: int) -> None:
         f"{found.task}: {found.n} {found.unit} in {n_texts} {items}; chance "
         f"accuracy {found.chance:.3f}\n"
     )
-    # A word aligns with one or a few words; for an object in an image, any of its patches counts.
+    # A word is aligned with one or a few words; any patch of an object in an image is correct.
     figures = ["P@1", "AER"] if items == "texts" else ["P@1"]
     rows = []
     for name in found.leading(BEST_HEADS):
