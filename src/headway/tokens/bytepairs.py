@@ -1,4 +1,5 @@
-"""Byte-pair encoding in the files of GPT (a vocabulary and merges) and of tiktoken (ranks)."""
+"""Byte-pair encoding from the files of GPT (a vocabulary and merges) and of tiktoken (merge
+ranks)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from headway.tokens.vocab_alignment import align_vocabulary
 
 END_OF_WORD = "</w>"
 
-# Patterns of pre-tokenization. They are part of the programs, not of their files.
+# Pre-tokenization patterns of published tokenizers, which their files do not contain.
 GPT2_CUTS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CL100K_CUTS = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -54,7 +55,7 @@ def qwen_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
 
 
 def gpt_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
-    """Tokenizer of the first GPT: words in lower case, with `</w>` at the end of each."""
+    """Tokenizer of the first GPT: lower-cased words with `</w>` at the end of each."""
     model = _merging(vocabulary, merges, unk_token="<unk>", end_of_word_suffix=END_OF_WORD)
     made = tokenizers.Tokenizer(model)
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -69,7 +70,7 @@ def ends_words(vocabulary: Path) -> bool:
 
 
 def read_numbers(path: Path) -> dict[str, int]:
-    """Read a JSON object of pieces with unique ids."""
+    """Read a JSON object of pieces and their unique ids."""
     pieces = read_json(path)
     if not isinstance(pieces, dict) or not all(type(i) is int and i >= 0 for i in pieces.values()):
         raise DataError(
@@ -138,7 +139,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 
 
 def tiktoken_tokenizer(path: Path, cuts: str | None = None) -> tokenizers.Tokenizer:
-    """Read a tiktoken file. `cuts`: the pattern of pre-tokenization; None to infer it from the size
+    """Read a tiktoken file. `cuts`: the pattern of pre-tokenization. None: inferred from the size
     of the vocabulary."""
     ranks = read_ranks(path)
     signs = str.maketrans({chr(byte): sign for byte, sign in BYTE_SIGNS.items()})
@@ -164,7 +165,7 @@ def cuts_of(n_pieces: int) -> str:
 
 
 def tiktoken_specials(n_pieces: int) -> Mapping[str, int]:
-    """Special tokens and ids for the published files, which do not contain them."""
+    """Special tokens and their ids for published tiktoken files, which do not contain them."""
     if n_pieces == 128_000:  # Llama 3
         named = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id",
                  9: "eot_id"}  # fmt: skip

@@ -1,7 +1,7 @@
-"""Encoding of chat template output, in which names of special tokens become those tokens.
+"""Encode the output of chat templates, in which names of special tokens become those tokens.
 
-Everywhere else, text that spells a special token stays text (`tokenizer.py`). Chat messages of
-users must stay text too: `escape` breaks up such names in them.
+Everywhere else, text that spells a special token stays text (`tokenizer.py`). Messages of chat
+users must stay text, too: `escape` breaks up such names in them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.tokenizer_json import build_tokenizer
 
 BREAK = "\uffff"
-"""Inserted into the name of a special token to break it up. Unicode reserves this code point as a
-noncharacter, so texts should not contain it."""
+"""Character inserted into the name of a special token to break it up. Unicode reserves this code
+point as a noncharacter, so texts should not contain it."""
 
 
 class ChatTokenEncoder:
@@ -27,7 +27,7 @@ class ChatTokenEncoder:
         self._names = re.compile("|".join(known) or r"(?!)")
 
     def escape(self, text: str) -> str:
-        """Return a text that reads the same but contains no name of a special token."""
+        """Return a text that reads the same but does not spell any special token."""
         text = text.replace(BREAK, "")
         return self._names.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)
 

@@ -2,8 +2,8 @@
 
 GPT-2 has a vocabulary (`encoder.json`) and merges (`vocab.bpe`), BERT a list of pieces
 (`vocab.txt`), SentencePiece a `.model`, tiktoken a `.tiktoken`, llama2.c a `tokenizer.bin`, and
-Marian two SentencePiece models with one table of ids. Their programs define how text is split, not
-the files, so these rules are part of this package.
+Marian two SentencePiece models with one table of ids. How text is split is defined by their
+programs, not by the files, so this package contains these rules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def tokenizer_files(path: Path) -> tuple[Path, ...]:
-    """Find all files of a tokenizer. `path` is one of them or their folder."""
+    """Return all files of a tokenizer. `path`: one of them, or their folder."""
     if path.is_dir():
         return _in_folder(path)
     folder = path.parent
@@ -63,8 +63,8 @@ def _in_folder(folder: Path) -> tuple[Path, ...]:
 
 
 def load_vocabularies(path: Path) -> Vocabularies:
-    """Load the source and target tokenizers. All formats have one for both, except two: ours may
-    have two, and Marian's always has."""
+    """Load the source and target tokenizers. Most formats have one tokenizer for both. Headway's
+    own format may have two, and Marian's always has."""
     files = tokenizer_files(path)
     if len(files) == 3:
         return Vocabularies(*(_marian_side(side, files[2]) for side in files[:2]))
@@ -82,7 +82,7 @@ def load_vocabularies(path: Path) -> Vocabularies:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load a single tokenizer; two vocabularies are an error."""
+    """Load a single tokenizer. A file with two vocabularies is an error."""
     vocab = load_vocabularies(path)
     if not vocab.joint:
         raise DataError(

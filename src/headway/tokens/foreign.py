@@ -1,4 +1,4 @@
-"""Loading of the tokenizer in a Hugging Face model folder, in any of its file formats.
+"""Load the tokenizer in a Hugging Face model folder, in any of its file formats.
 
 `tokenizer.json` has priority over the files of the model's original program. The roles of special
 tokens follow from the model type and the small configuration files in the folder.
@@ -33,7 +33,7 @@ from headway.tokens.whisper import add_space, whisper_roles, whisper_specials
 
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 OTHER_NUMBERS = ("xlm-roberta", "camembert", "mbart", "pegasus", "xlnet", "m2m_100")
-"""Model types whose programs use other ids than their SentencePiece file."""
+"""Model types whose token ids differ from those in their SentencePiece file."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RawTokenizer:
     where: str
     size: int | None = None
     ends: AddedTokens | None = None
-    """Special tokens that its tokenizer.json puts around a text; None for other formats."""
+    """Special tokens that `tokenizer.json` adds to a text; None for other formats."""
 
     pieces: bool = False
     """Whether the format is SentencePiece or tiktoken."""
@@ -53,10 +53,10 @@ class RawTokenizer:
 def load_foreign(
     folder: Path, config: Mapping[str, Any], n_tokens: int, n_source_tokens: int | None = None
 ) -> Vocabularies:
-    """Load the source and target tokenizers, usually one for both. `config`: parsed config.json.
+    """Load the source and target tokenizers, usually one for both.
 
-    Their sizes are those of the model: `n_tokens`, and `n_source_tokens` if the source has a
-    vocabulary of its own. Special tokens fill unused ids.
+    `config`: parsed config.json. `n_tokens`: vocabulary size of the model. `n_source_tokens`: that
+    of the source, if it has a vocabulary of its own. Special tokens fill unused ids.
     """
     hints = TokenizerHints.read(folder, config)
     if all((folder / name).is_file() for name in MARIAN):
@@ -84,7 +84,8 @@ def _finished(raw: RawTokenizer, hints: TokenizerHints, n_tokens: int) -> Tokeni
 
 
 def _whisper(raw: RawTokenizer, hints: TokenizerHints, n_tokens: int) -> Vocabularies:
-    """Make the tokenizer of Whisper: GPT-2's, with a space before each text and special tokens."""
+    """Build the tokenizer of Whisper: that of GPT-2, with a space before each text and special
+    tokens."""
     known = raw.inner.get_vocab(with_added_tokens=True)
     taken = set(known.values())
     extra = whisper_specials(n_tokens) | dict(hints.added)
@@ -97,7 +98,7 @@ def _whisper(raw: RawTokenizer, hints: TokenizerHints, n_tokens: int) -> Vocabul
 
 
 def _raw(folder: Path, hints: TokenizerHints) -> RawTokenizer:
-    """Load the first format that is in the folder."""
+    """Load the tokenizer from the first format found in the folder."""
     if (folder / "tokenizer.json").is_file():
         inner = _library(folder / "tokenizer.json")
         return RawTokenizer(inner, str(folder / "tokenizer.json"), ends=ends_in_json(inner))
@@ -183,7 +184,8 @@ def _sentencepiece(path: Path, hints: TokenizerHints) -> RawTokenizer:
 
 
 def _marian(folder: Path, hints: TokenizerHints, n_target: int, n_source: int) -> Vocabularies:
-    """Load Marian's SentencePiece model for each side, with one table of ids or one per side."""
+    """Load Marian's SentencePiece model for each side, with one table of ids for both or one for
+    each."""
     tables = [folder / "vocab.json"] * 2
     if hints.settings.get("separate_vocabs") or (folder / "target_vocab.json").is_file():
         tables[1] = folder / "target_vocab.json"

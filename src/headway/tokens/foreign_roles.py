@@ -37,16 +37,16 @@ class TokenizerHints:
     config: Mapping[str, Any]
     generation: Mapping[str, Any]
     settings: Mapping[str, Any]
-    """tokenizer_config.json"""
+    """Contents of tokenizer_config.json."""
 
     names: Mapping[str, str]
-    """Tokens that are named as bos, eos, unk, sep, pad, cls or mask."""
+    """Special tokens by role: bos, eos, unk, sep, pad, cls or mask."""
 
     specials: tuple[str, ...]
     """All tokens that the files declare as special."""
 
     added: Mapping[str, int]
-    """Tokens beyond the vocabulary, with their ids."""
+    """Tokens that are not in the vocabulary file, with their ids."""
 
     @classmethod
     def read(cls, folder: Path, config: Mapping[str, Any]) -> TokenizerHints:
@@ -67,7 +67,8 @@ class TokenizerHints:
         )
 
     def numbers(self, name: str) -> list[int]:
-        """Ids of one or several tokens that the configuration names, such as `eos_token_id`."""
+        """Return the token ids that the configuration lists under a name, such as
+        `eos_token_id`."""
         inside = self.config.get("decoder")  # image captioners have two models
         own = inside if isinstance(inside, dict) else {}
         for table in (self.generation, self.config, own):
@@ -81,7 +82,7 @@ class TokenizerHints:
         return []
 
     def number(self, name: str) -> int | None:
-        """The first of `numbers`, or None."""
+        """Return the first token id under a name of the configuration; None if there is none."""
         return next(iter(self.numbers(name)), None)
 
 
@@ -109,8 +110,8 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, int], l
 
 
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes of `transformers` that follow tokenizer.json. The class of a model adds special tokens
-itself, whatever the file contains."""
+"""Tokenizer classes of `transformers` that follow tokenizer.json. Other classes add the special
+tokens of their model, whatever the file contains."""
 
 
 class AddedTokens(NamedTuple):
@@ -122,7 +123,7 @@ class AddedTokens(NamedTuple):
 
 
 def ends_in_json(inner: tokenizers.Tokenizer) -> AddedTokens:
-    """Find the special tokens that the tokenizer's own post-processor adds."""
+    """Return the special tokens that the tokenizer's own post-processor adds."""
     if inner.post_processor is None:
         return AddedTokens()
     known = inner.get_vocab(with_added_tokens=False)
@@ -142,7 +143,7 @@ def ends_in_json(inner: tokenizers.Tokenizer) -> AddedTokens:
 
 
 def _middle(pair: tokenizers.Encoding) -> tuple[str, ...]:
-    """The special tokens between the two texts of a pair."""
+    """Return the special tokens between the two texts of a pair."""
     own = [i for i, text in enumerate(pair.sequence_ids) if text is not None]
     first = [i for i in own if pair.sequence_ids[i] == 0]
     if not own or len(first) in (0, len(own)):
@@ -154,9 +155,13 @@ def _middle(pair: tokenizers.Encoding) -> tuple[str, ...]:
 def _ends(
     hints: TokenizerHints, bos: str, eos: str, in_json: AddedTokens | None, *, pieces: bool
 ) -> AddedTokens:
-    """Special tokens that the published tokenizer of a language model puts around a text. They are
-    those of its JSON, if it has one. Else two settings decide; the default is a start token for
-    SentencePiece and tiktoken files (`pieces`), and no end token."""
+    """Return the special tokens that the published tokenizer of a language model puts around a
+    text.
+
+    If `in_json` is given, they are those of tokenizer.json. Otherwise two settings decide. By
+    default there is a start token for SentencePiece and tiktoken files (`pieces`), and no end
+    token.
+    """
     if in_json is not None:
         return AddedTokens(in_json.before, in_json.behind)
     begins = hints.settings.get("add_bos_token")
@@ -172,8 +177,11 @@ def token_roles_of(
     in_json: AddedTokens | None = None,
     pieces: bool = False,
 ) -> TokenRoles:
-    """Find the roles of tokens in a model of this type. `in_json`: the special tokens that the
-    tokenizer's JSON puts around a text; `pieces`: the file is SentencePiece or tiktoken."""
+    """Determine the roles of special tokens from the model type.
+
+    `in_json`: the special tokens that tokenizer.json puts around a text. `pieces`: whether the file
+    is SentencePiece or tiktoken.
+    """
     kind, names = hints.model_type, hints.names
 
     def known(name: str | None) -> str | None:
@@ -225,7 +233,7 @@ def _made(where: str, **parts: Any) -> TokenRoles:
 
 
 def _banned(hints: TokenizerHints, inner: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """Single tokens that the configuration excludes from outputs."""
+    """Return the single tokens that the configuration excludes from outputs."""
     found: dict[str, None] = {}
     for table in (hints.generation, hints.config):
         for words in table.get("bad_words_ids") or []:

@@ -1,4 +1,4 @@
-"""Limits on tokenizer JSON from untrusted sources, which `tokenizers` executes as it is.
+"""Limits on tokenizer JSON from untrusted sources, which `tokenizers` executes unchecked.
 
 Three things could use up all time or memory: a pattern with catastrophic backtracking, replacements
 that lengthen a text again and again, and a token id far beyond the vocabulary of any model.
@@ -13,23 +13,25 @@ from typing import Any
 from headway.errors import DataError
 
 MOST_TOKENS = 1 << 24
-"""Sixty times the size of the largest vocabularies in use."""
+"""Upper limit of token ids: about sixty times the largest vocabularies in use."""
 
 MOST_GROWTH = 10.0
-"""Limit on how much replacements may lengthen a text. The first use of each of `FORMS` is free."""
+"""Largest factor by which replacements may lengthen a text in total. The first use of each of
+`FORMS` is not counted."""
 
 MOST_PARTS = 64
-"""Limit on normalizers, pre-tokenizers or decoders in a sequence."""
+"""Largest number of normalizers, pre-tokenizers or decoders in a sequence: far more than published
+tokenizers have."""
 
 LONGEST = 1000
-"""Limit on the characters of a replacement or a prefix."""
+"""Largest number of characters of a replacement or a prefix: far more than useful."""
 
 FORMS = {
     "NFC": 3.0, "NFD": 4.0, "NFKC": 18.0, "NFKD": 18.0, "Precompiled": 18.0, "Lowercase": 2.0,
     "BertNormalizer": 12.0, "ByteLevel": 4.0,
 }  # fmt: skip
-"""Growth of the worst text by each of these normalizers. One use of each is normal; further uses
-multiply the growth."""
+"""Factor by which each of these normalizers lengthens a text in the worst case. One use of each is
+normal; further uses multiply the growth."""
 
 _MAY_BE_EMPTY = re.compile(r"[*?^$|]|\(\?|\{0|\\[bBAzZGK]")
 _REPEAT = re.compile(r"[*+?]|\{(\d*)(,?)(\d*)\}")
@@ -99,7 +101,7 @@ def _check_growth(tree: Any, where: str) -> None:
 
 
 def _growth(pattern: Any, content: str) -> float:
-    """Factor by which one replacement can lengthen a text."""
+    """Return the factor by which one replacement can lengthen a text."""
     found = pattern if isinstance(pattern, dict) else {}
     literal, regex = found.get("String"), str(found.get("Regex", ""))
     if isinstance(literal, str) and literal:
@@ -110,7 +112,7 @@ def _growth(pattern: Any, content: str) -> float:
 
 
 def _parts(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield all parts of nested sequences in order."""
+    """Yield all parts of nested sequences, in order."""
     if isinstance(tree, dict):
         if tree.get("type") != "Sequence":
             yield tree
@@ -120,13 +122,14 @@ def _parts(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def may_backtrack_forever(regex: str) -> bool:
-    """Whether a pattern repeats a group with repetitions or alternatives, or calls a group.
+    """Whether matching a pattern can take exponential time.
 
-    Only such patterns can need exponential time. Harmless ones among them are rejected too. Real
-    tokenizers have none: they only repeat single classes, within alternatives at the top level.
+    That needs a group that is repeated and contains repetitions or alternatives, or a call of a
+    group. Harmless patterns of this kind are rejected, too. Real tokenizers have none: they repeat
+    only single classes, within alternatives at the top level.
     """
     place, groups, closed = 0, [False], False
-    # Whether each open group, and the group that was just closed, has repetitions or alternatives.
+    # For each open group, and for the last closed one: whether it has repetitions or alternatives.
     while place < len(regex):
         sign = regex[place]
         repeat = _REPEAT.match(regex, place)
@@ -167,7 +170,7 @@ def may_backtrack_forever(regex: str) -> bool:
 
 
 def _behind_class(regex: str, place: int) -> int:
-    """Position after a character class in brackets, which may contain other classes."""
+    """Return the position after a character class in brackets, which may contain other classes."""
     depth = 0
     while place < len(regex):
         if regex[place] == "\\":

@@ -1,6 +1,6 @@
-"""The tokenizer.bin of llama2.c: pieces of a SentencePiece model with their scores.
+"""Read the tokenizer.bin of llama2.c: pieces of a SentencePiece model with their scores.
 
-A space is put before the text, and the neighbours whose piece has the best score are merged first.
+A space is put before the text. Neighbours whose joined piece has the best score are merged first.
 Characters without a piece become bytes. Pieces contain plain spaces instead of `▁`.
 """
 
@@ -26,12 +26,12 @@ megabytes."""
 SPECIALS = ["<unk>", "<s>", "</s>"]
 WORDS = Regex(" *[^ ]+| +")
 
-# The training stories are concatenated with `<s>` between them, so this token also ends a text.
+# The TinyStories training data puts `<s>` between stories, so this token also ends a text.
 ROLES = TokenRoles(bos="<s>", eos="<s>", unk="<unk>")
 
 
 def load_llama2c_tokenizer(path: Path, n_tokens: int | None = None) -> Tokenizer:
-    """Read a tokenizer.bin. `n_tokens`: the vocabulary size of the model, if it is known."""
+    """Read a tokenizer.bin. `n_tokens`: vocabulary size of the model, if known."""
     pieces = _read(path)
     learned = [(p, s) for p, s in pieces[len(SPECIALS) :] if not ONE_BYTE.fullmatch(p)]
     ranked = [piece for piece, _ in sorted(learned, key=lambda item: -item[1])]

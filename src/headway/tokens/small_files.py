@@ -1,4 +1,4 @@
-"""Small text files of a tokenizer."""
+"""Read the small text files of a tokenizer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Read a JSON object. A missing file gives an empty one."""
+    """Read a JSON object. A missing file is read as an empty object."""
     found = read_json(path) if path.is_file() else {}
     if not isinstance(found, dict):
         raise DataError(f"{path} must contain a JSON object.")

@@ -1,4 +1,4 @@
-"""Roles of special tokens, for tokenizers that do not use the usual names."""
+"""Roles of special tokens, for tokenizers without the usual token names."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from headway.specs.values import describe, fit, setting_types
 
 @dataclass(frozen=True)
 class TokenRoles:
-    """Special tokens by their text. A tokenizer without roles looks for the usual names."""
+    """Special tokens of each role, by their text. A tokenizer without roles looks for the usual
+    names."""
 
     bos: str
     """First token of a text or an output (Marian, T5: `<pad>`; BART: `</s>`)."""
 
     eos: str
     unk: str | None = None
-    """None: the token with a usual name, or the end token if no text is unknown."""
+    """Unknown token. None: the token with a usual name, or the end token if no text is unknown."""
 
     mask: str | None = None
     begins: bool = True
-    """Prompts begin with `bos`, unless `before` is set."""
+    """Whether prompts begin with `bos`, unless `before` is set."""
 
     before: tuple[str, ...] | None = None
     """Tokens that the published tokenizer of a language model puts before every text, also before
@@ -36,13 +37,15 @@ class TokenRoles:
     only read, nothing after a prompt."""
 
     source_begin: str | None = None
-    """First token of a source, as in `<s> a </s>` (BART); None: `a </s>`."""
+    """First token of a source: `<s>` for BART, which reads `<s> a </s>`. None: sources are read as
+    `a </s>`."""
 
     target_begin: str | None = None
-    """Forced first token of every output (BART)."""
+    """First token that every output is forced to have (BART)."""
 
     pair_ends: int = 1
-    """End tokens between the two texts of a pair; two (RoBERTa) are for models without segments."""
+    """Number of end tokens between the two texts of a pair. Two (RoBERTa) are for models without
+    segments."""
 
     between: tuple[str, ...] | None = None
     """Tokens between the two texts of a pair, if the published tokenizer of an encoder has a rule
@@ -55,14 +58,14 @@ class TokenRoles:
     """Pieces of text that outputs never contain (Whisper: brackets, musical notes)."""
 
     never_first: tuple[str, ...] = ()
-    """Tokens that cannot be the first of an output, after `target_begin` (Whisper: a space, the end
+    """Tokens that must not come first in an output, after `target_begin` (Whisper: a space, the end
     token)."""
 
     more_ends: tuple[str, ...] = ()
     """Further tokens that end the output of a language model (Llama 3: the end of a turn)."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The values that differ from the defaults, for JSON."""
+        """Values that differ from the defaults, for JSON."""
         default = {field.name: field.default for field in fields(self)}
         return {name: value for name, value in asdict(self).items() if value != default[name]}
 
@@ -92,7 +95,7 @@ class TokenRoles:
 UNK, BOS, EOS = "<unk>", "<s>", "</s>"
 SPECIALS = [UNK, BOS, EOS]
 
-# Names of these three in other tokenizers, the most likely first.
+# Names of these three roles in other tokenizers, the most likely first.
 UNK_NAMES = (UNK, "[UNK]", "<|unk|>", "<UNK>", "unk")
 BOS_NAMES = (BOS, "[CLS]", "<bos>", "<|startoftext|>", "<|begin_of_text|>", "[BOS]", "<BOS>")
 EOS_NAMES = (EOS, "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "<EOS>")
@@ -108,7 +111,8 @@ def find_token(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int | None:
 def find_or_add_token(
     inner: tokenizers.Tokenizer, names: Sequence[str], instead: int | None
 ) -> int:
-    """Return the id of a required token: one of `names`, else `instead`, else a new token."""
+    """Return the id of a required token: one of `names`, otherwise `instead`, otherwise a new
+    token."""
     known = find_token(inner, names)
     known = instead if known is None else known
     if known is not None:

@@ -1,9 +1,9 @@
-"""Conversion of SentencePiece model files to `tokenizers`.
+"""Convert SentencePiece model files to `tokenizers`.
 
-The `sentencepiece` package reads the file, once: `tokenizers` then finds the pieces, so a saved run
-needs no other package. The tests compare ids and texts with the `sentencepiece` package, for every
-kind of model and for adversarial texts, and list the texts for which `tokenizers` differs
-(`tests/tokens/test_spm.py`).
+The `sentencepiece` package only reads the file. The converted tokenizer needs no other package than
+`tokenizers`, so a saved run does not need it. The tests compare ids and texts with the
+`sentencepiece` package, for every kind of model and for adversarial texts, and list the texts for
+which `tokenizers` differs (`tests/tokens/test_spm.py`).
 
 Unigram, BPE and character models are supported, with or without byte fallback. Text is prepared as
 the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are never found in text.
@@ -30,24 +30,24 @@ MAX_FILE = 1 << 28
 megabytes."""
 
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
-"""`TrainerSpec.ModelType` of sentencepiece_model.proto."""
+"""Model types, numbered as in `TrainerSpec.ModelType` of sentencepiece_model.proto."""
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""`SentencePiece.Type` of sentencepiece_model.proto."""
+"""Piece types, numbered as in `SentencePiece.Type` of sentencepiece_model.proto."""
 
 USER_SCORE = -0.1
 """Score of user-defined pieces: better than that of any learned piece."""
 
 LAST_RESORT_COST = 9.0
-"""What pieces of the other language of Marian cost beyond the worst piece. An unknown character
-costs 10 in `tokenizers` and in SentencePiece."""
+"""Cost of pieces of Marian's other language, in addition to the worst piece. It is lower than 10,
+the cost of an unknown character in `tokenizers` and in SentencePiece."""
 
-# In most models no piece has a `▁` after another character, so texts can be split there.
+# In most models `▁` occurs only at the start of a piece, so texts can be split before it.
 WORDS = Regex("▁*[^▁]+|▁+")
 # A text that spells a byte piece must not become it.
 SPELLED_BYTE = Regex("<(?=0x[0-9A-F]{2}>)")
 MANY = 1 << 20
-"""Spaces to strip at the start of a text: more than a text has."""
+"""Number of spaces to strip at the start of a text: more than a text has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +60,17 @@ class SentencePiece:
     kind: int = UNIGRAM
     byte_fallback: bool = False
     suffix: bool = False
-    """Spaces belong to the word before them."""
+    """Whether spaces belong to the word before them."""
 
     charsmap: bytes = b""
     dummy_prefix: bool = True
-    """A space is put before the text."""
+    """Whether a space is put before the text."""
 
     one_blank: bool = True
-    """Runs of spaces become one, and spaces at both ends are removed."""
+    """Whether runs of spaces become one space, and spaces at both ends are removed."""
 
     escapes: bool = True
-    """Spaces are written as `▁`."""
+    """Whether spaces are written as `▁`."""
 
     @property
     def unk(self) -> int:
@@ -204,7 +204,7 @@ def _unigram(model: SentencePiece, numbers: Mapping[str, int]) -> models.Unigram
 
 
 def _bpe(model: SentencePiece, numbers: Mapping[str, int]) -> models.BPE:
-    """Make a BPE model that merges any two neighbours that form a piece, the best piece first."""
+    """Build a BPE model that merges any two neighbours that form a piece, the best piece first."""
     learned = [(p, s) for p, s, kind in model.pieces if kind == NORMAL]
     ranked = sorted(learned, key=lambda item: -item[1])
     unk = model.pieces[model.unk][0]
@@ -239,10 +239,10 @@ def _normalizers(model: SentencePiece) -> list[Any]:
 
 
 def _prefix(model: SentencePiece) -> Any:
-    """Normalizer that puts a space before a text.
+    """Return a normalizer that puts a space before a text.
 
-    `tokenizers` normalizes its added tokens, too, before it looks for them in a text. In BPE models
-    they are the user-defined pieces, which must stay as they are.
+    `tokenizers` also normalizes its added tokens before it looks for them in a text. In BPE models,
+    these are the user-defined pieces, which must stay as they are.
     """
     own = model.of_type(USER) if model.kind != UNIGRAM else []
     if not own:
@@ -252,15 +252,16 @@ def _prefix(model: SentencePiece) -> Any:
 
 
 def albert_folding(*, strip_accents: bool, lowercase: bool) -> list[Any]:
-    """Normalizers of ALBERT, which come before those of its SentencePiece model: doubled quotation
-    marks become one character."""
+    """Return the normalizers of ALBERT that precede those of its SentencePiece model. Doubled
+    quotation marks become one character, for example."""
     quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     accents = [normalizers.NFKD(), normalizers.StripAccents()] if strip_accents else []
     return [*quotes, *accents, *([normalizers.Lowercase()] if lowercase else [])]
 
 
 def _cuts(model: SentencePiece) -> list[Any]:
-    """Pre-tokenizers that split text without changing the result, so that words are cached."""
+    """Return pre-tokenizers that split text without changing the result, so that words can be
+    cached."""
     normal = model.of_type(NORMAL, USER)
     found: list[Any] = []
     if SPACE_MARK in normal and not any(SPACE_MARK in p.lstrip(SPACE_MARK) for p in normal):

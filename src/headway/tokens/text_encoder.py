@@ -1,4 +1,4 @@
-"""Encoding of batches of texts, after the special tokens of a tokenizer are known."""
+"""Encode batches of texts with a tokenizer whose special tokens are known."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class TextEncoder:
         unk: int,
         size: int | None,
     ) -> None:
-        """`size` is that of `Tokenizer`."""
+        """Create an encoder. `size`: the vocabulary size, as in `Tokenizer`."""
         self.inner, self.tokenizer_json = inner, tokenizer_json
         self.specials, self.unk, self.size = specials, unk, size
 
     def encode(self, texts: Sequence[str], with_space: bool = True) -> FlatIds:
-        """Encode texts on all cores. `with_space`: add the space before a text that the tokenizer
-        is configured to add."""
+        """Encode texts on all cores. `with_space`: add a space before each text if the tokenizer is
+        configured to."""
         if not self.tokenizer_json.languages:
             return self._encode(texts, with_space)
         # The target language comes first, as a token such as `>>de<<`.
@@ -72,7 +72,8 @@ class TextEncoder:
 
     @cached_property
     def _cutter(self) -> tokenizers.Tokenizer:
-        """Tokenizer in which text cannot spell special tokens; usually the original one."""
+        """The tokenizer that encodes: a copy in which text cannot spell special tokens, or the
+        original one if no copy is needed."""
         spelled = self.tokenizer_json.model["type"] in ("Unigram", "WordLevel")
         if not spelled or self.tokenizer_json.cuts_at_spaces:
             return self.inner
@@ -92,6 +93,7 @@ def _name_panic(error: BaseException) -> None:
 
 
 def _not_text(texts: Sequence[str]) -> str:
-    """Message about lone surrogates, the only invalid Unicode that a Python string can contain."""
+    """Return the message about lone surrogates, the only invalid Unicode that a Python string can
+    contain."""
     halves = (text for text in texts if any("\ud800" <= c <= "\udfff" for c in text))
     return f"a text is not valid Unicode: {next(halves, '')[:40]!a} has half of a surrogate pair."

@@ -1,4 +1,4 @@
-"""Conversion of text to token ids and back, and the `tokenizer.json` of a run.
+"""Convert text to token ids and back, and read and write the `tokenizer.json` of a run.
 
 This is a thin layer over `tokenizers`, whose JSON contains everything: normalization,
 lower-casing, pre-tokenization, the vocabulary and the decoder.
@@ -54,23 +54,24 @@ __all__ = [
 ]
 
 LONG_TEXT = 2_000
-"""Average characters per text from which caching words gains nothing."""
+"""Average number of characters per text above which caching words gains nothing."""
 
 MAX_KNOWN = 1 << 18
-"""Limit on cached words; beyond it the cache is emptied."""
+"""Maximum number of cached words. Beyond it the cache is emptied, so that its memory stays
+bounded."""
 
 
 class EncodedWords(NamedTuple):
-    """Encoded sentences that were given as words."""
+    """Encoded sentences that were given as lists of words."""
 
     text: FlatIds
-    """The ids of each sentence."""
+    """Ids of each sentence."""
 
     pieces: FlatIds
-    """The number of ids of each word, for each sentence; at least one."""
+    """Number of ids of each word, for each sentence; at least one."""
 
     shapes: FlatIds | None = None
-    """The `WordShape` of each word, if the tokenizer ignores case."""
+    """`WordShape` of each word, if the tokenizer ignores case."""
 
 
 class Tokenizer:
@@ -122,8 +123,8 @@ class Tokenizer:
         inner.encode_special_tokens = True  # not kept in the JSON
 
     def _find_by_roles(self, roles: TokenRoles, where: str) -> None:
-        """Find special tokens by roles. No token is ever added: the vocabulary of the model is
-        complete."""
+        """Find special tokens by their roles. Missing ones are not added, because the vocabulary of
+        a trained model is complete."""
 
         def found(name: str) -> int:
             i = self._inner.token_to_id(name)
@@ -172,7 +173,7 @@ class Tokenizer:
                 f"{where} has no end token. Add one of these tokens: {', '.join(EOS_NAMES)}. To "
                 "train a new tokenizer instead, remove tokenizer.file."
             )
-        # GPT-2 has a single special token, which also begins a text, and no text is unknown.
+        # GPT-2 has a single special token, which also begins a text. Unknown text does not exist.
         missing = eos if self.covers_everything else None
         self.eos = eos
         self.bos = find_or_add_token(inner, BOS_NAMES, missing)
@@ -223,7 +224,8 @@ class Tokenizer:
         return f'{{"tokenizer": {self.library_json()}, {facts[1:]}'
 
     def library_json(self) -> str:
-        """Return the JSON of `tokenizers`, without roles."""
+        """Return the tokenizer in the JSON format of the `tokenizers` library, which has no
+        roles."""
         return self._inner.to_str()
 
     @cached_property
@@ -231,7 +233,8 @@ class Tokenizer:
         return self._size or self._inner.get_vocab_size(with_added_tokens=True)
 
     def special(self, name: str) -> int | None:
-        """Return the id of a special token or None. All names in `MASK_NAMES` mean the mask."""
+        """Return the id of a special token; None if it is missing. All names in `MASK_NAMES` mean
+        the mask."""
         if name in MASK_NAMES:
             return self.mask
         found = self._inner.token_to_id(name)
@@ -244,7 +247,7 @@ class Tokenizer:
 
     @cached_property
     def specials(self) -> frozenset[int]:
-        """Ids of special tokens, which text never becomes."""
+        """Ids of special tokens. Encoding text never produces them."""
         added = self._inner.get_added_tokens_decoder()
         marked = (i for i, token in added.items() if token.special)
         others = (i for i in (self.source_begin, self.target_begin) if i is not None)
@@ -270,9 +273,9 @@ class Tokenizer:
     def encode_flat(self, texts: Sequence[str]) -> FlatIds:
         """Encode many texts to arrays.
 
-        Pieces of our own tokenizers never cross a single space, so every word between spaces is
-        encoded once and cached. Texts with other white space next to a space, or with a word too
-        long for the cache, are encoded whole. So are long texts, on all cores.
+        In our own tokenizers, no piece crosses a single space, so every word between spaces is
+        encoded once and cached. Long texts are encoded whole on all cores. So are texts with other
+        white space next to a space, or with a word too long for the cache.
         """
         texts = ensure_list(texts)
         if not self._tokenizer_json.cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(
@@ -298,7 +301,7 @@ class Tokenizer:
         return flat.with_rows(unknown, self._encoder.encode(list(compress(texts, unknown))))
 
     def encode_parts(self, texts: Sequence[str], goes_on: NDArray[np.bool_]) -> FlatIds:
-        """Encode texts of which some continue the one before (`goes_on`). No space is put before
+        """Encode texts of which some continue the previous one (`goes_on`). No space is put before
         those, so that the parts of a document decode to the document."""
         if not goes_on.any() or not self._tokenizer_json.adds_a_space:
             return self.encode_flat(texts)
@@ -376,7 +379,7 @@ class Tokenizer:
         )
 
     def _is_context_free(self, word: str) -> bool:
-        """Whether a word between spaces is encoded the same without its context."""
+        """Whether a word between spaces is encoded the same in any context."""
         seen = word if word.isascii() else self.normalise(word)
         return bool(seen) and seen == seen.strip()
 
@@ -430,11 +433,11 @@ class Tokenizer:
 
     @property
     def covers_everything(self) -> bool:
-        """Whether no text is unknown, because every byte has a token."""
+        """Whether every text can be encoded, because every byte has a token."""
         return self._tokenizer_json.covers_everything
 
     def unknown_characters(self, text: str) -> set[str]:
-        """Return the characters that no token contains, except white space."""
+        """Return the characters for which there is no token, except white space."""
         if self.covers_everything:
             return set()
         return {c for c in set(self.normalise(text)) - self._alphabet if not c.isspace()}
@@ -454,7 +457,7 @@ class Tokenizer:
 
 
 def check_rows(inner: tokenizers.Tokenizer, size: int | None, where: str) -> None:
-    """Check that ids are consecutive, because the embeddings have exactly one row per token.
+    """Raise an error unless ids are consecutive, because embeddings have exactly one row per token.
     `size`: as in `Tokenizer`."""
     vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
     n = inner.get_vocab_size(with_added_tokens=True)  # a unigram may have a piece twice
@@ -468,7 +471,8 @@ def check_rows(inner: tokenizers.Tokenizer, size: int | None, where: str) -> Non
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """The tokenizers of source and target, as in `tokenizer.json`; they may be the same object."""
+    """Tokenizers of source and target, as stored in `tokenizer.json`. They may be the same
+    object."""
 
     source: Tokenizer
     target: Tokenizer

@@ -11,14 +11,15 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
-# Pre-tokenization of our own tokenizers: letters with their marks, digits, other symbols, spaces;
-# each with the space before it. Digits are single for sub-words, symbols are single for words.
+# Pre-tokenization of our own tokenizers: letters with their marks, digits, other symbols or spaces,
+# each with the space before it. Sub-word tokenizers separate digits, word tokenizers separate
+# symbols.
 SUBWORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 WORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s+"
 
 NEVER = -1e6
-"""Score of unigram pieces that are never found in text, such as those that only the other language
-of a translation model uses."""
+"""Score of unigram pieces that must not be found in text, such as pieces that only the other
+language of a translation model uses."""
 
 BEGINNING = r"\A"
 PREFIXES = ("Prepend", "Replace")
@@ -32,12 +33,12 @@ class TokenizerJson:
 
     @cached_property
     def in_bytes(self) -> bool:
-        """Whether pieces are byte-level: bytes that are written as characters."""
+        """Whether pieces are byte-level: each character represents one byte."""
         return bool(_parts(self.tree["pre_tokenizer"], "ByteLevel"))
 
     @property
     def covers_everything(self) -> bool:
-        """Whether no text is unknown, because every byte has a token."""
+        """Whether every text can be encoded, because every byte has a token."""
         return self.in_bytes or bool(self.model.get("byte_fallback"))
 
     @cached_property
@@ -48,7 +49,7 @@ class TokenizerJson:
 
     @cached_property
     def adds_a_space(self) -> bool:
-        """Whether a text is split as if a space preceded it."""
+        """Whether a text is split as if it began with a space."""
         metaspace = _parts(self.tree["pre_tokenizer"], "Metaspace")
         in_bytes = _parts(self.tree["pre_tokenizer"], "ByteLevel")
         return (
@@ -59,14 +60,15 @@ class TokenizerJson:
 
     @cached_property
     def cuts_at_spaces(self) -> bool:
-        """Whether pre-tokenization is our own, in which no piece crosses a single space."""
+        """Whether pre-tokenization is that of our own tokenizers, in which no piece crosses a
+        single space."""
         cuts = (self.tree["pre_tokenizer"] or {}).get("pretokenizers") or [{}]
         first = cuts[0].get("pattern", {}).get("Regex")
         return self.prepends and first in (SUBWORD_CUTS, WORD_CUTS)
 
     @cached_property
     def marks_spaces(self) -> bool:
-        """Whether pieces contain `▁` for a space, and decoding reverses it."""
+        """Whether pieces contain `▁` for a space, which decoding converts back."""
         return bool(_parts(self.tree["decoder"], "Metaspace")) or any(
             part["pattern"] == {"String": "▁"} and part["content"] == " "
             for part in _parts(self.tree["decoder"], "Replace")
@@ -120,7 +122,7 @@ def build_tokenizer(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 
 def _parts(tree: Any, kind: str) -> list[dict[str, Any]]:
-    """Find all normalizers, pre-tokenizers or decoders of a type in nested sequences."""
+    """Return all normalizers, pre-tokenizers or decoders of a type in nested sequences."""
     if not isinstance(tree, dict):
         return []
     inner = [
@@ -139,14 +141,14 @@ def _without_prefix(tree: Any) -> Any:
 
 
 def _is_prefix(part: Mapping[str, Any]) -> bool:
-    """Whether a normalizer puts a space before the text, or before all but certain texts."""
+    """Whether a normalizer puts a space before all texts, or before all but certain texts."""
     if part.get("type") == "Replace":
         return str(part["pattern"].get("Regex")).startswith(f"{BEGINNING}(?!")
     return part.get("type") == "Prepend"
 
 
 def _hide(model: dict[str, Any], specials: Collection[int]) -> None:
-    """Rename special tokens, and pieces that are never found, to names that no text contains."""
+    """Rename special tokens, and pieces that must not be found, to names that no text contains."""
     if model["type"] == "Unigram":
         for i, (_, score) in enumerate(model["vocab"]):
             if i in specials or score <= NEVER:

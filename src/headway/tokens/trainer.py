@@ -1,4 +1,4 @@
-"""Training of tokenizers on the texts of a run.
+"""Train tokenizers on the texts of a run.
 
 The sub-word kinds bpe and unigram work on bytes, so they cover any text. The space before a word
 belongs to it, and decoding restores the text exactly, with all its spaces. One space is put before
@@ -32,17 +32,20 @@ from headway.tokens.vocabtxt import bert_normaliser
 from headway.tokens.wordpiece import INSIDE, learn_pieces
 
 SAMPLE = 10_000_000
-"""Limit on the characters that a vocabulary is trained on; a larger corpus is thinned evenly."""
+"""Maximum number of characters that a vocabulary is trained on. A larger corpus is thinned
+evenly."""
 
 MAX_TEXT = 10_000
-"""Characters of a text that are used: a word of a million letters would take hours."""
+"""Maximum number of characters of a text that are used. A word of a million letters would take
+hours."""
 
 SHARE_OF_PARTS = 0.6
-"""Share of a unigram vocabulary that the library's trainer fills; the rest is for whole words."""
+"""Share of a unigram vocabulary that the trainer of `tokenizers` fills; the rest is for whole words
+that it misses. A judgement."""
 
 CHARACTERS_A_PAIR = 120
-"""Typical length of a sentence pair, both sides together. It converts the size of other texts to
-pairs."""
+"""Typical number of characters of a sentence pair, both sides together. It converts the size of
+other texts to a number of pairs."""
 
 BYTES = "bytes"
 """Kind of tokenizer whose vocabulary is fixed, so that no texts are read to train it."""
@@ -59,8 +62,8 @@ def train_vocabularies(
 ) -> Vocabularies:
     """Train one vocabulary for both sides or one per side, or load the given file.
 
-    `n_pairs`: the size of the corpus, which determines the size of the vocabulary if that is not
-    set. The same text gives the same vocabulary.
+    `n_pairs`: size of the corpus, which determines the size of the vocabulary unless that is set.
+    The same text always gives the same vocabulary.
     """
     if settings.file is not None:
         return load_vocabularies(Path(settings.file))
@@ -84,8 +87,8 @@ def train_on_texts(
 ) -> Tokenizer:
     """Train one vocabulary for texts in one language, or load the given file.
 
-    `specials` are special tokens beyond the usual three, and follow them. If the given file lacks
-    some of them, they are appended.
+    `specials`: special tokens that follow the usual three. If the given file lacks some of them,
+    they are appended.
     """
     if settings.file is not None:
         return load_tokenizer(Path(settings.file)).with_specials(specials)
@@ -119,7 +122,8 @@ def choose_size(kind: str, n_pairs: int) -> int:
 
 
 def thin_pairs(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
-    """Keep every k-th pair; k is the smallest power of two that leaves at most `limit` characters.
+    """Keep every k-th pair, where k is the smallest power of two that leaves at most `limit`
+    characters.
 
     The number of pairs need not be known, and memory never holds more than `limit` characters.
     """
@@ -233,7 +237,8 @@ def _wordpiece(
 def _missed_words(
     tokenizer: tokenizers.Tokenizer, scores: dict[str, float], counts: Counter[str]
 ) -> list[tuple[str, float]]:
-    """Words that would make the text more likely as one piece, with scores, the best first."""
+    """Return words that would make the text more likely if they were one piece, with scores, the
+    best first."""
     words = sorted(counts)
     cut = [[token.value for token in tokenizer.model.tokenize(word)] for word in words]
     n_pieces = sum(counts[word] * len(pieces) for word, pieces in zip(words, cut, strict=True))
@@ -249,10 +254,11 @@ def _missed_words(
 def _in_order(
     learned: list[tuple[str, float | None]], specials: list[str]
 ) -> list[tuple[str, float]]:
-    """Sort pieces and round scores, so that they do not depend on the hashing of the trainer.
+    """Sort pieces and round scores, so that they do not depend on the hashing of the trainer, which
+    changes the last digits of its sums from run to run.
 
-    The last digits of its sums differ from run to run. Single bytes that the text lacks get
-    decreasing scores below all others, in random order (or no scores if there is no text).
+    Single bytes that the text lacks get decreasing scores below all others, in random order (or no
+    scores if there is no text).
     """
     pieces = {piece: -100.0 if score is None else score for piece, score in learned}
     for name in specials:

@@ -1,4 +1,4 @@
-"""Alignment of a tokenizer with the embedding rows of a model: exactly one token per row."""
+"""Align a tokenizer with the embedding rows of a model: exactly one token per row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from headway.tokens.tokenizer_json import NEVER
 
 
 def unused_name(i: int) -> str:
-    """Name of the filler token for a row that the original tokenizer does not use."""
+    """Name of the placeholder token for an embedding row that the original tokenizer does not
+    use."""
     return f"<|unused {i}|>"
 
 
@@ -26,7 +27,8 @@ def align_vocabulary(
     """Add `extra` tokens at their ids, and special tokens for all other unused rows.
 
     Special tokens after the last row (such as a padding token that only the tokenizer has) are
-    removed; other tokens without a row are an error. `n_rows`: None for as many as are needed.
+    removed; other tokens without a row are an error. `n_rows`: number of embedding rows; None: as
+    many as are needed.
     """
     inner = _drop_last_rows(inner, n_rows, where)
     vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
@@ -73,13 +75,15 @@ def _drop_last_rows(
             f"{', '.join(map(repr, names[:5]))}{more}."
         )
     facts["added_tokens"] = [t for t in added if t["content"] not in over]
-    # It may name removed tokens. Encoding here never adds special tokens, so it is not needed.
+    # The post-processor may name removed tokens. It is not needed, because encoding here never adds
+    # special tokens.
     facts["post_processor"] = None
     return tokenizers.Tokenizer.from_str(json.dumps(facts))
 
 
 def _fill(model: dict[str, Any], vocab: Mapping[str, int]) -> None:
-    """Put all tokens into the vocabulary of the model itself. Added tokens cannot have free ids."""
+    """Add all tokens to the vocabulary of the model itself, because added tokens cannot have
+    arbitrary ids."""
     if model["type"] == "Unigram":
         have = len(model["vocab"])
         by_number = {i: token for token, i in vocab.items()}

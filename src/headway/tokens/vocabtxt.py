@@ -15,14 +15,15 @@ from headway.tokens.small_files import read_text
 PROTEIN_SPECIALS = ("<cls>", "<pad>", "<eos>", "<unk>", "<mask>")
 BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# Splits a molecule or a reaction in SMILES as the published models do: atoms in brackets, atoms of
-# two letters and of one, bonds, branches and rings. Anything else is skipped.
+# Pattern that splits a molecule or a reaction in SMILES, as published models do: atoms in brackets,
+# atoms of one or two letters, bonds, branches and rings. Other characters are skipped.
 SMILES_CUTS = (
     r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$"
     r"|%[0-9]{2}|[0-9]"
 )
 SMILES_SIGNS = {"C", "(", ")", "=", "[nH]"}
-"""Pieces that every SMILES vocabulary has. No vocabulary of a natural language has all of them."""
+"""Pieces that every SMILES vocabulary contains and no vocabulary of a natural language contains
+completely."""
 
 
 def vocab_txt(
@@ -32,8 +33,10 @@ def vocab_txt(
     strip_accents: bool | None = None,
     chinese: bool = True,
 ) -> tokenizers.Tokenizer:
-    """Read a vocab.txt. `lowercase`: None for yes if the vocabulary has no capital letter.
-    `strip_accents`: None for the same as `lowercase`. `chinese`: each Chinese character is a word.
+    """Read a vocab.txt.
+
+    `lowercase`: None: only if the vocabulary has no capital letter. `strip_accents`: None: as
+    `lowercase`. `chinese`: whether each Chinese character is a word.
     """
     pieces = [line.removesuffix("\r") for line in read_text(path).split("\n")]
     if pieces and not pieces[-1]:
@@ -66,22 +69,26 @@ def vocab_txt(
 def bert_normaliser(
     lowercase: bool, strip_accents: bool | None = None, chinese: bool = True
 ) -> Any:
-    """BERT's normalizer, which also removes control characters. `chinese`: it puts spaces around
-    Chinese characters. `strip_accents`: None for the same as `lowercase`."""
+    """Return BERT's normalizer, which also removes control characters.
+
+    `chinese`: whether to put spaces around Chinese characters. `strip_accents`: None: as
+    `lowercase`.
+    """
     return normalizers.BertNormalizer(
         lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese
     )
 
 
 def is_smiles(vocabulary: dict[str, int]) -> bool:
-    """Whether each piece, except special ones, is one SMILES token."""
+    """Whether each piece, except special ones, is a single SMILES token."""
     whole = re.compile(SMILES_CUTS)
     others = [p for p in vocabulary if p not in BERT_SPECIALS and not p.startswith("[unused")]
     return vocabulary.keys() >= SMILES_SIGNS and all(whole.fullmatch(piece) for piece in others)
 
 
 def _letters(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-    """The tokenizer of ESM: it finds the letters of a protein anywhere; the rest is unknown."""
+    """Return the tokenizer of ESM. It finds the letters of a protein anywhere; all other text is
+    unknown."""
     known = sorted(vocabulary.keys() - {*PROTEIN_SPECIALS}, key=lambda p: (-len(p), p))
     made = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Sequence(

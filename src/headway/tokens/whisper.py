@@ -22,10 +22,10 @@ END, START, NO_TIMES = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps
 TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
 DO = "<|transcribe|>"
 ALSO = "<|nocaptions|>"
-"""Name of the last of the `TASKS` in old files."""
+"""Name of the last of the `TASKS` in older files."""
 
 N_TIMES = 1501
-"""Tokens of times: 0.00 to 30.00 seconds in steps of 0.02."""
+"""Number of timestamp tokens: 0.00 to 30.00 seconds in steps of 0.02."""
 
 LANGUAGES: list[str] = re.findall(
     r"\w+",
@@ -47,13 +47,12 @@ SIGNS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』']
 SIGNS += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))",
           "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]  # fmt: skip
 NOTES = "♩♪♫♬♭♮♯"
-"""Musical notes. Like `SIGNS`, subtitles have them around noises, speakers and songs, so they are
-never spoken."""
+"""Musical notes. In subtitles they mark songs and, like `SIGNS`, are never spoken."""
 
 
 def whisper_specials(n_rows: int) -> dict[str, int]:
-    """Return the special tokens and their ids of a model with this vocabulary size, or {} if no
-    published model has it."""
+    """Return the special tokens and their ids for a model with this vocabulary size; empty if no
+    published model has this size."""
     if n_rows not in N_PIECES:
         return {}
     first = N_PIECES[n_rows]
@@ -105,8 +104,8 @@ def whisper_roles(
 
 
 def unspoken_pieces(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """Pieces that OpenAI's program never outputs: symbols that are a single piece, and the first
-    piece of musical notes."""
+    """Return the pieces that OpenAI's program never outputs: symbols that are a single piece, and
+    the first piece of musical notes."""
     found: dict[int, str] = {}
     texts = {" -": False, " '": False}
     for sign in (*SIGNS, *NOTES):

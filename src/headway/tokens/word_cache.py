@@ -1,7 +1,7 @@
 """Cache of token ids by word, so that a corpus is tokenised several times faster.
 
-`python -m benchmarks.shortcuts` measures ten times on one core, for short lines whose words recur.
-Texts that cannot be split at spaces are encoded whole.
+On one core, `python -m benchmarks.shortcuts` measures a factor of ten for short lines whose words
+recur. Texts that cannot be split at spaces are encoded whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Int32Array = NDArray[np.int32]
 IntArray = NDArray[np.int64]
 
 MAX_WORD = 64
-"""Longest word in the cache, in characters."""
+"""Longest word in the cache, in characters. Longer ones rarely recur."""
 
 
 class FlatIds(NamedTuple):
@@ -37,7 +37,7 @@ class FlatIds(NamedTuple):
         return FlatIds(self.ids[np.repeat(wanted, self.lengths)], self.lengths[wanted])
 
     def with_rows(self, places: NDArray[np.bool_], others: FlatIds) -> FlatIds:
-        """Return these texts with `others` in the marked places, which must be empty."""
+        """Return these texts with `others` inserted in the marked places, which must be empty."""
         lengths = self.lengths.copy()
         lengths[places] = others.lengths
         theirs = np.repeat(places, lengths)
@@ -73,7 +73,7 @@ class WordTable:
         encode: Callable[[Sequence[str]], FlatIds],
         fit: Callable[[str], bool],
     ) -> None:
-        """Encode and store those of the words that are short enough and satisfy `fit`."""
+        """Encode and store the words that are short enough and satisfy `fit`."""
         new = [word for word in words if 0 < len(word) <= MAX_WORD and fit(word)]
         if not new:
             return
@@ -84,7 +84,7 @@ class WordTable:
             self.ids = np.concatenate([self.ids, ids])
             self.starts = np.concatenate([self.starts, starts])
             self.lengths = np.concatenate([self.lengths, lengths])
-            # Last, so that a word in `places` always has its ids.
+            # The index is updated last, so that a word in it always has its ids.
             self.places.update({word: first + i for i, word in enumerate(new)})
 
     def find(self, words: Sequence[str]) -> IntArray:
@@ -94,8 +94,8 @@ class WordTable:
     def look_up(self, place: IntArray, sizes: IntArray) -> tuple[FlatIds, NDArray[np.bool_]]:
         """Return the ids of texts, and which texts contain an unknown word.
 
-        `place` holds the indices of all words, `sizes` the number of words of each text. Texts with
-        an unknown word get no ids.
+        `place`: indices of all words. `sizes`: number of words of each text. Texts with an unknown
+        word get no ids.
         """
         starts = np.cumsum(sizes) - sizes
         unknown = np.minimum.reduceat(place, starts) < 0

@@ -27,8 +27,8 @@ def embedding_matrix(
     """Return initial embeddings, and the number of pieces whose vector is from the file.
 
     A piece that is a whole word gets the vector of that word, or of the word in lower case. All
-    other pieces get random vectors with the standard deviation `std`; the vectors from the file are
-    scaled together to the same one.
+    other pieces get random vectors with the standard deviation `std`. The vectors from the file are
+    scaled by one factor to the same standard deviation.
     """
     words = _whole_words(tokenizer)
     wanted = dict(words)
@@ -53,7 +53,7 @@ def embedding_matrix(
 
 
 def read_vectors(path: str | Path, wanted: set[str], width: int) -> dict[str, Float32Array]:
-    """Read the vectors of the wanted words. The first vector of a repeated word counts."""
+    """Read the vectors of the wanted words. If a word is repeated, its first vector is used."""
     found: dict[str, Float32Array] = {}
     for number, line in enumerate(_lines(Path(path)), 1):
         fields = line.rstrip().split(" ")
@@ -99,7 +99,8 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _n_numbers(fields: list[str]) -> int:
-    """Number of numeric fields at the end of a line; the first field is always the word."""
+    """Return the number of numeric fields at the end of a line. The first field is always the
+    word."""
     n = 0
     while n < len(fields) - 1 and _is_number(fields[-1 - n]):
         n += 1
@@ -107,7 +108,7 @@ def _n_numbers(fields: list[str]) -> int:
 
 
 def _check_width(path: str | Path, there: int, width: int) -> None:
-    # A word may be a number itself and is then counted as one more.
+    # A word that is a number itself would be counted as one more.
     if there not in (width, width + 1):
         raise DataError(
             f"the vectors in {path} have {there} dimensions, but model.d_model={width}. "

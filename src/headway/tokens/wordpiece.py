@@ -1,4 +1,4 @@
-"""Training of a WordPiece vocabulary: BPE on letters that are marked as first or inner.
+"""Train a WordPiece vocabulary: BPE on letters that are marked as first or inner.
 
 The trainer of `tokenizers` numbers letters inside words in the order of a hash table, so that two
 trainings differ. Here every letter has two symbols, one for the start of a word and one for its
@@ -15,9 +15,9 @@ from tokenizers import models, pre_tokenizers, trainers
 
 INSIDE = "##"
 MAX_ALPHABET = 1_000
-"""Limit of distinct letters, as for BERT. Words with other letters are unknown."""
+"""Maximum number of distinct letters, as for BERT. Words with other letters are unknown."""
 
-# Two private-use planes of Unicode.
+# Symbols of letters are in the two private-use planes of Unicode.
 _FIRST, _INNER = 0xF0000, 0x100000
 
 
