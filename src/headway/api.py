@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from headway.training.log import LogCallback
 
 SettingsLike = Mapping[str, Any] | RunSettings
-"""Settings by dotted key (`{"train.lr": 1e-3}`), as nested mappings, or as an object."""
+"""Settings by dotted key (`{"train.lr": 1e-3}`), as nested mappings, or as a settings object."""
 
 _TRAINING_LOCK = threading.RLock()
-"""Allows one training at a time, because seeds and the number of threads are process-wide."""
+"""Lock that allows one training at a time, because seeds and the number of threads are
+process-wide."""
 
 
 def train(
@@ -181,8 +182,8 @@ def _request(
     task: str | None, data: object, needs: Mapping[str, ColumnOrFiles],
     settings: SettingsLike | None, start: object, teacher: object, **more: Any,
 ) -> TrainRequest:  # fmt: skip
-    """Return the request of these arguments. Keywords of training settings, such as `epochs=3`,
-    may be among the columns."""
+    """Build the training request from these arguments. Training settings such as `epochs=3` are
+    among the keywords in `needs`."""
     asked = _settings(settings)
     columns = {name: one for name, one in needs.items() if not _is_setting(task, name)}
     for name in needs.keys() - columns.keys():
@@ -212,7 +213,7 @@ def _is_setting(task: str | None, name: str) -> bool:
 
 
 def _check_arguments(out: object, on: object, metrics: object) -> None:
-    """Check the arguments that are used only after the data has been read."""
+    """Check the arguments that would otherwise fail only after the data has been read."""
     if not isinstance(out, str | os.PathLike) or not str(out):
         raise ConfigError(f"out={out!r} must be the path of the run folder, such as 'runs/demo'.")
     if on is not None and not callable(on):
@@ -282,7 +283,8 @@ def _plain(value: Any) -> Any:
 
 
 def _name(run: object) -> str | None:
-    """Name of a run, given as a folder, the name of a shipped model, or a loaded run."""
+    """Return the name or folder of a run that is given as a folder, the name of a shipped model, or
+    a loaded run."""
     if run is None:
         return None
     return str(getattr(run, "folder", run))
@@ -291,7 +293,7 @@ def _name(run: object) -> str | None:
 @contextmanager
 def preserved_state(device: torch.device) -> Iterator[None]:
     """Context for training, with gradients enabled. On exit it restores the random state and the
-    number of threads of the process."""
+    number of threads."""
     import torch
 
     threads = torch.get_num_threads()

@@ -13,8 +13,8 @@ from enum import Enum, auto
 from types import ModuleType
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that a terminal obeys rather than shows: C0 and C1 controls other than tab and line
-feed, line separators, and marks that change the direction of the text."""
+"""Characters that a terminal interprets instead of showing them: C0 and C1 controls other than tab
+and line feed, line separators, and marks that change the direction of text."""
 
 
 def visible(text: str) -> str:
@@ -39,8 +39,10 @@ _edge = Edge.PYTHON
 
 @contextmanager
 def called_by(way: Edge) -> Iterator[None]:
-    """Context of a command or a server: options in messages are named as this way names them.
-    Applies to the whole process, because its threads work for the same user."""
+    """Context of a command or a server, which decides how messages name options.
+
+    It applies to the whole process, because all threads work for the same user.
+    """
     global _edge
     before, _edge = _edge, way
     try:
@@ -54,10 +56,10 @@ def edge() -> Edge:
 
 
 OPTION_NAMES = {"start": "from"}
-"""Command-line options that are named otherwise than the argument in Python."""
+"""Command-line options whose names differ from the arguments in Python."""
 
 METHODS = {"labels": "choose()", "stream": "write()", "format": "save()"}
-"""What Python has instead of some options."""
+"""Methods that replace some command-line options in Python."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,10 @@ class Option:
     """Name of the argument in Python."""
 
     value: object = None
-    """A value, or True for an option without one."""
+    """Value of the option; True for a switch, None if the message needs no value."""
 
     takes: str = ""
-    """Placeholder for a value that the user may give, such as `FILE`."""
+    """Placeholder that the message shows instead of a value, such as `FILE`."""
 
     def __str__(self) -> str:
         value = os.fspath(self.value) if isinstance(self.value, os.PathLike) else self.value
@@ -98,7 +100,7 @@ _BARE = re.compile(r"[\w./:,+-]+")
 
 @dataclass(frozen=True)
 class Argument:
-    """A positional argument, under its name in the help of commands or in Python."""
+    """A positional argument, with its name on the command line and in Python."""
 
     word: str
     name: str
@@ -127,12 +129,12 @@ class DataError(UserError):
 
 @dataclass(frozen=True)
 class ColumnName:
-    """Name of a column in a message, as an option or a setting gives it."""
+    """Name of a column in a message, shown as an option or as a setting."""
 
     option: str
     setting: str
     value: str = ""
-    """The name; empty: a placeholder."""
+    """Name of the column; empty: a placeholder is shown."""
 
     def by_option(self) -> str:
         value = self.value or None
@@ -143,8 +145,10 @@ class ColumnName:
 
 
 class MissingColumnError(ConfigError, DataError):
-    """A column is missing: the file may be the wrong one, or its name must be given. By default the
-    message names settings for that."""
+    """Error: a column is missing, because the file is the wrong one or the column has another name.
+
+    By default, the message tells how to name the column by a setting.
+    """
 
     def __init__(self, parts: Sequence[str | ColumnName]) -> None:
         self.parts = tuple(parts)
@@ -153,17 +157,18 @@ class MissingColumnError(ConfigError, DataError):
         ))  # fmt: skip
 
     def name_options(self) -> None:
-        """Name options in the message, because the file was given without one."""
+        """Change the message to name columns by options, which is possible if files are positional
+        arguments."""
         text = "".join(one if isinstance(one, str) else one.by_option() for one in self.parts)
         self.args = (visible(text),)
 
 
 class FolderError(UserError):
-    """A run folder that is missing, damaged, or does not fit."""
+    """A run folder that is missing, damaged, or unsuitable."""
 
 
 class Stopped(Exception):
-    """The user stopped the program; running it again resumes the work."""
+    """Raised when the user stops the program. Running it again resumes the work."""
 
     def __init__(self, text: str = "", *, saved: bool = True) -> None:
         super().__init__(text)
@@ -173,8 +178,11 @@ class Stopped(Exception):
 
 @contextmanager
 def columns_by_option(positional: object, said: Container[str] = ()) -> Iterator[None]:
-    """Context in which the error for a missing column names the option for it, if the data is a
-    positional argument and `said` has no setting for the column."""
+    """Context in which the error for a missing column names the option for it.
+
+    This applies if the data is a positional argument (`positional`) and `said` has no setting for
+    the column.
+    """
     try:
         yield
     except MissingColumnError as error:
@@ -185,8 +193,8 @@ def columns_by_option(positional: object, said: Container[str] = ()) -> Iterator
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out. torch has an exception class for GPU memory; on
-    the CPU only the message of its allocator tells."""
+    """Whether an error means that memory ran out. For GPU memory torch has an exception class; on
+    the CPU only the message of its allocator is specific."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(said in str(error) for said in NO_ROOM)
@@ -196,7 +204,7 @@ NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message: the nearest known name, or all of them."""
+    """Return the end of an error message: the closest known name, or all of them."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(names)}."

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 PATIENCE = 2.0
-"""Seconds before a stage is shown."""
+"""Seconds before a stage is shown, so that fast ones do not flicker."""
 
 LINE_EVERY = 10.0
-"""Seconds between lines if the output is not a terminal."""
+"""Seconds between lines if the output is not a terminal, so that a log of hours stays readable."""
 
 BEAT = 0.5
-"""Seconds between redraws while a stage reports no progress."""
+"""Seconds between redraws while a stage reports no progress: often enough to look alive."""
 
 BAR, NARROW_BAR = 24, 6
-"""Width of the bar in characters, and its width on a narrow terminal."""
+"""Width of the bar in characters, on a normal and on a narrow terminal."""
 
 SPARED = ("grad_norm", "lr", "chrf", "cider", "padding", "tokens_per_s")
-"""Numbers that a narrow terminal leaves out, in this order."""
+"""Numbers that are left out on a narrow terminal, the first ones first."""
 
 SHOWN = {
     "loss": "loss {:.3f}",
@@ -45,7 +45,7 @@ SHOWN = {
 }
 
 OnProgress = Callable[[int, int], None]
-"""Progress callback, called with the amount done and the total, as `ProgressStage.update` is."""
+"""Type of a progress callback, which is called with the amount done and the total."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -56,9 +56,10 @@ class Progress:
     """Progress display of one command. `note` prints a line, `stage` shows work that may take long;
     training calls `start`, then `update` after each step with the newest numbers.
 
-    A number stays visible until it is updated. Without rich, a terminal gets lines too. Silent
-    ranks pass `enabled=False`. `on_update` is called on every update of a stage, even if nothing
-    is shown. With `beat=None` the caller has to call `tick`.
+    A number stays visible until it is updated. Without the package rich, a terminal gets lines,
+    too. Processes of distributed training that print nothing pass `enabled=False`. `on_update` is
+    called on every update of a stage, even if nothing is shown. With `beat=None` the caller has to
+    call `tick`.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Progress:
         self._lock = threading.RLock()
 
     def start(self, total_steps: int, done: int = 0) -> None:
-        """Begin training, of which `done` steps were made before it was resumed."""
+        """Begin training. `done`: number of steps made before it was resumed."""
         self._training = ProgressStage(
             self, "step", total=total_steps, done=done, patience=0.0, beats=False
         )
@@ -104,14 +105,15 @@ class Progress:
         done: int = 0,
         beats: bool = True,
     ) -> ProgressStage:
-        """Return a context for one piece of work, with its `total` in `unit` if that is known. The
-        amount `done` before does not count in the estimate of the time left.
+        """Return a context for one piece of work.
 
-        With `beats` the stage is also shown while it reports no progress."""
+        `total`: its amount in `unit`, if known. `done`: amount done before, which does not count in
+        the estimate of the time left. `beats`: also show the stage while it reports no progress.
+        """
         return ProgressStage(self, what, total=total, done=done, unit=unit, beats=beats)
 
     def expect(self, total_steps: int) -> None:
-        """Change the number of training steps."""
+        """Change the total number of training steps."""
         with self._lock:
             self._training.total = total_steps
 
@@ -127,7 +129,7 @@ class Progress:
                 self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def tick(self) -> None:
-        """Show the innermost stage if it is due, although it reports no progress."""
+        """Show the innermost stage if it is due, even if it reports no progress."""
         with self._lock:
             if self.stages and self.stages[-1].beats:
                 self._show(self.stages[-1])
@@ -184,9 +186,9 @@ class Progress:
             self._write(stage.line())
 
     def _on_terminal(self) -> bool:
-        """Whether there is a bar. It is created on first use."""
+        """Whether there is a progress bar, which is created on first use."""
         if self._bar is None and self.stream.isatty():
-            # The bar of training stays on the terminal at the end; others are removed.
+            # The bar of training stays on the terminal after it ends; others are removed.
             self._bar = _rich_bar(self.stream, transient=self._training not in self.stages)
             if self._bar is not None:
                 self._bar.start()
@@ -204,8 +206,8 @@ class Progress:
 
 
 class ProgressStage:
-    """One piece of work. Report progress with `update`; without updates, the elapsed time is
-    shown."""
+    """One piece of work. Its progress is reported with `update`; without reports, the elapsed time
+    is shown."""
 
     def __init__(
         self,
@@ -238,8 +240,7 @@ class ProgressStage:
         self.progress._leave(self)
 
     def update(self, done: int, total: int | None = None, **numbers: float) -> None:
-        """Report the amount done. A `total` that is new or has changed restarts the estimate of the
-        time left."""
+        """Report the amount done. A changed `total` restarts the estimate of the time left."""
         if self.progress.on_update is not None:
             self.progress.on_update(done, total or 0)
         if not self.progress.enabled:
@@ -261,8 +262,8 @@ class ProgressStage:
         return is_end or now - self.shown_at >= LINE_EVERY
 
     def line(self, room: int | None = None) -> str:
-        """One line with the progress, the numbers and the time left. If `room` is too small, the
-        least important numbers are left out."""
+        """Return a line with the progress, the numbers and the time left. If `room` is too small,
+        the least important numbers are left out."""
         unit = f" {self.unit}" * bool(self.unit)
         # The bar of training has no name.
         name = "" if room is not None and not self.patience else f"{self.what} "
@@ -285,7 +286,7 @@ class ProgressStage:
         made = self.done - before
         if made <= 0:
             return "? left"
-        # Mean over everything so far, because evaluations and saves recur too.
+        # The mean over everything so far, because evaluations and saves recur, too.
         return f"{duration((now - begun) / made * max(0, self.total - self.done))} left"
 
 

@@ -61,17 +61,18 @@ if TYPE_CHECKING:
 
 ErrorMode = Literal["raise", "keep"]
 SingleInput = str | bytes | PathLike[str] | Mapping[str, object]
-"""Types that are always one input, independent of the task."""
+"""Types of a single input. Other types may be several inputs, depending on the task."""
 
 
 COMMAND_OPTIONS = frozenset(one.name for one in OPTIONS.values() if one.command)
-"""Options that exist only on the command line, because Python has other means."""
+"""Options that exist only on the command line, because Python has other means for them."""
 
 CONSTRAINTS = frozenset({"prefix", "required", "banned"})
-"""Options that constrain an output: texts that it must begin with, contain, or not contain."""
+"""Options that constrain an output: texts that it must begin with (`prefix`), contain (`required`)
+or not contain (`banned`)."""
 
 GENERATION = {"output": "output", "begin": "prefix", "new": "max_new_tokens"}
-"""Options of `look`, named as on the command line, and the fields of `GenerationOptions`."""
+"""Fields of `GenerationOptions` that correspond to options of `look`."""
 
 
 class OptionError(UserError, TypeError):
@@ -503,7 +504,7 @@ class Run:
         self, x: Any, options: Mapping[str, object], *, several: bool = True, keep: bool = False,
         use: InferenceRequest | None = None,
     ) -> AnswerStream:  # fmt: skip
-        """Yield predictions for one input, or for `several`. For a table, options may name
+        """Return the stream of answers to one input, or to `several`. For a table, options may name
         columns."""
         from headway.data.predict_input import input_words
         from headway.tasks.answer_stream import AnswerStream
@@ -862,8 +863,8 @@ class Run:
 
 
 def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
-    """Data settings of a test set, read like the training data. A bad row is an error, because
-    leaving it out would change the score."""
+    """Return the data settings of a test set, which is read like the training data. A bad row is an
+    error, because leaving it out would change the score."""
     none: dict[str, object] = dict.fromkeys(FILES, ())
     changes: dict[str, Any] = {"on_bad_row": "error", **none, **found}
     changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
@@ -873,8 +874,9 @@ def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
 def test_files(
     settings: RunSettings, paths: Sequence[str], needs: Mapping[str, Any]
 ) -> DataSettings:
-    """Data settings of a test set on disk, read like the training data: files whose columns `needs`
-    may name, or files that `needs` names (`source=…, target=…`)."""
+    """Return the data settings of a test set in files, which are read like the training data.
+    `needs` names the columns of `paths`, or the files themselves if `paths` is empty (`source=…,
+    target=…`)."""
     from headway.data.named_data import bind_data, named_files
 
     if not paths:
@@ -893,7 +895,7 @@ def _rebuild(
 
 
 def _current_options(options: Mapping[str, object]) -> Mapping[str, object]:
-    """Options of a call, with current names of decoding settings."""
+    """Return the options of a call with current names of decoding settings."""
     section = "decode."
     check_together(section + name for name in options)
     report((section + name for name in options), {}, "options of a call")
@@ -901,7 +903,7 @@ def _current_options(options: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
-    """Values of an option that takes one text or several."""
+    """Return the values of an option that accepts one text or several."""
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, Iterable) or not all(
         isinstance(one, str) for one in ensure_list(found)

@@ -1,8 +1,8 @@
 """Crash-safe writing of files and folders, with checksums that reveal any later change.
 
 A file is written under a temporary name, synced to disk and renamed. Every file of a run folder
-contains its own SHA-256, or a file that does lists it with one. A file without a checksum, such
-as one written by hand, is accepted unchecked.
+either contains its own SHA-256 or is listed with one in a file that does. A file without a
+checksum, such as one written by hand, is accepted unchecked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAST_LINE = re.compile(rf',\n "sha256": "({HEX})"\n}}\n'.encode())
 """Last two lines of a sealed JSON file: the SHA-256 of everything before, and a closing brace."""
 
 LONGEST = 160
-"""Upper limit of the bytes that `LAST_LINE` matches."""
+"""Upper limit of the bytes that `LAST_LINE` matches: 64 digits, and enough for other characters."""
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -62,7 +62,7 @@ def sync(path: Path) -> None:
 
 
 def identity(path: Path) -> dict[str, Any]:
-    """Size and SHA-256 of a file."""
+    """Return the size and SHA-256 of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"size": path.stat().st_size, "sha256": digest}
@@ -81,15 +81,18 @@ def check_identity(path: Path, promised: dict[str, Any]) -> None:
 
 
 def seal_json(text: str) -> str:
-    """Add the SHA-256 of the text of a JSON object to it as the last entry."""
+    """Return the text of a JSON object with its own SHA-256 added as the last entry."""
     body = text.rstrip().removesuffix("}").rstrip() + "\n}"
     digest = hashlib.sha256(body.encode()).hexdigest()
     return f'{body[:-2]},\n "sha256": "{digest}"\n}}\n'
 
 
 def read_json(path: Path) -> Any:
-    """Read a file written with `seal_json`, without its checksum. A wrong or broken checksum raises
-    FolderError; without a checksum, invalid JSON raises ValueError."""
+    """Read a file written with `seal_json` and remove its checksum.
+
+    A wrong or broken checksum raises FolderError. Without a checksum, invalid JSON raises
+    ValueError.
+    """
     data = path.read_bytes()
     end = data[-LONGEST:]
     found = LAST_LINE.search(end)
@@ -104,7 +107,7 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Context with a temporary folder beside `out`, which is renamed to `out` on success."""
+    """Context with a temporary folder beside `out` that is renamed to `out` on success."""
     check_free(out)
     place = out.absolute()
     beside = place.with_name(f".{place.name}.part")
@@ -131,8 +134,7 @@ def work_folder() -> Iterator[Path]:
     """Context with a temporary folder, for work without a run folder.
 
     The folder is removed on exit, also after SIGTERM. After SIGKILL it remains until another
-    process calls this function: a folder in use is locked by its owner, and unlocked ones are
-    removed.
+    process calls this function, which removes all folders that no process has locked.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
         if (lock := _locked(left)) is not None:
@@ -152,7 +154,8 @@ def work_folder() -> Iterator[Path]:
 
 
 def _locked(folder: Path) -> int | None:
-    """Lock one of our folders and return its handle; None if it is locked or was replaced."""
+    """Lock one of headway's temporary folders and return its handle; None if another process has
+    locked it or it was replaced."""
     import fcntl
 
     try:
@@ -172,8 +175,8 @@ def _locked(folder: Path) -> int | None:
 
 @contextmanager
 def _ending(act: Callable[[], object]) -> Iterator[None]:
-    """Context that calls `act` on exit, and before SIGTERM ends the process unless the program has
-    its own handler."""
+    """Context that calls `act` on exit. It also does so before SIGTERM ends the process, unless the
+    program has a handler of its own."""
     handled = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
