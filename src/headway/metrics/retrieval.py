@@ -26,7 +26,7 @@ Float32Array = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Scores of the search for each example's partner among all partners, from 0 to 1."""
+    """Retrieval scores from 0 to 1: each example searches for its partner among all candidates."""
 
     accuracy: float
     """Fraction of examples whose partner is ranked first."""
